@@ -122,7 +122,7 @@ def brim_operator(guide: Guide) -> Iterator[None]:
 @contextmanager
 def training_operator(guide: Guide) -> Iterator[None]:
     """Have Kubeflow's operator on the cluster, as its manifests install it."""
-    text = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook")
+    text = peer_manifests(guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook")
     try:
         install_peer(guide.cluster, TRAINING_OPERATOR, text)
         meta = {"name": guide.namespace}

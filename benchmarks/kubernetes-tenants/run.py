@@ -199,7 +199,7 @@ class BrimInQueues(Brim):
     @contextmanager
     def installed(self) -> Iterator[None]:
         cluster = self._jobs.cluster
-        kueue = peer_manifests(cluster, KUEUE, without="APIService")
+        kueue = peer_manifests(cluster, KUEUE, excluded_kind="APIService")
         try:
             self._jobs.install(SLOT)
             install_peer(cluster, KUEUE, kueue)
@@ -276,11 +276,11 @@ class Kueue:
     def installed(self) -> Iterator[None]:
         guide, kubectl = self._guide, self._guide.cluster.kubectl
         guide.add_its_image()
-        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook")
+        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook")
         kueue = peer_manifests(
             guide.cluster,
             KUEUE,
-            without="APIService",  # which would keep namespaces from being deleted
+            excluded_kind="APIService",  # which would keep namespaces from being deleted
             changes={'# - "kubeflow.org/pytorchjob"': '- "kubeflow.org/pytorchjob"'},
         )
         try:
@@ -378,7 +378,9 @@ class Volcano(Kueue):
         guide.add_its_image()
         volcano = volcano_manifests(guide.cluster, SCHEDULER.read_text())
         asks = {"- /manager": "- /manager\n        - --gang-scheduler-name=volcano"}
-        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook", changes=asks)
+        theirs = peer_manifests(
+            guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook", changes=asks
+        )
         assert "gang-scheduler-name" in theirs
         queues = VOLCANO_QUEUES.read_text()
         try:

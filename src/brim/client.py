@@ -45,10 +45,10 @@ from brim.wire.listening import joined_address
 _TIMEOUT = 30.0
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
-_PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
+_SCHEDULER_TIMEOUT = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
 _TO_HEAR = 60.0  # seconds for an answer that was lost: a person waits for it at a terminal
-_AGAIN = 0.2  # seconds between two calls of one who waits
-_SAID = (
+_CALL_INTERVAL = 0.2  # seconds between two calls of one who waits
+_NOTICE_TIMES = (
     0.0,
     10.0,
     60.0,
@@ -140,7 +140,7 @@ class Client:
         *,
         address: str = "",
         token: str = "",
-        patience: float = _PATIENCE,
+        patience: float = _SCHEDULER_TIMEOUT,
         notice: Callable[[str], None] | None = None,
     ) -> None:
         if state_dir is None:
@@ -181,9 +181,9 @@ class Client:
         try:
             return self._change("POST", "/v1/jobs", JobView, request)
         except _AnswerLost as lost:
-            known = "whether it took the job in is not known, and brim jobs will tell"
-            again = f"submitted again with --key {request.key} it is the same job"
-            raise EnvironmentFault(f"{lost}: {known}; {again}") from lost
+            unknown_note = "whether it took the job in is not known, and brim jobs will tell"
+            key_hint = f"submitted again with --key {request.key} it is the same job"
+            raise EnvironmentFault(f"{lost}: {unknown_note}; {key_hint}") from lost
 
     def forecast(self, request: Submit) -> Forecast:
         """Predict what would happen to a job if it were submitted now."""
@@ -196,11 +196,11 @@ class Client:
             unfinished: leave out those that have ended.
         """
         found: list[JobView] = []
-        asked = {"limit": _PAGE, "unfinished": "true" if unfinished else "false"}
+        query = {"limit": _PAGE, "unfinished": "true" if unfinished else "false"}
         while True:
-            after = {"after": found[-1].job} if found else {}
+            page_query = {"after": found[-1].job} if found else {}
             try:
-                page = self._call("GET", f"/v1/jobs?{urlencode(asked | after)}", list[JobView])
+                page = self._call("GET", f"/v1/jobs?{urlencode(query | page_query)}", list[JobView])
             except SpecError:
                 if not found:
                     raise
@@ -223,10 +223,10 @@ class Client:
         while True:
             seconds = max(0.0, min(end - monotonic(), _POLL))
             path = f"{_path(job)}?wait={seconds}&until={until}"
-            view = self._patiently("GET", path, JobView, until=end, longer=seconds)
+            view = self._patiently("GET", path, JobView, deadline=end, longer=seconds)
             if view.has_ended or (until == "judged" and view.judged) or monotonic() >= end:
                 return view
-            sleep(_AGAIN)  # a scheduler that is ending answers at once
+            sleep(_CALL_INTERVAL)  # a scheduler that is ending answers at once
 
     def logs(
         self, job: str, *, worker: str = "", follow: bool = False
@@ -237,20 +237,20 @@ class Client:
                         worker: only the lines of this worker, such as `w1`.
             follow: continue until the job has ended; survives the scheduler's death.
         """
-        after, more = "", True
-        while more or follow:
-            wait = _POLL if follow and not more else 0.0
-            question = urlencode({"worker": worker, "after": after, "wait": wait})
+        places_after, has_more = "", True
+        while has_more or follow:
+            wait = _POLL if follow and not has_more else 0.0
+            question = urlencode({"worker": worker, "after": places_after, "wait": wait})
             path = f"{_path(job)}/logs?{question}"
             logs = self._patiently(
-                "GET", path, Logs, until=float("inf") if follow else 0.0, longer=wait
+                "GET", path, Logs, deadline=float("inf") if follow else 0.0, longer=wait
             )
             yield from logs.lines
             if logs.ended:
                 return
-            after, more = logs.after, bool(logs.lines)
-            if follow and not more:
-                sleep(_AGAIN)
+            places_after, has_more = logs.after, bool(logs.lines)
+            if follow and not has_more:
+                sleep(_CALL_INTERVAL)
 
     def explain(self, job: str) -> list[Change]:
         """List what happened to a job, with the reasons."""
@@ -316,7 +316,7 @@ class Client:
         except _AnswerLost:
             with contextlib.suppress(SpecError):  # it is gone: that was the answer
                 return self._patiently(
-                    "DELETE", _path(job), Forgotten, until=monotonic() + _TO_HEAR
+                    "DELETE", _path(job), Forgotten, deadline=monotonic() + _TO_HEAR
                 )
             return Forgotten(job=job, bytes=0)
 
@@ -383,7 +383,7 @@ class Client:
             return self._call(method, path, gives, body)
         except _AnswerLost as lost:
             try:
-                return self._patiently(method, path, gives, body, until=monotonic() + _TO_HEAR)
+                return self._patiently(method, path, gives, body, deadline=monotonic() + _TO_HEAR)
             except EnvironmentFault as error:
                 raise _AnswerLost(str(lost)) if error.retryable else error from lost
 
@@ -394,34 +394,34 @@ class Client:
         gives: type[T],
         body: object = None,
         *,
-        until: float,
+        deadline: float,
         longer: float = 0.0,
     ) -> T:
         """The answer of a scheduler that may be away for a while.
 
         Args:
-            until: by the monotonic clock; no longer than the client's patience in any case.
+            deadline: by the monotonic clock; no longer than the client's patience in any case.
             longer: seconds that it was asked to wait before it answers.
         """
-        since, said = 0.0, 0
+        silent_since, said_at = 0.0, 0
         while True:
             try:
                 answer = self._call(method, path, gives, body, longer=longer)
             except EnvironmentFault as error:
                 now = monotonic()
-                since = since or now
-                if not error.retryable or now + _AGAIN > until:
+                silent_since = silent_since or now
+                if not error.retryable or now + _CALL_INTERVAL > deadline:
                     raise
-                if now - since > self._patience:
+                if now - silent_since > self._patience:
                     raise EnvironmentFault(
-                        f"{error} (no answer for {now - since:.0f} s)"
+                        f"{error} (no answer for {now - silent_since:.0f} s)"
                     ) from error
-                if said < len(_SAID) and now - since >= _SAID[said]:
-                    self._notice(self._away(error, now - since))
-                    said += 1
-                sleep(_AGAIN)
+                if said_at < len(_NOTICE_TIMES) and now - silent_since >= _NOTICE_TIMES[said_at]:
+                    self._notice(self._away(error, now - silent_since))
+                    said_at += 1
+                sleep(_CALL_INTERVAL)
             else:
-                if said:
+                if said_at:
                     self._notice("the scheduler answers again")
                 return answer
 
@@ -429,13 +429,13 @@ class Client:
         """Return what a waiting user should know while the scheduler is away."""
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
         if self._fixed or (contact and contact.is_alive):
-            what = str(error)
+            problem = str(error)
         elif contact:
-            what = "the scheduler was killed; its jobs train on"
+            problem = "the scheduler was killed; its jobs train on"
         else:
-            what = "the scheduler was ended, and brim down suspends its jobs"
-        since = f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
-        return f"{what}{since}; waiting for brim up"
+            problem = "the scheduler was ended, and brim down suspends its jobs"
+        silence_note = f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
+        return f"{problem}{silence_note}; waiting for brim up"
 
     def _call(
         self, method: str, path: str, gives: type[T], body: object = None, *, longer: float = 0.0
@@ -456,8 +456,8 @@ class Client:
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            if another := fault_of(error, url, token=place.token):
-                raise another from error
+            if answered_fault := fault_of(error, url, token=place.token):
+                raise answered_fault from error
             hint = hint_of(error, url) if self._fixed else ""
             raise fault(
                 f"the scheduler at {url} does not answer: {error}{hint}", retryable=True

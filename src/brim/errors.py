@@ -96,7 +96,7 @@ class InternalError(BrimError):
     """An invariant of brim does not hold: a bug, and ours."""
 
 
-def did_you_mean(got: str, known: Iterable[str]) -> str:
+def did_you_mean(actual: str, candidates: Iterable[str]) -> str:
     """The closest known name as a hint, or the whole list where none is close.
 
     >>> did_you_mean("distence", ["delay", "distance"])
@@ -104,8 +104,8 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     >>> did_you_mean("x", ["delay", "distance"])
     'known: delay, distance'
     """
-    names = sorted(known)
-    close = difflib.get_close_matches(got, names, n=1)
+    names = sorted(candidates)
+    close = difflib.get_close_matches(actual, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + ", ".join(names) if names else ""

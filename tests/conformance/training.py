@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from brim.backends.live import _LOOK, LiveBackend
+from brim.backends.live import _POLL_INTERVAL, LiveBackend
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.scheduled_jobs import Foretold, Submitted
@@ -163,7 +163,7 @@ class VirtualBackend(LiveBackend):
                 return True
             if soon == math.inf and not self.jobs.jobs:
                 return False
-            self.clock.advance(max(0.001, min(_LOOK, due - now, soon - now)))
+            self.clock.advance(max(0.001, min(_POLL_INTERVAL, due - now, soon - now)))
             self.processes.train()
 
 

@@ -73,7 +73,7 @@ from brim.coordination.job.participant import (
     FetchState,
     Flow,
     GiveState,
-    Heard,
+    Incoming,
     Need,
     Participant,
     PeerLost,
@@ -451,7 +451,7 @@ class SimWorker:
                 raise AssertionError(f"nobody meets {need}")
         return None
 
-    def _receive(self, within: float | None) -> Generator[Wait, None, Heard | None]:
+    def _receive(self, within: float | None) -> Generator[Wait, None, Incoming | None]:
         while True:
             if self.asked:
                 self.asked = False

@@ -183,7 +183,7 @@ class Holder(SimAgent):
             self.copy.take(parcel.copy)
         self.told = wire.JournalPlace(self.told.origin, parcel.told)
         self.session.acknowledge(parcel.heard)
-        if parcel.number and is_new(parcel.number, heard=self.heard):
+        if parcel.number and is_new(parcel.number, last_number=self.heard):
             self.heard = parcel.number
             assert not isinstance(parcel.message, wire.Configure | wire.Beat | wire.Refused)
             self.inbox.append(parcel.message)

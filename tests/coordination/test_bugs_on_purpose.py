@@ -14,7 +14,7 @@ from brim.coordination.job import participant, rendezvous, steps
 from brim.coordination.job.barrier import Barrier, Point, Release
 from brim.coordination.job.hub import Hub, HubCommand
 from brim.coordination.job.membership import Command, RendezvousPhase, Worker, World
-from brim.coordination.job.participant import Flow, Heard, Participant
+from brim.coordination.job.participant import Flow, Incoming, Participant
 from brim.coordination.job.rendezvous import Rendezvous
 from brim.coordination.job.steps import Act, Action, Add, Stand
 from brim.errors import ProtocolError
@@ -39,7 +39,7 @@ Bug = Callable[[Patch], None]
 def a_worker_alone_goes_on_behind_the_last_commit_of_its_round(patch: Patch) -> None:
     usual = Participant.take
 
-    def take(self: Participant, heard: Heard) -> None:
+    def take(self: Participant, heard: Incoming) -> None:
         if isinstance(heard, Released) and self._answers(heard):
             self._told = None
         else:

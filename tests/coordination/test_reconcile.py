@@ -212,7 +212,7 @@ def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
 def test_devices_are_held_for_workers_that_may_yet_be_forked(
     coming: ByNode, seen: ByNode, gone: set[str], waited: float, left: ByNode
 ) -> None:
-    assert still_coming(coming, seen, gone=gone, waited=waited, grace=GRACE) == left
+    assert still_coming(coming, seen, gone_nodes=gone, waited=waited, grace=GRACE) == left
 
 
 BY_NODE = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 4))

@@ -11,10 +11,10 @@ from brim.errors import ProtocolError
 
 
 def test_a_gap_is_refused() -> None:
-    assert is_new(3, heard=2)
-    assert not is_new(2, heard=2)
+    assert is_new(3, last_number=2)
+    assert not is_new(2, last_number=2)
     with pytest.raises(ProtocolError, match="message 4 came behind message 2"):
-        is_new(4, heard=2)
+        is_new(4, last_number=2)
 
 
 def test_what_was_never_said_cannot_be_acknowledged() -> None:
@@ -51,7 +51,7 @@ def test_streams_may_break_and_the_listener_may_fall_back_to_what_it_wrote_down(
             outbox.put(said := said + 1)
         stream += outbox.after(sent)
         for number, message in stream[: rng.randrange(len(stream) + 1)]:
-            if is_new(number, heard=len(written)):
+            if is_new(number, last_number=len(written)):
                 written.append(message)
             if rng.random() < 0.3:
                 outbox.acknowledge(len(written))

@@ -32,7 +32,7 @@ def watch(
         loads = [
             Load(f"w{rank}", share, share * pace(step, rank)) for rank, share in enumerate(shares)
         ]
-        for advice in stragglers.committed(round, loads, other=other):
+        for advice in stragglers.committed(round, loads, other_seconds=other):
             if isinstance(advice, Uneven):
                 shares, round = best_shares(parts, [pace for _, pace in advice.paces]), round + 1
             yield step, advice, shares
@@ -155,7 +155,9 @@ def test_alone_or_without_work_there_is_nothing_to_share() -> None:
     assert not list(watch(lambda step, rank: float(step), world=1))
     stragglers = Stragglers()
     for _ in range(100):
-        assert not stragglers.committed(1, [Load("w1", 8, 1.0), Load("w2", 0, 0.0)], other=0.0)
+        assert not stragglers.committed(
+            1, [Load("w1", 8, 1.0), Load("w2", 0, 0.0)], other_seconds=0.0
+        )
 
 
 @given(parts=st.integers(1, 12), paces=st.lists(st.floats(0.1, 50), min_size=1, max_size=3))

@@ -64,7 +64,7 @@ def _most_at_once(courses: list[TrainingCourse]) -> int:
 
 @pytest.mark.long
 def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Path) -> None:
-    found = two_jobs(TWO_JOBS, tmp_path, _silent, on=joined_cluster)
+    found = two_jobs(TWO_JOBS, tmp_path, _silent, make_cluster=joined_cluster)
     held = {claim.claim: claim for claim in found.claims}
     same = held["the weights are those of undisturbed runs, bit for bit"]
     assert same.held, same
@@ -77,7 +77,7 @@ def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Pat
 
 @pytest.mark.long
 def test_changing_workers_leave_no_trace(tmp_path: Path) -> None:
-    found = changing_workers(CHANGING, tmp_path, _silent, on=joined_cluster)
+    found = changing_workers(CHANGING, tmp_path, _silent, make_cluster=joined_cluster)
     of_time = "the scheduler changed the number of workers all the time"
     assert [claim for claim in found.claims if not claim.held and claim.claim != of_time] == []
     (course,) = found.rounds

@@ -55,7 +55,9 @@ def _silent(_: str) -> None:
 def test_two_jobs_have_the_weights_of_undisturbed_runs(
     three_nodes: NodeCluster, tmp_path: Path
 ) -> None:
-    found = two_jobs(TWO_JOBS, tmp_path, _silent, on=partial(nodes_cluster, cluster=three_nodes))
+    found = two_jobs(
+        TWO_JOBS, tmp_path, _silent, make_cluster=partial(nodes_cluster, cluster=three_nodes)
+    )
     (sides,) = found.rounds
     courses = [course for side in sides.values() for course in side]
     assert [course.digest for course in courses] == 2 * list(found.calm.values())
@@ -70,7 +72,7 @@ def test_a_job_gives_way_to_a_service_and_is_never_started_again(
     three_nodes: NodeCluster, tmp_path: Path
 ) -> None:
     on = partial(nodes_cluster, cluster=three_nodes)
-    found = beside_service(BESIDE, tmp_path, _silent, on=on)
+    found = beside_service(BESIDE, tmp_path, _silent, make_cluster=on)
     (run,) = found.rounds
     assert (run.launches, run.course.redone) == (1, 0)
     assert run.course.digest == found.calm

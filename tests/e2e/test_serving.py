@@ -114,7 +114,9 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         since = exporter.bundle(folder / "1", step=1).manifest.version
         for step in range(2, 22):
-            since = exporter.delta(folder / str(step), since=since, step=step).manifest.version
+            since = exporter.delta(
+                folder / str(step), base_version=since, step=step
+            ).manifest.version
         exporter.bundle(folder / "21-whole", step=21)
     return folder
 

@@ -32,6 +32,6 @@ def test_what_cannot_be_is_refused_in_words(
     asked: dict[str, Any], is_stopping: bool, said: str
 ) -> None:
     spec = recorded_run.spec(micro_batches=8)
-    answer = refusal(Ask(**asked), spec, most=8, is_stopping=is_stopping)
+    answer = refusal(Ask(**asked), spec, maximum=8, is_stopping=is_stopping)
     assert said in answer
     assert bool(said) == bool(answer)

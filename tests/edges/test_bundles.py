@@ -75,7 +75,7 @@ def test_what_a_file_imports_from_its_folder_is_taken(
     }
     write(tmp_path, modules)
     (tmp_path / "job.py").write_text(statement)
-    assert set(collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST).files) == {
+    assert set(collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST).files) == {
         "job.py",
         *taken,
     }
@@ -85,7 +85,7 @@ def test_a_long_chain_of_calls_is_code_as_any_other(tmp_path: Path) -> None:
     chain = "x" + ".where(1)" * 800
     (tmp_path / "job.py").write_text(f'import os\ny = {chain}("text")\nimport helper')
     (tmp_path / "helper.py").touch()
-    taken = collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST).files
+    taken = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST).files
     assert set(taken) == {"job.py", "helper.py"}
 
 
@@ -125,13 +125,13 @@ def test_what_is_named_and_not_taken_is_said(
 def test_what_cannot_be_included_is_said(glob: str, got: str, tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     with pytest.raises(SpecError, match="--include") as wrong:
-        collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], most=LARGEST)
+        collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], limit_bytes=LARGEST)
     assert got in wrong.value.got
 
 
 def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": "", "a.txt": "", "__pycache__/job.cpython-312.pyc": ""})
-    code = collect(CodeFile(tmp_path / "job.py", "job.py"), ["**/*"], most=LARGEST)
+    code = collect(CodeFile(tmp_path / "job.py", "job.py"), ["**/*"], limit_bytes=LARGEST)
     assert set(code.files) == {"job.py", "a.txt"}
 
 
@@ -308,7 +308,7 @@ def test_processes_that_unpack_at_once_have_it_whole(cache: Path, tmp_path: Path
 def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
     def unpacked_by_another(files: dict[str, bytes]) -> Path:
         folder = unpack(pack(files), digest_of(pack(files)))
-        os.close(bundles._held.pop())
+        os.close(bundles._folder_descriptors.pop())
         return folder
 
     old, fresh = unpacked_by_another({"a.py": b"1"}), unpacked_by_another({"a.py": b"2"})

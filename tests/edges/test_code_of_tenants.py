@@ -90,7 +90,7 @@ ODD_CODE = {
 @pytest.mark.parametrize("content", ODD_CODE.values(), ids=ODD_CODE)
 def test_code_of_any_kind_is_taken_as_it_is(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.py").write_bytes(content)
-    code = collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST)
+    code = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST)
     assert code.files == {"job.py": content}
 
 
@@ -142,7 +142,7 @@ def test_module_that_is_no_file_is_not_waited_for(
 ) -> None:
     (tmp_path / "job.py").write_text("import other")
     odd(tmp_path / "other.py")
-    code = collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST)
+    code = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST)
     assert set(code.files) == {"job.py"}
 
 
@@ -151,7 +151,7 @@ def test_linked_module_is_code_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.py").write_text("import other")
     (tmp_path / "job" / "other.py").symlink_to(tmp_path / "elsewhere.py")
-    code = collect(CodeFile(tmp_path / "job" / "job.py", "job.py"), most=LARGEST)
+    code = collect(CodeFile(tmp_path / "job" / "job.py", "job.py"), limit_bytes=LARGEST)
     assert code.files["other.py"] == b"x = 1"
 
 
@@ -172,10 +172,10 @@ def test_include_does_not_walk_over_a_file_system(
     (tmp_path / "job.py").touch()
     source = CodeFile(tmp_path / "job.py", "job.py")
     with pytest.raises(SpecError, match="which names no file"):
-        collect(source, [glob], most=LARGEST)
+        collect(source, [glob], limit_bytes=LARGEST)
     monkeypatch.setattr(own_code, "_MOST_LOOKED_AT", 10)
     with pytest.raises(SpecError, match="more than 10 files in the folders to look through"):
-        collect(source, [glob], most=LARGEST)
+        collect(source, [glob], limit_bytes=LARGEST)
 
 
 def test_globs_name_what_they_named_before(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_globs_name_what_they_named_before(tmp_path: Path) -> None:
     (tmp_path / "around").symlink_to(tmp_path)
 
     def taken(glob: str) -> set[str]:
-        code = collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], most=LARGEST)
+        code = collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], limit_bytes=LARGEST)
         return set(code.files) - {"job.py"}
 
     assert taken("*.txt") == {"a.txt", ".b.txt"}

@@ -118,7 +118,7 @@ def test_a_copy_that_begins_late_comes_in_parts_and_is_not_offered_before_it_is_
 def test_a_long_copy_is_put_more_briefly(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_LONGEST", 1)
+    monkeypatch.setattr(copying, "_MAX_COPY_BYTES", 1)
     kept.live(agents=1)
     kept.send()
     for _ in range(3):

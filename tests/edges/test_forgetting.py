@@ -198,7 +198,7 @@ def test_an_answer_that_was_lost_is_a_yes(served: Served, monkeypatch: pytest.Mo
 def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting_module, "_LOOK", 0.05)
+    monkeypatch.setattr(forgetting_module, "_POLL_INTERVAL", 0.05)
     job = ended(served)
     spec = ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS)
     assert spec.keep_ended is None, "nothing is lost by surprise"
@@ -267,7 +267,7 @@ def test_what_cannot_be_removed_is_said_and_tried_again(
     def fails(path: Path, *, user: str = "") -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(forgetting_module, "_LOOK", 0.05)
+    monkeypatch.setattr(forgetting_module, "_POLL_INTERVAL", 0.05)
     monkeypatch.setattr(forgetting_module, "remove_run", fails)
     with pytest.raises(
         EnvironmentFault, match=f"{job} is forgotten, but .*Input/output error.*tried again"
@@ -275,7 +275,7 @@ def test_what_cannot_be_removed_is_said_and_tried_again(
         served.client.forget(job)
     assert (served.folder / "jobs" / job).exists()
     monkeypatch.setattr(forgetting_module, "remove_run", remove)
-    monkeypatch.setattr(forgetting_module, "_AGAIN", 0.0)
+    monkeypatch.setattr(forgetting_module, "_RETRY_INTERVAL", 0.0)
     until(lambda: not (served.folder / "jobs" / job).exists(), "the next attempt")
 
 

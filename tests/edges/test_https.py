@@ -83,7 +83,7 @@ class Encrypted(Served):
 def served(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Encrypted]:
-    monkeypatch.setattr(https, "_known", {})
+    monkeypatch.setattr(https, "_authorities", {})
     served = Encrypted(tmp_path_factory.mktemp("state"))
     yield served
     served.close()
@@ -214,7 +214,7 @@ def told(port: int, token: str) -> EnvironmentFault:
 def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(https, "_known", {})
+    monkeypatch.setattr(https, "_authorities", {})
     authority = Authority.make("cluster")
     with false_server(authority, kind) as (port, heard):
         fault = told(port, token_with("5ec7e7", authority.fingerprint))
@@ -229,7 +229,7 @@ def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
 def test_no_token_goes_to_a_server_that_does_not_speak_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(https, "_known", {})
+    monkeypatch.setattr(https, "_authorities", {})
     heard = bytearray()
     listener = socket.create_server((HOST, 0))
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
 from brim.domain.job import JobSpec, WorkerRange
-from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
+from brim.domain.kept_run import LIVENESS_FILE, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
 from brim.runs.directories import claim, find_run, holds_run
@@ -145,14 +145,14 @@ def test_a_run_that_was_brought_here_does_not_say_when_others_added_to_it(
     run_dir: Path, tmp_path: Path
 ) -> None:
     place = Directory(tmp_path / "store")
-    (run_dir / KEPT).write_text("1")  # of a host that is gone
+    (run_dir / LIVENESS_FILE).write_text("1")  # of a host that is gone
     keeping = Keeping(run_dir, place)
     keeping.note_alive(1e9)
     keeping.bring_up_to_date()
-    assert place.read(KEPT) == b"1000000000"
+    assert place.read(LIVENESS_FILE) == b"1000000000"
     keeping.note_end()
     Keeping(run_dir, place).bring_up_to_date()  # the command, after the master's end
-    assert KEPT not in place.names()
+    assert LIVENESS_FILE not in place.names()
 
 
 def test_a_full_disk_leaves_what_was_kept_before(

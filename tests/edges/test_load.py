@@ -37,21 +37,23 @@ def soon() -> float:
 def test_who_waits_for_news_or_lines_of_a_job_is_woken_by_them_alone(tmp_path: Path) -> None:
     async def story() -> None:
         waiting = Waiting()
-        mine, other = (asyncio.create_task(waiting.news(job, until=soon())) for job in ("a", "b"))
-        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        mine, other = (
+            asyncio.create_task(waiting.news(job, deadline=soon())) for job in ("a", "b")
+        )
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, deadline=soon()))
         await lines  # nobody knows yet how much it has read
-        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, deadline=soon()))
         (tmp_path / "w1.log").write_text("one\n")
         await lines
         waiting.ring("a")
         await mine
         assert not other.done()
-        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, deadline=soon()))
         await asyncio.sleep(0)
         waiting.ring_all()
         await lines
         await other
-        await waiting.news("a", until=asyncio.get_running_loop().time())  # its time is over
+        await waiting.news("a", deadline=asyncio.get_running_loop().time())  # its time is over
 
     asyncio.run(asyncio.wait_for(story(), 30.0))
 

@@ -343,7 +343,7 @@ def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attem
 def test_after_a_power_cut_the_journal_and_the_records_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
-    monkeypatch.setattr("brim.master.records._LONGEST", longest)
+    monkeypatch.setattr("brim.master.records._MAX_JOURNAL_BYTES", longest)
     on_disk: dict[int, int] = {}
     sync = os.fsync
 

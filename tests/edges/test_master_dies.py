@@ -302,7 +302,7 @@ def test_it_may_die_before_in_and_after_every_write(
     bytes_of_last: int,
     longest: int,
 ) -> None:
-    monkeypatch.setattr("brim.master.records._LONGEST", longest)
+    monkeypatch.setattr("brim.master.records._MAX_JOURNAL_BYTES", longest)
     house = run_to_the_end(tmp_path, Writes(last=last, bytes_of_last=bytes_of_last))
     assert house.deaths == 1
     assert house.master.outcome is RunOutcome.SUSPENDED

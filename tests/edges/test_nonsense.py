@@ -329,7 +329,7 @@ def test_a_curve_of_more_workers_than_there_are_is_refused() -> None:
 
 
 def test_a_cycle_does_not_ask_for_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cycles, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(cycles, "_MAX_CYCLE_BYTES", 1 << 20)
     bomb = zlib.compress(b" " * (64 << 20) + json.dumps(SAID).encode())
     tracemalloc.start()
     try:

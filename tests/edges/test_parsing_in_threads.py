@@ -40,5 +40,5 @@ def test_code_is_collected_in_several_threads_at_once(tmp_path: Path) -> None:
     file = CodeFile(tmp_path / "job.py", "job.py")
     file.path.write_text(deep * 100)
     with ThreadPoolExecutor(6) as threads:
-        found = [threads.submit(collect, file, (), most=LARGEST) for _ in range(24)]
+        found = [threads.submit(collect, file, (), limit_bytes=LARGEST) for _ in range(24)]
         assert {tuple(each.result().files) for each in found} == {("job.py",)}

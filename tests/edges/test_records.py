@@ -128,7 +128,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(
     assert len(list(tmp_path.iterdir())) == 1
     write_whole(path, b"first")
     assert len(list(tmp_path.iterdir())) == 2  # others may be at it
-    write_whole(path, b"second", alone=True)
+    write_whole(path, b"second", is_sole_writer=True)
     assert list(tmp_path.iterdir()) == [path]
 
 

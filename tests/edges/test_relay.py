@@ -39,7 +39,7 @@ async def relayed(
     server = await asyncio.start_unix_server(called, path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         identity = RunIdentity(SECRET, MASTER)
-        relay = Relay(listener, str(path), others={}, most=5, identity=identity)
+        relay = Relay(listener, str(path), other_paths={}, limit=5, identity=identity)
         await relay.start()
         try:
             yield relay

@@ -264,7 +264,7 @@ def test_many_logs_are_read_in_parts(tmp_path: Path) -> None:
 
 
 def test_refusals_do_not_push_changes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brim.scheduler.audit._LARGEST", 100_000)
+    monkeypatch.setattr("brim.scheduler.audit._MAX_LOG_BYTES", 100_000)
     clock = VirtualClock(100.0)
     audit = Audit(tmp_path, clock)
     ads, web = Caller(tenant="ads", origin="10.0.0.3"), Caller(tenant="web", origin="10.0.0.4")

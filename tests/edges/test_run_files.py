@@ -51,7 +51,7 @@ class Keeper:
         server = RunFileServer(ReceivedFiles(self.folder), self._path, SECRET)
         others = {GREETING[:4]: self._path}
         identity = RunIdentity(SECRET, MASTER)
-        relay = Relay(self._listener, "/nowhere", others=others, most=8, identity=identity)
+        relay = Relay(self._listener, "/nowhere", other_paths=others, limit=8, identity=identity)
         await server.start()
         await relay.start()
         self._up.set()

@@ -97,7 +97,7 @@ class Served(LiveWorld):
             self.folder,
             authority=self.authority,
             certificate=self.certificate(),
-            until=scheduling,
+            scheduling=scheduling,
         )
         obeying.cancel()
 
@@ -806,7 +806,7 @@ def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided
         assert answered.wait(20.0), "nobody was answered meanwhile"
         return policy(snapshot)
 
-    monkeypatch.setattr("brim.scheduler.loop._MANY", 0)
+    monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
     monkeypatch.setitem(POLICIES, "brim", slow)
     client.submit(ask(tenant="web"))
     assert asked.wait(20.0)

@@ -265,7 +265,7 @@ def test_strangers_do_not_fill_the_audit_log(
     audit.note_stranger("10.0.0.9", "GET /")
     lines = [msgspec.json.decode(line) for line in (tmp_path / AUDIT).read_bytes().splitlines()]
     assert [line["times"] for line in lines] == [1, 1000]
-    monkeypatch.setattr("brim.scheduler.audit._LARGEST", 1000)
+    monkeypatch.setattr("brim.scheduler.audit._MAX_LOG_BYTES", 1000)
     for _ in range(40):
         audit.note(Caller(tenant="ads", origin="10.0.0.3"), "POST /v1/jobs", 200)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.1.jsonl", AUDIT]

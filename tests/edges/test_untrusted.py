@@ -143,7 +143,9 @@ def test_a_huge_journal_or_contact_is_not_read(tmp_path: Path) -> None:
     for name in ("journal", "master.json"):
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, HUGE)
-    assert f"more than {journal._LONGEST:,} bytes" in set_aside_if_damaged(tmp_path / "journal")
+    assert f"more than {journal._MAX_JOURNAL_BYTES:,} bytes" in set_aside_if_damaged(
+        tmp_path / "journal"
+    )
     assert read_contact(tmp_path) is None
 
 
@@ -151,11 +153,11 @@ def test_many_events_are_taken_in_over_some_looks(
     tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose last words are not read yet has not ended."""
-    monkeypatch.setattr(watching, "_AT_ONCE", 1000)
+    monkeypatch.setattr(watching, "_READ_BYTES", 1000)
     run_dir = tmp_path / launch.job
     run_dir.mkdir()
     line = msgspec.json.encode(_EVENT) + b"\n"
-    count = 2 * watching._MOST * 1000 // len(line)
+    count = 2 * watching._MAX_READS * 1000 // len(line)
     failed = msgspec.json.encode(RunFailed(at=2.0, who="user", message="no", trace="")) + b"\n"
     (run_dir / EVENTS).write_bytes(line * count + failed)
     runs = processes(tmp_path, nodes)

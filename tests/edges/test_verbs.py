@@ -174,7 +174,7 @@ def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.Mo
         return {}
 
     monkeypatch.setattr("brim.client.status", status)
-    monkeypatch.setattr("brim.runs.handle._LOOK", 0.0)
+    monkeypatch.setattr("brim.runs.handle._POLL_INTERVAL", 0.0)
     result = brim("logs", "-f")
     assert result.stdout == "w0 | one\nw0 | more 1\nw0 | more 2\n"
     assert "step 3/8 · epoch 1/2 · loss 0." in result.stderr

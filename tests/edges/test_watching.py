@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RecordedRun:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes in no more than some thirty steps."""
-    monkeypatch.setattr(watching, "_AT_ONCE", 20_000)
+    monkeypatch.setattr(watching, "_READ_BYTES", 20_000)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

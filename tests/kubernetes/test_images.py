@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim_lab.kubernetes.images import BRIM, NOBODY, PAUSE, shared_paths, write_images
+from brim_lab.kubernetes.images import BRIM, NOBODY_UID, PAUSE, shared_paths, write_images
 from brim_lab.kubernetes.node import container
 
 
@@ -31,7 +31,7 @@ def test_an_image_names_its_layer_by_its_hash_and_has_a_user_without_rights(tmp_
         config = json.loads(read[manifest["Config"]])
         layer = read[manifest["Layers"][0]]
         assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
-        assert config["config"]["User"] == f"{NOBODY}:{NOBODY}"
+        assert config["config"]["User"] == f"{NOBODY_UID}:{NOBODY_UID}"
         with tarfile.open(fileobj=io.BytesIO(layer)) as content:
             assert len(content.getnames()) == len(set(content.getnames()))
         names += manifest["RepoTags"]

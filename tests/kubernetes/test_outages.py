@@ -28,7 +28,7 @@ def test_a_request_of_several_that_fails_is_no_outage() -> None:
 
 def test_seconds_that_are_noticed_late_count_once() -> None:
     outages = Outages()
-    outages.miss("pods", since=10.0)
+    outages.miss("pods", missing_since=10.0)
     outages.find("pods", 20.0)
     outages.unanswered(sent=5.0)  # its time has been over for long
     assert outages.unseen(25.0) == 10.0 + MOMENT + 5.0
@@ -43,12 +43,12 @@ def test_an_operator_begins_with_the_time_in_which_there_was_none() -> None:
 
 def test_nodes_are_doubted_for_a_while_behind_an_outage_that_was_long() -> None:
     outages = Outages()
-    outages.miss("pods", since=10.0)
+    outages.miss("pods", missing_since=10.0)
     assert not outages.doubts(30.0)
     outages.find("pods", 30.0)
     assert not outages.doubts(30.0)
-    outages.miss("pods", since=40.0)
-    outages.miss("nodes", since=41.0)
+    outages.miss("pods", missing_since=40.0)
+    outages.miss("nodes", missing_since=41.0)
     assert outages.doubts(70.0)
     outages.find("pods", 70.0)
     outages.find("nodes", 71.0)
@@ -65,7 +65,7 @@ def test_a_clock_of_seen_time_stands_still_and_never_goes_back() -> None:
     assert seen.now() == 100.0
     clock.advance(5.0)
     assert seen.now() == 105.0
-    outages.miss("pods", since=102.0)  # it is noticed now
+    outages.miss("pods", missing_since=102.0)  # it is noticed now
     assert seen.now() == 105.0
     clock.advance(50.0)
     assert seen.now() == 105.0
@@ -91,7 +91,7 @@ def test_the_time_counts_in_which_anything_is_missing(
         expected += wait if any(missing.values()) else 0
         was = any(missing.values())
         if is_missing:
-            outages.miss(what, since=now)
+            outages.miss(what, missing_since=now)
         else:
             outages.find(what, now)
         missing = {**missing, what: is_missing}

@@ -137,12 +137,12 @@ def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
 
 
 def test_the_service_takes_its_turns() -> None:
-    assert CHANGING_WORKERS.capacity(until=9.0) == ((0.0, 8), (4.0, 4), (8.0, 6))
+    assert CHANGING_WORKERS.capacity(end=9.0) == ((0.0, 8), (4.0, 4), (8.0, 6))
 
 
 def _changing(elastic: TrainingCourse, fixed: TrainingCourse) -> ChangingWorkers:
     scale = replace(CHANGING_WORKERS, fixed=(5,))
-    capacity = scale.capacity(until=900.0)
+    capacity = scale.capacity(end=900.0)
     predicted = predict(
         {"elastic": 0.0}, policy="brim", steps=100, workers=WorkerRange.parse("1:8"), scale=scale, learnt=LEARNT,
         capacity=capacity,
@@ -191,7 +191,7 @@ def _beside(served: float, **changes: object) -> BesideService:
     learnt = Learnt(rates=rates, overheads=Overheads(name="none"))
     predicted = predict(
         {"elastic": 0.0}, policy="brim", steps=len(course.steps), workers=WorkerRange.parse("1:8"),
-        scale=BESIDE, learnt=learnt, capacity=BESIDE.capacity(until=900.0),
+        scale=BESIDE, learnt=learnt, capacity=BESIDE.capacity(end=900.0),
     )  # fmt: skip
     return BesideService(
         scale=BESIDE,

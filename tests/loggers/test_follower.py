@@ -143,7 +143,7 @@ def live(run: RecordedRun, rng: random.Random) -> None:
 @pytest.fixture(autouse=True, scope="module", params=[700, 1 << 20], ids=["bit by bit", "at once"])
 def _read_so_much(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(follower_module, "_AT_ONCE", request.param)
+        patch.setattr(follower_module, "_READ_BYTES", request.param)
         patch.setattr(os, "fsync", lambda _: None)  # no power cuts here: twenty times faster
         yield
 

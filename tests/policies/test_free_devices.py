@@ -64,7 +64,7 @@ def test_the_best_node_is_that_of_a_look_at_each(
             for node in CLUSTER.nodes
             if node.id in some and node.kind == kind and (chosen is None or node.id in chosen)
         ]
-        assert devices.best(nodes, lacks, own=own) == naive(known, nodes, lacks, own)
+        assert devices.best(nodes, lacks, own_nodes=own) == naive(known, nodes, lacks, own)
         devices.take(taken, count)
         known[taken] -= count
         assert devices.on == known

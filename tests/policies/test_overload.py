@@ -58,7 +58,7 @@ def test_no_promise_breaks_where_the_last_plan_goes_on(
     seed: int, overheads: str, age: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brim.policies.brim._FEW", 0)
+        patch.setattr("brim.policies.brim._JOBS_PER_CYCLE", 0)
         patch.setattr("brim.policies.brim._AGE", age)
         found = _run(seed, Settings(overheads=OVERHEADS[overheads]))
     assert found.admitted_missed == 0
@@ -198,7 +198,7 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
 def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("brim.policies.brim._FEW", -10_000)
+    monkeypatch.setattr("brim.policies.brim._JOBS_PER_CYCLE", -10_000)
     seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1.0,) * 180 + (10_000.0,) * 180)
     dear = JobState(_job("a", 700.0, 36100.0), 700.0)
     first = replace(_snapshot(dear, now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen))
@@ -213,7 +213,7 @@ def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_th
 
 
 def test_a_plan_does_not_go_on_where_devices_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brim.policies.brim._FEW", -10_000)
+    monkeypatch.setattr("brim.policies.brim._JOBS_PER_CYCLE", -10_000)
     jobs = [JobState(_job(name, 300.0, 100.0), 300.0) for name in "ab"]
     before = brim(_snapshot(*jobs, fresh=("a", "b")))
     promised = [job._replace(workers=4, standing=Standing.ADMITTED) for job in jobs]

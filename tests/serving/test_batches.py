@@ -60,7 +60,7 @@ def run(
         ) -> Batches:
             at_once = 1000 if here else 0
             made.append(
-                Batches(cast(Model, model), most=most, wait=wait, room=room, at_once=at_once)
+                Batches(cast(Model, model), limit=most, wait=wait, room=room, at_once=at_once)
             )
             return made[-1]
 
@@ -111,7 +111,7 @@ def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
 def test_with_no_rows_together_each_request_is_computed_by_itself(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
-        batches = make(model, most=0)
+        batches = make(model, limit=0)
         await asyncio.gather(*(ask(batches, row, row) for row in range(6)))
         assert model.batches == [[row, row] for row in range(6)]
 
@@ -132,7 +132,7 @@ def test_what_the_event_loop_finds_together_is_one_batch() -> None:
 def test_a_batch_waits_for_what_comes_in_time(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
-        batches = make(model, most=3, wait=_PATIENCE)
+        batches = make(model, limit=3, wait=_PATIENCE)
         await asyncio.gather(*(ask(batches, row) for row in range(3)))
         assert model.batches == [[0, 1, 2]]
 
@@ -221,7 +221,7 @@ def test_a_request_that_takes_long_to_read_is_not_read_by_the_event_loop() -> No
             return torch.tensor([1.0]), 1
 
         await batches.predict(read, 1)
-        await batches.predict(read, 1, beside=True)
+        await batches.predict(read, 1, in_thread=True)
         assert readers[0] == threading.main_thread().name
         assert readers[1].startswith("brim-predict")
 

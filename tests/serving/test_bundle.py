@@ -38,8 +38,8 @@ def versions(spec: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("versions")
     exporter = Exporter(spec)
     first = exporter.bundle(folder / "10", step=10)
-    second = exporter.delta(folder / "20", since=str(folder / "10"), step=20)
-    exporter.delta(folder / "30", since=second.manifest.version, step=30)
+    second = exporter.delta(folder / "20", base_version=str(folder / "10"), step=20)
+    exporter.delta(folder / "30", base_version=second.manifest.version, step=30)
     exporter.bundle(folder / "30-whole")
     assert 0 < second.rows <= 50 < first.rows
     return folder
@@ -180,8 +180,8 @@ def test_what_becomes_of_its_files_changes_no_answer(source: str, tmp_path: Path
     run = run_of(tmp_path / "run", source, steps=(10, 20, 30))
     exporter = Exporter(run)
     first = exporter.bundle(tmp_path / "10", step=10)
-    second = exporter.delta(tmp_path / "20", since=first, step=20)
-    exporter.delta(tmp_path / "30", since=second, step=30)
+    second = exporter.delta(tmp_path / "20", base_version=first, step=20)
+    exporter.delta(tmp_path / "30", base_version=second, step=30)
     exporter.bundle(tmp_path / "whole", step=30)
     path = run.parameters["path"]
     expected = predictions(open_bundle(tmp_path / "whole"), path)
@@ -289,16 +289,16 @@ def test_a_delta_since_no_version_of_the_run(
     spec: JobSpec, tmp_path: Path, since: str, said: str
 ) -> None:
     with pytest.raises(SpecError, match=said):
-        Exporter(spec).delta(tmp_path / "delta", since=since)
+        Exporter(spec).delta(tmp_path / "delta", base_version=since)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_delta_since_another_model(spec: JobSpec, versions: Path, tmp_path: Path) -> None:
     other = run_of(tmp_path / "other", TRACED.replace("9000", "9001"), steps=(40,))
     with pytest.raises(SpecError, match="a version of another model"):
-        Exporter(other).delta(tmp_path / "delta", since=str(versions / "10"))
+        Exporter(other).delta(tmp_path / "delta", base_version=str(versions / "10"))
     with pytest.raises(SpecError, match="which is this version"):
-        Exporter(spec).delta(tmp_path / "delta", since=str(versions / "30-whole"))
+        Exporter(spec).delta(tmp_path / "delta", base_version=str(versions / "30-whole"))
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 

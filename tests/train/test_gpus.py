@@ -91,7 +91,7 @@ def test_a_gpu_is_taken_by_one_process_until_it_ends() -> None:
         assert not gpus._take("of-a-test")
         holder.kill()
     assert gpus._take("of-a-test")
-    gpus._taken.pop().close()
+    gpus._names_taken.pop().close()
 
 
 def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:

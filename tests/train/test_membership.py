@@ -158,7 +158,7 @@ def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
 ) -> None:
     worker, agent = pair
     worker.commit(0, b"")
-    worker.settle(within=0.0)
+    worker.settle(timeout=0.0)
     assert agent.arrivals() == [[0]]
     agent.answer(0)
     long_ago(worker)
@@ -180,7 +180,7 @@ def test_what_is_done_while_a_commit_is_answered_is_done_behind_its_arrival(
         seen.append([each.step for each in agent.heard() if isinstance(each, Arrive)])
         agent.say(Released(round=1, step=0, phase="commit", hold=True, payloads=[]))
 
-    assert worker.commit(0, b"", meanwhile=meanwhile)
+    assert worker.commit(0, b"", overlap=meanwhile)
     assert seen == [[0]]
 
 

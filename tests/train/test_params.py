@@ -25,7 +25,7 @@ def loss(output, target):
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A training file that was run: it has read `depth`, and reads `smoothing` in each step."""
-    monkeypatch.setattr(params, "_asked", set())
+    monkeypatch.setattr(params, "_requested_names", set())
     file = tmp_path / "model.py"
     file.write_text(MODEL)
     module = ModuleType("model")

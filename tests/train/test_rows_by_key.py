@@ -130,7 +130,7 @@ def test_what_is_read_while_steps_are_made_and_a_delta_are_the_table_as_it_was(
         for since in (None, job.step):
             view, at = job.rows.stored()[number], job.step
             rows = between(job, view.chunks(9, since=since))
-            parts.append(write_part(store, rows, since=since, step=at, writer="w"))
+            parts.append(write_part(store, rows, base_step=since, step=at, writer="w"))
         chains.append(tuple(parts))
     for _ in range(3):
         views = job.rows.stored()

@@ -276,7 +276,7 @@ def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_bas
 def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_AT_ONCE", 20 * (16 + 8 * DIM))
+    monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 20 * (16 + 8 * DIM))
     worker = Worker(tmp_path)
     worker.state.train(5)
     worker.checkpoint()
@@ -313,7 +313,7 @@ def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
 def test_where_most_rows_change_there_is_one_new_base_for_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_AT_ONCE", 20 * (16 + 8 * DIM))
+    monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 20 * (16 + 8 * DIM))
     worker = Worker(tmp_path)
     worker.state.train(5)
     worker.checkpoint()
@@ -330,7 +330,7 @@ def test_where_most_rows_change_there_is_one_new_base_for_a_checkpoint(
 def test_the_last_checkpoint_waits_for_nothing_to_become_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_AT_ONCE", 0)
+    monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 0)
     worker = Worker(tmp_path)
     worker.state.train(5)
     worker.checkpoints.now()

@@ -413,7 +413,7 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
         changed,
         table.changed_since(9),
     ):
-        found = from_bytes(bytes(to_bytes(chunk)), where="there")
+        found = from_bytes(bytes(to_bytes(chunk)), path="there")
         assert torch.equal(found.keys, chunk.keys)
         assert torch.equal(found.changed, chunk.changed)
         assert found.fields.keys() == chunk.fields.keys()
@@ -449,7 +449,7 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
 )
 def test_what_is_no_table_is_refused(content: dict[str, Tensor]) -> None:
     with pytest.raises(EnvironmentFault, match="there holds no rows of a table"):
-        from_bytes(save(content), where="there")
+        from_bytes(save(content), path="there")
 
 
 @pytest.mark.parametrize("keys", [[-1], [4], [0, 4]])

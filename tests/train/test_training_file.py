@@ -230,7 +230,7 @@ def optimizer(model): return torch.optim.Adagrad(model.parameters(), lr=0.1)
 def test_the_rows_of_a_large_embedding_are_not_copied_to_try_it(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_file, "_LARGE", 1000 * 4 * 4)
+    monkeypatch.setattr(training_file, "_MIN_SHARED_BYTES", 1000 * 4 * 4)
     looked_up: set[int] = set()
 
     def forward(self: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:

@@ -60,9 +60,9 @@ class MarkedProcesses:
     def left_after(self, seconds: float) -> dict[int, str]:
         """Wait so many seconds, or until no process is alive; return those that are."""
         deadline = time.monotonic() + seconds
-        while (left := self.alive()) and time.monotonic() < deadline:
+        while (survivors := self.alive()) and time.monotonic() < deadline:
             time.sleep(5 * _POLL)
-        return left
+        return survivors
 
 
 class Driver:
@@ -87,10 +87,10 @@ class Driver:
 
     def behind(self, prefix: Sequence[str]) -> Driver:
         """The same driver, but for a prefix of its commands, such as one that enters a host."""
-        other = Driver(self._folder, **self._variables)
-        other._prefix = tuple(prefix)
-        other.mark = self.mark
-        return other
+        copied = Driver(self._folder, **self._variables)
+        copied._prefix = tuple(prefix)
+        copied.mark = self.mark
+        return copied
 
     def command(self, *words: str) -> list[str]:
         """The command of a verb and its words."""
@@ -133,11 +133,11 @@ class Driver:
         """
         process = self.start(*words)
         try:
-            out, err = process.communicate(timeout=timeout)
+            output, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as late:
             process.kill()
-            said = _last_words(process)
-            message = f"brim {' '.join(words)} did not end within {timeout:g} s:\n{said}"
+            last_words = _last_words(process)
+            message = f"brim {' '.join(words)} did not end within {timeout:g} s:\n{last_words}"
             raise EnvironmentFault(message) from late
         except BaseException:
             process.kill()
@@ -146,7 +146,7 @@ class Driver:
             raise EnvironmentFault(
                 f"brim {' '.join(words)} failed with {process.returncode}:\n{err.strip()}"
             )
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, err)
 
     def follow(
         self, process: subprocess.Popen[str], look: Callable[[], None], *, deadline: float
@@ -191,5 +191,7 @@ def _last_words(process: subprocess.Popen[str]) -> str:
         try:
             return process.communicate(timeout=_LAST_WORDS)[1].strip()
         except subprocess.TimeoutExpired as late:
-            said: Any = late.stderr or b""  # text where some was decoded before
-            return str(said.decode(errors="replace") if isinstance(said, bytes) else said).strip()
+            printed: Any = late.stderr or b""  # text where some was decoded before
+            return str(
+                printed.decode(errors="replace") if isinstance(printed, bytes) else printed
+            ).strip()

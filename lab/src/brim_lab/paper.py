@@ -23,7 +23,7 @@ from brim.simulator.traces import read_trace
 from brim.storage.files import write_whole
 
 _CODED = ("edf", "gandiva", "tiresias", "themis", "elasticflow")
-_OWN = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
+_POLICIES = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
 
 # Deadline satisfactory ratios as the paper's plots have them: EDF, Gandiva, Tiresias, Themis,
 # ElasticFlow.
@@ -42,7 +42,7 @@ _PUBLISHED: dict[str, tuple[float, ...]] = {
     "cluster09": (0.800, 0.329, 0.468, 0.456, 0.938),
     "cluster10": (0.769, 0.354, 0.473, 0.431, 0.981),
 }
-_LARGE = {
+_LARGE_CLUSTERS = {
     "cluster04": "128x8",
     "cluster07": "128x8",
     "cluster08": "128x8",
@@ -83,7 +83,9 @@ class _Bench:
     slot: float
 
 
-def bars(data: Path, *, coded: Sequence[str] = _CODED, own: Sequence[str] = _OWN) -> Iterator[Cell]:
+def bars(
+    data: Path, *, coded: Sequence[str] = _CODED, own_policies: Sequence[str] = _POLICIES
+) -> Iterator[Cell]:
     """Figures 6a, 6b, 8a, 8b, 9 and 11, as far as `data` has their traces.
 
     Args:
@@ -97,7 +99,7 @@ def bars(data: Path, *, coded: Sequence[str] = _CODED, own: Sequence[str] = _OWN
         names = [n for n in coded if len(bench.jobs) <= 300 or n in ("gandiva", "tiresias")]
         for name in names:
             yield _cell(bench, f"{name}:as-coded", published.get(name))
-        for name in own:
+        for name in own_policies:
             yield _cell(bench, name, None)
         devices = bench.cluster.devices
         limit = ceiling_per_job(bench.jobs, devices=devices)
@@ -141,7 +143,7 @@ def _benches(data: Path) -> Iterator[_Bench]:
         yield _Bench("8a", "t4", read_trace(t4, _profiles(data, "t4")), Cluster.parse("16x4"), 60)
     for path in sorted((data / "itp").glob("cluster*.csv")):
         found = True
-        shape = Cluster.parse(_LARGE.get(path.stem, "64x8"))
+        shape = Cluster.parse(_LARGE_CLUSTERS.get(path.stem, "64x8"))
         yield _Bench("8b", path.stem, read_trace(path, _profiles(data, "a100")), shape, 60)
     if not found:
         raise SpecError(
@@ -175,7 +177,7 @@ def _best_effort(data: Path) -> Iterator[Cell]:
             bench = _Bench("11", share, jobs, Cluster.parse("8x8"), 240)
             for name, value in zip(_CODED, published, strict=True):
                 yield _cell(bench, f"{name}:as-coded", value)
-            for name in _OWN:
+            for name in _POLICIES:
                 yield _cell(bench, name, None)
 
 
@@ -218,14 +220,16 @@ def timelines(
     return found
 
 
-def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None) -> list[Cell]:
-    """Every figure as a PNG in `out`, and all numbers as figures.json."""
+def draw(
+    out_folder: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None
+) -> list[Cell]:
+    """Every figure as a PNG in `out_folder`, and all numbers as figures.json."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder.mkdir(parents=True, exist_ok=True)
     cells = []
     for cell in bars(data):
         tell(f"{cell.figure} {cell.trace} {cell.policy}")
@@ -245,7 +249,7 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
         axes.legend()
         plot.tight_layout()
-        plot.savefig(out / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
+        plot.savefig(out_folder / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
         plt.close(plot)
     lines = timelines(data)
     for name, key, label in (
@@ -261,8 +265,8 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         axes.set(xlabel="hours", ylabel=label, title=f"Fig {name} (simulated)")
         axes.legend()
         plot.tight_layout()
-        plot.savefig(out / f"fig{name}_{key}.png", dpi=110)
+        plot.savefig(out_folder / f"fig{name}_{key}.png", dpi=110)
         plt.close(plot)
     body = {"bars": [asdict(cell) for cell in cells], "lines": lines}
-    write_whole(out / "figures.json", (json.dumps(body) + "\n").encode())
+    write_whole(out_folder / "figures.json", (json.dumps(body) + "\n").encode())
     return cells

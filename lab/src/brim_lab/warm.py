@@ -41,7 +41,7 @@ from brim.host.process import be_called
 from brim_lab.chaos import entrance
 
 _ROOM = 1 << 14  # bytes that a fork has for its command line, and as many for its environment
-_LARGEST = 1 << 17  # bytes of a request
+_MAX_REQUEST_BYTES = 1 << 17  # bytes of a request
 _MOST_DESCRIPTORS = 32  # of a request
 _TO_BE_ADOPTED = 30.0  # seconds
 _TO_IMPORT = 120.0  # seconds for the warm process to be there
@@ -105,7 +105,7 @@ class _WarmProcess:
     def __init__(
         self, requests: socket.socket, process: subprocess.Popen[bytes] | None = None
     ) -> None:
-        requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
+        requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_REQUEST_BYTES)
         requests.settimeout(_TO_IMPORT)
         self._socket, self._process = requests, process
         self._lock = threading.Lock()
@@ -113,36 +113,36 @@ class _WarmProcess:
     @classmethod
     def start(cls) -> _WarmProcess:
         """Start one that imports what brim needs."""
-        ours, theirs = _pair()
+        own_end, child_end = _pair()
         environment = {**_AS_IMPORTED, "PYTHONHASHSEED": "0", "BRIM_ROOM": "x" * _ROOM}
-        code = f"from brim_lab import warm; warm.serve({theirs.fileno()}, {os.getpid()})"
+        code = f"from brim_lab import warm; warm.serve({child_end.fileno()}, {os.getpid()})"
         command = [sys.executable, "-c", code, "x" * _ROOM]
-        with theirs:
+        with child_end:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment
+                command, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()], env=environment
             )
-        warm = cls(ours, process)
-        if not ours.recv(1):
+        warm = cls(own_end, process)
+        if not own_end.recv(1):
             raise RuntimeError(f"the warm process ended with {process.wait()}")
         return warm
 
     @classmethod
     def fork_from_here(cls) -> _WarmProcess:
         """Fork one from this process, which is warm itself and soon cannot be forked any more."""
-        ours, theirs = _pair()
+        own_end, child_end = _pair()
         parent = os.getpid()
         if not os.fork():
             try:
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                nothing = os.open(os.devnull, os.O_RDWR)
-                _take({0: nothing, 1: nothing, 2: nothing, theirs.fileno(): theirs.fileno()})
+                null = os.open(os.devnull, os.O_RDWR)
+                _take({0: null, 1: null, 2: null, child_end.fileno(): child_end.fileno()})
                 be_called("brim-warm")
-                while os.getppid() == parent and _serve(theirs, parent):
+                while os.getppid() == parent and _serve(child_end, parent):
                     pass
             finally:
                 os._exit(0)
-        theirs.close()
-        return cls(ours)
+        child_end.close()
+        return cls(own_end)
 
     def fork(self, program: _Program) -> int | None:
         """Have a program forked; its process id, or None where it is too large to be asked for."""
@@ -157,7 +157,7 @@ class _WarmProcess:
                 "group": program.group,
             }
         ).encode()
-        if len(request) > _LARGEST or len(numbers) > _MOST_DESCRIPTORS:
+        if len(request) > _MAX_REQUEST_BYTES or len(numbers) > _MOST_DESCRIPTORS:
             return None
         with self._lock, _adopting():
             socket.send_fds(self._socket, [request], [program.descriptors[n] for n in numbers])
@@ -200,18 +200,18 @@ def end() -> None:
 def cold() -> Iterator[None]:
     """Start programs as usual meanwhile: for what measures a start, or memory."""
     global _is_cold
-    before, _is_cold = _is_cold, True
+    was_cold, _is_cold = _is_cold, True
     try:
         yield
     finally:
-        _is_cold = before
+        _is_cold = was_cold
 
 
 def _fork_exec(
     args: Sequence[Any],
     executables: Sequence[bytes],
     close_fds: bool,
-    kept: Sequence[int],
+    inherited: Sequence[int],
     folder: Any,
     environment: Sequence[bytes] | None,
     p2cread: int,
@@ -234,8 +234,10 @@ def _fork_exec(
     plain = close_fds and group in (-1, 0) and list(rest[:5]) == [None, None, None, -1, None]
     if plain and not _is_cold and _is_ours(words, variables) and os.path.isdir(folder or "."):
         streams = (p2cread, c2pwrite, errwrite)
-        descriptors = {n: n if given == -1 else given for n, given in enumerate(streams)}
-        descriptors |= {int(n): int(n) for n in kept if n != errpipe_write}
+        descriptors = {
+            n: n if descriptor == -1 else descriptor for n, descriptor in enumerate(streams)
+        }
+        descriptors |= {int(n): int(n) for n in inherited if n != errpipe_write}
         program = _Program(
             words=words,
             environment=variables,
@@ -251,7 +253,7 @@ def _fork_exec(
         if _warm is not None and (pid := _warm.fork(program)):
             return pid
     new: int = _start_new(
-        args, executables, close_fds, kept, folder, environment, p2cread, p2cwrite, c2pread,
+        args, executables, close_fds, inherited, folder, environment, p2cread, p2cwrite, c2pread,
         c2pwrite, errread, errwrite, errpipe_read, errpipe_write, restore_signals, session, group,
         *rest,
     )  # fmt: skip
@@ -261,7 +263,7 @@ def _fork_exec(
 def _variables(environment: Sequence[bytes] | None) -> dict[str, str]:
     if environment is None:
         return dict(os.environ)
-    pairs = (os.fsdecode(each).partition("=") for each in environment)
+    pairs = (os.fsdecode(variable).partition("=") for variable in environment)
     return {name: value for name, _, value in pairs}
 
 
@@ -309,13 +311,13 @@ def _may_fork() -> bool:
 def _adopting() -> Iterator[None]:
     """Become the parent of what a descendant leaves behind meanwhile."""
     libc = ctypes.CDLL(None)
-    before = ctypes.c_int()
-    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    old_setting = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(old_setting))
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, old_setting.value)
 
 
 # The warm process ---------------------------------------------------------------------------------
@@ -358,27 +360,27 @@ def _import_all() -> None:
 
 
 def _serve(requests: socket.socket, parent: int) -> bool:
-    request, descriptors, _, _ = socket.recv_fds(requests, _LARGEST, _MOST_DESCRIPTORS)
+    request, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MOST_DESCRIPTORS)
     if not request:
         return False
-    told, tell = os.pipe()
-    between = os.fork()
-    if not between:
-        os.close(told)
+    reader, tell = os.pipe()
+    intermediate = os.fork()
+    if not intermediate:
+        os.close(reader)
         pid = os.fork()
         if pid:
             os.write(tell, str(pid).encode())
             os._exit(0)
         _wait_for_adoption(parent)
-        asked = json.loads(request)
-        numbers = asked.pop("numbers")
-        _begin(_Program(descriptors=dict(zip(numbers, descriptors, strict=True)), **asked))
+        fork_request = json.loads(request)
+        numbers = fork_request.pop("numbers")
+        _begin(_Program(descriptors=dict(zip(numbers, descriptors, strict=True)), **fork_request))
     os.close(tell)
-    os.waitpid(between, 0)  # from here on the fork is the parent's child
-    answer = os.read(told, 32)
-    os.read(told, 1)  # closed: it is what it stands for
+    os.waitpid(intermediate, 0)  # from here on the fork is the parent's child
+    answer = os.read(reader, 32)
+    os.read(reader, 1)  # closed: it is what it stands for
     requests.send(answer)
-    for descriptor in (told, *descriptors):
+    for descriptor in (reader, *descriptors):
         os.close(descriptor)
     return True
 
@@ -395,17 +397,18 @@ def _wait_for_adoption(parent: int) -> None:
 
 _tasks = 1  # of the warm process
 _threads = 1  # that torch uses where nobody says anything else
-_earlier: list[types.ModuleType] = []  # what earlier programs of this process were is still in use
+# What earlier programs of this process were is still in use.
+_earlier_mains: list[types.ModuleType] = []
 
 
 def _fork_here(program: _Program) -> int:
-    told, tell = os.pipe()
+    reader, tell = os.pipe()
     pid = os.fork()
     if not pid:
         _begin(program)
     os.close(tell)
-    os.read(told, 1)  # closed: it is what it stands for
-    os.close(told)
+    os.read(reader, 1)  # closed: it is what it stands for
+    os.close(reader)
     return pid
 
 
@@ -413,8 +416,8 @@ def _execute_here(file: Any, args: Any, environment: Any) -> NoReturn:
     """Stand in for `os.execvpe`."""
     words, variables = [os.fsdecode(word) for word in args], dict(environment)
     if _is_ours(words, variables) and _may_fork():
-        kept = {number: number for number in _inheritable()}
-        _begin(_Program(words=words, environment=variables, folder="", descriptors=kept))
+        descriptors = {number: number for number in _inheritable()}
+        _begin(_Program(words=words, environment=variables, folder="", descriptors=descriptors))
     _execute(file, args, environment)
     raise AssertionError("the program was replaced")
 
@@ -454,14 +457,14 @@ def _begin(program: _Program) -> NoReturn:
 
 def _take(descriptors: Mapping[int, int]) -> None:
     """Have these descriptors under their numbers, and no others."""
-    above = max(descriptors) + 1
+    first_free = max(descriptors) + 1
     moved = {
-        number: fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, above)
-        for number, given in descriptors.items()
-        if _is_open(given)
+        number: fcntl.fcntl(target_of, fcntl.F_DUPFD_CLOEXEC, first_free)
+        for number, target_of in descriptors.items()
+        if _is_open(target_of)
     }
-    for number, given in moved.items():
-        os.dup2(given, number)
+    for number, target_of in moved.items():
+        os.dup2(target_of, number)
     last = -1
     for number in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:
         if number > last + 1:
@@ -483,9 +486,9 @@ def _be_seen_as(words: Sequence[str], environment: Mapping[str, str]) -> None:
     commands = [os.fsencode(word) for word in words]
     prctl = ctypes.CDLL(None).prctl
     places = zip(_area[::2], _area[1::2], (commands, lines), _PR_SET_MM_ENDS, strict=True)
-    for start, end, shown, limit in places:
+    for start, end, content, limit in places:
         room = end - start
-        text = b"".join(line + b"\0" for line in shown)[: room - 1]
+        text = b"".join(line + b"\0" for line in content)[: room - 1]
         ctypes.memset(start, 0, room)
         ctypes.memmove(start, text, len(text))
         # Only root may do this: others see zeros behind the text.
@@ -541,20 +544,20 @@ def _stream(number: int) -> Any:
 
 def _run(words: Sequence[str]) -> int:
     """Run the program of these words in this interpreter; its exit status."""
-    _earlier.append(sys.modules["__main__"])
+    _earlier_mains.append(sys.modules["__main__"])
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         if _enters_host(words):
             sys.argv = list(words[3:])
             status: Any = entrance.main()
         else:
-            at = _module_in(words)
+            module_index = _module_in(words)
             sys.path[:] = [*([] if words[1] == "-P" else [os.getcwd()]), *_PATH]
-            sys.argv = ["-m", *words[at + 1 :]]
-            for name in (words[at], f"{words[at]}.__main__"):
+            sys.argv = ["-m", *words[module_index + 1 :]]
+            for name in (words[module_index], f"{words[module_index]}.__main__"):
                 if not hasattr(sys.modules.get(name), "__path__"):
                     sys.modules.pop(name, None)  # it runs as `__main__`, and is no module so far
-            runpy._run_module_as_main(words[at])  # type: ignore[attr-defined]
+            runpy._run_module_as_main(words[module_index])  # type: ignore[attr-defined]
             status = 0
     except SystemExit as leaving:
         status = leaving.code

@@ -168,7 +168,7 @@ def _end_what_is_left() -> None:
 
 def _calling(addresses: list[str], *, token: str) -> Callable[[], AgentStream]:
     """Return what calls the addresses in turn."""
-    calls = itertools.cycle(partial(open_stream, each, token=token) for each in addresses)
+    calls = itertools.cycle(partial(open_stream, address, token=token) for address in addresses)
     return lambda: next(calls)()
 
 
@@ -351,7 +351,7 @@ def main(start: Start = start_anew) -> None:
     else:
         command = [str(run_dir), "--local", local, "--keeper", str(os.getpid()), *arguments.master]
         keep = [] if arguments.listener is None else [arguments.listener]
-        command += [word for each in keep for word in ("--listener", str(each))]
+        command += [word for descriptor in keep for word in ("--listener", str(descriptor))]
         keeper = Keeper(command, run_dir / "logs" / "master.log", start, keep)
         work = _serve_and_keep(settings, keeper, template, dial)
     try:

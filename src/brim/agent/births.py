@@ -118,8 +118,8 @@ def perform(
         os._exit(status)
 
 
-def _close_all_but(kept: Sequence[int]) -> None:
-    limits = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+def _close_all_but(descriptors: Sequence[int]) -> None:
+    limits = [2, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]
     for last, following in itertools.pairwise(limits):
         if following > last + 1:  # Python takes an empty range for one without end
             os.closerange(last + 1, following)

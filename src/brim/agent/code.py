@@ -20,11 +20,11 @@ from brim.storage.job_file import keep_code, read_job
 
 _MEMORY = 512 << 20  # bytes that reading and parsing may take
 _SECONDS = 20  # of processor time
-_PATIENCE = 30.0  # seconds
+_TO_COLLECT = 30.0  # seconds
 
 
 def keep_code_apart(
-    run_dir: Path, *, memory: int = _MEMORY, seconds: int = _SECONDS, patience: float = _PATIENCE
+    run_dir: Path, *, memory: int = _MEMORY, seconds: int = _SECONDS, patience: float = _TO_COLLECT
 ) -> None:
     """Keep the code of a run as it is now; one whose code cannot be kept is run all the same.
 
@@ -66,10 +66,10 @@ def _keep(run_dir: Path, memory: int, seconds: int) -> None:
         os._exit(status)
 
 
-def _limit(what: int, most: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (most, most))
+def _limit(size: int, maximum: int) -> None:
+    hard = resource.getrlimit(size)[1]
+    maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
+    resource.setrlimit(size, (maximum, maximum))
 
 
 def _data() -> int:

@@ -43,7 +43,7 @@ from brim.wire.messages import (
 
 TO_ANSWER = 20.0  # seconds until a master must have said its first word
 TO_START = 300.0  # and one that was started just now, on a host that may be busy
-_PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
+_TO_LIVE_ALONE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
 # and where several are called in turn: to reach each at first, and in the end
@@ -186,7 +186,7 @@ class Conversation:
                         self._unheard.heard(parcel.heard)
                     if isinstance(parcel.message, Configure):
                         yield parcel.message
-                    elif parcel.number and is_new(parcel.number, heard=self._heard):
+                    elif parcel.number and is_new(parcel.number, last_number=self._heard):
                         self._heard = parcel.number
                         yield parcel.message
             finally:
@@ -227,14 +227,14 @@ class Conversation:
         Raises:
             EnvironmentFault: the patience of this agent is at an end.
         """
-        left = self._left()
-        if left <= 0 and self._displaced_by is not None:
+        remaining = self._left()
+        if remaining <= 0 and self._displaced_by is not None:
             raise self._displaced_by
-        if left <= 0:
+        if remaining <= 0:
             waited = self._clock.now() - self._last_word
             raise EnvironmentFault(self._no_answer(waited))
         try:
-            async with asyncio.timeout(min(left, _SILENCE)):
+            async with asyncio.timeout(min(remaining, _SILENCE)):
                 if not admitted:
                     async with asyncio.timeout(self._to_reach):
                         await stream.reach()
@@ -261,7 +261,7 @@ class Conversation:
         if self._keeper is not None and not self._keeper.ended.is_set():
             return math.inf
         first = TO_START if self._starts else TO_ANSWER
-        usual = _PATIENCE if self._life else first
+        usual = _TO_LIVE_ALONE if self._life else first
         patience = usual if self._patience is None else self._patience
         return patience - (self._clock.now() - self._last_word)
 
@@ -285,7 +285,7 @@ class Conversation:
             case Refused(reason=reason, lost=True) as refused if self._is_of_another(refused):
                 self._displaced_by = Displaced(reason)  # unless its own master comes back in time
                 return False
-            case other if self._is_of_another(other):
+            case message if self._is_of_another(message):
                 return False
             case Configure(life=life, line=line) if life >= self._life:
                 self._life = life

@@ -90,9 +90,10 @@ class Keeper:
         if self._is_heard or now - self._worked > _STUCK:
             self._process.kill()
         else:
-            taken = now - self._began
+            duration = now - self._began
             print(  # noqa: T201 into the agent's log
-                f"the master has been starting for {taken:.0f} s: see {self._log}", file=sys.stderr
+                f"the master has been starting for {duration:.0f} s: see {self._log}",
+                file=sys.stderr,
             )
 
     async def end(self) -> None:

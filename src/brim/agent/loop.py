@@ -174,7 +174,7 @@ class Agent:
                 host cannot take part.
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
-        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
+        companions = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
         limiting = asyncio.create_task(self._log_limit.keep())
         try:
             if self._template is not None and not self._settings.guest:
@@ -197,7 +197,7 @@ class Agent:
                 f"the run continues without this host: {self._declined}"
             ) from displaced
         finally:
-            for task in beside:
+            for task in companions:
                 task.cancel()
             await self._clean_up()
             limiting.cancel()
@@ -241,7 +241,7 @@ class Agent:
             gone=self._gone,
             failed=self._failed,
             replaced=self._template_replaced,
-            spent=lambda why: self._post(AskToStop(reason=why)),
+            spent=lambda reason: self._post(AskToStop(reason=reason)),
         )
         self._workers = Workers(self._settings.run_dir, template, tell, host=self._settings.host)
         await self._workers.listen()
@@ -271,11 +271,11 @@ class Agent:
         if not failed.missing or not (self._settings.guest or (self._spec and self._spec.bundle)):
             return failed
         path = failed.missing if is_url(failed.missing) else os.path.abspath(failed.missing)
-        said = (
+        reason = (
             f"on host {socket.gethostname()}, {path} is missing: put it there, or name it by a URL "
             "that all hosts can reach"
         )
-        return msgspec.structs.replace(failed, message=f"{failed.message}\n{said}", missing="")
+        return msgspec.structs.replace(failed, message=f"{failed.message}\n{reason}", missing="")
 
     def _check_kind(self, configure: Configure) -> None:
         """Compare this host with the first that computes.
@@ -286,15 +286,15 @@ class Agent:
         spec, kind = configure.spec, configure.kind
         if kind is None:
             return
-        here = kind_of_this_host({**os.environ, **spec.env})
+        own_kind = kind_of_this_host({**os.environ, **spec.env})
         hosts = socket.gethostname(), configure.host
-        found = differences((here, kind), hosts, device=spec.device, given=spec.env)
+        found = differences((own_kind, kind), hosts, device=spec.device, ignored=spec.env)
         if not found:
             return
-        said = unlike(hosts, found, exact=spec.exact)
+        difference = unlike(hosts, found, exact=spec.exact)
         if spec.exact:
-            raise EnvironmentFault(said)
-        self._post(Warn(message=said))
+            raise EnvironmentFault(difference)
+        self._post(Warn(message=difference))
 
     async def _take_part(self, configure: Configure) -> None:
         """Start as a host that comes to a run of others.
@@ -352,12 +352,12 @@ class Agent:
     def _template_ready(self) -> None:
         self._on_time(_TEMPLATE)
 
-    def _template_replaced(self, why: str) -> None:
+    def _template_replaced(self, reason: str) -> None:
         assert self._spec is not None
         self._post(
             Warn(
                 message="; ".join(
-                    filter(None, (why, change_of_source(self._settings.run_dir, self._spec)))
+                    filter(None, (reason, change_of_source(self._settings.run_dir, self._spec)))
                 )
             )
         )
@@ -390,9 +390,9 @@ class Agent:
         last_beat, now = 0.0, self._clock.now()
         while True:
             await asyncio.sleep(_TICK)
-            before, now = now, self._clock.now()
-            if now - before > _BEAT:
-                self._waits.pause(now - before)
+            previous, now = now, self._clock.now()
+            if now - previous > _BEAT:
+                self._waits.pause(now - previous)
             if self._workers is not None:  # else all are being ended
                 self._end_who_is_stopped(self._workers, now)
                 for overdue in self._waits.look(now=now):
@@ -408,17 +408,17 @@ class Agent:
 
         The look is in a thread, since a barrier may be under way here.
         """
-        said, orphans = False, Orphans()
+        is_reported, orphans = False, Orphans()
         while True:
             try:
                 await self._look_at_memory()
                 if self._workers is not None and self._settings.guest:  # it keeps no master
-                    orphans.clear_away(known=self._workers.children)
+                    orphans.clear_away(awaited=self._workers.children)
             except Exception as error:  # noqa: BLE001 - one look that fails must not be the last
-                if not said:
+                if not is_reported:
                     text = f"brim: cannot tell what workers have in memory: {error!r}; trying again"
                     print(text, file=sys.stderr, flush=True)  # noqa: T201
-                said = True
+                is_reported = True
             await asyncio.sleep(_LOOK_AT_MEMORY)
 
     async def _look_at_memory(self) -> None:
@@ -426,13 +426,13 @@ class Agent:
             return
         now = self._clock.now()
         too_large = await asyncio.to_thread(self._memory.look, self._workers.pids, now=now)
-        for worker, why in too_large.items():
-            self._end_who_is_too_large(worker, why)
+        for worker, reason in too_large.items():
+            self._end_who_is_too_large(worker, reason)
 
-    def _end_who_is_too_large(self, worker: str, why: str) -> None:
+    def _end_who_is_too_large(self, worker: str, reason: str) -> None:
         if self._workers is not None and worker in self._workers.pids:
             self._too_large.add(worker)
-            self._workers.kill(worker, why)
+            self._workers.kill(worker, reason)
 
     def _pass_on_prints(self, *, last: bool = False) -> None:
         if self._prints is None:
@@ -454,12 +454,12 @@ class Agent:
                 workers.kill(worker, f"stopped, and silent for {silence:.1f} s")
 
     async def _on_overdue(self, workers: Workers, overdue: Overdue | Hung) -> None:
-        who, doing = overdue.who, overdue.doing
-        stack = await workers.stack(who)
+        worker, doing = overdue.who, overdue.doing
+        stack = await workers.stack(worker)
         if isinstance(overdue, Overdue):
-            if self._waits.is_late(who):
+            if self._waits.is_late(worker):
                 late = LateWorker(
-                    worker=who,
+                    worker=worker,
                     doing=doing.words,
                     seconds=overdue.seconds,
                     limit=overdue.limit,
@@ -468,25 +468,25 @@ class Agent:
                 )
                 self._post(late)
             return
-        why = f"no progress for {overdue.seconds:.1f} s, {doing.words}"
-        if who == _TEMPLATE:
-            text = f"the template process was not ready: {why}; --hang-timeout sets how long"
+        reason = f"no progress for {overdue.seconds:.1f} s, {doing.words}"
+        if worker == _TEMPLATE:
+            text = f"the template process was not ready: {reason}; --hang-timeout sets how long"
             workers.end_template(
                 text, f"Stack (most recent call last):\n{stack.text}" if stack.text else ""
             )
             return
-        self._hung[who] = Hang(round=doing.round, step=doing.step, stack=stack.text)
-        workers.kill(who, why)
+        self._hung[worker] = Hang(round=doing.round, step=doing.step, stack=stack.text)
+        workers.kill(worker, reason)
 
-    def _on_time(self, who: str) -> None:
+    def _on_time(self, worker: str) -> None:
         """Note that a worker is where the job waited for it: it waits itself now."""
-        if self._waits.done(who, now=self._clock.now()):
-            self._post(OnTime(worker=who))
+        if self._waits.done(worker, now=self._clock.now()):
+            self._post(OnTime(worker=worker))
 
-    def _expect(self, who: str, doing: Doing) -> None:
+    def _expect(self, worker: str, doing: Doing) -> None:
         """The job waits for it."""
-        if self._waits.expect(who, doing, now=self._clock.now()):
-            self._post(OnTime(worker=who))
+        if self._waits.expect(worker, doing, now=self._clock.now()):
+            self._post(OnTime(worker=worker))
 
     def _tell_of_silence(self, suspect: set[str]) -> None:
         for worker in sorted(suspect ^ self._suspect):
@@ -517,8 +517,8 @@ class Agent:
             self._too_large.discard(lost.worker)
             return msgspec.structs.replace(lost, memory="limit")
         nobodys = was_killed and lost.reason == signal_words(signal.SIGKILL)
-        why = self._memory.why_killed(lost.worker, now=self._clock.now()) if nobodys else ""
-        return msgspec.structs.replace(lost, reason=why, memory="host") if why else lost
+        reason = self._memory.why_killed(lost.worker, now=self._clock.now()) if nobodys else ""
+        return msgspec.structs.replace(lost, reason=reason, memory="host") if reason else lost
 
     def _of_one_that_never_joined(self) -> SpecError:
         spec = self._spec
@@ -631,8 +631,8 @@ class Agent:
                 self._hub.hold(round)
             case ReleaseTogether():
                 self._perform(self._hub.release(message))
-            case ToWorker(worker=worker, message=WriteNow() as asked):
-                self._perform(self._hub.write(worker, asked))
+            case ToWorker(worker=worker, message=WriteNow() as request):
+                self._perform(self._hub.write(worker, request))
             case ToWorker(worker=worker, message=inner):
                 if isinstance(inner, Dismissed):
                     self._may_end.add(worker)
@@ -661,9 +661,9 @@ class Agent:
     def _install(self, named: InstallRound) -> None:
         commands = self._hub.begin(named)
         if self._prints is not None:
-            before = self._prints.worker
-            if left := self._prints.begin(named.world):
-                self._master.print(before, left)
+            worker_before = self._prints.worker
+            if rest := self._prints.begin(named.world):
+                self._master.print(worker_before, rest)
         self._perform(commands)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -44,8 +44,8 @@ class KillCounts:
 
 def kill_counts() -> KillCounts:
     """Return the files with the kill counts of this host."""
-    ours = [*files_about_us("memory.events"), *files_about_us("memory.oom_control")]
-    return KillCounts(ours=ours, host=Path("/proc/vmstat"))
+    counters = [*files_about_us("memory.events"), *files_about_us("memory.oom_control")]
+    return KillCounts(ours=counters, host=Path("/proc/vmstat"))
 
 
 def check_limit(limit: int | None) -> None:
@@ -121,11 +121,11 @@ class Memory:
         Where that is below the limit, the result is the most that the worker can have.
         """
         assert self.limit is not None
-        known = self._parts.get(worker)
-        if known is not None and now - known.at < _TO_TRUST:
-            most = known.part + max(0, size - known.size)
-            if most <= self.limit:
-                return most
+        measured = self._parts.get(worker)
+        if measured is not None and now - measured.at < _TO_TRUST:
+            upper_bound = measured.part + max(0, size - measured.size)
+            if upper_bound <= self.limit:
+                return upper_bound
         part = sum(own_memory_of(pid) or 0 for pid in family)
         self._parts[worker] = _Part(now, size, part)
         return part
@@ -137,13 +137,13 @@ class Memory:
         """
         with self._lock:
             self._note(now)
-            ours, host = self._kills_to_explain()
+            unexplained, host = self._kills_to_explain()
             size = self._had.get(worker)
-        having = f"it had {format_bytes(size)}" if size else "it had just begun"
-        if ours:
-            return f"out of memory: the kernel ended it; {having}"
+        size_text = f"it had {format_bytes(size)}" if size else "it had just begun"
+        if unexplained:
+            return f"out of memory: the kernel ended it; {size_text}"
         if host:
-            return f"signal 9, while this host was out of memory; {having}"
+            return f"signal 9, while this host was out of memory; {size_text}"
         return ""
 
     def _kills_to_explain(self) -> list[bool]:
@@ -152,13 +152,13 @@ class Memory:
         The first answer is of our groups, the second of the host.
         """
         found = []
-        for which, (before, after) in enumerate(
+        for index, (first_count, last_count) in enumerate(
             zip(self._seen[0][1], self._seen[-1][1], strict=True)
         ):
-            told = max(before, self._explained[which])
-            found.append(after > told)
-            if after > told:
-                self._explained[which] = told + 1
+            explained = max(first_count, self._explained[index])
+            found.append(last_count > explained)
+            if last_count > explained:
+                self._explained[index] = explained + 1
         return found
 
     def _note(self, now: float) -> None:
@@ -171,8 +171,8 @@ class Memory:
 def _family_of(pid: int) -> list[int]:
     """A process and its descendants."""
     found = [pid]
-    for each in found:
-        found += children_of(each)
+    for child in found:
+        found += children_of(child)
     return found
 
 

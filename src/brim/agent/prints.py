@@ -12,7 +12,7 @@ from pathlib import Path
 from brim.coordination.job.membership import World
 from brim.telemetry.logs import Tail
 
-_MOST = 16 << 10  # bytes that are passed on at once
+_MAX_TAIL_BYTES = 16 << 10  # bytes that are passed on at once
 # A worker that prints without end must not keep this host's agent from everything else.
 _READS = 4  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that will not be read again
@@ -41,13 +41,13 @@ class Prints:
         first = world.members[0].worker
         if first == self.worker:
             return ""
-        left = self.rest()
+        rest = self.rest()
         log = self._run_dir / "logs" / f"{first}.log"
         is_here = log.exists()
         self.worker = first if is_here else ""
         place = log.stat().st_size if is_here and world.round > 1 else 0
         self._tail = Tail(self._run_dir, first, {first: place}) if is_here else None
-        return left
+        return rest
 
     def fresh(self) -> str:
         """Return the lines that were completed since the last call.
@@ -65,7 +65,7 @@ class Prints:
         log = self._run_dir / "logs" / f"{worker}.log"
         if worker == self.worker or not log.exists():
             return ""
-        tail = Tail(self._run_dir, worker, {worker: max(0, log.stat().st_size - _MOST)})
+        tail = Tail(self._run_dir, worker, {worker: max(0, log.stat().st_size - _MAX_TAIL_BYTES)})
         return _last_of([text for _, text in tail.fresh(_LAST_READS)])
 
     def _read(self, reads: int) -> str:
@@ -74,16 +74,16 @@ class Prints:
 
 def _last_of(lines: Sequence[str]) -> str:
     """Return as many of the last lines as are passed on at once, and how many were before them."""
-    kept: list[str] = []
+    last_lines: list[str] = []
     size = 0
     for line in reversed(lines):
         size += len(line.encode()) + 1
-        if size > _MOST:
+        if size > _MAX_TAIL_BYTES:
             break
-        kept.append(line)
-    if len(kept) < len(lines):
-        kept.append(
-            f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to "
+        last_lines.append(line)
+    if len(last_lines) < len(lines):
+        last_lines.append(
+            f"[{len(lines) - len(last_lines):,} lines are left out: more than brim passes on to "
             "another host]"
         )
-    return "".join(f"{line}\n" for line in reversed(kept))
+    return "".join(f"{line}\n" for line in reversed(last_lines))

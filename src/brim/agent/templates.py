@@ -59,17 +59,17 @@ def start_template(run_dir: Path, host: str | None = None, start: Start = start_
         start: how; this process may fork no more once it runs an event loop.
     """
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    ours, theirs = socket.socketpair()
-    stacks, nothing = Stacks(), os.open(os.devnull, os.O_RDONLY)
-    with open_log(run_dir / "logs" / "template.log") as log, theirs:
-        keep = [theirs.fileno(), stacks.file]
+    own_end, template_end = socket.socketpair()
+    stacks, null = Stacks(), os.open(os.devnull, os.O_RDONLY)
+    with open_log(run_dir / "logs" / "template.log") as log, template_end:
+        keep = [template_end.fileno(), stacks.file]
         arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
         arguments += ["--run-dir", str(run_dir), *(["--host", host] if host is not None else [])]
         process = start(
-            "brim.worker.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
+            "brim.worker.template", arguments, stdin=null, output=log.fileno(), keep=keep
         )
-    os.close(nothing)
-    return Template(process, ours, stacks)
+    os.close(null)
+    return Template(process, own_end, stacks)
 
 
 class Workplace(NamedTuple):

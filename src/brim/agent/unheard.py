@@ -18,7 +18,9 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage.journal import Journal, set_aside_if_damaged
 from brim.wire.messages import AgentMessage, Codec, Commits, Unheard
 
-_LONGEST = 256 << 10  # bytes beyond which the file is written again, without what was heard
+_MAX_JOURNAL_BYTES = (
+    256 << 10
+)  # bytes beyond which the file is written again, without what was heard
 
 
 class UnheardFile:
@@ -56,7 +58,7 @@ class UnheardFile:
         """
         while self._notes and self._notes[0][0] <= number:
             self._notes.popleft()
-        if self._journal is not None and (self.left or self._journal.size > _LONGEST):
+        if self._journal is not None and (self.left or self._journal.size > _MAX_JOURNAL_BYTES):
             self.left = []
             self._journal.empty()
             for _, note in self._notes:
@@ -90,8 +92,8 @@ def _whole(notes: Iterable[Unheard]) -> list[Unheard]:
         if last and note.number and (last.session, last.number) == (note.session, note.number):
             assert isinstance(last.message, Commits)
             assert isinstance(note.message, Commits)
-            together = Commits(records=[*last.message.records, *note.message.records])
-            whole[-1] = Unheard(session=note.session, number=note.number, message=together)
+            merged = Commits(records=[*last.message.records, *note.message.records])
+            whole[-1] = Unheard(session=note.session, number=note.number, message=merged)
         else:
             whole.append(note)
     return whole

@@ -38,7 +38,7 @@ from brim.wire.messages import (
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
-_LOOK = 0.001  # seconds between looks at a process whose first threads have ended
+_END_POLL_INTERVAL = 0.001  # seconds between looks at a process whose first threads have ended
 _LOOKS = 100
 _TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
@@ -54,21 +54,21 @@ class _Link(asyncio.Protocol):
         self._on_frame, self._on_closed = on_frame, on_closed
 
     def data_received(self, data: bytes) -> None:
-        for each in self._frames.feed(data):
-            self._on_frame(each)
+        for message in self._frames.feed(data):
+            self._on_frame(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_closed()
 
 
-def free_place(taken: Iterable[int]) -> int:
+def free_place(places: Iterable[int]) -> int:
     """Return the first place on a host that no worker has.
 
     >>> free_place([]), free_place([0, 2, 1]), free_place([1, 2])
     (0, 3, 0)
     """
-    held = set(taken)
-    return next(place for place in count() if place not in held)
+    used = set(places)
+    return next(place for place in count() if place not in used)
 
 
 @dataclass(slots=True)
@@ -216,23 +216,25 @@ class Workers:
             return
         self._waiting.remove(worker)
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
+        own_end, worker_end = socket.socketpair()
         notice, gives_notice = os.pipe()
         transport, _ = await loop.create_connection(
             lambda: _Link(
                 lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)
             ),
-            sock=ours,
+            sock=own_end,
         )
-        place = free_place(each.place for each in self._processes.values() if each.status is None)
+        place = free_place(
+            process.place for process in self._processes.values() if process.status is None
+        )
         process = _Process(transport, Stacks(), place, notice=notice)
         self._processes[worker] = process
         os.set_blocking(notice, False)
         loop.add_reader(notice, self._on_notice, worker)
         self._asked.add(worker)
-        with theirs, open_log(self._run_dir / "logs" / f"{worker}.log") as log:
+        with worker_end, open_log(self._run_dir / "logs" / f"{worker}.log") as log:
             descriptors = [
-                theirs.fileno(),
+                worker_end.fileno(),
                 self._memory,
                 self._tables,
                 gives_notice,
@@ -247,12 +249,12 @@ class Workers:
             finally:
                 os.close(gives_notice)
 
-    def end_template(self, why: str, stack: str) -> None:
+    def end_template(self, reason: str, stack: str) -> None:
         """Give the template up, which is not ready after all this time."""
         self._template.process.kill()
         self._ready.clear()
         self._ending = True
-        self._tell.failed(JobFailed(who="environment", message=why, trace=stack))
+        self._tell.failed(JobFailed(who="environment", message=reason, trace=stack))
 
     # Workers --------------------------------------------------------------------------------------
 
@@ -271,15 +273,15 @@ class Workers:
     def pids(self) -> dict[str, int]:
         """The processes of workers that have not ended, by their names."""
         return {
-            worker: each.pid
-            for worker, each in self._processes.items()
-            if each.pid and each.status is None
+            worker: process.pid
+            for worker, process in self._processes.items()
+            if process.pid and process.status is None
         }
 
     @property
     def children(self) -> set[int]:
         """Children of this process whose end is waited for here."""
-        processes = {each.pid for each in self._processes.values()}
+        processes = {process.pid for process in self._processes.values()}
         return {self._template.process.pid, *processes, *self._dying}
 
     def is_stopped(self, worker: str) -> bool:
@@ -296,10 +298,10 @@ class Workers:
         stacks = process.stacks if process else None if worker else self._template.stacks
         return await stacks.ask() if stacks else Stack()
 
-    def kill(self, worker: str, why: str) -> None:
+    def kill(self, worker: str, reason: str) -> None:
         """End a worker; what the records say of it is why."""
         if worker in self._processes and not self._processes[worker].condemned:
-            self._processes[worker].condemned = why
+            self._processes[worker].condemned = reason
         self.signal(worker, signal.SIGKILL)
 
     def signal(self, worker: str, number: int, resume_after: float = 0.0) -> None:
@@ -314,13 +316,13 @@ class Workers:
         if number == signal.SIGKILL:
             # In an uninterruptible sleep it stays a process, but no line of its program is executed
             # any more.
-            later = asyncio.get_running_loop().call_later(_TO_DIE, self._lose, worker)
-            process.timers.append(later)
+            timer = asyncio.get_running_loop().call_later(_TO_DIE, self._lose, worker)
+            process.timers.append(timer)
         if resume_after:
-            later = asyncio.get_running_loop().call_later(
+            timer = asyncio.get_running_loop().call_later(
                 resume_after, self.signal, worker, signal.SIGCONT
             )
-            process.timers.append(later)
+            process.timers.append(timer)
 
     def _begin(self, worker: str, pid: int) -> None:
         """Note that a worker's process is there.
@@ -399,10 +401,10 @@ class Workers:
             finally:
                 self._lose(worker)
         elif looks:  # its other threads have to hear of the signal, each on some processor
-            later = asyncio.get_running_loop().call_later(
-                _LOOK, self._look_for_end, worker, looks - 1
+            timer = asyncio.get_running_loop().call_later(
+                _END_POLL_INTERVAL, self._look_for_end, worker, looks - 1
             )
-            process.timers.append(later)
+            process.timers.append(timer)
 
     def _clear_away_later(self, process: _Process) -> None:
         pid, end, process.end = process.pid, process.end, -1
@@ -439,8 +441,8 @@ class Workers:
             return
         # Its last words may still be on their way; a grandchild that inherited the link must not
         # hold them up.
-        later = asyncio.get_running_loop().call_later(1.0, process.transport.abort)
-        process.timers.append(later)
+        timer = asyncio.get_running_loop().call_later(1.0, process.transport.abort)
+        process.timers.append(timer)
 
     def _stop_watching(self, process: _Process) -> None:
         if process.end >= 0:
@@ -454,12 +456,12 @@ class Workers:
             os.close(process.notice)
             process.notice = -1
 
-    def _lose(self, worker: str, why: str = "") -> None:
+    def _lose(self, worker: str, reason: str = "") -> None:
         self._asked.discard(worker)
         process = self._processes.pop(worker, None)
         if process is None:
             return
-        process.condemned = process.condemned or why
+        process.condemned = process.condemned or reason
         # should there be a process after all, it learns that nobody wants it
         process.transport.abort()
         for timer in process.timers:
@@ -480,9 +482,9 @@ class Workers:
         self._sweeping = None
         if self._ending:
             return
-        known = {process.pid for process in self._processes.values()}
+        own_pids = {process.pid for process in self._processes.values()}
         orphans = {
-            pid: variable_of(pid, WORKER) for pid in children_of(os.getpid()) if pid not in known
+            pid: variable_of(pid, WORKER) for pid in children_of(os.getpid()) if pid not in own_pids
         }
         if end_family(
             pid for pid, worker in orphans.items() if worker and worker not in self._processes
@@ -530,10 +532,10 @@ class Workers:
         A process in an uninterruptible state ends when it can.
         """
         deadline = asyncio.get_running_loop().time() + _TO_DIE
-        left = [pid for pid in pids if pid and _is_there(pid)]
-        while left and asyncio.get_running_loop().time() < deadline:
+        remaining = [pid for pid in pids if pid and _is_there(pid)]
+        while remaining and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
-            left = [pid for pid in left if _is_there(pid)]
+            remaining = [pid for pid in remaining if _is_there(pid)]
 
 
 def _is_there(pid: int) -> bool:

@@ -61,21 +61,25 @@ _FAMILIES = (
 )
 
 
-def environment_of_jobs(here: Mapping[str, str], declared: Mapping[str, str]) -> dict[str, str]:
+def environment_of_jobs(
+    variables: Mapping[str, str], declared: Mapping[str, str]
+) -> dict[str, str]:
     """Return the environment that a scheduler, and so its jobs, are started with.
 
     Args:
-        here: the environment of the process that starts it.
+        variables: the environment of the process that starts it.
         declared: what all jobs are to have beside.
 
     >>> here = {"PATH": "/bin", "BRIM_MACHINE": "n7", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}
     >>> environment_of_jobs(here, {"HF_HOME": "/data"})
     {'PATH': '/bin', 'BRIM_MACHINE': 'n7', 'OMP_PROC_BIND': '1', 'HF_HOME': '/data'}
     """
-    kept = {
-        name: value for name, value in here.items() if name in _NAMES or name.startswith(_FAMILIES)
+    inherited = {
+        name: value
+        for name, value in variables.items()
+        if name in _NAMES or name.startswith(_FAMILIES)
     }
-    return {**kept, **declared}
+    return {**inherited, **declared}
 
 
 def keep_environment_of_jobs(declared: Mapping[str, str]) -> None:

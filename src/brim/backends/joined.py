@@ -52,9 +52,9 @@ from brim.wire.joining import (
 )
 
 TOKEN = "nodes.token"  # in the state directory: what a host shows to join
-_LARGEST = 1 << 16  # bytes of these files
+_MAX_FILE_BYTES = 1 << 16  # bytes of these files
 _LARGEST_KIND = 1 << 13  # bytes of what a node says of its host
-_LONGEST = 200  # characters of what a node says of itself
+_MAX_NOTE_CHARACTERS = 200  # characters of what a node says of itself
 _log = logging.getLogger(__name__)
 
 
@@ -181,8 +181,8 @@ class FarNodes:
         match command:
             case Admit():
                 line.send(Welcome(notice=self._notice(line.name)))
-            case TurnAway(why=why):
-                line.send(NotWelcome(why=why))
+            case TurnAway(why=reason):
+                line.send(NotWelcome(why=reason))
                 line.close()
             case Acknowledge(number=number):
                 line.send(Renewed(number=number))
@@ -193,17 +193,17 @@ class FarNodes:
 
     def _notice(self, name: str) -> str:
         """Say how a node differs from most, and so computes other bits; empty where it does not."""
-        near = {node.id: NodeSeen(up=True, kind=self.kind) for node in self._home.nodes}
-        seen = NodesSeen({**self._core.seen(self._clock.now()), **near})
+        near_nodes = {node.id: NodeSeen(up=True, kind=self.kind) for node in self._home.nodes}
+        seen = NodesSeen({**self._core.seen(self._clock.now()), **near_nodes})
         unlike = seen.unlike(seen.cluster(self._home)).get(name, "")
         return f"{name} is {unlike}" if unlike else ""
 
 
-def _event(line: NodeLine, message: FromNode, own: HostKind) -> NodeEvent:
+def _event(line: NodeLine, message: FromNode, own_kind: HostKind) -> NodeEvent:
     match message:
         case JoinCluster():
             kind = None if message.kind is None else _cleaned(message.kind)
-            label = "" if kind is None or kind == own else _label_of(kind)
+            label = "" if kind is None or kind == own_kind else _label_of(kind)
             return NodeCalled(
                 line=line.number,
                 node=Node(id=line.name, devices=message.devices, switch=message.switch, kind=label),
@@ -245,7 +245,7 @@ def _cleaned(kind: HostKind) -> HostKind:
         if isinstance(part, dict):
             return {_in_one_line(key): clean(part[key]) for key in sorted(part)}
         if isinstance(part, list | tuple):
-            return [clean(each) for each in part]
+            return [clean(item) for item in part]
         return _in_one_line(part)
 
     return msgspec.convert(clean(msgspec.to_builtins(kind)), HostKind)
@@ -265,23 +265,25 @@ def _address(stated: str) -> str:
 
 def _in_one_line(text: str) -> str:
     """Return what a node says as a terminal may have it, in one line."""
-    shown = "".join(each if each.isprintable() else " " for each in text[:_LONGEST])
-    return " ".join(shown.split())
+    printable = "".join(
+        character if character.isprintable() else " " for character in text[:_MAX_NOTE_CHARACTERS]
+    )
+    return " ".join(printable.split())
 
 
 def _secret(path: Path, fingerprint: str) -> str:
     """Return the secret of the token, which is kept where it is of this authority."""
     try:
-        text = read_regular(path, at_most=_LARGEST).decode()
-        secret, of = split_token(text.strip())
+        text = read_regular(path, at_most=_MAX_FILE_BYTES).decode()
+        secret, authority = split_token(text.strip())
     except FileNotFoundError:
-        secret, of = "", ""
+        secret, authority = "", ""
     except (OSError, ValueError) as error:
-        why = (error.strerror or error) if isinstance(error, OSError) else "it is no text"
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is no text"
         raise EnvironmentFault(
-            f"cannot read the token in {path}: {why}\n  hint: move it away: another one is made"
+            f"cannot read the token in {path}: {reason}\n  hint: move it away: another one is made"
         ) from error
-    if not secret or of != fingerprint:
+    if not secret or authority != fingerprint:
         secret = secrets.token_hex(16)
         write_whole(path, f"{token_with(secret, fingerprint)}\n".encode(), mode=0o600)
     os.chmod(path, 0o600)

@@ -45,16 +45,20 @@ from brim.storage.book import Book
 from brim.telemetry.prometheus import Histogram
 
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of cycles and looks
-_KEPT = 200  # cycles and looks whose times are told
-_LOOK = 0.2  # seconds between two looks at the processes
+_TIMES_KEPT = 200  # cycles and looks whose times are told
+_POLL_INTERVAL = 0.2  # seconds between two looks at the processes
 # Seconds between two looks, where there is news of processes: at least, and at most. In between as many as
 # a look takes, so that what it finds to do has half of the time.
 _SOON, _LONG = 0.02, 0.1
 _REST = 3.0  # times as long as it takes to decide, nothing is decided because of news
-_CALM = 30.0  # seconds between two looks at most, where another would see what the last one saw
+_MAX_POLL_INTERVAL = (
+    30.0  # seconds between two looks at most, where another would see what the last one saw
+)
 _WORDS = 500  # characters of an error that a job's story has
 _log = logging.getLogger(__name__)
-_PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
+_ANSWER_TIMEOUT = (
+    0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
+)
 
 
 def write_down(book: Book, commands: Iterable[Command]) -> None:
@@ -88,8 +92,10 @@ async def on_disk(_: Collection[str]) -> None:
 
 def _about_to_be(job: ScheduledJob) -> Seen:
     """Return what is seen of a job that is being started: its processes will be where it was told."""
-    at = job.allocation
-    return Seen(alive=True, agents=frozenset({at.home, *at.told}), step=job.progress.step)
+    allocation = job.allocation
+    return Seen(
+        alive=True, agents=frozenset({allocation.home, *allocation.told}), step=job.progress.step
+    )
 
 
 class LiveBackend:
@@ -103,7 +109,7 @@ class LiveBackend:
         settled: waits until what the book has of these jobs, and of the last cycle, cannot be lost
             any more; nothing is done about them before.
         unseen: the seconds so far in which nobody could see, and so nobody is charged with.
-        every: seconds between two looks, where nobody says that there is news (see `stir`).
+        interval: seconds between two looks, where nobody says that there is news (see `stir`).
         starts: jobs that are being started at once, at most.
         calm: whether processes are as the last look saw them, and nothing of them goes by the clock.
 
@@ -125,21 +131,21 @@ class LiveBackend:
         clock: Clock,
         settled: Callable[[Collection[str]], Awaitable[None]] = on_disk,
         unseen: Callable[[], float] = all_seen,
-        every: float = _LOOK,
+        interval: float = _POLL_INTERVAL,
         starts: float = math.inf,
         calm: Callable[[], bool] = never,
     ) -> None:
         self.jobs = ScheduledJobs(book.unfinished(), spec, book)
         self.memory: object = None
-        self.cycles = deque[float](maxlen=_KEPT)
-        self.looks = deque[float](maxlen=_KEPT)
+        self.cycles = deque[float](maxlen=_TIMES_KEPT)
+        self.looks = deque[float](maxlen=_TIMES_KEPT)
         self.cycle_seconds = Histogram(_BOUNDS)
         self.look_seconds = Histogram(_BOUNDS)
         self.looked = clock.now()
         self._book = book
         self._processes = processes
         self._clock = clock
-        self._settled, self._every, self._starts = settled, every, starts
+        self._settled, self._every, self._starts = settled, interval, starts
         self._unseen, self._passed_over = unseen, 0.0
         self._calm, self._saw_all = calm, False
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
@@ -203,22 +209,22 @@ class LiveBackend:
         self._woke = self._clock.now()
         return there_is
 
-    async def _wait(self, until: float | None) -> bool:
+    async def _wait(self, deadline: float | None) -> bool:
         while True:
             if not self._may_rest():
                 await self.look()
             if self.jobs.draining:
                 if not self.jobs.to_look_at():
                     return False
-                await asyncio.sleep(min(_LOOK, self._every))
+                await asyncio.sleep(min(_POLL_INTERVAL, self._every))
                 continue
-            left = self._due(until) - self._clock.wall()
+            remaining = self._due(deadline) - self._clock.wall()
             rest = self._rested - self._clock.now()
-            if (self._news and rest <= 0.0) or left <= 0.0:
+            if (self._news and rest <= 0.0) or remaining <= 0.0:
                 self._news = False
                 return True
             with contextlib.suppress(TimeoutError):
-                pause = min(self._every, left, rest if self._news else math.inf)
+                pause = min(self._every, remaining, rest if self._news else math.inf)
                 # Not by wait_for: where both come at once, that hears the news and is not cancelled.
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
@@ -227,14 +233,14 @@ class LiveBackend:
 
     def _may_rest(self) -> bool:
         """Return whether another look would see what the last one saw, and find nothing to do."""
-        if self._stirred.is_set() or self._clock.now() - self.looked > _CALM:
+        if self._stirred.is_set() or self._clock.now() - self.looked > _MAX_POLL_INTERVAL:
             return False
         is_heard = self._saw_all and not (self._asked or self._starting)
         return is_heard and self._calm() and self.jobs.rest(self._clock.wall())
 
-    def _due(self, until: float | None) -> float:
+    def _due(self, deadline: float | None) -> float:
         wake = self.jobs.wake_at(self._observed)
-        return wake if until is None else min(wake, until)
+        return wake if deadline is None else min(wake, deadline)
 
     async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
         """Wait for a decision that takes long; until then, give jobs back what they lose.
@@ -280,7 +286,7 @@ class LiveBackend:
         Args:
             deciding: a decision is under way: see `Looked`.
         """
-        began = self._clock.now()
+        started = self._clock.now()
         self._pass_on_faults()  # of what was not waited for
         self._stirred.clear()
         looked_at = self.jobs.to_look_at()
@@ -315,7 +321,7 @@ class LiveBackend:
         await self._carry_out(steps)
         self._pass_on_faults()
         self.looked = self._clock.now()
-        self.looks.append(self.looked - began)
+        self.looks.append(self.looked - started)
         self.look_seconds.observe(self.looks[-1])
 
     def _without_force(self, steps: Iterable[Command]) -> list[Command]:
@@ -331,7 +337,7 @@ class LiveBackend:
         A process that is asked or started holds up nobody. One that does not answer soon is heard
         at a later look.
         """
-        asked: list[asyncio.Task[None]] = []
+        inquiries: list[asyncio.Task[None]] = []
         questions: list[Resize | Suspend] = []
         for command in commands:
             match command:
@@ -339,7 +345,7 @@ class LiveBackend:
                     self._forget_question(command.job)
                     task = asyncio.create_task(self._start(command, self._launch(command.job)))
                     self._starting[command.job] = task
-                    asked.append(task)
+                    inquiries.append(task)
                 case Force(job=job, workers=workers):
                     await self._forget_start(job)
                     with _kept_to(job):
@@ -361,9 +367,9 @@ class LiveBackend:
             self._forget_question(question.job)
             task = asyncio.create_task(self._ask(question))
             self._asked[question.job] = task
-            asked.append(task)
-        if asked:  # only what was asked just now is waited for, not earlier questions
-            await asyncio.wait(asked, timeout=_PATIENCE)
+            inquiries.append(task)
+        if inquiries:  # only what was asked just now is waited for, not earlier questions
+            await asyncio.wait(inquiries, timeout=_ANSWER_TIMEOUT)
 
     async def _tell(self, launch: Launch, node: str) -> None:
         """Tell a master of a node that is lost; one that does not hear it sees it itself, later."""
@@ -372,25 +378,25 @@ class LiveBackend:
 
     def _pass_on_faults(self) -> None:
         """Raises what a question has come to that is no answer: it could not be written down."""
-        for there in (self._asked, self._starting):
-            for job, task in list(there.items()):
+        for tasks in (self._asked, self._starting):
+            for job, task in list(tasks.items()):
                 if task.done():
-                    del there[job]
+                    del tasks[job]
                     task.result()
 
     def _launch(self, job: str) -> Launch:
-        there = self.jobs.jobs[job]
+        record = self.jobs.jobs[job]
         empty = {node.id for node in self.spec.cluster.nodes if not node.devices}
         return Launch(
-            job=there.id,
-            spec=there.submission.spec,
-            user=there.user,
-            home=there.allocation.home,
-            number=there.starts.launches,
-            step=there.progress.step,
-            computes=there.allocation.home not in empty,
-            anywhere=there.submission.anywhere,
-            processes=there.submission.processes,
+            job=record.id,
+            spec=record.submission.spec,
+            user=record.user,
+            home=record.allocation.home,
+            number=record.starts.launches,
+            step=record.progress.step,
+            computes=record.allocation.home not in empty,
+            anywhere=record.submission.anywhere,
+            processes=record.submission.processes,
         )
 
     def _forget_question(self, job: str) -> None:
@@ -444,11 +450,11 @@ class LiveBackend:
 
     async def _fail(self, launch: Launch, doing: str, error: Exception) -> None:
         """Fail a job at which something failed that nobody thought of; the others go on."""
-        why = f"the scheduler cannot {doing} it: {_words(error)}"
-        _log.error("%s: %s", launch.job, why, exc_info=error)
+        reason = f"the scheduler cannot {doing} it: {_words(error)}"
+        _log.error("%s: %s", launch.job, reason, exc_info=error)
         with _kept_to(launch.job):
             await self._processes.force(launch, {})
-        self.handle(Faulted(launch.job, why))
+        self.handle(Faulted(launch.job, reason))
 
 
 @contextlib.contextmanager

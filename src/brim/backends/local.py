@@ -39,7 +39,7 @@ class LocalRun:
     Args:
         agent: its process.
         run_dir: the run's directory.
-        again: starts another agent of the same run; None where the run ends with this one.
+        restart: starts another agent of the same run; None where the run ends with this one.
         succession: by which these agents' heirs are known.
         listener: the socket on which other hosts call their masters. It is held here, so that the
             port is nobody else's while no master is there; None: no other host can call.
@@ -49,14 +49,14 @@ class LocalRun:
         self,
         agent: subprocess.Popen[bytes],
         run_dir: Path,
-        again: Callable[[], subprocess.Popen[bytes]] | None = None,
+        restart: Callable[[], subprocess.Popen[bytes]] | None = None,
         succession: str = "",
         listener: socket.socket | None = None,
     ) -> None:
         self._agent, self._run_dir, self._again, self._succession = (
             agent,
             run_dir,
-            again,
+            restart,
             succession,
         )
         self._listener = listener
@@ -72,12 +72,12 @@ class LocalRun:
         code = self._agent.poll()
         if code is None:
             return None
-        again = self._again if code < 0 and self._lives < _MOST_LIVES else None
-        if code != 0 and self._is_outlived(goes_on=again is not None):
+        restart = self._again if code < 0 and self._lives < _MOST_LIVES else None
+        if code != 0 and self._is_outlived(goes_on=restart is not None):
             return None
-        if again is not None:
+        if restart is not None:
             self._lives, self._died_at = self._lives + 1, None
-            self._agent = again()
+            self._agent = restart()
             return None
         forget_heir(self._run_dir, self._succession)
         _end_what_is_left(self._run_dir)
@@ -169,7 +169,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         address = _with_port_of(listener, listen) if listener and listen else None
         keep_code(run_dir, spec)
         arguments = [
-            *(f"--listener={each}" for each in keep),
+            *(f"--listener={descriptor}" for descriptor in keep),
             *prepare(spec, run_dir, listen=address),
         ]
         # Only Linux tells a process from another that has its number by now.

@@ -31,7 +31,7 @@ _TO_START = 300.0  # seconds until its first answer: its imports come first
 _TO_ANSWER = 60.0  # and until each that follows
 _TO_PART = 10.0
 _TO_LEAVE = 1.0  # seconds for what an agent that was killed has left, and that is killed as well
-_LOOK = 0.02
+_POLL_INTERVAL = 0.02
 
 
 @dataclass(slots=True)
@@ -74,30 +74,30 @@ class Nodes:
 
         Nothing waits in this call.
         """
-        wanted = list(names)
-        for name in wanted:
+        wanted_names = list(names)
+        for name in wanted_names:
             node = self._nodes.setdefault(name, _Node(self._folder / name))
             try:
                 self._look(node)
             except OSError as error:  # nobody can tell now; nobody knows more of it than before
                 node.problem = f"nobody can tell whether its agent is there: {error}"
-        for name in self._found() - set(wanted):
+        for name in self._found() - set(wanted_names):
             self._let_go(name, self._nodes.setdefault(name, _Node(self._folder / name)))
-        return {name: self._seen(self._nodes[name]) for name in wanted}
+        return {name: self._seen(self._nodes[name]) for name in wanted_names}
 
     def _found(self) -> set[str]:
         """All that there are; those of an earlier life among them."""
-        earlier = (
+        earlier_names = (
             [path.parent.name for path in self._folder.glob(f"*/{_LOCK}")] if self._new else []
         )
         self._new = False
-        return {*self._nodes, *earlier}
+        return {*self._nodes, *earlier_names}
 
     def _let_go(self, name: str, node: _Node) -> None:
         now = self._clock.now()
         if not is_locked(node.lock) or (node.line is not None and not self._hears(node, now)):
             self._hang_up(node)
-            ended = [left.end() for left in groups_of(node.folder)]  # by one that was killed
+            ended = [group.end() for group in groups_of(node.folder)]  # by one that was killed
             if all(ended):  # else the next look tries again
                 del self._nodes[name]
         elif node.line is None:
@@ -144,22 +144,22 @@ class Nodes:
             if self._clock.now() > end:
                 for node in self._nodes.values():
                     self._kill(node)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         for node in self._nodes.values():
             self._hang_up(node)
             if node.process is not None:
                 node.process.wait()
-            for left in groups_of(node.folder):  # by one that was killed
-                left.end(patience=_TO_LEAVE)
+            for group in groups_of(node.folder):  # by one that was killed
+                group.end(patience=_TO_LEAVE)
 
     # One node -------------------------------------------------------------------------------------
 
     def _seen(self, node: _Node) -> NodeSeen:
-        now, gone = self._clock.now(), node.line is None and node.deaths > 0
+        now, is_gone = self._clock.now(), node.line is None and node.deaths > 0
         return NodeSeen(
             up=node.line is not None,
-            gone=gone,
-            lost=gone and (node.deaths > 1 or now - node.died > _TO_RETURN),
+            gone=is_gone,
+            lost=is_gone and (node.deaths > 1 or now - node.died > _TO_RETURN),
             pid=pid_of(node.line) if node.line else 0,
             again=max(0.0, node.not_before - now),
             problem=node.problem,
@@ -242,23 +242,23 @@ def _start(node: _Node, *, mortal: bool) -> subprocess.Popen[bytes] | None:
     node.folder.mkdir(
         exist_ok=True
     )  # and no more: a state directory that was deleted is not made again
-    held = lock(node.lock)
-    if held is None:
+    lock_file = lock(node.lock)
+    if lock_file is None:
         return None
     try:
         with open_log(node.folder / "node.log") as log:
             return subprocess.Popen(
                 [
-                    *run_module("brim.node", str(node.folder), "--lock", str(held)),
+                    *run_module("brim.node", str(node.folder), "--lock", str(lock_file)),
                     *(("--parent", str(os.getpid())) if mortal else ()),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=[held],
+                pass_fds=[lock_file],
                 cwd=node.folder,
                 env=with_equal_hashes(os.environ),
             )
     finally:
-        os.close(held)
+        os.close(lock_file)

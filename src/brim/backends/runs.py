@@ -89,13 +89,13 @@ class RunProcesses:
     _jobs: dict[str, _Job] = field(default_factory=dict)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
-        near = {
+        near_nodes = {
             name: seen._replace(kind=self._kind) for name, seen in self._nodes.keep(names).items()
         }
         if self._far is None:
-            return near
+            return near_nodes
         self._far.end_left_over(running)
-        return {**self._far.seen(near), **near}
+        return {**self._far.seen(near_nodes), **near_nodes}
 
     def run_dir(self, launch: Launch) -> Path:
         return self.folder / launch.job
@@ -140,8 +140,10 @@ class RunProcesses:
     def _job(self, launch: Launch) -> _Job:
         if launch.job not in self._jobs:
             run_dir = self.run_dir(launch)
-            elsewhere = {path.name.removeprefix(_LOCK_OF) for path in run_dir.glob(f"{_LOCK_OF}*")}
-            self._jobs[launch.job] = _Job(RunWatch(run_dir), elsewhere)
+            foreign_nodes = {
+                path.name.removeprefix(_LOCK_OF) for path in run_dir.glob(f"{_LOCK_OF}*")
+            }
+            self._jobs[launch.job] = _Job(RunWatch(run_dir), foreign_nodes)
         return self._jobs[launch.job]
 
     def _agents(self, launch: Launch, job: _Job, run_dir: Path) -> frozenset[str]:
@@ -150,14 +152,14 @@ class RunProcesses:
         An agent that has just been started may have died young.
         """
         recently = SystemClock().now() - _TO_BEGIN
-        begun = {node for node, at in job.begun.items() if at > recently}
-        near = {node for node in job.elsewhere if is_locked(run_dir / f"{_LOCK_OF}{node}")}
-        return frozenset(begun | near | self._guests(launch).keys())
+        recent = {node for node, start in job.begun.items() if start > recently}
+        near_nodes = {node for node in job.elsewhere if is_locked(run_dir / f"{_LOCK_OF}{node}")}
+        return frozenset(recent | near_nodes | self._guests(launch).keys())
 
     def _guests(self, launch: Launch) -> Mapping[str, AgentSeen]:
         """The agents of this start of a job on nodes of other hosts, as these have said last."""
-        said = {} if self._far is None else self._far.agents(launch.job)
-        return {node: agent for node, agent in said.items() if agent.launch == launch.number}
+        statements = {} if self._far is None else self._far.agents(launch.job)
+        return {node: agent for node, agent in statements.items() if agent.launch == launch.number}
 
     def _workers_there(self, launch: Launch) -> dict[str, int]:
         """Count the workers that nodes of other hosts have, whatever the master knows of them."""
@@ -185,10 +187,10 @@ class RunProcesses:
             return True
         # Nobody starts another master for those that are left.
         guests = self._guests(launch).keys()
-        left = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")} | guests
-        self._kill_job(launch.job, left)
+        remaining = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")} | guests
+        self._kill_job(launch.job, remaining)
         if not is_locked(run_dir / _JOURNAL_LOCK):
-            return bool(left)
+            return bool(remaining)
         now = SystemClock().now()
         job.alone_since = job.alone_since or now
         if now - job.alone_since > _TO_FOLLOW:
@@ -251,8 +253,8 @@ class RunProcesses:
         An agent that does not come up is missed at a later look.
         """
         job, run_dir = self._job(launch), self.run_dir(launch)
-        there = self._agents(launch, job, run_dir) | {launch.home}
-        for node in sorted(workers.keys() - there):
+        present = self._agents(launch, job, run_dir) | {launch.home}
+        for node in sorted(workers.keys() - present):
             job.begun[node] = SystemClock().now()
             with contextlib.suppress(EnvironmentFault, OSError):
                 if self._far is not None and self._far.knows(node):
@@ -274,15 +276,15 @@ class RunProcesses:
         listener: socket.socket | None = None,
     ) -> None:
         run_dir, spec = self.run_dir(launch), launch.spec
-        held = lock(run_dir / held_by)
-        if held is None:
+        lock_file = lock(run_dir / held_by)
+        if lock_file is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
         # Only the agent itself holds the other end of its standard input, so that closes when the
         # agent dies.
-        kept = [held]
+        descriptors = [lock_file]
         try:
-            ours, theirs = os.pipe()
-            kept += [ours, theirs]
+            reader, writer = os.pipe()
+            descriptors += [reader, writer]
             begin = Begin(
                 job=launch.job,
                 arguments=["--name", node, *arguments],
@@ -294,9 +296,9 @@ class RunProcesses:
             )
             called = [listener.fileno()] if listener else []
             with agent_log(run_dir) as log:
-                self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs, *called])
+                self._nodes.ask(node, begin, [reader, log.fileno(), lock_file, writer, *called])
         finally:
-            for descriptor in kept:
+            for descriptor in descriptors:
                 os.close(descriptor)
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
@@ -384,9 +386,9 @@ def _surroundings(user: str) -> dict[str, str]:
     """Return the environment of the job's processes; another account's has no folders of ours."""
     if not user:
         return dict(os.environ)
-    ours = ("XDG_", "TMPDIR")
+    prefixes = ("XDG_", "TMPDIR")
     return {
-        name: value for name, value in os.environ.items() if not name.startswith(ours)
+        name: value for name, value in os.environ.items() if not name.startswith(prefixes)
     } | environment_of(user)
 
 
@@ -395,12 +397,12 @@ def _let_through(folder: Path) -> None:
 
     What else is in the directory above is ours alone.
     """
-    for each in folder.parent.iterdir():
-        if each != folder:
+    for path in folder.parent.iterdir():
+        if path != folder:
             with contextlib.suppress(FileNotFoundError):  # of the database, some come and go
-                each.chmod(each.stat().st_mode & ~0o077)
-    for each in (folder, folder.parent):
-        each.chmod(each.stat().st_mode & ~0o066 | 0o011)
+                path.chmod(path.stat().st_mode & ~0o077)
+    for path in (folder, folder.parent):
+        path.chmod(path.stat().st_mode & ~0o066 | 0o011)
 
 
 def _kill(pid: int, user: str) -> None:

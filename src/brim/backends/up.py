@@ -70,11 +70,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
 
 
-async def serve(settings: Settings, held: int) -> None:
+async def serve(settings: Settings, lock_file: int) -> None:
     """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training.
 
     Args:
-        held: descriptor of the lock of the state directory.
+        lock_file: descriptor of the lock of the state directory.
     """
     state_dir = settings.state_dir.resolve()
     clock = own_clock(state_dir, keep=True)
@@ -85,7 +85,9 @@ async def serve(settings: Settings, held: int) -> None:
     spec = read_cluster_file(settings.cluster) if settings.cluster else None
     far = await _far_nodes(settings.nodes, state_dir, clock) if settings.nodes else None
     begin = _Beginning(state_dir, nodes, clock, spec, far)
-    lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
+    lives = Lives(
+        begin, is_there=lambda: is_lock_of(lock_file, state_dir / SCHEDULER_LOCK), clock=clock
+    )
     listener = listen(settings.host, settings.port)
     certificate = (
         None if settings.insecure else certificate_for(listener, authority, named=settings.host)
@@ -95,12 +97,12 @@ async def serve(settings: Settings, held: int) -> None:
     scheduling = asyncio.create_task(lives.run())
     own_logs = LogLimit(state_dir, "scheduler.log", "nodes/*/node.log", limit=_OWN_LOGS)
     limiting = asyncio.create_task(own_logs.keep())
-    for each in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
-        asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
+    for number in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
+        asyncio.get_running_loop().add_signal_handler(number, scheduling.cancel)
     if settings.foreground:
-        where = joined_address(*listener.getsockname()[:2])
+        address = joined_address(*listener.getsockname()[:2])
         sys.stderr.write(
-            f"scheduling at {where}; Ctrl-C ends the scheduler, and its jobs train on\n"
+            f"scheduling at {address}; Ctrl-C ends the scheduler, and its jobs train on\n"
         )
     try:
         await offer(
@@ -110,7 +112,7 @@ async def serve(settings: Settings, held: int) -> None:
             authority=authority,
             certificate=certificate,
             nodes=far.address if far is not None else "",
-            until=scheduling,
+            scheduling=scheduling,
         )
         if not (scheduling.cancelled() or lives.leaves):
             await nodes.end()
@@ -198,8 +200,8 @@ def _known(database: Database, spec: ClusterSpec) -> list[Node]:
         cluster = decode_cycle(last.content)[0].cluster
     except EnvironmentFault:  # then they join as if they were new
         return []
-    near = {node.id for node in spec.cluster.nodes}
-    return [node for node in cluster.nodes if node.id not in near and node.devices]
+    near_nodes = {node.id for node in spec.cluster.nodes}
+    return [node for node in cluster.nodes if node.id not in near_nodes and node.devices]
 
 
 def main() -> None:
@@ -225,11 +227,11 @@ def main() -> None:
         os.setgroups([])
     be_called("brim-scheduler")
     open_many_files()  # everyone who waits holds a connection
-    held = lock(settings.state_dir / SCHEDULER_LOCK)
-    if held is None:
+    lock_file = lock(settings.state_dir / SCHEDULER_LOCK)
+    if lock_file is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")
     try:
-        asyncio.run(serve(settings, held))
+        asyncio.run(serve(settings, lock_file))
     except BrimError as error:
         sys.exit(str(error))
     except OSError as error:

@@ -30,9 +30,9 @@ from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 # Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a
 # second.
-_AT_ONCE = 1 << 20
-_MOST = 16  # times as many bytes of events that one look takes in
-_TOLD = 20  # losses for memory that a job's story has; the run's summary counts all
+_READ_BYTES = 1 << 20
+_MAX_READS = 16  # times as many bytes of events that one look takes in
+_MAX_LOSSES_SHOWN = 20  # losses for memory that a job's story has; the run's summary counts all
 _WORDS = 200  # characters of each
 
 
@@ -62,7 +62,7 @@ class RunWatch:
 
     def __init__(self, run_dir: Path) -> None:
         self._events = follow_events(run_dir)
-        self._steps = follow_steps(run_dir, at_most=_AT_ONCE)
+        self._steps = follow_steps(run_dir, at_most=_READ_BYTES)
         self._last: StepRecord | None = None  # since the run began or was restored
         self.state = RunState()
         self.measured = Measured()
@@ -72,14 +72,14 @@ class RunWatch:
 
     def poll(self) -> None:
         """Take in what is new."""
-        fresh = self._events.poll(at_once=_AT_ONCE)
-        for _ in range(_MOST - 1):
+        fresh = self._events.poll(at_once=_READ_BYTES)
+        for _ in range(_MAX_READS - 1):
             if not self._events.behind:
                 break
             for event in fresh:
                 self.take(event, 0)
-            fresh = self._events.poll(at_once=_AT_ONCE)
-        steps = self._steps.poll_numbered(at_once=_AT_ONCE)
+            fresh = self._events.poll(at_once=_READ_BYTES)
+        steps = self._steps.poll_numbered(at_once=_READ_BYTES)
         for number, record in in_order(fresh, steps):
             self.take(record, number)
 
@@ -189,14 +189,14 @@ class RunWatch:
         Who is in no round goes, and the last of its members.
         """
         room = Counter(workers)
-        there = {life.worker: life for life in self._computing}
-        kept = set()
+        lives = {life.worker: life for life in self._computing}
+        spared = set()
         for worker in self.state.round.workers if self.state.round else []:
-            agent = there[worker].agent if worker in there else ""
+            agent = lives[worker].agent if worker in lives else ""
             if room[agent] > 0:
                 room[agent] -= 1
-                kept.add(worker)
-        return [life.pid for worker, life in there.items() if worker not in kept]
+                spared.add(worker)
+        return [life.pid for worker, life in lives.items() if worker not in spared]
 
     def take(self, record: Event | StepRecord, number: int) -> None:
         """Take one record in; `number` as in `RunState.take`."""

@@ -15,7 +15,7 @@ from brim.runs.options import ADDRESSES, HEARTBEAT, PORTS, option
 from brim.runs.values import Value
 from brim.storage.heartbeat import HeartbeatFile
 
-_ROOM = whole(least=1, hint="--workers 4")
+_ROOM = whole(minimum=1, hint="--workers 4")
 
 
 @click.command()

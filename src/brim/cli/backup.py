@@ -13,7 +13,7 @@ from brim.errors import SpecError
 from brim.host.clock import monotonic, wall
 from brim.runs.options import STATE, option
 
-_TOLD = 2.0  # seconds between two lines of progress
+_PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress
 
 
 @click.command()
@@ -35,8 +35,8 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
 
     state = (state or default_state_dir()).resolve()
     if not (state / "scheduler.db").is_file():
-        got, need = f"no {state}/scheduler.db", "the state directory of a scheduler"
-        raise SpecError("--state", got=got, need=need, hint="brim up")
+        actual, need = f"no {state}/scheduler.db", "the state directory of a scheduler"
+        raise SpecError("--state", got=actual, need=need, hint="brim up")
     if not file.absolute().parent.is_dir():
         raise SpecError(
             "FILE", got=f"no directory {file.absolute().parent}", need="a directory for the backup"
@@ -47,8 +47,8 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
         found = {"jobs": manifest.jobs, "unfinished": manifest.unfinished, "bytes": size}
         click.echo(json.dumps({"file": str(file), **found}))
         return EXIT_DONE
-    what = f"{counted(manifest.jobs, 'job')}, {manifest.unfinished} unfinished, and tokens"
-    click.echo(f"backed up {what} in {file} ({format_bytes(size)})", err=True)
+    contents = f"{counted(manifest.jobs, 'job')}, {manifest.unfinished} unfinished, and tokens"
+    click.echo(f"backed up {contents} in {file} ({format_bytes(size)})", err=True)
     click.echo(f"not in it: run directories, with logs and checkpoints, in {state}/jobs", err=True)
     return EXIT_DONE
 
@@ -60,6 +60,6 @@ class _Telling:
         self._last = monotonic()
 
     def __call__(self, part: float) -> None:
-        if monotonic() - self._last > _TOLD:
+        if monotonic() - self._last > _PROGRESS_INTERVAL:
             self._last = monotonic()
             click.echo(f"copied {part:.0%} of the database", err=True)

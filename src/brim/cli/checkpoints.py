@@ -64,20 +64,20 @@ def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
         return run, None
     run_dir = find_run(run, state=state, checkpoints=True)
     spec = read_history(run_dir).spec
-    known = spec.get("keep_best")
-    best = Best(**known) if isinstance(known, dict) else None
+    best_setting = spec.get("keep_best")
+    best = Best(**best_setting) if isinstance(best_setting, dict) else None
     return location_of(str(spec.get("checkpoints") or ""), run_dir), best
 
 
 def _row(store: Store, step: int) -> dict[str, Any]:
-    known = {"step": step, "path": store.where(step)}
+    values = {"step": step, "path": store.where(step)}
     try:
         whole = store.load(step)
         store.check(whole)
     except EnvironmentFault as fault:
-        return {**known, "whole": False, "problem": str(fault)}
+        return {**values, "whole": False, "problem": str(fault)}
     return {
-        **known,
+        **values,
         "whole": True,
         "bytes": whole.size_bytes,
         "written_at": whole.written_at,
@@ -95,7 +95,7 @@ def _table(table: StoredTable) -> dict[str, Any]:
         "bytes": sum(file.size_bytes for file in table.files),
         "base": {"step": base.step, "rows": base.rows, "bytes": base.size_bytes},
         "deltas": [
-            {"step": each.step, "rows": each.rows, "bytes": each.size_bytes} for each in deltas
+            {"step": delta.step, "rows": delta.rows, "bytes": delta.size_bytes} for delta in deltas
         ],
     }
 
@@ -103,12 +103,12 @@ def _table(table: StoredTable) -> dict[str, Any]:
 def _line(row: dict[str, Any]) -> str:
     if not row["whole"]:
         return f"damaged  step {row['step']:>8,}  {row['problem']}"
-    when = datetime.fromtimestamp(row["written_at"]).strftime("%Y-%m-%d %H:%M:%S")
+    written = datetime.fromtimestamp(row["written_at"]).strftime("%Y-%m-%d %H:%M:%S")
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in row["metrics"].items())
     best = "best  " if row.get("best") else ""
     measured = f"{metrics}  " if metrics else ""
     line = (
-        f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  "
+        f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {written}  "
         f"{best}{measured}{row['path']}"
     )
     return "\n".join([line, *map(_table_line, row["tables"])])
@@ -116,11 +116,11 @@ def _line(row: dict[str, Any]) -> str:
 
 def _table_line(table: dict[str, Any]) -> str:
     base, deltas = table["base"], table["deltas"]
-    added = sum(each["bytes"] for each in deltas)
-    upon = (
+    added = sum(delta["bytes"] for delta in deltas)
+    base_text = (
         f", {len(deltas)} delta{'s' * (len(deltas) > 1)} of {added / 1e6:.1f} MB" if deltas else ""
     )
-    parts = f"base of step {base['step']:,}{upon}"
+    parts = f"base of step {base['step']:,}{base_text}"
     return (
         f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, {table['rows']:,} rows: {parts}"
     )

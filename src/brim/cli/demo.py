@@ -85,7 +85,7 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     """
     if name is None:
         demos = dict(_demos())
-        rows = [(known, about.minutes, about.title) for known, about in demos.items()]
+        rows = [(title_of, entry.minutes, entry.title) for title_of, entry in demos.items()]
         click.echo(
             json.dumps({"demos": list(demos)}) if as_json else table(("demo", "takes", ""), rows)
         )
@@ -97,19 +97,21 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     # As Ctrl-C: what the demo started ends with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = _folder(name, out)
-    began = monotonic()
+    started = monotonic()
 
     def tell(text: str) -> None:
-        click.echo(f"[{monotonic() - began:4.0f} s] {text}", err=True)
+        click.echo(f"[{monotonic() - started:4.0f} s] {text}", err=True)
 
-    shown = chosen.run(folder, tell, quick)
-    numbers = {"demo": name, **shown.numbers, "figure": str(shown.figure)}
+    result = chosen.run(folder, tell, quick)
+    numbers = {"demo": name, **result.numbers, "figure": str(result.figure)}
     write_whole(folder / f"{name}.json", (json.dumps(numbers, indent=1) + "\n").encode())
     if as_json:
         click.echo(json.dumps(numbers))
     else:
-        click.echo(table(*shown.table))
-        click.echo(f"\nfigure   {shown.figure}\nnumbers  {folder / name}.json\n\n{shown.sentence}")
+        click.echo(table(*result.table))
+        click.echo(
+            f"\nfigure   {result.figure}\nnumbers  {folder / name}.json\n\n{result.sentence}"
+        )
     return EXIT_DONE if numbers["held"] else EXIT_FAILED
 
 
@@ -127,7 +129,7 @@ def _require_extras(demo: Demo) -> None:
         )
 
 
-def _folder(name: str, out: Path | None) -> Path:
+def _folder(name: str, out_folder: Path | None) -> Path:
     """A directory of this demo's own.
 
     Raises:
@@ -136,16 +138,18 @@ def _folder(name: str, out: Path | None) -> Path:
     from brim.host.clock import SystemClock
     from brim.runs.directories import new_run_dir
 
-    folder = (out or new_run_dir(f"demo-{name}", SystemClock().wall())).resolve()
+    folder = (out_folder or new_run_dir(f"demo-{name}", SystemClock().wall())).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         used = any(folder.iterdir())
     except OSError as error:
         raise SpecError(
-            "--out", got=f"{str(out)!r} ({error.strerror})", need="a directory"
+            "--out", got=f"{str(out_folder)!r} ({error.strerror})", need="a directory"
         ) from None
     if used:
         raise SpecError(
-            "--out", got=f"{str(out)!r}, which is not empty", need="a new or an empty directory"
+            "--out",
+            got=f"{str(out_folder)!r}, which is not empty",
+            need="a new or an empty directory",
         )
     return folder

@@ -13,7 +13,7 @@ from brim.host.clock import monotonic, sleep
 from brim.runs.options import STATE
 
 _TO_GO_DOWN = 120.0  # seconds
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 
 
 @click.command()
@@ -49,15 +49,15 @@ def down(kill: bool, state: Path | None) -> int:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
             )
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
     if cluster.holds:
-        how = "were killed" if kill else "train on"
+        fate = "were killed" if kill else "train on"
         click.echo(
-            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with "
+            f"down; it held, so nothing was written down: its jobs {fate}, and brim up goes on with "
             "them",
             err=True,
         )
         return EXIT_DONE
-    how = "killed" if kill else "suspended"
-    click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
+    fate = "killed" if kill else "suspended"
+    click.echo(f"down; {fate}: {', '.join(running) or 'nothing'}", err=True)
     return EXIT_DONE

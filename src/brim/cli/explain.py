@@ -79,24 +79,24 @@ def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
     return EXIT_DONE
 
 
-def _is(name: str, asked: str) -> bool:
+def _is(name: str, query: str) -> bool:
     """Return whether a job is the one that was asked for.
 
-    `asked` may be its id, the number of its row in the trace, or its name in the trace.
+    `query` may be its id, the number of its row in the trace, or its name in the trace.
     """
-    number, _, own = name.partition("-")
-    return asked in (name, own) or (
-        asked.isdigit() and number.isdigit() and int(asked) == int(number)
+    number, _, rest = name.partition("-")
+    return query in (name, rest) or (
+        query.isdigit() and number.isdigit() and int(query) == int(number)
     )
 
 
 def _sentence(row: dict[str, Any]) -> str:
-    why = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
+    explanation = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
     if row["event"] != "workers":
-        return f"{row['event']} ({why})"
+        return f"{row['event']} ({explanation})"
     if row["reason"] in ("finished", "failed"):
         return f"{row['reason']} on {row['before']} workers {row['detail']}".rstrip()
     if row["after"] == 0:
-        return f"suspended, had {row['before']} workers ({why or 'others come first'})"
+        return f"suspended, had {row['before']} workers ({explanation or 'others come first'})"
     verb = "started on" if row["before"] == 0 else f"{row['before']} ->"
-    return f"{verb} {row['after']} workers ({why})"
+    return f"{verb} {row['after']} workers ({explanation})"

@@ -76,26 +76,26 @@ def export(
     """
     require_train_extra()
     if (format == "delta") != (since is not None):
-        got = "nothing" if since is None else f"{since!r}, beside --format {format}"
+        actual = "nothing" if since is None else f"{since!r}, beside --format {format}"
         need = "the version that a delta changes" if since is None else "--format delta"
-        raise SpecError("--since", got=got, need=need, hint="--format delta --since DIR")
+        raise SpecError("--since", got=actual, need=need, hint="--format delta --since DIR")
     if follow and format != "bundle":
         raise SpecError(
             "--follow", got=f"--format {format}", need="--format bundle", hint="leave it out"
         )
     directory = Path(absolute(output))
     if directory.exists() and (not directory.is_dir() or (any(directory.iterdir()) and not follow)):
-        what = "a directory with files in it" if directory.is_dir() else "a file"
+        obstacle = "a directory with files in it" if directory.is_dir() else "a file"
         raise SpecError(
             "--output",
-            got=f"{output!r}, {what}",
+            got=f"{output!r}, {obstacle}",
             need="a new directory",
             hint=f"--output {output}-1",
         )
     model = find_trained(trained, warn=warn, state=state)
-    wanted = wanted_of(model, "predict")
+    inference = wanted_of(model, "predict")
     in_place = replace(with_code_in_place(model.run_dir, model.spec), bundle="")
-    spec = replace(in_place, inference=wanted, device="cpu", servers=0, faults=())
+    spec = replace(in_place, inference=inference, device="cpu", servers=0, faults=())
     base = str(absolute(since)) if since is not None and Path(since).is_dir() else since
     # The user's file may print; stdout is data.
     with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):
@@ -114,18 +114,18 @@ def export(
                 _say(
                     exporter.bundle(directory)
                     if base is None
-                    else exporter.delta(directory, since=base)
+                    else exporter.delta(directory, base_version=base)
                 )
     click.echo(output)
     return EXIT_DONE
 
 
-def _say(made: Exported) -> None:
-    for each in made.manifest.left_out:
-        click.echo(f"not in the bundle: {each}", err=True)
-    kind = f"changed since {made.manifest.base}" if made.manifest.base else "in a bundle"
+def _say(exported: Exported) -> None:
+    for path in exported.manifest.left_out:
+        click.echo(f"not in the bundle: {path}", err=True)
+    kind = f"changed since {exported.manifest.base}" if exported.manifest.base else "in a bundle"
     click.echo(
-        f"version {made.manifest.version}: {counted(made.rows, 'row')} of embeddings {kind}",
+        f"version {exported.manifest.version}: {counted(exported.rows, 'row')} of embeddings {kind}",
         err=True,
     )
 
@@ -133,6 +133,6 @@ def _say(made: Exported) -> None:
 def _stopped() -> threading.Event:
     """Set by Ctrl-C and SIGTERM, which end what follows a run."""
     stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     return stop

@@ -68,11 +68,15 @@ def forget(
             forgotten.append(client.forget(view.job))
     except BrimError:
         if forgotten:
-            warn(f"forgotten before this failed: {', '.join(each.job for each in forgotten)}")
+            warn(
+                f"forgotten before this failed: {', '.join(job_forgotten.job for job_forgotten in forgotten)}"
+            )
         raise
-    size = sum(each.bytes for each in forgotten)
+    size = sum(job_forgotten.bytes for job_forgotten in forgotten)
     if as_json:
-        rows = [{"job": each.job, "bytes": each.bytes} for each in forgotten]
+        rows = [
+            {"job": job_forgotten.job, "bytes": job_forgotten.bytes} for job_forgotten in forgotten
+        ]
         click.echo(json.dumps({"forgotten": rows, "bytes": size}))
     else:
         click.echo(
@@ -103,14 +107,14 @@ def _chosen(client: Client, ended_before: str | None, tenant: str | None) -> lis
 
 def _ask(views: list[JobView]) -> None:
     """Raises SpecError where nobody can answer, and EnvironmentFault where the answer is no."""
-    more = f" and {len(views) - _NAMED} more" if len(views) > _NAMED else ""
-    names = ", ".join(view.job for view in views[:_NAMED]) + more
+    rest = f" and {len(views) - _NAMED} more" if len(views) > _NAMED else ""
+    names = ", ".join(view.job for view in views[:_NAMED]) + rest
     if not _can_answer():
         raise SpecError(
             "--yes", got="nobody to ask", need="a yes before jobs are deleted", hint="add --yes"
         )
-    what = f"Delete {counted(len(views), 'job')} ({names}) with all logs and checkpoints?"
-    if not click.confirm(what, err=True):
+    question = f"Delete {counted(len(views), 'job')} ({names}) with all logs and checkpoints?"
+    if not click.confirm(question, err=True):
         raise EnvironmentFault("nothing was deleted")
 
 

@@ -11,8 +11,8 @@ from brim.errors import SpecError, did_you_mean
 
 def _verbs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     group = ctx.find_root().command
-    known = group.list_commands(ctx) if isinstance(group, click.Group) else []
-    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+    verbs = group.list_commands(ctx) if isinstance(group, click.Group) else []
+    return [CompletionItem(name) for name in verbs if name.startswith(incomplete)]
 
 
 @click.command()
@@ -28,11 +28,11 @@ def help(ctx: click.Context, verb: tuple[str, ...]) -> int:
     context = ctx.find_root()
     for name in verb:
         group = context.command
-        known = group.list_commands(context) if isinstance(group, click.Group) else []
+        verbs = group.list_commands(context) if isinstance(group, click.Group) else []
         command = group.get_command(context, name) if isinstance(group, click.Group) else None
         if command is None:
-            need = f"one of the verbs of {context.command_path}" if known else "no further word"
-            raise SpecError("VERB", got=repr(name), need=need, hint=did_you_mean(name, known))
+            need = f"one of the verbs of {context.command_path}" if verbs else "no further word"
+            raise SpecError("VERB", got=repr(name), need=need, hint=did_you_mean(name, verbs))
         context = click.Context(command, parent=context, info_name=name, **command.context_settings)
     click.echo(context.get_help())
     return EXIT_DONE

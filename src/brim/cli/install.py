@@ -55,7 +55,7 @@ _MOST_REPLICAS = 100
 @of_operators
 @option(
     "--replicas",
-    type=Value(whole(least=1, most=_MOST_REPLICAS, hint="--replicas 2")),
+    type=Value(whole(minimum=1, maximum=_MOST_REPLICAS, hint="--replicas 2")),
     default=1,
     show_default=True,
     help="Keep this many operators. One decides; the others wait to take over.",
@@ -105,20 +105,20 @@ def install(
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )
-    made = manifests(chosen)
+    objects = manifests(chosen)
     if dry_run:
         click.echo(
-            json.dumps({"objects": made})
+            json.dumps({"objects": objects})
             if as_json
-            else "---\n".join(in_yaml(each) for each in made),
+            else "---\n".join(in_yaml(manifest) for manifest in objects),
             nl=as_json,
         )
         if kubeflow:
             _warn_of_kinds()
         return EXIT_DONE
-    applied = _apply(made, kinds_of_kubeflow() if kubeflow else [])
+    applied = _apply(objects, kinds_of_kubeflow() if kubeflow else [])
     if as_json:
-        click.echo(json.dumps({"applied": [each._asdict() for each in applied]}))
+        click.echo(json.dumps({"applied": [result._asdict() for result in applied]}))
     else:
         for kind, name, outcome in applied:
             click.echo(f"{outcome:<9}  {kind} {name}")
@@ -149,7 +149,7 @@ def _arguments(
 
 
 def _apply(
-    made: Sequence[dict[str, Any]], where_absent: Sequence[dict[str, Any]]
+    objects: Sequence[dict[str, Any]], where_absent: Sequence[dict[str, Any]]
 ) -> list[AppliedObject]:
     """Apply objects, but those that are to be made only where nobody else has made them."""
     import asyncio
@@ -157,7 +157,7 @@ def _apply(
     from brim.kubernetes.client.access import find_access
     from brim.kubernetes.client.api_server import ApiServer
     from brim.kubernetes.install.objects import (
-        KEPT,
+        FOREIGN,
         AppliedObject,
         apply_all,
         check_rights,
@@ -168,30 +168,35 @@ def _apply(
 
     async def work() -> list[AppliedObject]:
         async with ApiServer(access) as server:
-            await check_rights(server, made)
+            await check_rights(server, objects)
             foreign = await made_by_others(server, where_absent)
-            theirs = [each.ours for each in foreign]
-            kept = [AppliedObject(each["kind"], each["metadata"]["name"], KEPT) for each in theirs]
-            for each in filter(None, (each.warning for each in foreign)):
-                warn(each)
-            return kept + await apply_all(server, [each for each in made if each not in theirs])
+            foreign_objects = [item.ours for item in foreign]
+            results = [
+                AppliedObject(manifest["kind"], manifest["metadata"]["name"], FOREIGN)
+                for manifest in foreign_objects
+            ]
+            for item in filter(None, (item.warning for item in foreign)):
+                warn(item)
+            return results + await apply_all(
+                server, [manifest for manifest in objects if manifest not in foreign_objects]
+            )
 
     return asyncio.run(work())
 
 
 def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) -> None:
-    from brim.kubernetes.install.objects import KEPT, UNCHANGED
+    from brim.kubernetes.install.objects import FOREIGN, UNCHANGED
 
-    if all(each.outcome in (KEPT, UNCHANGED) for each in applied):
+    if all(result.outcome in (FOREIGN, UNCHANGED) for result in applied):
         click.echo("all of it was there", err=True)
-    if kept := [each.name for each in applied if each.outcome == KEPT]:
-        click.echo(f"kept as somebody else has made them: {', '.join(kept)}", err=True)
+    if names := [result.name for result in applied if result.outcome == FOREIGN]:
+        click.echo(f"kept as somebody else has made them: {', '.join(names)}", err=True)
     if chosen.kubeflow:
         click.echo("Kubeflow's own operator must not run beside this one", err=True)
     wait = f"kubectl -n {chosen.namespace} rollout status deployment/brim-operator"
     click.echo(f"wait for the operator: {wait}", err=True)
-    whose = f"kubernetes://{chosen.of}" if chosen.of else "kubernetes"
-    click.echo(f"hand it a job: brim submit FILE.py --to {whose}", err=True)
+    address = f"kubernetes://{chosen.of}" if chosen.of else "kubernetes"
+    click.echo(f"hand it a job: brim submit FILE.py --to {address}", err=True)
 
 
 def _warn_of_kinds() -> None:

@@ -65,22 +65,22 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
     return EXIT_DONE
 
 
-def _look(client: Client, everything: bool) -> list[JobView]:
-    return client.jobs(unfinished=not everything)
+def _look(client: Client, with_ended: bool) -> list[JobView]:
+    return client.jobs(unfinished=not with_ended)
 
 
-def _screen(client: Client, everything: bool) -> str:
+def _screen(client: Client, with_ended: bool) -> str:
     """The cluster in a line, and its jobs."""
-    views, cluster = _look(client, everything), client.cluster()
+    views, cluster = _look(client, with_ended), client.cluster()
     running = sum(view.state == "running" for view in views)
     free = cluster.devices - cluster.headroom
-    known = bool(cluster.policy)  # of a namespace of Kubernetes, only its jobs are
+    has_cluster = bool(cluster.policy)  # of a namespace of Kubernetes, only its jobs are
     parts = [
         f"{cluster.held} of {counted(free, 'device')}"
-        if known
+        if has_cluster
         else counted(cluster.held, "device"),
         f"{running} running, {cluster.unfinished - running} waiting",
-        *([f"policy {cluster.policy}"] if known else []),
+        *([f"policy {cluster.policy}"] if has_cluster else []),
         *([cluster.problem] if cluster.problem else []),
     ]
     return " · ".join(parts) + "\n" + (_table(views, cluster) if views else _NO_JOBS)

@@ -47,14 +47,14 @@ def _plain(run_dir: Path, account: Ledger) -> dict[str, Any]:
 def _render(account: Ledger) -> str:
     lines = [f"{'epoch':>5} {'samples':>12} {'applied once':>13} {'missing':>10} {'repeated':>10}"]
     lines += [
-        f"{each.epoch:>5} {each.samples:>12,} {each.applied_once:>13,}"
-        f" {each.missing:>10,} {each.repeated:>10,}"
-        for each in account.epochs
+        f"{epoch.epoch:>5} {epoch.samples:>12,} {epoch.applied_once:>13,}"
+        f" {epoch.missing:>10,} {epoch.repeated:>10,}"
+        for epoch in account.epochs
     ]
-    shown = account.problems[:10]
-    lines += [f"problem: {problem}" for problem in shown]
-    if len(account.problems) > len(shown):
-        lines.append(f"… and {len(account.problems) - len(shown):,} more problems")
+    problems = account.problems[:10]
+    lines += [f"problem: {problem}" for problem in problems]
+    if len(account.problems) > len(problems):
+        lines.append(f"… and {len(account.problems) - len(problems):,} more problems")
     if account.exact and account.counted == "positions":
         lines.append("exact: every position of each epoch's order was applied exactly once")
     elif account.exact and account.counted == "contents":

@@ -74,13 +74,13 @@ def _progress(run_dir: Path) -> Iterator[None]:
     from brim.telemetry.history import RunReader
 
     reader, view = RunReader(run_dir, keep_steps=False), PlainView(sys.stderr, clock=SystemClock())
-    over = threading.Event()
+    is_over = threading.Event()
     reader.poll()  # what was before is in the report
     if reader.history.steps:
         view.show([reader.history.steps[-1]], reader.history)
 
     def follow() -> None:
-        while not over.wait(INTERVAL):
+        while not is_over.wait(INTERVAL):
             view.show(reader.poll(), reader.history)
 
     thread = threading.Thread(target=follow, daemon=True)
@@ -88,6 +88,6 @@ def _progress(run_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         thread.join()
         view.show(reader.poll(), reader.history)

@@ -123,12 +123,12 @@ def master(
     settings["summary"] = summary_file
     if auto_resume:
         token = token or no_token("make one for each start of the run")
-        begun = _begin_anyhow(ctx, file, values, token=token, within=rejoin_timeout)
-        if begun is None:
+        beginning = _begin_anyhow(ctx, file, values, token=token, timeout=rejoin_timeout)
+        if beginning is None:
             click.echo(f"brim: the run has ended (done): brim report {values['run_dir']}", err=True)
             return 0
-        more, fresh = begun
-        settings, path = settings | more, Path(values["run_dir"])
+        start_values, fresh = beginning
+        settings, path = settings | start_values, Path(values["run_dir"])
     elif file is None:
         _check_given(ctx, _WITHOUT_FILE, need=_AS_BEGUN)
         token = token or no_token("it is the one that the run's agents have")
@@ -144,24 +144,24 @@ def master(
         token = token or secrets.token_hex(16)
         settings["spec"], path, fresh = ready.spec, ready.run_dir, ready.fresh
     click.echo(f"brim: the run's directory is {path}", err=True)
-    alone = LoneMaster(
+    lone_master = LoneMaster(
         run_dir=path.absolute(),
         listen=values["listen"],
         token=token,
         patience=patience,
         **settings,
     )
-    return _lead(alone, fresh)
+    return _lead(lone_master, fresh)
 
 
-def _lead(alone: LoneMaster, fresh: RunDirectory | None) -> int:
+def _lead(lone_master: LoneMaster, fresh: RunDirectory | None) -> int:
     from brim.master.alone import stand_alone
     from brim.master.records import JOURNAL
 
     try:
-        return stand_alone(alone)
+        return stand_alone(lone_master)
     finally:
-        if fresh is not None and not (alone.run_dir / JOURNAL).exists():
+        if fresh is not None and not (lone_master.run_dir / JOURNAL).exists():
             fresh.withdraw()  # no run has begun, or come, there
 
 
@@ -171,14 +171,14 @@ def _begin_anyhow(
     values: dict[str, Any],
     *,
     token: str,
-    within: float | None,
+    timeout: float | None,
 ) -> tuple[dict[str, Any], RunDirectory | None] | None:
     """Return how a master with --auto-resume is started, and its directory if that was made for it.
 
     None where the run is done.
 
     Args:
-        within: seconds that agents have which keep copies; None: there are none.
+        timeout: seconds that agents have which keep copies; None: there are none.
     """
     from brim.master.alone import has_begun
 
@@ -189,7 +189,7 @@ def _begin_anyhow(
         if not (values | {"file": file})[name]:
             field = "FILE" if name == "file" else "--run-dir"
             raise SpecError(field, got="nothing", need=need, hint=hint)
-    run_dir, rejoining = Path(values["run_dir"]), within or 0.0
+    run_dir, rejoining = Path(values["run_dir"]), timeout or 0.0
     if has_begun(run_dir, token):
         check_ours(run_dir, field="--run-dir")
         return {"spec": None, "rejoining": rejoining}, None
@@ -197,8 +197,8 @@ def _begin_anyhow(
     ready = make_ready_anyhow(spec, run_dir, typed, code=code)
     if ready is None:
         return None
-    more = {"spec": ready.spec, "rejoining": rejoining, "note": "; ".join(ready.notes)}
-    return more, ready.fresh
+    start_values = {"spec": ready.spec, "rejoining": rejoining, "note": "; ".join(ready.notes)}
+    return start_values, ready.fresh
 
 
 def _job_of(
@@ -213,7 +213,7 @@ def _job_of(
     folder = file.resolve().parent
     spec = read_job(folder)
     code = bundle_of(folder, spec.bundle) if spec.bundle else b""
-    return spec, code, {each.name for each in fields(spec)} - {"faults"}
+    return spec, code, {field.name for field in fields(spec)} - {"faults"}
 
 
 _AS_BEGUN = "nothing of the kind: the run goes on as it was begun"

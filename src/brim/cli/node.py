@@ -34,12 +34,12 @@ from brim.runs.values import Value
 @click.option("--name", help="Call the node this. [default: the name of this host]")
 @option(
     "--devices",
-    type=Value(whole(least=0, most=MOST_DEVICES, hint="--devices 8")),
+    type=Value(whole(minimum=0, maximum=MOST_DEVICES, hint="--devices 8")),
     help="Offer this many devices. [default: all GPUs, else all CPU cores]",
 )
 @option(
     "--switch",
-    type=Value(whole(least=0, most=MOST_DEVICES, hint="--switch 1")),
+    type=Value(whole(minimum=0, maximum=MOST_DEVICES, hint="--switch 1")),
     default=0,
     help="Say below which switch the host is: workers of a job are kept below one where possible.",
 )
@@ -106,7 +106,7 @@ def node(
     keep_environment_of_jobs(parse_env(variables, os.environ))  # the token is no job's business
     serve(
         Node(id=name, devices=devices_here() if devices is None else devices, switch=switch),
-        [split_address(each) for each in scheduler.split(",")],
+        [split_address(address) for address in scheduler.split(",")],
         token=token,
         folder=folder,
         say=say_on_stderr,

@@ -57,12 +57,12 @@ def predict(trained: str, output: str, keep: str, **values: Any) -> int:
         raise SpecError(
             "--input", got="nothing", need="rows to predict", hint="--input FILE, or --split test"
         )
-    kept = tuple(name for name in keep.split(",") if name)
-    if kept and not values["input"]:
+    columns = tuple(name for name in keep.split(",") if name)
+    if columns and not values["input"]:
         raise SpecError(
             "--keep",
             got=repr(keep),
             need="--input, whose columns can be copied",
             hint="leave it out",
         )
-    return infer("predict", trained, values, output=absolute(output), keep=kept)
+    return infer("predict", trained, values, output=absolute(output), keep=columns)

@@ -17,14 +17,16 @@ from brim.scheduler.replay import Difference, Replay, replay
 from brim.storage.book import Book
 from brim.storage.files import write_whole
 
-_SHOWN = 10  # differing cycles that are printed
+_MAX_DIFFERENCES_SHOWN = 10  # differing cycles that are printed
 
 
-def show_replay(state: Path | None, policy: str | None, *, out: Path | None, as_json: bool) -> int:
+def show_replay(
+    state: Path | None, policy: str | None, *, out_folder: Path | None, as_json: bool
+) -> int:
     """Replay the journal of a state directory; the exit code.
 
     Args:
-        out: folder for a page and a picture of both, beside each other.
+        out_folder: folder for a page and a picture of both, beside each other.
 
     Raises:
         SpecError: there is no such policy, or no journal.
@@ -36,42 +38,42 @@ def show_replay(state: Path | None, policy: str | None, *, out: Path | None, as_
         states = {job: record.life.phase.value for job, record in Book(database).jobs.items()}
         rows = database.cycles()
         found = replay(rows, policy=policy, subject=str(folder), states=states)
-    if out is not None and found.cycles:
-        _draw(found, out)
+    if out_folder is not None and found.cycles:
+        _draw(found, out_folder)
     if as_json:
         names = ("cycles", "policies", "first", "last", "differences")
-        told = {name: msgspec.to_builtins(getattr(found, name)) for name in names}
-        click.echo(json.dumps({"asked": policy, **told}))
+        answer = {name: msgspec.to_builtins(getattr(found, name)) for name in names}
+        click.echo(json.dumps({"asked": policy, **answer}))
     else:
         click.echo("\n".join(_lines(found, policy)))
     return EXIT_FAILED if found.differences and policy is None else EXIT_DONE
 
 
-def _draw(found: Replay, out: Path) -> None:
+def _draw(found: Replay, out_folder: Path) -> None:
     from brim.report.course import draw_png, render_course
 
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "index.html", render_course(found.then, found.again).encode())
-    write_whole(out / "course.png", draw_png(found.then, found.again))
-    click.echo(f"wrote {out}/index.html and {out}/course.png", err=True)
+    out_folder.mkdir(parents=True, exist_ok=True)
+    write_whole(out_folder / "index.html", render_course(found.then, found.again).encode())
+    write_whole(out_folder / "course.png", draw_png(found.then, found.again))
+    click.echo(f"wrote {out_folder}/index.html and {out_folder}/course.png", err=True)
 
 
 def _lines(found: Replay, policy: str | None) -> list[str]:
     if found.first is None or found.last is None:
         return ["no cycle has been decided yet"]
-    count, when = len(found.differences), f"{clock_time(found.first)} to {clock_time(found.last)}"
-    text = f"{found.cycles:,} cycles, {when}, decided by {', '.join(found.policies)}"
-    asked = f"asked {policy}" if policy else "decided again"
-    lines = [f"{text}; {asked}: {f'{count:,} of them differ' if count else 'the same plans'}"]
-    for each in found.differences[:_SHOWN]:
-        lines += _told(each)
-    if count > _SHOWN:
-        lines.append(f"… and {count - _SHOWN:,} more; --json has them all")
+    count, period = len(found.differences), f"{clock_time(found.first)} to {clock_time(found.last)}"
+    text = f"{found.cycles:,} cycles, {period}, decided by {', '.join(found.policies)}"
+    action = f"asked {policy}" if policy else "decided again"
+    lines = [f"{text}; {action}: {f'{count:,} of them differ' if count else 'the same plans'}"]
+    for difference in found.differences[:_MAX_DIFFERENCES_SHOWN]:
+        lines += _told(difference)
+    if count > _MAX_DIFFERENCES_SHOWN:
+        lines.append(f"… and {count - _MAX_DIFFERENCES_SHOWN:,} more; --json has them all")
     return lines
 
 
-def _told(each: Difference) -> list[str]:
+def _told(difference: Difference) -> list[str]:
     return [
-        f"cycle {each.cycle}, {clock_time(each.at)}, {each.policy}:",
-        *(f"  {line}" for line in each.what),
+        f"cycle {difference.cycle}, {clock_time(difference.at)}, {difference.policy}:",
+        *(f"  {line}" for line in difference.what),
     ]

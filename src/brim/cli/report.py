@@ -49,10 +49,10 @@ def report(
     if cluster and run is None:
         return _report_cluster(state, last, as_table=as_table)
     if cluster or last or as_table:
-        alone = "--last" if last else "--table"
+        option = "--last" if last else "--table"
         raise SpecError(
             "--cluster",
-            got="a RUN beside it" if cluster else f"{alone} without it",
+            got="a RUN beside it" if cluster else f"{option} without it",
             need="one or the other",
             hint="brim report --cluster --last 2h",
         )
@@ -71,11 +71,11 @@ def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> 
     from brim.storage.files import is_locked, write_whole
     from brim.storage.scheduler_clock import own_clock
 
-    since = parse_duration(last, field="--last") if last else None
+    period = parse_duration(last, field="--last") if last else None
     with _nothing_collected():
         with database_of(state) as (folder, database):
             now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
-            course = cluster_course(database, subject=str(folder), now=now, since=since)
+            course = cluster_course(database, subject=str(folder), now=now, start_time=period)
         if as_table:
             click.echo(table(*rows_of(View(course))))
             return EXIT_DONE

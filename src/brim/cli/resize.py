@@ -31,7 +31,7 @@ def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Pa
     brim resize latest --ps 2     (2 servers, and as many workers as before)
     brim resize flights-1 1:8     (a job of the scheduler, which decides within these)
     """
-    handle = handle_of(run, state, must=True)
-    asked = handle.resize(workers, servers=servers)
-    click.echo(f"{handle.name}: {asked}", err=True)
+    handle = handle_of(run, state, required=True)
+    answer = handle.resize(workers, servers=servers)
+    click.echo(f"{handle.name}: {answer}", err=True)
     return EXIT_DONE

@@ -53,28 +53,30 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
         now = wall()
         aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"
         restored = prepare_restore(file, state, now=now, aside=aside)
-        kept = finish_restore(state)
+        state_kept = finish_restore(state)
     if as_json:
         import msgspec
 
         click.echo(
-            json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)})
+            json.dumps(
+                {"aside": str(state_kept) if state_kept else None, **msgspec.to_builtins(restored)}
+            )
         )
         return EXIT_DONE
-    when = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
+    written = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
     click.echo(
-        f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on",
+        f"restored {counted(manifest.jobs, 'job')} as of {written} in {state}; brim up goes on",
         err=True,
     )
-    if kept:
-        click.echo(f"what was there is in {kept}", err=True)
-    for jobs, what in (
+    if state_kept:
+        click.echo(f"what was there is in {state_kept}", err=True)
+    for jobs, fate in (
         (restored.go_on, "continue from their checkpoints"),
         (restored.begin_anew, "start from scratch, since their run directories are not there"),
         (restored.unknown, "are not in the backup: their directories stay, and belong to no job"),
     ):
         if jobs:
-            click.echo(f"{what}: {', '.join(jobs)}", err=True)
+            click.echo(f"{fate}: {', '.join(jobs)}", err=True)
     if manifest.state != str(state):
         warn(f"it was written in {manifest.state}; brim up --cluster FILE describes another host")
     return EXIT_DONE
@@ -82,10 +84,10 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
 
 @contextlib.contextmanager
 def _locked(state: Path) -> Iterator[None]:
-    held = lock_state(state)
-    if held is None:
+    descriptor = lock_state(state)
+    if descriptor is None:
         raise EnvironmentFault(f"a scheduler runs in {state}: brim down --state {state} ends it")
     try:
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)

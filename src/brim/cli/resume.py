@@ -56,8 +56,8 @@ def resume(
 
     The file, the options and the working directory are those that the run was started with.
     """
-    handle = handle_of(run, state, must=True)
-    asked: dict[str, Any] = {
+    handle = handle_of(run, state, required=True)
+    values: dict[str, Any] = {
         "workers": workers,
         "servers": servers,
         "listen": listen,
@@ -69,12 +69,12 @@ def resume(
     if isinstance(handle, JobHandle):
         # What the environment says of new runs is not meant for a job, which has its own.
         source = click.get_current_context().get_parameter_source
-        asked = {
+        values = {
             name: value
-            for name, value in asked.items()
+            for name, value in values.items()
             if source(name) is not ParameterSource.ENVIRONMENT
         }
-    ready = handle.resume(ResumeOptions(**asked))
+    ready = handle.resume(ResumeOptions(**values))
     if ready is None:
         click.echo(f"{handle.name}: may run again", err=True)
         return EXIT_DONE

@@ -51,14 +51,14 @@ from brim.wire.listening import is_loopback, split_address
 )
 @option(
     "--batch-rows",
-    type=Value(whole(least=0)),
+    type=Value(whole(minimum=0)),
     default=2048,
     show_default=True,
     help="Compute waiting requests together, up to this many rows; 0: each request by itself.",
 )
 @option(
     "--batch-wait",
-    type=Value(whole(least=0)),
+    type=Value(whole(minimum=0)),
     default=0,
     show_default=True,
     metavar="MS",

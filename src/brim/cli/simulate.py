@@ -169,9 +169,11 @@ def simulate(
     check_policies(names, slot)
     hardware = Cluster.parse(cluster)
     owners = read_tenants(tenants, hardware.devices)
-    asked = any((profile_error, failures, stragglers, placement, owners, overheads != "published"))
+    has_options = any(
+        (profile_error, failures, stragglers, placement, owners, overheads != "published")
+    )
     replicas = [name for name in names if is_replica(name)]
-    if asked and replicas:
+    if has_options and replicas:
         err.print(
             f"{', '.join(replicas)}: a replica keeps the published world: overheads, faults and "
             "tenants do not reach it"
@@ -229,10 +231,10 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
             ) from None
         cohort = words.pop("cohort", "default")
         if words:
-            known = ("guaranteed", "exclusive", "limit", "weight", "cohort")
+            names = ("guaranteed", "exclusive", "limit", "weight", "cohort")
             odd = sorted(words)[0]
             raise SpecError(
-                "--tenant", got=odd, need=" ".join(known), hint=did_you_mean(odd, known)
+                "--tenant", got=odd, need=" ".join(names), hint=did_you_mean(odd, names)
             )
         found.append(Tenant(id=name, cohort=cohort, weight=weight, **numbers))
     check_quota(found, devices)
@@ -245,14 +247,14 @@ def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
     if profiles is not None:
         curves = read_profiles(profiles)
     else:
-        near = find_profiles(trace)
-        curves = near[1] if near else None
-        where = (
-            f"profiles: {near[0]}"
-            if near
+        found_profiles = find_profiles(trace)
+        curves = found_profiles[1] if found_profiles else None
+        hint = (
+            f"profiles: {found_profiles[0]}"
+            if found_profiles
             else "no profiles: every job scales linearly up to its request"
         )
-        err.print(where, style="dim")
+        err.print(hint, style="dim")
     return read_trace(trace, curves)
 
 
@@ -328,7 +330,7 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
 
 
 def write_all(
-    out: Path,
+    out_folder: Path,
     results: list[Result],
     found: dict[str, Any],
     err: Console,
@@ -340,19 +342,20 @@ def write_all(
     # Figures need the `simulate` extra.
     from brim.report.comparison import write_page, write_pngs
 
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder.mkdir(parents=True, exist_ok=True)
     runs = {result.policy: result.run for result in results}
     courses = {
         policy: course_of(run, subject=trace, policy=policy, tenants=tenants)
         for policy, run in runs.items()
     }
-    write_jobs(out / "jobs.csv", runs)
-    write_decisions(out / "decisions.jsonl", runs)
-    write_summary(out / "summary.json", found)
-    write_pngs(out, courses, found)
-    write_page(out / "index.html", courses, found)
+    write_jobs(out_folder / "jobs.csv", runs)
+    write_decisions(out_folder / "decisions.jsonl", runs)
+    write_summary(out_folder / "summary.json", found)
+    write_pngs(out_folder, courses, found)
+    write_page(out_folder / "index.html", courses, found)
     err.print(
-        f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim"
+        f"wrote {out_folder}/index.html, jobs.csv, decisions.jsonl, summary.json and figures",
+        style="dim",
     )
 
 
@@ -449,7 +452,7 @@ def replay_command(policy: str | None, out: Path | None, as_json: bool, state: P
     """
     from brim.cli.replay import show_replay
 
-    return show_replay(state, policy, out=out, as_json=as_json)
+    return show_replay(state, policy, out_folder=out, as_json=as_json)
 
 
 @simulate.command("policies")

@@ -29,7 +29,7 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
     brim status flights-20260102-030405 --json
     brim status flights-1 --wait
     """
-    handle = handle_of(run, state, must=wait)
+    handle = handle_of(run, state, required=wait)
     if wait:
         return wait_for(handle, as_json=as_json)
     sight = handle.look()

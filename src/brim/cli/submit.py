@@ -108,8 +108,8 @@ def submit(
     if dry_run:
         import msgspec
 
-        asked = msgspec.structs.replace(request, bundle=b"")  # nothing of it is run
-        return _show_forecast(client.forecast(asked), request, as_json=as_json)
+        dry_request = msgspec.structs.replace(request, bundle=b"")  # nothing of it is run
+        return _show_forecast(client.forecast(dry_request), request, as_json=as_json)
     view = hand_in(client, request)
     if wait:
         from brim.cli.shared.ending import wait_for
@@ -144,18 +144,20 @@ def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None
     Raises:
         SpecError: one is, for a scheduler whose jobs have no pods.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    values = {name: value for name, value in options.items() if value is not None}
     if kube_jobs is not None:
         from brim.kubernetes.objects.written_jobs import PodChoices
 
-        kube_jobs.choices = PodChoices(**given)
-    elif given:
+        kube_jobs.choices = PodChoices(**values)
+    elif values:
         from brim.errors import SpecError
 
-        name, value = next(iter(given.items()))
+        name, value = next(iter(values.items()))
         need = "none: jobs of this scheduler have no pods, and run in the Python that it was started with"
-        got = "the option" if value is True else repr(value)
-        raise SpecError(f"--{name.replace('_', '-')}", got=got, need=need, hint="--to kubernetes")
+        actual = "the option" if value is True else repr(value)
+        raise SpecError(
+            f"--{name.replace('_', '-')}", got=actual, need=need, hint="--to kubernetes"
+        )
 
 
 def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -164,7 +166,7 @@ def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"objects": objects}))
     else:
-        click.echo("---\n".join(in_yaml(each) for each in objects), nl=False)
+        click.echo("---\n".join(in_yaml(manifest) for manifest in objects), nl=False)
 
 
 def _show_submitted(view: JobView, *, as_json: bool) -> int:
@@ -221,7 +223,9 @@ def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int
     )
 
 
-def _earliest(when: float | None) -> str:
+def _earliest(moment: float | None) -> str:
     from brim.runs.times import clock_time
 
-    return f"; the earliest that could be promised: {clock_time(when)}" if when is not None else ""
+    return (
+        f"; the earliest that could be promised: {clock_time(moment)}" if moment is not None else ""
+    )

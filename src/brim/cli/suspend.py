@@ -24,6 +24,6 @@ def suspend(run: str, state: Path | None) -> int:
     brim suspend latest
     brim resume latest --workers 8
     """
-    handle = handle_of(run, state, must=True)
+    handle = handle_of(run, state, required=True)
     click.echo(f"{handle.name}: {handle.suspend()}", err=True)
     return EXIT_DONE

@@ -61,5 +61,5 @@ def _make(output: Path) -> None:
     try:
         os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        got = f"{str(output)!r} ({error.strerror})"
-        raise SpecError("--output", got=got, need="a file that is not there yet") from None
+        actual = f"{str(output)!r} ({error.strerror})"
+        raise SpecError("--output", got=actual, need="a file that is not there yet") from None

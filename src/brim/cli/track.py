@@ -14,7 +14,9 @@ from brim.runs import completing
 from brim.runs.options import LOGGERS, STATE
 
 _INTERVAL = 0.5  # seconds between two looks at a run that is under way
-_PATIENCE = 15.0  # seconds without a master after which a run that did not end is taken to be dead
+_MASTER_TIMEOUT = (
+    15.0  # seconds without a master after which a run that did not end is taken to be dead
+)
 
 
 @click.command()
@@ -46,16 +48,16 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
             hint="brim track --logger tensorboard",
         )
     followers = [Follower(run_dir, name, partial(make_logger, name)) for name in names]
-    told = [0] * len(followers)
+    counts = [0] * len(followers)
     waiting = _Waiting(run_dir)
-    over = False
-    while not over:
-        over = all(follower.ended for follower in followers) or waiting.is_dead()
+    is_over = False
+    while not is_over:
+        is_over = all(follower.ended for follower in followers) or waiting.is_dead()
         for index, follower in enumerate(followers):
-            told[index] += follower.poll()
+            counts[index] += follower.poll()
         if not all(follower.ended for follower in followers):
             sleep(_INTERVAL)
-    for name, follower, count in zip(names, followers, told, strict=True):
+    for name, follower, count in zip(names, followers, counts, strict=True):
         follower.close()
         click.echo(
             f"{name}: {count:,} entries, up to step {follower.step:,} of {run_dir}", err=True
@@ -78,4 +80,4 @@ class _Waiting:
             self._since = None
             return False
         self._since = self._since or now
-        return now - self._since > _PATIENCE
+        return now - self._since > _MASTER_TIMEOUT

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TO_COME_UP = 30.0  # seconds
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
 _TO_START = 300.0  # that a scheduler which was started here may take, as long as it lives
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 
 
 @click.command()
@@ -111,11 +111,13 @@ def up(
     command = _command(state, listen, file, nodes, declared)
     command += ["--insecure"] if insecure else []
     spec = read_cluster_file(file) if file else None
-    held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
+    descriptor = _claim(
+        state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it"
+    )
     try:
         _describe(state, spec)
     finally:
-        os.close(held)
+        os.close(descriptor)
     if foreground:
         os.execve(sys.executable, [*command, "--foreground"], environment)
     process = _spawn(command, state, environment)
@@ -160,9 +162,9 @@ def _claim(state: Path, *, hint: str) -> int:
         try:
             client_of(state).cluster()
         except EnvironmentFault as error:
-            held = lock_state(state)
-            if held is not None:
-                return held
+            descriptor = lock_state(state)
+            if descriptor is not None:
+                return descriptor
             if monotonic() > end:
                 raise EnvironmentFault(
                     f"a scheduler runs in {state} and has not answered for {_TO_COME_UP:.0f} s: "
@@ -200,10 +202,10 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
     path = state / "scheduler.db"
     new = not path.exists()
     try:
-        kept = migrate(path)
-        if kept is not None:
+        stored_spec = migrate(path)
+        if stored_spec is not None:
             click.echo(
-                f"migrated {path} to this version's format; as it was before, it is kept in {kept}",
+                f"migrated {path} to this version's format; as it was before, it is kept in {stored_spec}",
                 err=True,
             )
         with contextlib.closing(Database(path)) as database:
@@ -254,8 +256,8 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> tuple[Cli
     """Wait until the scheduler answers; say so where that takes long, as on a busy host."""
     from brim.telemetry.logs import last_line
 
-    began = monotonic()
-    said = _TO_SAY_SO
+    started = monotonic()
+    next_note = _TO_SAY_SO
     while True:
         try:
             client = client_of(state)
@@ -263,16 +265,16 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> tuple[Cli
         except EnvironmentFault:
             if process.poll() is not None:
                 break
-        taken = monotonic() - began
-        if taken > _TO_START:
+        duration = monotonic() - started
+        if duration > _TO_START:
             raise EnvironmentFault(
                 f"the scheduler is still starting after {_TO_START:.0f} s; it runs on in the "
                 f"background. {_check_again(state)}"
             )
-        if taken > said:
-            said = 2 * taken
-            click.echo(f"the scheduler is still starting ({taken:.0f} s so far)", err=True)
-        sleep(_LOOK)
+        if duration > next_note:
+            next_note = 2 * duration
+            click.echo(f"the scheduler is still starting ({duration:.0f} s so far)", err=True)
+        sleep(_POLL_INTERVAL)
     last = last_line(state / "scheduler.log")
     raise EnvironmentFault(
         f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"

@@ -81,13 +81,13 @@ def numeric(
         SpecError: an unknown transform.
     """
     if transform not in TRANSFORMS:
-        known = [known for known in TRANSFORMS if known]
+        names = [name for name in TRANSFORMS if name]
         raise _wrong(
             f"numeric({name!r}, transform=)",
             transform,
             "standard, log or None",
             str(transform),
-            known,
+            names,
         )
     if isinstance(missing, str) and missing != "mean":
         raise _wrong(
@@ -186,5 +186,5 @@ def _some(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _wrong(field: str, got: object, need: str, text: str, known: list[str]) -> SpecError:
-    return SpecError(field, got=repr(got), need=need, hint=did_you_mean(text, known))
+def _wrong(field: str, actual: object, need: str, text: str, names: list[str]) -> SpecError:
+    return SpecError(field, got=repr(actual), need=need, hint=did_you_mean(text, names))

@@ -173,8 +173,8 @@ class PackedGroup:
     count: int
 
     def encode(self, encoder: Encoder) -> EncodedRows:
-        kept = np.unpackbits(self.kept, count=self.group.size).astype(bool)
-        return encoder.encode(self.group.read(), kept)
+        mask = np.unpackbits(self.kept, count=self.group.size).astype(bool)
+        return encoder.encode(self.group.read(), mask)
 
 
 class ByGroup(Columnar):
@@ -196,27 +196,27 @@ class ByGroup(Columnar):
         return int(self._ends[-1])
 
     def take(self, indices: Indices) -> Sample:
-        which = np.searchsorted(self._ends, indices, side="right")
-        wanted = np.unique(which).tolist()
+        group_numbers = np.searchsorted(self._ends, indices, side="right")
+        needed = np.unique(group_numbers).tolist()
         parts = []
-        for number in wanted:
+        for number in needed:
             first = int(self._ends[number]) - self._groups[number].count
-            rows = torch.from_numpy(indices[which == number] - first)
+            rows = torch.from_numpy(indices[group_numbers == number] - first)
             parts.append(self._batch(self._load(number), rows))
         if len(parts) == 1:
             return parts[0]
         # Parts come group by group; put the samples back in the order asked for.
-        back = torch.from_numpy(np.argsort(np.argsort(which, kind="stable"), kind="stable"))
+        back = torch.from_numpy(np.argsort(np.argsort(group_numbers, kind="stable"), kind="stable"))
         inputs = {name: torch.cat([part[0][name] for part in parts])[back] for name in parts[0][0]}
         return inputs, torch.cat([part[1] for part in parts])[back]
 
     def _load(self, number: int) -> EncodedRows:
         if number not in self._cache:
             self._cache[number] = self._groups[number].encode(self.encoder)
-            held = sum(self._groups[other].count for other in self._cache)
-            while held > _CACHED_BLOCKS * self.block_size and len(self._cache) > 1:
+            cached_rows = sum(self._groups[number_cached].count for number_cached in self._cache)
+            while cached_rows > _CACHED_BLOCKS * self.block_size and len(self._cache) > 1:
                 oldest, _ = self._cache.popitem(last=False)
-                held -= self._groups[oldest].count
+                cached_rows -= self._groups[oldest].count
         self._cache.move_to_end(number)
         return self._cache[number]
 

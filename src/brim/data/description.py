@@ -89,8 +89,8 @@ def describe(
         samples = _said_once("samples", samples, inner.samples)
         shards = _said_once("shards", shards, inner.shards)
     if isinstance(data, DataLoader):
-        given = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
-        _refuse_beside_a_loader([name for name, value in given.items() if value is not None])
+        options = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
+        _refuse_beside_a_loader([name for name, value in options.items() if value is not None])
         return _cut(
             _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples),
             shards,
@@ -128,15 +128,15 @@ def _refuse_batches(data: Any) -> None:
             )
 
 
-def _said_once(name: str, asked: int | None, said: int | None) -> int | None:
+def _said_once(name: str, in_loop: int | None, in_stream: int | None) -> int | None:
     """Return the one value of a number that `job.batches` and `brim.data.stream` may both give."""
-    if asked is not None and said is not None and asked != said:
+    if in_loop is not None and in_stream is not None and in_loop != in_stream:
         raise SpecError(
             f"job.batches({name}=)",
-            got=f"{asked}, and {name}={said} of brim.data.stream",
+            got=f"{in_loop}, and {name}={in_stream} of brim.data.stream",
             need="it in one place",
         )
-    return said if asked is None else asked
+    return in_stream if in_loop is None else in_loop
 
 
 def _cut(description: Description, shards: int | None) -> Description:
@@ -179,13 +179,13 @@ def _cut(description: Description, shards: int | None) -> Description:
 # DataLoaders --------------------------------------------------------------------------------------
 
 
-def _refuse_beside_a_loader(given: list[str]) -> None:
-    if given:
+def _refuse_beside_a_loader(options: list[str]) -> None:
+    if options:
         raise SpecError(
-            given[0].removesuffix("="),
-            got=f"{' and '.join(given)} beside a DataLoader",
+            options[0].removesuffix("="),
+            got=f"{' and '.join(options)} beside a DataLoader",
             need="it in one place",
-            hint=f"DataLoader(dataset, {given[0]}…), or the dataset itself without a DataLoader",
+            hint=f"DataLoader(dataset, {options[0]}…), or the dataset itself without a DataLoader",
         )
 
 

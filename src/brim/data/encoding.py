@@ -70,26 +70,26 @@ class Encoder:
             if isinstance(column, Categorical)
         ]
 
-    def encode(self, rows: FileRows, kept: Mask) -> EncodedRows:
+    def encode(self, rows: FileRows, mask: Mask) -> EncodedRows:
         """The kept rows, in order."""
-        count = int(kept.sum())
+        count = int(mask.sum())
         ids = np.empty((self.fields, count), np.int32)
         numbers = np.empty((self.numbers, count), np.float32)
         offset = at_field = at_number = 0
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
                 numbers[at_number] = self.number_of(
-                    place, column, rows.column(column.name).numbers[kept]
+                    place, column, rows.column(column.name).numbers[mask]
                 )
                 at_number += 1
             else:
-                ids[at_field] = self.ids_of(place, column, rows, kept) + np.int32(offset)
+                ids[at_field] = self.ids_of(place, column, rows, mask) + np.int32(offset)
                 offset += self.sizes[at_field]
                 at_field += 1
         return EncodedRows(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target(self.target, rows, kept))
+            target=torch.from_numpy(_target(self.target, rows, mask))
             if self.target
             else torch.zeros(count),
         )
@@ -107,7 +107,7 @@ class Encoder:
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
     def ids_of(
-        self, place: int, column: Categorical, rows: FileRows, kept: Mask
+        self, place: int, column: Categorical, rows: FileRows, mask: Mask
     ) -> npt.NDArray[np.int32]:
         """The ids of the kept rows, from 0 within the field."""
         codes, tokens = _tokens(column, rows)
@@ -116,7 +116,7 @@ class Encoder:
             ids = [table.get(token, 0) for token in tokens]
         else:
             ids = [stable_hash(token) % column.buckets for token in tokens]
-        return np.array(ids, np.int32)[codes[kept]]
+        return np.array(ids, np.int32)[codes[mask]]
 
 
 @dataclass
@@ -146,9 +146,9 @@ class Fitter:
             present = np.where(np.isnan(values), column.missing, values)
         if not present.size:
             return
-        shown = _logged(column, present)
-        mean = shown.mean()
-        part = np.array([present.size, mean, np.square(shown - mean).sum(), present.mean()])
+        values_seen = _logged(column, present)
+        mean = values_seen.mean()
+        part = np.array([present.size, mean, np.square(values_seen - mean).sum(), present.mean()])
         whole = self._sums.get(place)
         self._sums[place] = part if whole is None else _joined(whole, part)
 
@@ -163,10 +163,10 @@ class Fitter:
                 moments[place] = (mean, (squares / count) ** 0.5 or 1.0, raw_mean)
             elif column.buckets is None:
                 counts = self._counts.get(place, {})
-                kept = [token for token, count in counts.items() if count >= column.min_count]
+                tokens = [token for token, count in counts.items() if count >= column.min_count]
                 # The most frequent first: their rows of the table lie close together in the cache.
-                kept.sort(key=lambda token: (-counts[token], token))
-                tables[place] = {token: id_ for id_, token in enumerate(kept, 1)}
+                tokens.sort(key=lambda token: (-counts[token], token))
+                tables[place] = {token: id_ for id_, token in enumerate(tokens, 1)}
         return Encoder(self.columns, self.target, tables, moments)
 
 
@@ -225,7 +225,7 @@ def _tokens(column: Categorical, rows: FileRows) -> tuple[Codes, list[str]]:
     if len(cells) == 1:
         return codes, [*cells[0].tokens, ""]
     texts = [
-        [cell.tokens[one] if one >= 0 else "" for one in code.tolist()]
+        [cell.tokens[index] if index >= 0 else "" for index in code.tolist()]
         for cell, code in zip(cells, picked, strict=True)
     ]
     return codes, [_CROSS.join(parts) for parts in zip(*texts, strict=True)]
@@ -252,13 +252,13 @@ def _as_token(value: object) -> str:
     return str(value)
 
 
-def _target(target: Target, rows: FileRows, kept: Mask) -> npt.NDArray[Any]:
+def _target(target: Target, rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
     first = rows.column(target.names[0])
     if isinstance(target.equals, str):
         match = np.array([token == target.equals for token in first.tokens] + [False])
-        values: npt.NDArray[Any] = match[first.codes[kept]]
+        values: npt.NDArray[Any] = match[first.codes[mask]]
     else:
-        arrays = [rows.column(name).numbers[kept] for name in target.names]
+        arrays = [rows.column(name).numbers[mask] for name in target.names]
         values = arrays[0]
         if target.above is not None:
             values = values > target.above
@@ -273,13 +273,15 @@ def _logged(column: Numeric, values: Floats) -> Floats:
     return np.sign(values) * np.log1p(np.abs(values)) if column.transform == "log" else values
 
 
-def _joined(one: Floats, two: Floats) -> Floats:
+def _joined(first: Floats, two: Floats) -> Floats:
     """Count, mean, sum of squares about the mean and raw mean of two parts together.
 
     Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm", 1979, equation
     2.1.
     """
-    count = one[0] + two[0]
-    weight, apart = two[0] / count, two[1] - one[1]
-    squares = one[2] + two[2] + apart**2 * one[0] * weight
-    return np.array([count, one[1] + apart * weight, squares, one[3] + (two[3] - one[3]) * weight])
+    count = first[0] + two[0]
+    weight, difference = two[0] / count, two[1] - first[1]
+    squares = first[2] + two[2] + difference**2 * first[0] * weight
+    return np.array(
+        [count, first[1] + difference * weight, squares, first[3] + (two[3] - first[3]) * weight]
+    )

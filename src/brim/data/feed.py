@@ -64,16 +64,23 @@ def requests(
         audited: gives the micro-batch of a step that is to be computed again; it comes before the
             last one of this rank.
     """
-    mine = tuple(micro_batches)
+    numbers = tuple(micro_batches)
     for step in range(after, schedule.steps):
         spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
-        asked = [
-            MicroBatchRequest(step, each, epoch, spans[each]) for each in mine if len(spans[each])
+        coming_steps = [
+            MicroBatchRequest(step, number, epoch, spans[number])
+            for number in numbers
+            if len(spans[number])
         ]
-        again = audited(step)
-        if asked and again is not None and len(spans[again]):
-            asked.insert(-1, MicroBatchRequest(step, again, epoch, spans[again], is_audit=True))
-        yield from asked
+        audited_number = audited(step)
+        if coming_steps and audited_number is not None and len(spans[audited_number]):
+            coming_steps.insert(
+                -1,
+                MicroBatchRequest(
+                    step, audited_number, epoch, spans[audited_number], is_audit=True
+                ),
+            )
+        yield from coming_steps
 
 
 class Read(NamedTuple):
@@ -103,10 +110,10 @@ class Reads(Iterator[Read]):
         self._ahead: Read | Exception | None = None
 
     def __next__(self) -> Read:
-        ahead, self._ahead = self._ahead, None
-        if isinstance(ahead, Exception):
-            raise ahead
-        return next(self._reads) if ahead is None else ahead
+        read_ahead, self._ahead = self._ahead, None
+        if isinstance(read_ahead, Exception):
+            raise read_ahead
+        return next(self._reads) if read_ahead is None else read_ahead
 
     def look_ahead(self) -> None:
         """Read the next one, where that is quick; an error is raised where it is asked for."""
@@ -181,7 +188,7 @@ class Feed:
         shards: int | None = None,
         loaders: int | None = None,
     ) -> None:
-        given = describe(
+        description = describe(
             data,
             seed=seed,
             global_batch_size=global_batch_size,
@@ -191,28 +198,36 @@ class Feed:
             samples=samples,
             shards=shards,
         )
-        self.dataset = given.dataset
-        self.samples = given.samples
-        self.order, self.order_size = given.order.kind, given.order.size
-        self.block_size = int(getattr(given.dataset, "block_size", 1))
+        self.dataset = description.dataset
+        self.samples = description.samples
+        self.order, self.order_size = description.order.kind, description.order.size
+        self.block_size = int(getattr(description.dataset, "block_size", 1))
         self.mark = ""
         self.trail: Trail | None = None
         self.marks_of: Callable[[int], Mapping[int, StreamMark]] | None = None
-        self._given, self._seed = given, seed
-        self._stream = self._new_stream() if given.streams else None
+        self._given, self._seed = description, seed
+        self._stream = self._new_stream() if description.streams else None
         self._generators: list[OwnGenerator] | None = None
-        self._quick = given.collate is None and not given.streams and is_quick(given.dataset)
-        wanted = (given.loaders or 0) if loaders is None else loaders
+        self._quick = (
+            description.collate is None
+            and not description.streams
+            and is_quick(description.dataset)
+        )
+        loader_count = (description.loaders or 0) if loaders is None else loaders
         self.loaders = (
-            0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
+            0
+            if self._quick
+            else min(loader_count, description.shards or 1)
+            if description.streams
+            else loader_count
         )
         self._loaders: Loaders[_Work] | None = None
         if self.loaders:
             self._loaders = Loaders(
                 self._load,
-                ahead=given.ahead,
+                depth=description.ahead,
                 start=self._start_loader,
-                whose=self._shard_of if given.streams else None,
+                shard_of=self._shard_of if description.streams else None,
                 find_cause=self._find_cause,
             )
 
@@ -349,9 +364,9 @@ class Feed:
 
     def _check_stream(self) -> None:
         span = Span(0, min(2, self.samples // (self._given.shards or 1)))
-        before = self._new_stream().read(0, span, seed=self._seed)
+        first_reading = self._new_stream().read(0, span, seed=self._seed)
         stream = self._new_stream()
-        if stream.read(0, span, seed=self._seed).contents != before.contents:
+        if stream.read(0, span, seed=self._seed).contents != first_reading.contents:
             raise reads_differently(
                 self.dataset, "other samples when it is begun again with the same seed and epoch"
             )
@@ -376,10 +391,10 @@ class Feed:
         """Return whether samples are read one by one, by the user's code."""
         return not (self._given.streams or self._quick)
 
-    def _find_cause(self, work: _Work, meanwhile: Callable[[], None]) -> BrimError | None:
+    def _find_cause(self, work: _Work, tick: Callable[[], None]) -> BrimError | None:
         if not self.is_by_index:
             return None
-        return find_deadly_sample(self.dataset, work.indices.tolist(), meanwhile=meanwhile)
+        return find_deadly_sample(self.dataset, work.indices.tolist(), tick=tick)
 
     def indices(self, epoch: int, span: Span) -> Indices:
         """Return the samples at these positions of an epoch, int64.
@@ -433,18 +448,20 @@ class Feed:
         worker._worker_info = None
 
     def _new_stream(self) -> Stream:
-        given = self._given
-        kept = (given.ahead + 1) * (given.batch_size or 1)  # of the steps that may be under way
+        description = self._given
+        remembered = (description.ahead + 1) * (
+            description.batch_size or 1
+        )  # of the steps that may be under way
         return Stream(
-            given.dataset,
-            samples=given.samples,
-            batch_size=given.batch_size
-            or given.shards
+            description.dataset,
+            samples=description.samples,
+            batch_size=description.batch_size
+            or description.shards
             or 1,  # without steps, from each shard in turn
-            collate=given.collate,
+            collate=description.collate,
             seed=self._seed,
-            kept=kept,
-            shards=given.shards,
+            remembered=remembered,
+            shards=description.shards,
         )
 
     def _shard_of(self, work: _Work) -> int:

@@ -33,8 +33,8 @@ class File:
     @property
     def identity(self) -> tuple[object, ...]:
         """Changes when the file does, as far as its file system can tell."""
-        about = self.system.info(self.path)
-        stamps = (about.get(key) for key in ("size", "mtime", "etag", "ETag", "LastModified"))
+        info = self.system.info(self.path)
+        stamps = (info.get(key) for key in ("size", "mtime", "etag", "ETag", "LastModified"))
         return (self.shown, *(str(stamp) for stamp in stamps))
 
     @property
@@ -79,8 +79,8 @@ def resolve(paths: Paths) -> list[File]:
     Raises:
         SpecError: a file that is not there, a glob that matches nothing, an unknown kind of URL.
     """
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    files = [file for path in several for file in _resolve_one(os.fspath(path))]
+    paths_given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = [file for path in paths_given for file in _resolve_one(os.fspath(path))]
     if not files:
         raise SpecError(
             "path",
@@ -91,47 +91,49 @@ def resolve(paths: Paths) -> list[File]:
     return files
 
 
-def _resolve_one(shown: str) -> list[File]:
-    if not shown:
+def _resolve_one(pattern: str) -> list[File]:
+    if not pattern:
         raise SpecError(
             "path", got="an empty string", need="a path, a URL or a glob", hint="--set path=…"
         )
     try:
-        system, path = fsspec.core.url_to_fs(os.path.expanduser(shown))
+        system, path = fsspec.core.url_to_fs(os.path.expanduser(pattern))
     except (ValueError, ImportError) as problem:
         need = "a local path, or a URL that fsspec knows"
         raise SpecError(
-            shown, got=str(problem), need=need, hint="install the fsspec package it names"
+            pattern, got=str(problem), need=need, hint="install the fsspec package it names"
         ) from problem
     if any(sign in path for sign in "*?["):
         found = sorted(match for match in system.glob(path) if system.isfile(match))
         if found:
             return [File(system, match, match) for match in found]
         raise SpecError(
-            shown, got="no file that matches", need="at least one", hint=_nearby(system, path)
+            pattern, got="no file that matches", need="at least one", hint=_nearby(system, path)
         )
     if not system.exists(path):
         raise SpecError(
-            shown, got=NO_SUCH_FILE, need="a file that exists", hint=_nearby(system, path)
+            pattern, got=NO_SUCH_FILE, need="a file that exists", hint=_nearby(system, path)
         )
     if system.isdir(path):
-        hint = f"{shown.rstrip('/')}/*.csv"
-        raise SpecError(shown, got="a folder", need="a file, a glob or a list of files", hint=hint)
-    return [File(system, path, shown)]
+        hint = f"{pattern.rstrip('/')}/*.csv"
+        raise SpecError(
+            pattern, got="a folder", need="a file, a glob or a list of files", hint=hint
+        )
+    return [File(system, path, pattern)]
 
 
 def _nearby(system: Any, path: str) -> str:
     folder, slash, name = path.rpartition("/")
     folder = folder or slash  # of "/file" it is the root
     try:
-        there = [str(entry).rpartition("/")[2] for entry in system.ls(folder or ".", detail=False)]
+        names = [str(entry).rpartition("/")[2] for entry in system.ls(folder or ".", detail=False)]
     except OSError:
         return f"there is no folder {folder}"
-    hint = did_you_mean(name, there) if there else ""
+    hint = did_you_mean(name, names) if names else ""
     return (
         hint
-        if len(there) <= 20 or hint.startswith("did")
-        else f"{folder} has {len(there)} other files"
+        if len(names) <= 20 or hint.startswith("did")
+        else f"{folder} has {len(names)} other files"
     )
 
 

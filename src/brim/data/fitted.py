@@ -68,14 +68,17 @@ def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None
     path = Path(run_directory) / COLUMNS
     entry = _entry(files, encoder)
     try:
-        known = _read(path)
+        entries = _read(path)
     except EnvironmentFault:
-        known = []  # damaged: what is fitted to the same rows again is the same
-    if any(all(entry[key] == other[key] for key in ("files", "columns")) for other in known):
+        entries = []  # damaged: what is fitted to the same rows again is the same
+    if any(
+        all(entry[key] == other_entry[key] for key in ("files", "columns"))
+        for other_entry in entries
+    ):
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, [*known, entry])
+        _write(path, [*entries, entry])
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
 
@@ -171,11 +174,11 @@ def find(
 
     Where several fits have them, take the one of these files.
     """
-    wanted = _plain(columns)
-    known = [entry for entry in _in_use or [] if entry["columns"] == wanted]
-    if len(known) > 1:
-        known = [entry for entry in known if entry["files"] == list(files)]
-    return _encoder(columns, target, known[0]) if known else None
+    plain_columns = _plain(columns)
+    entries = [entry for entry in _in_use or [] if entry["columns"] == plain_columns]
+    if len(entries) > 1:
+        entries = [entry for entry in entries if entry["files"] == list(files)]
+    return _encoder(columns, target, entries[0]) if entries else None
 
 
 def _encoder(columns: tuple[Column, ...], target: Target | None, entry: dict[str, Any]) -> Encoder:
@@ -183,8 +186,12 @@ def _encoder(columns: tuple[Column, ...], target: Target | None, entry: dict[str
     return Encoder(
         columns,
         target,
-        {place: _ids(each["values"]) for place, each in fitted.items() if "values" in each},
-        {place: tuple(each["moments"]) for place, each in fitted.items() if "moments" in each},
+        {place: _ids(values["values"]) for place, values in fitted.items() if "values" in values},
+        {
+            place: tuple(values["moments"])
+            for place, values in fitted.items()
+            if "moments" in values
+        },
     )
 
 
@@ -193,20 +200,20 @@ def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
     plain: list[dict[str, Any]] = []
     for column in columns:
         if isinstance(column, Numeric):
-            known: dict[str, Any] = {
+            names: dict[str, Any] = {
                 "numeric": column.name,
                 "transform": column.transform,
                 "missing": column.missing,
             }
         else:
             kind = "vocabulary" if column.buckets is None else "hashed"
-            known = {
+            names = {
                 kind: list(column.names),
                 "buckets": column.buckets,
                 "min_count": column.min_count,
             }
-            known["by"] = column.by is not None
-        plain.append(known)
+            names["by"] = column.by is not None
+        plain.append(names)
     return plain
 
 

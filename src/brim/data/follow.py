@@ -15,14 +15,14 @@ from brim.data.sized_stream import SizedStream
 from brim.errors import SpecError, did_you_mean
 from brim.host.clock import monotonic, sleep
 
-_LOOK = 0.05  # seconds between two looks for a new part
-_AT_ONCE = 1024  # rows
+_POLL_INTERVAL = 0.05  # seconds between two looks for a new part
+_CHUNK_ROWS = 1024  # rows
 _WILD = set("*?")
-_PATIENCE = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
+_PART_TIMEOUT = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
 
 
 def follow(
-    columnar: Columnar, parts: str, *, rows: int, patience: float = _PATIENCE
+    columnar: Columnar, parts: str, *, rows: int, patience: float = _PART_TIMEOUT
 ) -> SizedStream:
     """Train on files that are yet to come: epoch after epoch takes the next `rows` rows of them.
 
@@ -47,10 +47,10 @@ def follow(
         >>> history = csv("history.csv", columns=COLUMNS, target=TARGET)   # doctest: +SKIP
         >>> follow(history, "clicks/*.csv", rows=1000)                     # doctest: +SKIP
     """
-    given: object = columnar
-    if not isinstance(given, Columnar):
+    dataset: object = columnar
+    if not isinstance(dataset, Columnar):
         need = "a table of brim.data, whose columns the parts have"
-        raise SpecError("brim.data.follow", got=f"a {type(given).__name__}", need=need)
+        raise SpecError("brim.data.follow", got=f"a {type(dataset).__name__}", need=need)
     if rows < 1:
         raise SpecError("brim.data.follow(rows=)", got=str(rows), need="a whole number from 1")
     folder, name = Path(parts).parent, Path(parts).name
@@ -106,10 +106,10 @@ class _Parts(IterableDataset[Any]):
                 self._read_next()
                 number = bisect_right(self._ends, row)
             first = self._ends[number - 1] if number else 0
-            indices = np.arange(row, min(stop, row + _AT_ONCE, self._ends[number])) - first
+            indices = np.arange(row, min(stop, row + _CHUNK_ROWS, self._ends[number])) - first
             inputs, target = self._part(number).take(indices)
             for place in range(len(indices)):
-                yield {name: each[place] for name, each in inputs.items()}, target[place]
+                yield {name: array[place] for name, array in inputs.items()}, target[place]
             row += len(indices)
 
     def _part(self, number: int) -> Columnar:
@@ -130,35 +130,35 @@ class _Parts(IterableDataset[Any]):
         if not self._names:
             self._check_place()
         while True:
-            there = sorted(
+            names = sorted(
                 path.name for path in self._folder.glob(self._pattern) if path.name[0] != "."
             )
-            known = len(self._names)
-            if there[:known] != self._names:
-                gone = [name for name in self._names if name not in there]
-                early = [name for name in there if name not in self._names]
-                what = (
-                    f"without {gone[0]!r}, which was read"
-                    if gone
+            count = len(self._names)
+            if names[:count] != self._names:
+                missing = [name for name in self._names if name not in names]
+                early = [name for name in names if name not in self._names]
+                problem = (
+                    f"without {missing[0]!r}, which was read"
+                    if missing
                     else f"with {early[0]!r} before one that was read"
                 )
                 raise SpecError(
                     str(self._folder / self._pattern),
-                    got=f"parts {what}",
+                    got=f"parts {problem}",
                     need="parts that stay, and new ones whose names come last",
                     hint="name them by their time: 2026-11-22T10.csv",
                 )
-            if len(there) > known:
-                return there[known]
+            if len(names) > count:
+                return names[count]
             if monotonic() > end:
                 raise SpecError(
                     str(self._folder / self._pattern),
-                    got=f"no part after {self._names[-1] if known else 'the start'} in "
+                    got=f"no part after {self._names[-1] if count else 'the start'} in "
                     f"{self._patience:g} s",
                     need="another one",
                     hint="brim resume goes on once it is there; patience= waits for longer",
                 )
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     def _check_place(self) -> None:
         """Refuse what no part will ever come to.
@@ -167,8 +167,10 @@ class _Parts(IterableDataset[Any]):
         """
         folder, need = self._folder, "a folder that parts come to"
         if not folder.exists():
-            near = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
-            hint = did_you_mean(folder.name, near)
+            names = (
+                [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+            )
+            hint = did_you_mean(folder.name, names)
             raise SpecError(
                 str(folder / self._pattern), got=f"no such folder: {folder}", need=need, hint=hint
             )

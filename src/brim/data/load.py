@@ -187,8 +187,8 @@ class _Opener:
         return _read(self.source.at(path), replace(self.plan, test=None), None, self.encoder)
 
     def inputs_of(self, path: Paths) -> Columnar:
-        alone = Plan(self.plan.columns, None, None, None)
-        return _read(self.source.at(path), alone, None, replace(self.encoder, target=None))
+        inputs_plan = Plan(self.plan.columns, None, None, None)
+        return _read(self.source.at(path), inputs_plan, None, replace(self.encoder, target=None))
 
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
@@ -209,15 +209,15 @@ def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey
 
 
 def _encode(
-    source: Source, plan: Plan, wanted: Sequence[SplitName | None], encoder: Encoder | None
+    source: Source, plan: Plan, split_names: Sequence[SplitName | None], encoder: Encoder | None
 ) -> _Splits:
     rows = list(source.read(plan.names, plan.hints_of_text))
     found = survey(rows, sum(part.size for part in rows), plan, encoder)
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
-    for split in wanted:
+    for split in split_names:
         blocks = [
-            found.encoder.encode(each, part.of(split))
-            for each, part in zip(rows, found.parts, strict=True)
+            found.encoder.encode(row, part.of(split))
+            for row, part in zip(rows, found.parts, strict=True)
         ]
         splits.by_name[split] = InMemory(opener, found, blocks, keeps=splits)
     return splits
@@ -288,10 +288,10 @@ def _nothing_left(split: str | None) -> SpecError:
 
 def _known(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
     for name in unknown:
-        known = [known for known in function.__annotations__ if known not in ("unknown", "return")]
+        names = [name for name in function.__annotations__ if name not in ("unknown", "return")]
         raise SpecError(
             f"{function.__name__}({name}=)",
             got="an unknown option",
             need="a known one",
-            hint=did_you_mean(name, known),
+            hint=did_you_mean(name, names),
         )

@@ -30,7 +30,7 @@ from brim.host.inherited import inherited_by_forks
 from brim.host.process import be_called, die_with_parent
 from brim.user_code.tracebacks import trace_of
 
-_LOOK = 0.2  # seconds between looks at something else while nothing comes
+_POLL_INTERVAL = 0.2  # seconds between looks at something else while nothing comes
 _TRIES = 3  # processes that die over one micro-batch before its reader is given up
 
 Work = TypeVar("Work")
@@ -43,9 +43,9 @@ class Loaders(Generic[Work]):
     Args:
         load: reads one piece of work; runs in the processes, which have what this process had when
             they started.
-        ahead: pieces of work that each process may be ahead.
+        depth: pieces of work that each process may be ahead.
         start: called in each process with its number before it reads.
-        whose: the number of the process that is to read a piece of work, modulo their count; None
+        shard_of: the number of the process that is to read a piece of work, modulo their count; None
             asks them in turn.
     """
 
@@ -53,12 +53,12 @@ class Loaders(Generic[Work]):
         self,
         load: Callable[[Work], Any],
         *,
-        ahead: int,
+        depth: int,
         start: Callable[[int], None],
-        whose: Callable[[Work], int] | None = None,
+        shard_of: Callable[[Work], int] | None = None,
         find_cause: Callable[[Work, Callable[[], None]], BrimError | None] = lambda *_: None,
     ) -> None:
-        self._ahead, self._whose, self._find_cause = ahead, whose, find_cause
+        self._ahead, self._whose, self._find_cause = depth, shard_of, find_cause
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -85,18 +85,18 @@ class Loaders(Generic[Work]):
         """
         self._resize(count)
         self._reading.value += 1
-        asked: deque[_Loader[Work]] = deque()
+        busy: deque[_Loader[Work]] = deque()
         turns = itertools.count()
 
         def ask() -> None:
-            for work in itertools.islice(works, count * self._ahead - len(asked)):
+            for work in itertools.islice(works, count * self._ahead - len(busy)):
                 turn = next(turns) if self._whose is None else self._whose(work)
-                asked.append(self._loaders[turn % count])
-                asked[-1].ask(self._reading.value, work)
+                busy.append(self._loaders[turn % count])
+                busy[-1].ask(self._reading.value, work)
 
         ask()
-        while asked:
-            work, answer = asked.popleft().answer(meanwhile)
+        while busy:
+            work, answer = busy.popleft().answer(meanwhile)
             if isinstance(answer, BrimError):
                 raise answer
             ask()
@@ -141,14 +141,16 @@ class _Loader(Generic[Work]):
                 need="one without locks, or one that each of these opens for itself",
                 hint="lmdb.open(path, readonly=True, lock=False), or --loaders 0",
             )
-        self._connection, theirs = _fork.Pipe()
-        self._process = _fork.Process(target=self._serve, args=(theirs, os.getpid()), daemon=True)
+        self._connection, child_end = _fork.Pipe()
+        self._process = _fork.Process(
+            target=self._serve, args=(child_end, os.getpid()), daemon=True
+        )
         with (
             warnings.catch_warnings()
         ):  # of forking beside threads: the child touches nothing that they might hold
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
-        theirs.close()
+        child_end.close()
 
     def ask(self, reading: int, work: Work) -> None:
         self._asked.append((reading, work))
@@ -160,15 +162,15 @@ class _Loader(Generic[Work]):
         except OSError:
             return  # its death is answered where the answer is missing
 
-    def answer(self, meanwhile: Callable[[], None]) -> tuple[Work, Any]:
+    def answer(self, tick: Callable[[], None]) -> tuple[Work, Any]:
         """The next answer to what was asked in this reading."""
         while True:
-            while not wait([self._connection, self._process.sentinel], timeout=_LOOK):
-                meanwhile()
+            while not wait([self._connection, self._process.sentinel], timeout=_POLL_INTERVAL):
+                tick()
             try:
                 answer = receive(self._connection)
             except (EOFError, OSError):
-                self._replace(meanwhile)
+                self._replace(tick)
                 continue
             self._deaths = 0
             reading, work = self._asked.popleft()
@@ -189,12 +191,12 @@ class _Loader(Generic[Work]):
                 retryable=True,
             )
         self.end()
-        wanted = [
+        unanswered = [
             (reading, work) for reading, work in self._asked if reading == self._reading.value
         ]
-        self._asked = deque(wanted)
+        self._asked = deque(unanswered)
         self._begin()
-        for reading, work in wanted:
+        for reading, work in unanswered:
             self._send(reading, work)
 
     def _how_it_died(self) -> str:
@@ -218,11 +220,11 @@ class _Loader(Generic[Work]):
         self._connection.close()
         self._inherited.make_own()
         torch.set_num_threads(1)
-        asked: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
-        threading.Thread(target=_hear, args=(connection, asked), daemon=True).start()
+        requests: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
+        threading.Thread(target=_hear, args=(connection, requests), daemon=True).start()
         failure = self._try_to(lambda: self._start(self._number))
         while True:
-            reading, work = asked.get()
+            reading, work = requests.get()
             if reading != self._reading.value:
                 send(connection, None)  # nobody waits for it any more
                 continue
@@ -232,23 +234,23 @@ class _Loader(Generic[Work]):
                 send(connection, unsent)
 
     @staticmethod
-    def _try_to(do: Callable[[], Any]) -> Any:
+    def _try_to(function: Callable[[], Any]) -> Any:
         """Call a function; return its result, or what it raised as a value."""
         try:
-            return do()
+            return function()
         except BrimError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the user's, who is told in the worker
             return UserCodeError(trace_of(error))
 
 
-def _hear(connection: Connection, asked: queue.SimpleQueue[Any]) -> None:
+def _hear(connection: Connection, requests: queue.SimpleQueue[Any]) -> None:
     """Take requests at once.
 
     So the worker never waits to ask while this process waits to answer.
     """
     while True:
         try:
-            asked.put(connection.recv())
+            requests.put(connection.recv())
         except (EOFError, OSError):
             os._exit(0)  # the worker is gone

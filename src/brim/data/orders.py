@@ -119,7 +119,7 @@ class Drawn:
                 )
             # Two epochs are read at a time: what is read ahead may be of the next.
             self._epochs = {
-                other: order for other, order in self._epochs.items() if other == epoch - 1
+                number: order for number, order in self._epochs.items() if number == epoch - 1
             }
             self._epochs[epoch] = drawn
         return self._epochs[epoch][start:stop]
@@ -139,9 +139,13 @@ class Drawn:
         if not len(indices):
             raise self._wrong("no samples", "at least one")
         if indices.min() < 0 or indices.max() >= self.size:
-            outside = indices[(indices < 0) | (indices >= self.size)][0]
-            raise self._wrong(f"sample {outside}", f"an index of the dataset: 0 to {self.size - 1}")
+            out_of_range = indices[(indices < 0) | (indices >= self.size)][0]
+            raise self._wrong(
+                f"sample {out_of_range}", f"an index of the dataset: 0 to {self.size - 1}"
+            )
         return indices
 
-    def _wrong(self, got: str, need: str, *, hint: str = "") -> SpecError:
-        return SpecError(f"sampler {type(self._sampler).__name__}", got=got, need=need, hint=hint)
+    def _wrong(self, actual: str, need: str, *, hint: str = "") -> SpecError:
+        return SpecError(
+            f"sampler {type(self._sampler).__name__}", got=actual, need=need, hint=hint
+        )

@@ -41,8 +41,8 @@ def write(run_directory: str, bad: Sequence[tuple[str, BadRow]]) -> Path | None:
 
 def _name(file: str, files: dict[str, list[BadRow]]) -> str:
     name = PurePosixPath(file).name
-    same = [other for other in files if PurePosixPath(other).name == name]
-    return name if len(same) == 1 else f"{name}.{same.index(file) + 1}"
+    namesakes = [file for file in files if PurePosixPath(file).name == name]
+    return name if len(namesakes) == 1 else f"{name}.{namesakes.index(file) + 1}"
 
 
 def _write(folder: Path, name: str, file: str, rows: Sequence[BadRow]) -> Path:

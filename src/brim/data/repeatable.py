@@ -20,7 +20,7 @@ from brim.tensors.raw import memory_of
 _OF_NUMPY = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, second: Any) -> bool:
     """Return whether two collated samples are equal, as far as can be told.
 
     Values of an unknown kind count as equal.
@@ -30,29 +30,31 @@ def is_same(one: Any, other: Any) -> bool:
     >>> is_same((torch.zeros(2), "a"), (torch.zeros(2), "b"))
     False
     """
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    match one:
-        case Tensor() if one.is_nested:  # each has a shape of its own, by a symbol
-            return is_same(one.unbind(), other.unbind())
+    match first:
+        case Tensor() if first.is_nested:  # each has a shape of its own, by a symbol
+            return is_same(first.unbind(), second.unbind())
         case Tensor():
             return (
-                one.shape == other.shape
-                and one.dtype == other.dtype
-                and _has_same_numbers(one, other)
+                first.shape == second.shape
+                and first.dtype == second.dtype
+                and _has_same_numbers(first, second)
             )
         case np.ndarray():
             return (
-                is_same(torch.from_numpy(one), torch.from_numpy(other))
-                if one.dtype.kind in "biuf"
+                is_same(torch.from_numpy(first), torch.from_numpy(second))
+                if first.dtype.kind in "biuf"
                 else True
             )
         case Mapping():
-            return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+            return first.keys() == second.keys() and all(
+                is_same(first[key], second[key]) for key in first
+            )
         case list() | tuple():
-            return len(one) == len(other) and all(map(is_same, one, other))
+            return len(first) == len(second) and all(map(is_same, first, second))
         case bool() | int() | float() | str() | bytes():
-            return one == other or one != one
+            return first == second or first != first
     return True
 
 
@@ -99,8 +101,8 @@ def hash_of(sample: Any, *, seed: int = 0) -> int:
                         take(key)
                         take(part[key])
             case list() | tuple():
-                for each in part:
-                    take(each)
+                for item in part:
+                    take(item)
             case _ if hasattr(type(part), "__array_interface__"):
                 take(np.asarray(part))
 
@@ -120,7 +122,7 @@ def _bytes_of(tensor: Tensor) -> Any:
     return memory_of(tensor.detach().cpu().contiguous())
 
 
-def _has_same_numbers(one: Tensor, other: Tensor) -> bool:
-    if one.layout is not torch.strided:
+def _has_same_numbers(first: Tensor, second: Tensor) -> bool:
+    if first.layout is not torch.strided:
         return True
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    return bool(((first == second) | ((first != first) & (second != second))).all())

@@ -84,10 +84,10 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
     """
     bad = np.zeros(rows.size, bool)
     found: list[tuple[int, str, str]] = []
-    kept = np.ones(rows.size, bool)
+    mask = np.ones(rows.size, bool)
 
     def check(name: str, wrong: Mask, reason: str) -> None:
-        new = np.flatnonzero(wrong & kept & ~bad)
+        new = np.flatnonzero(wrong & mask & ~bad)
         bad[new] = True
         found.extend((row, name, reason) for row in new.tolist())
 
@@ -101,7 +101,7 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         for name in plan.keep.names:
             check_numbers(name)
         arrays = [rows.column(name).numbers for name in plan.keep.names]
-        kept &= apply(plan.keep.by, arrays, f"where{plan.keep.names}").astype(bool)
+        mask &= apply(plan.keep.by, arrays, f"where{plan.keep.names}").astype(bool)
     for name in plan.number_names:
         check_numbers(name)
     for name in plan.full_names:
@@ -125,7 +125,7 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         )
         for row, name, reason in found
     ]
-    return kept & ~bad, bad_rows
+    return mask & ~bad, bad_rows
 
 
 def check_share(

@@ -41,14 +41,14 @@ class Source:
 
     def at(self, path: Paths) -> Source:
         """Other files, read as these are, or as their suffix says."""
-        shown = shown_paths(path)
-        if all(name.endswith(_ARROW) for name in shown):
+        paths = shown_paths(path)
+        if all(name.endswith(_ARROW) for name in paths):
             return replace(self, path=path, typed=arrow_groups)
-        if all(name.endswith(_PARQUET) for name in shown):
+        if all(name.endswith(_PARQUET) for name in paths):
             return replace(self, path=path, typed=parquet_groups)
         text = any(
             ending in name.rpartition("/")[2]
-            for name in shown
+            for name in paths
             for ending in (".csv", ".tsv", ".txt")
         )
         return replace(self, path=path, typed=None if text else self.typed)
@@ -69,13 +69,13 @@ class Source:
             self.null,
         )
 
-    def groups(self, wanted: Sequence[str], numbers: Mapping[str, str]) -> list[RowGroup]:
+    def groups(self, columns: Sequence[str], numbers: Mapping[str, str]) -> list[RowGroup]:
         """The row groups of typed files.
 
         `numbers` are the columns that must hold some, with what to write where one holds text.
         """
         assert self.typed is not None, "text has no groups"
-        return self.typed(self._files(), wanted=wanted, numbers=numbers)
+        return self.typed(self._files(), wanted=columns, numbers=numbers)
 
     def read(self, wanted: Sequence[str], numbers: Mapping[str, str] = {}) -> Iterator[FileRows]:
         """All rows, part by part in order.
@@ -90,7 +90,7 @@ class Source:
         for file in self._files():
             part = read_text(
                 file,
-                wanted=wanted,
+                columns=wanted,
                 names=self.names,
                 delimiter=self._delimiter(file),
                 null=self.null,
@@ -99,13 +99,13 @@ class Source:
             start += part.size
             yield part
 
-    def check(self, wanted: Sequence[str]) -> None:
+    def check(self, columns: Sequence[str]) -> None:
         """Raises SpecError where a file lacks one of these columns."""
         if self.typed is not None:
-            self.groups(wanted, {})
+            self.groups(columns, {})
             return
         for file in self._files():
-            check_text(file, wanted=wanted, names=self.names, delimiter=self._delimiter(file))
+            check_text(file, columns=columns, names=self.names, delimiter=self._delimiter(file))
 
     def _files(self) -> list[File]:
         return resolve(self.path)
@@ -116,5 +116,5 @@ class Source:
 
 def shown_paths(path: Paths) -> list[str]:
     """Return a user's paths as a list of texts."""
-    several = [path] if isinstance(path, str | os.PathLike) else list(path)
-    return [os.fspath(each) for each in several]
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    return [os.fspath(path_given) for path_given in paths]

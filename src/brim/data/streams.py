@@ -61,17 +61,17 @@ class StreamPart(NamedTuple):
     marks: dict[int, StreamMark]
 
 
-def reads_differently(dataset: Any, what: str) -> SpecError:
+def reads_differently(dataset: Any, subject: str) -> SpecError:
     """Return the error of a stream that does not yield the same again.
 
     Args:
         dataset: the stream.
-        what: it yielded, and where.
+        subject: it yielded, and where.
     """
     package = type(dataset).__module__.partition(".")[0]
     return SpecError(
         f"stream {type(dataset).__name__}",
-        got=what,
+        got=subject,
         need="an order that follows from the epoch alone: each worker iterates over the whole "
         "stream and keeps its own samples",
         hint=_ADVICE.get(
@@ -96,7 +96,7 @@ class Stream:
         batch_size: samples of a step; without shards it says nothing.
         collate: makes a list of samples one; None collates as torch does.
         seed: the job's.
-        kept: samples to keep behind the last one read: a step that has to be done again goes back
+        remembered: samples to keep behind the last one read: a step that has to be done again goes back
             by so many without a new iteration.
         shards: how many, or None for one iteration.
     """
@@ -109,11 +109,11 @@ class Stream:
         batch_size: int,
         collate: Collate | None,
         seed: int,
-        kept: int,
+        remembered: int,
         shards: int | None = None,
     ) -> None:
         self._dataset, self._samples, self._batch_size = dataset, samples, batch_size
-        self._seed, self._shards, self._kept = seed, shards, kept
+        self._seed, self._shards, self._kept = seed, shards, remembered
         self._collate = collate or default_collate
         self._generators = own_generators(collate)
         self._iterations: dict[int, _Iteration] = {}
@@ -156,8 +156,8 @@ class Stream:
     def _end_of_step(self, part: Span) -> int:
         """Return where the step that has these places of a shard ends in it."""
         shards = self._shards or 1
-        each = self._batch_size // shards
-        return min(-(-part.stop // each) * each, self._samples // shards)
+        shard_step = self._batch_size // shards
+        return min(-(-part.stop // shard_step) * shard_step, self._samples // shards)
 
     def digest(self, epoch: int) -> int:
         """Return the digest of all samples of an epoch, of 64 bits; reads on to their end."""
@@ -189,19 +189,21 @@ class Stream:
         count = self._shards
         if count is None:
             return _Iteration(
-                self._dataset, samples=self._samples, seed=self._seed, kept=self._kept
+                self._dataset, samples=self._samples, seed=self._seed, remembered=self._kept
             )
-        samples, kept, seed = (
+        samples, remembered, seed = (
             self._samples // count,
             -(-self._kept // count),
             mix(self._seed, shard),
         )
         if hasattr(self._dataset, "shard"):
             part = self._dataset.shard(num_shards=count, index=shard)
-            return _Iteration(part, samples=samples, seed=seed, kept=kept, place=(shard, count))
+            return _Iteration(
+                part, samples=samples, seed=seed, remembered=remembered, place=(shard, count)
+            )
         part = _copy_of(self._dataset)
         return _Iteration(
-            part, samples=samples, seed=seed, kept=kept, place=(shard, count), asks=True
+            part, samples=samples, seed=seed, remembered=remembered, place=(shard, count), asks=True
         )
 
 
@@ -214,7 +216,7 @@ class _Iteration:
         dataset: what is iterated.
         samples: of an epoch.
         seed: of the iterations.
-        kept: as in `Stream`.
+        remembered: as in `Stream`.
         place: which shard of how many it is, or None.
         asks: it must ask `get_worker_info` for its place.
     """
@@ -225,12 +227,12 @@ class _Iteration:
         *,
         samples: int,
         seed: int,
-        kept: int,
+        remembered: int,
         place: tuple[int, int] | None = None,
         asks: bool = False,
     ) -> None:
         self._dataset, self._samples, self._seed = dataset, samples, seed
-        self._keep, self._place, self._asks = kept, place, asks
+        self._keep, self._place, self._asks = remembered, place, asks
         self._kept: deque[tuple[Any, int]] = deque()  # with their hashes
         self._epoch, self._position, self._digest = -1, 0, 0
         self._salt = (place[0] if place else 0) << 40
@@ -251,10 +253,10 @@ class _Iteration:
             while self._position < end:
                 self._read_next()
         first = self._position - len(self._kept)
-        kept = list(self._kept)
-        part = kept[span.start - first : span.stop - first]
-        after = sum(hashed for _, hashed in kept[end - first :])
-        mark = StreamMark(end, (self._digest - after) & _DIGEST)
+        hashes = list(self._kept)
+        part = hashes[span.start - first : span.stop - first]
+        hash_sum = sum(hashed for _, hashed in hashes[end - first :])
+        mark = StreamMark(end, (self._digest - hash_sum) & _DIGEST)
         return [sample for sample, _ in part], [hashed for _, hashed in part], mark
 
     def _read_next(self) -> None:
@@ -301,11 +303,11 @@ class _Iteration:
             yield
             return
         worker = _utils.worker
-        before, worker._worker_info = worker._worker_info, self._info
+        info_before, worker._worker_info = worker._worker_info, self._info
         try:
             yield
         finally:
-            worker._worker_info = before
+            worker._worker_info = info_before
 
     def _next(self) -> Any:
         try:

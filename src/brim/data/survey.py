@@ -47,11 +47,11 @@ class SurveyedPart:
     test: npt.NDArray[np.uint8]
 
     def of(self, split: str | None) -> Mask:
-        kept: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
+        mask: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
         if split is None:
-            return kept
+            return mask
         test: Mask = np.unpackbits(self.test, count=self.size).astype(bool)
-        return kept & (test if split == "test" else ~test)
+        return mask & (test if split == "test" else ~test)
 
     @property
     def total(self) -> int:
@@ -94,11 +94,11 @@ def survey(
     parts: list[SurveyedPart] = []
     fitter = None if encoder else Fitter(plan.columns, plan.target)
     for part in rows:
-        kept, bad_rows = screen(part, plan)
+        mask, bad_rows = screen(part, plan)
         test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
-        parts.append(SurveyedPart(part.size, part.skipped, np.packbits(kept), np.packbits(test)))
+        parts.append(SurveyedPart(part.size, part.skipped, np.packbits(mask), np.packbits(test)))
         if fitter is not None:
-            fitter.observe(part, kept & ~test)
+            fitter.observe(part, mask & ~test)
         bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
         refused += len(part.refused)
     check_share(bad, total + refused, plan.hints_of_text)

@@ -18,7 +18,7 @@ _LARGEST_BLOCK = 1 << 30
 def read_text(
     file: File,
     *,
-    wanted: Sequence[str],
+    columns: Sequence[str],
     names: Sequence[str] | None,
     delimiter: str,
     null: Sequence[str],
@@ -28,7 +28,7 @@ def read_text(
 
     Args:
         file: where it is.
-        wanted: the columns to keep.
+        columns: the columns to keep.
         names: the columns' names where the file has no header line, else None.
         delimiter: what stands between fields.
         null: texts that mean an empty cell.
@@ -40,7 +40,7 @@ def read_text(
     """
     content = file.content()
     found = list(names) if names is not None else _header(file, content, delimiter)
-    _check_columns(file, found, wanted)
+    _check_columns(file, found, columns)
     refused: list[tuple[int, int, str]] = []
 
     def refuse(row: arrow_csv.InvalidRow) -> str:
@@ -63,8 +63,8 @@ def read_text(
                 > _LARGEST_BLOCK,  # within one block they are read in any case
             ),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(wanted),
-                column_types=dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary())),
+                include_columns=list(columns),
+                column_types=dict.fromkeys(columns, pa.dictionary(pa.int32(), pa.binary())),
                 null_values=list(null),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
@@ -86,7 +86,7 @@ def read_text(
 
     broken = _broken(refused, _record_lines(content, delimiter), len(found)) if refused else []
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
-    cells = {name: TextCells(table.column(name)) for name in wanted}
+    cells = {name: TextCells(table.column(name)) for name in columns}
     return FileRows(
         file=file.shown,
         start=start,
@@ -99,11 +99,13 @@ def read_text(
 
 
 def check_text(
-    file: File, *, wanted: Sequence[str], names: Sequence[str] | None, delimiter: str
+    file: File, *, columns: Sequence[str], names: Sequence[str] | None, delimiter: str
 ) -> None:
     """Raises SpecError where a file lacks one of these columns."""
     _check_columns(
-        file, list(names) if names is not None else _header(file, file.content(), delimiter), wanted
+        file,
+        list(names) if names is not None else _header(file, file.content(), delimiter),
+        columns,
     )
 
 
@@ -131,9 +133,9 @@ def _header(file: File, content: bytes, delimiter: str) -> list[str]:
     return names
 
 
-def _check_columns(file: File, found: Sequence[str], wanted: Sequence[str]) -> None:
+def _check_columns(file: File, found: Sequence[str], columns: Sequence[str]) -> None:
     times = Counter(found)
-    for name in wanted:
+    for name in columns:
         if name not in times:
             raise SpecError(
                 f"column {name!r}",
@@ -182,12 +184,12 @@ def _record_lines(content: bytes, delimiter: str) -> list[int]:
 
     Empty lines hold no record, and quotes may span lines.
     """
-    begins, quoted, between = [], False, delimiter.encode()
+    begins, quoted, separator = [], False, delimiter.encode()
     for line, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if text and not quoted:
             begins.append(line)
         if b'"' in text:
-            quoted = _ends_quoted(text, between, quoted)
+            quoted = _ends_quoted(text, separator, quoted)
     return begins
 
 
@@ -196,18 +198,18 @@ def _ends_quoted(text: bytes, delimiter: bytes, quoted: bool) -> bool:
 
     A quote opens a field only at the field's start.
     """
-    at = 0
+    offset = 0
     while True:
-        if not quoted and text[at : at + 1] == b'"':
-            quoted, at = True, at + 1
+        if not quoted and text[offset : offset + 1] == b'"':
+            quoted, offset = True, offset + 1
         if quoted:
-            closing = text.find(b'"', at)
+            closing = text.find(b'"', offset)
             if closing < 0:
                 return True
             if text[closing + 1 : closing + 2] == b'"':  # a doubled quote stands for one
-                at = closing + 2
+                offset = closing + 2
                 continue
-            quoted, at = False, closing + 1
-        at = text.find(delimiter, at) + 1
-        if at == 0:
+            quoted, offset = False, closing + 1
+        offset = text.find(delimiter, offset) + 1
+        if offset == 0:
             return False

@@ -100,18 +100,18 @@ class _ArrowGroup:
 
 def _groups(
     file: File,
-    before: Sequence[RowGroup],
+    groups_before: Sequence[RowGroup],
     sizes: Sequence[int],
     kind: Callable[..., Any],
-    wanted: Sequence[str],
+    columns: Sequence[str],
 ) -> list[RowGroup]:
-    start = before[-1].start + before[-1].size if before else 0
-    groups, inside = [], 0
+    start = groups_before[-1].start + groups_before[-1].size if groups_before else 0
+    groups, sizes_so_far = [], 0
     for index, size in enumerate(sizes):
         if size:
-            table = kind(file, index, tuple(wanted))
-            groups.append(RowGroup(file.shown, start + inside, inside, size, table))
-        inside += size
+            table = kind(file, index, tuple(columns))
+            groups.append(RowGroup(file.shown, start + sizes_so_far, sizes_so_far, size, table))
+        sizes_so_far += size
     return groups
 
 
@@ -184,9 +184,9 @@ def _first_line(problem: Exception) -> str:
 
 
 def _check_schema(
-    file: File, schema: pa.Schema, wanted: Sequence[str], numbers: Mapping[str, str]
+    file: File, schema: pa.Schema, columns: Sequence[str], numbers: Mapping[str, str]
 ) -> None:
-    for name in wanted:
+    for name in columns:
         if name not in schema.names:
             hint = did_you_mean(name, schema.names)
             raise SpecError(

@@ -45,12 +45,12 @@ def _run(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
 def _shown(runs: dict[str, Run]) -> Shown:
     summaries = {name: run.summary for name, run in runs.items()}
     calm, broken = summaries.values()
-    same = {
+    claims = {
         "the weights are the same, bit for bit": calm["weights_sha256"] == broken["weights_sha256"],
         "the metrics are the same, to the last digit": calm["metrics"] == broken["metrics"],
         "the number of workers changed": len(broken["world_sizes"]) > 1,
     }
-    missing = [claim for claim, held in same.items() if not held]
+    missing = [claim for claim, is_true in claims.items() if not is_true]
     sentence = (
         "It does not show what it claims: " + "; ".join(missing)
         if missing
@@ -58,7 +58,7 @@ def _shown(runs: dict[str, Run]) -> Shown:
         "nothing happened to, bit for bit."
     )
     numbers = {
-        "claims": [{"claim": claim, "held": held} for claim, held in same.items()],
+        "claims": [{"claim": claim, "held": is_true} for claim, is_true in claims.items()],
         "held": not missing,
         "runs": summaries,
     }

@@ -223,14 +223,14 @@ def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[St
         steps: in the order in which they were committed.
         restores: in the order in which they were done.
     """
-    kept: list[StepRecord] = []
+    lasting_steps: list[StepRecord] = []
     seen = 0
-    every = list(steps)
+    all_steps = list(steps)
     for back in restores:
-        kept += every[seen : back.commits]
-        kept = [step for step in kept if step.step <= back.step]
+        lasting_steps += all_steps[seen : back.commits]
+        lasting_steps = [step for step in lasting_steps if step.step <= back.step]
         seen = max(seen, back.commits)
-    return kept + every[seen:]
+    return lasting_steps + all_steps[seen:]
 
 
 def audit(
@@ -283,11 +283,11 @@ def _audit_epoch(
     in_order = order(epoch, 0, size) if steps and order is not None else None
     for step in steps:
         for part in step.parts:
-            where = (
+            problem_place = (
                 f"epoch {epoch + 1}, step {step.step}, micro-batch {part.micro} of rank {part.rank}"
             )
             if not 0 <= part.start <= part.stop <= size:
-                problems.append(f"{where}: positions {part.start} to {part.stop} of {size}")
+                problems.append(f"{problem_place}: positions {part.start} to {part.stop} of {size}")
                 continue
             # An order has each of its samples once: who counts its positions has counted those.
             uses[part.start : part.stop] += 1
@@ -295,7 +295,7 @@ def _audit_epoch(
                 in_order[part.start : part.stop]
             ):
                 mismatched += 1
-                problems.append(f"{where}: fed other samples than the epoch's order says")
+                problems.append(f"{problem_place}: fed other samples than the epoch's order says")
     for step in _with_other_contents(steps):
         mismatched += len(step.parts)
         problems.append(
@@ -371,24 +371,26 @@ def time_breakdown(
         rounds: when the rounds were formed, wall clock.
     """
     parts: dict[str, float] = {"start": sum(_start_up(session, steps) for session in sessions)}
-    kept = lasting(steps, restores)
+    lasting_steps = lasting(steps, restores)
     for phase in STEP_PHASES:
-        parts[phase] = sum(step.seconds.get(phase, 0.0) for step in kept)
-    every = sum(_phases(step.seconds) for step in steps)
-    parts["redone"] = max(0.0, every - sum(_phases(step.seconds) for step in kept))
+        parts[phase] = sum(step.seconds.get(phase, 0.0) for step in lasting_steps)
+    step_seconds = sum(_phases(step.seconds) for step in steps)
+    parts["redone"] = max(0.0, step_seconds - sum(_phases(step.seconds) for step in lasting_steps))
     parts["re_forming"] = re_forming
-    parts["stalled"] = max(0.0, sum(_gap(steps, at) for at in rounds) - re_forming)
+    parts["stalled"] = max(0.0, sum(_gap(steps, moment) for moment in rounds) - re_forming)
     total = sum(session.end - session.start for session in sessions)
     parts["other"] = max(0.0, total - sum(parts.values()))
     return parts
 
 
-def _gap(steps: Sequence[StepRecord], at: float) -> float:
-    """Seconds around `at` in which no step was under way; 0 before the first and after the last."""
-    after = bisect_right(steps, at, key=lambda step: step.at)
-    if not 0 < after < len(steps):
+def _gap(steps: Sequence[StepRecord], timestamp: float) -> float:
+    """Seconds around `timestamp` in which no step was under way; 0 before the first and after the last."""
+    next_index = bisect_right(steps, timestamp, key=lambda step: step.at)
+    if not 0 < next_index < len(steps):
         return 0.0
-    return max(0.0, steps[after].at - _phases(steps[after].seconds) - steps[after - 1].at)
+    return max(
+        0.0, steps[next_index].at - _phases(steps[next_index].seconds) - steps[next_index - 1].at
+    )
 
 
 def _phases(seconds: Mapping[str, float]) -> float:
@@ -413,14 +415,14 @@ def as_plain(ledger: Ledger) -> dict[str, Any]:
         "counted": ledger.counted,
         "epochs": [
             {
-                "epoch": each.epoch,
-                "samples": each.samples,
-                "applied_once": each.applied_once,
-                "missing": each.missing,
-                "repeated": each.repeated,
-                "mismatched": each.mismatched,
+                "epoch": epoch.epoch,
+                "samples": epoch.samples,
+                "applied_once": epoch.applied_once,
+                "missing": epoch.missing,
+                "repeated": epoch.repeated,
+                "mismatched": epoch.mismatched,
             }
-            for each in ledger.epochs
+            for epoch in ledger.epochs
         ],
         "problems": list(ledger.problems),
     }

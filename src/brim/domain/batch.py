@@ -52,15 +52,15 @@ def shard_spans(
     >>> list(shard_spans(Span(6, 10), samples=12, batch_size=8, shards=2))
     [(1, Span(start=2, stop=4)), (0, Span(start=4, stop=6))]
     """
-    at = span.start
-    while at < span.stop:
-        step, inside = divmod(at, batch_size)
-        each = min(batch_size, samples - step * batch_size) // shards
-        shard, offset = divmod(inside, each)
+    position = span.start
+    while position < span.stop:
+        step, place_in_step = divmod(position, batch_size)
+        shard_step = min(batch_size, samples - step * batch_size) // shards
+        shard, offset = divmod(place_in_step, shard_step)
         start = step * (batch_size // shards) + offset
-        count = min(each - offset, span.stop - at)
+        count = min(shard_step - offset, span.stop - position)
         yield shard, Span(start, start + count)
-        at += count
+        position += count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,12 +106,12 @@ class Best:
 
         The later of equals; None where none has it.
         """
-        known = [
+        candidates = [
             (values[self.metric], step) for step, values in metrics.items() if self.metric in values
         ]
         sign = 1 if self.largest else -1
         return max(
-            ((sign * value, step) for value, step in known if not math.isnan(value)),
+            ((sign * value, step) for value, step in candidates if not math.isnan(value)),
             default=(0.0, None),
         )[1]
 
@@ -138,7 +138,7 @@ def surplus(
     >>> surplus({10: {}, 20: {}, 30: {}, 40: {}}, keep=1, best=None, unsound_since=20)
     [20, 30]
     """
-    kept = {*sorted(metrics)[-keep:], *([] if best is None else [best.of(metrics)])}
+    protected = {*sorted(metrics)[-keep:], *([] if best is None else [best.of(metrics)])}
     if unsound_since is not None:
-        kept.add(max((step for step in metrics if step < unsound_since), default=None))
-    return [step for step in sorted(metrics) if step not in kept]
+        protected.add(max((step for step in metrics if step < unsound_since), default=None))
+    return [step for step in sorted(metrics) if step not in protected]

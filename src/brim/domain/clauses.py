@@ -63,7 +63,7 @@ class Clauses(Generic[K]):
             SpecError: a clause that says nothing this language can say; the message quotes that
                 clause.
         """
-        for clause in (" ".join(each.split()) for each in text.split(";")):
+        for clause in (" ".join(clause.split()) for clause in text.split(";")):
             if clause:
                 yield self._clause(clause)
 

@@ -64,10 +64,10 @@ class Cluster:
         `nodes_per_switch` nodes are below each switch (None: all).
         """
         width = len(str(nodes - 1))
-        below = nodes_per_switch or nodes
+        nodes_below = nodes_per_switch or nodes
         return cls(
             nodes=tuple(
-                Node(id=f"node{index:0{width}}", devices=devices, switch=index // below)
+                Node(id=f"node{index:0{width}}", devices=devices, switch=index // nodes_below)
                 for index in range(nodes)
             )
         )
@@ -131,8 +131,8 @@ class ClusterSpec:
             raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")
         negative = [node.id for node in self.cluster.nodes if node.devices < 0]
         if negative or not names:
-            got = f"{negative[0]!r} with fewer than 0 devices" if negative else "none"
-            raise SpecError("nodes", got=got, need="at least one, each with 0 devices or more")
+            actual = f"{negative[0]!r} with fewer than 0 devices" if negative else "none"
+            raise SpecError("nodes", got=actual, need="at least one, each with 0 devices or more")
         if self.headroom < 0 or (not self.is_open and self.headroom >= self.cluster.devices):
             need = f"from 0 to {self.cluster.devices - 1}, so that one device is left for training"
             need = "0 devices or more" if self.is_open else need

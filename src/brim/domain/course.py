@@ -48,9 +48,9 @@ def sentence_of(line: Change) -> str:
     >>> sentence_of(Change(0.0, "a-1", "workers", 1, 3, "surplus"))
     'workers 1 -> 3 (surplus)'
     """
-    why = reason_of(line)
-    what = f"workers {line.before} -> {line.after}" if line.event == "workers" else line.event
-    return f"{what} ({why})" if why else what
+    reason = reason_of(line)
+    title = f"workers {line.before} -> {line.after}" if line.event == "workers" else line.event
+    return f"{title} ({reason})" if reason else title
 
 
 def reason_of(line: Change) -> str:
@@ -140,12 +140,12 @@ class JobCourse:
     @property
     def first_worker(self) -> float | None:
         """The time at which it first had one."""
-        return next((each.start for each in self.holdings if each.workers), None)
+        return next((holding.start for holding in self.holdings if holding.workers), None)
 
     @property
     def attained(self) -> float:
         """Worker-seconds."""
-        return sum((each.end - each.start) * each.workers for each in self.holdings)
+        return sum((holding.end - holding.start) * holding.workers for holding in self.holdings)
 
     def kept(self, now: float) -> bool | None:
         """Say if it kept its deadline; see `deadline_kept`."""
@@ -195,10 +195,10 @@ class Course:
     @property
     def capacity(self) -> float:
         """Device-seconds that there were."""
-        ends = [*(each.at for each in self.supply[1:]), self.end]
+        ends = [*(supply.at for supply in self.supply[1:]), self.end]
         return sum(
-            each.devices * max(0.0, end - max(self.start, each.at))
-            for each, end in zip(self.supply, ends, strict=True)
+            supply.devices * max(0.0, end - max(self.start, supply.at))
+            for supply, end in zip(self.supply, ends, strict=True)
         )
 
     @property
@@ -212,26 +212,41 @@ class Course:
     def tenants(self) -> list[str]:
         """All tenants that own something or have jobs."""
         return sorted(
-            {job.tenant for job in self.jobs}.union(*(each.guaranteed for each in self.supply))
+            {job.tenant for job in self.jobs}.union(*(supply.guaranteed for supply in self.supply))
         )
 
     def times(self) -> list[float]:
         """All times at which anything changes, in order."""
-        inside = {at for job in self.jobs for each in job.holdings for at in each[:2]}
+        moments = {
+            moment for job in self.jobs for holding in job.holdings for moment in holding[:2]
+        }
         return sorted(
-            {self.start, self.end, *(at for at in inside if self.start <= at <= self.end)}
+            {
+                self.start,
+                self.end,
+                *(moment for moment in moments if self.start <= moment <= self.end),
+            }
         )
 
     def held(self, tenant: str | None = None) -> list[tuple[float, int]]:
         """(time, workers of a tenant's jobs, or of all) at each change."""
         jobs = [job for job in self.jobs if tenant in (None, job.tenant)]
-        holdings = [(each.start, each.end, each.workers) for job in jobs for each in job.holdings]
+        holdings = [
+            (holding.start, holding.end, holding.workers)
+            for job in jobs
+            for holding in job.holdings
+        ]
         return self._summed(holdings)
 
     def waiting(self) -> list[tuple[float, int]]:
         """(time, jobs without workers) at each change."""
         return self._summed(
-            [(each.start, each.end, 1) for job in self.jobs for each in job.holdings if not each[2]]
+            [
+                (holding.start, holding.end, 1)
+                for job in self.jobs
+                for holding in job.holdings
+                if not holding[2]
+            ]
         )
 
     def _summed(self, parts: Iterable[tuple[float, float, int]]) -> list[tuple[float, int]]:
@@ -241,13 +256,13 @@ class Course:
             changes[end] = changes.get(end, 0) - count
         total = 0
         points = []
-        for at, by in sorted(changes.items()):
-            total += by
-            points.append((at, total))
+        for moment, change in sorted(changes.items()):
+            total += change
+            points.append((moment, total))
         return [
-            (max(at, self.start), count)
-            for (at, count), (until, _) in pairwise([*points, (self.end + 1, 0)])
-            if until > self.start
+            (max(moment, self.start), count)
+            for (moment, count), (next_moment, _) in pairwise([*points, (self.end + 1, 0)])
+            if next_moment > self.start
         ]
 
 
@@ -266,14 +281,14 @@ def holdings_of(
      Holding(start=3.0, end=4.0, workers=0, why='reclaimed')]
     """
     found: list[Holding] = []
-    since = start
+    held_since = start
     workers = 0
-    why = ""
-    for at, after, reason in changes:
-        if after != workers:
-            found.append(Holding(since, at, workers, why))
-            since = at
-            workers = after
-        why = reason or why
-    found.append(Holding(since, end, workers, why))
-    return [each for each in found if each.end > each.start]
+    last_reason = ""
+    for moment, count, reason in changes:
+        if count != workers:
+            found.append(Holding(held_since, moment, workers, last_reason))
+            held_since = moment
+            workers = count
+        last_reason = reason or last_reason
+    found.append(Holding(held_since, end, workers, last_reason))
+    return [holding for holding in found if holding.end > holding.start]

@@ -71,7 +71,9 @@ def errors_of(first: Estimate | None, half: Estimate | None, ended: float) -> st
     """
     named = {"first estimate": first, "at half of its steps": half}
     return "; ".join(
-        f"{name}: {_error(each, ended)}" for name, each in named.items() if each is not None
+        f"{name}: {_error(estimate, ended)}"
+        for name, estimate in named.items()
+        if estimate is not None
     )
 
 

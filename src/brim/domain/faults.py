@@ -140,20 +140,23 @@ def describe(fault: Fault) -> str:
 
 
 def _fault(kind: FaultKind, clause: str, words: dict[str, str]) -> Fault:
-    for name, what in (
+    for name, requirement in (
         ("count", f"at least 1 worker to {kind}"),
         ("host", "a host; they count from 1"),
     ):
         if words.get(name) and int(words[name]) == 0:
             raise SpecError(
-                FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{_LANGUAGE.example(kind)}"'
+                FIELD,
+                got=repr(clause),
+                need=requirement,
+                hint=f'{FIELD} "{_LANGUAGE.example(kind)}"',
             )
     for_ever = kind is FaultKind.STOP and words["seconds"] == "ever"
-    by = words.get("by", "")
-    backwards = kind is FaultKind.JUMP_CLOCK and by.startswith("-")
+    source = words.get("by", "")
+    backwards = kind is FaultKind.JUMP_CLOCK and source.startswith("-")
     return Fault(
         kind=kind,
         **{name: int(words[name]) for name in _NUMBERS if name in words},
         seconds=_LANGUAGE.span(words.get("seconds"), clause) if not for_ever else 0.0,
-        by=-_LANGUAGE.span(by[1:], clause) if backwards else _LANGUAGE.span(by, clause),
+        by=-_LANGUAGE.span(source[1:], clause) if backwards else _LANGUAGE.span(source, clause),
     )

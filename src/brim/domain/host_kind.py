@@ -46,14 +46,14 @@ def differences(
     hosts: tuple[str, str],
     *,
     device: str,
-    given: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> list[str]:
     """Return how two hosts differ, a phrase for each difference; empty where they are alike.
 
     Args:
         kinds: theirs; `hosts` are their names.
         device: of the job; GPUs are not compared for `cpu`.
-        given: variables that the job itself sets, on both.
+        ignored: variables that the job itself sets, on both.
 
     >>> a, b = HostKind(torch="2.13.0", gpus=("H100",)), HostKind(torch="2.12.0")
     >>> differences((a, b), ("a", "b"), device="cpu")
@@ -61,20 +61,26 @@ def differences(
     >>> differences((a, a), ("a", "b"), device="cuda")
     []
     """
-    one, other = kinds
-    sides = [(words, getattr(one, name), getattr(other, name)) for name, words in _NAMED.items()]
-    first, second = set(one.instructions), set(other.instructions)
+    first_kind, second_kind = kinds
+    sides = [
+        (words, getattr(first_kind, name), getattr(second_kind, name))
+        for name, words in _NAMED.items()
+    ]
+    first, second = set(first_kind.instructions), set(second_kind.instructions)
     sides.append(("further instructions", _listed(first - second), _listed(second - first)))
     if device != "cpu":
-        sides.append(("GPUs", _listed(one.gpus), _listed(other.gpus)))
-        if one.gpus and other.gpus:
-            sides.append(("cuDNN", one.cudnn, other.cudnn))
-    settings = sorted({*one.settings, *other.settings} - set(given))
-    sides += [(name, one.settings.get(name, ""), other.settings.get(name, "")) for name in settings]
+        sides.append(("GPUs", _listed(first_kind.gpus), _listed(second_kind.gpus)))
+        if first_kind.gpus and second_kind.gpus:
+            sides.append(("cuDNN", first_kind.cudnn, second_kind.cudnn))
+    settings = sorted({*first_kind.settings, *second_kind.settings} - set(ignored))
+    sides += [
+        (name, first_kind.settings.get(name, ""), second_kind.settings.get(name, ""))
+        for name in settings
+    ]
     return [
-        f"{words} {here or 'none'} on {hosts[0]} and {there or 'none'} on {hosts[1]}"
-        for words, here, there in sides
-        if here != there
+        f"{words} {value or 'none'} on {hosts[0]} and {other_value or 'none'} on {hosts[1]}"
+        for words, value, other_value in sides
+        if value != other_value
     ]
 
 
@@ -98,10 +104,10 @@ def unlike(hosts: tuple[str, str], found: Collection[str], *, exact: bool) -> st
         found: what `differences` gave.
         exact: the run is to have the same bits on any hosts.
     """
-    said = f"{hosts[0]} is not like {hosts[1]}: {'; '.join(found)}"
+    difference = f"{hosts[0]} is not like {hosts[1]}: {'; '.join(found)}"
     if not exact:
-        return f"{said}; the result depends on which of them computes"
+        return f"{difference}; the result depends on which of them computes"
     return (
-        f"{said}; the weights would depend on which of them computes: have the same on both, or "
+        f"{difference}; the weights would depend on which of them computes: have the same on both, or "
         "train with --no-exact"
     )

@@ -131,7 +131,7 @@ _WORKERS = Kind(
 _PARTS = Kind(
     metavar=f"N|{AUTOMATIC}",
     read=_read_parts,
-    check=whole(least=1, hint="leave it out for the default of 8").check,
+    check=whole(minimum=1, hint="leave it out for the default of 8").check,
     written_as=(int, str),
     least=1,
     most=LARGEST_COUNT,
@@ -141,7 +141,7 @@ _PARTS = Kind(
 
 
 def _check_interval(interval: Interval, option: str) -> None:
-    whole(least=0).check(interval.steps, option)
+    whole(minimum=0).check(interval.steps, option)
 
 
 _INTERVAL = Kind(
@@ -205,7 +205,7 @@ class JobSpec:
     )
     # They take no share of the batch.
     servers: int = option(
-        whole(least=0, hint="--ps 1, or 0 for none"),
+        whole(minimum=0, hint="--ps 1, or 0 for none"),
         default=0,
         flag="--ps",
         help="Start this many servers, processes beside the workers that own embeddings trained "
@@ -214,14 +214,14 @@ class JobSpec:
     )
     # 0, of a command alone: as its own loop says.
     epochs: int = option(
-        whole(least=1),
+        whole(minimum=1),
         unset=0,
         help="Pass over the training data this many times. [default: 1, or as a script says]",
         decides=True,
     )
     # 0: as the user's DataLoader or loop says, else GLOBAL_BATCH_SIZE.
     global_batch_size: int = option(
-        whole(least=1),
+        whole(minimum=1),
         unset=0,
         help="Use this many samples per step, with any number of workers. [default: 512, or as a "
         "script says]",
@@ -236,7 +236,7 @@ class JobSpec:
         decides=True,
     )
     seed: int = option(
-        whole(least=0, most=_LARGEST_SEED, hint="--seed 0"),
+        whole(minimum=0, maximum=_LARGEST_SEED, hint="--seed 0"),
         default=0,
         help="Seed everything that is random with this: the order of the data, dropout.",
         decides=True,
@@ -276,11 +276,11 @@ class JobSpec:
         help="Warn and train on, skip the update, or stop the run when a loss is not a number.",
     )
     threads: int = option(
-        whole(least=1), default=1, help="Use this many torch threads per worker.", decides=True
+        whole(minimum=1), default=1, help="Use this many torch threads per worker.", decides=True
     )
     # Shared out among the workers of a host; 0 reads in the step.
     loaders: int | None = option(
-        whole(least=0),
+        whole(minimum=0),
         unset=None,
         help="Read data in this many processes per host beside the step; 0: in the step itself. "
         "[default: as a DataLoader says, else 0]",
@@ -306,7 +306,9 @@ class JobSpec:
         "its name below a path, or a URL such as s3://bucket/runs, while it trains. [default: "
         "only in the run's directory]",
     )
-    keep: int = option(whole(least=1), default=2, help="Keep this many of the newest checkpoints.")
+    keep: int = option(
+        whole(minimum=1), default=2, help="Keep this many of the newest checkpoints."
+    )
     keep_best: Best | None = option(
         _BEST,
         unset=None,
@@ -324,20 +326,20 @@ class JobSpec:
         help="Kill a worker that makes no progress for this long; none: never.",
     )
     memory: int | None = option(
-        size(hint="4GiB", none=True),
+        size(hint="4GiB", allows_none=True),
         default="none",
         help="Limit the memory of a worker and the processes that it starts: 4GiB, 500MiB. A "
         "worker that has more is replaced.",
     )
     # The oldest lines of the longest logs go first.
     log_limit: int = option(
-        size(least=_LEAST_LOG_LIMIT, hint="256MiB"),
+        size(minimum=_LEAST_LOG_LIMIT, hint="256MiB"),
         default=f"{LOG_LIMIT >> 20}MiB",
         help="Keep this much of what the processes print on each host. The oldest lines of the "
         "longest logs go first.",
     )
     spares: int = option(
-        whole(least=0, hint="0 keeps none"),
+        whole(minimum=0, hint="0 keeps none"),
         default=1,
         help="Keep this many warm workers ready to replace lost ones.",
         scheduled=False,
@@ -366,7 +368,7 @@ class JobSpec:
         "(auto), or as a whole (dense).",
     )
     delay: int = option(
-        whole(least=0, metavar="STEPS", hint="0 changes embeddings in the step itself"),
+        whole(minimum=0, metavar="STEPS", hint="0 changes embeddings in the step itself"),
         default=0,
         help="Change embeddings that are trained by rows this many steps late. The result depends "
         "on this number, not on the workers. It costs quality.",
@@ -374,7 +376,7 @@ class JobSpec:
     )
     # `exact` is false then.
     asynchronous: int | None = option(
-        whole(least=0, metavar="K", hint="--async 4"),
+        whole(minimum=0, metavar="K", hint="--async 4"),
         unset=None,
         flag="--async",
         help="Let each worker apply its batches by itself, at most K ahead of the slowest. This "
@@ -384,13 +386,13 @@ class JobSpec:
         scheduled=False,
     )
     agents: int = option(
-        whole(least=1),
+        whole(minimum=1),
         default=1,
         help="Wait for this many hosts before the first step.",
         scheduled=False,
     )
     workers_here: int | None = option(
-        whole(least=0, metavar="N", hint="0 leaves all workers to other hosts"),
+        whole(minimum=0, metavar="N", hint="0 leaves all workers to other hosts"),
         unset=None,
         help="Run at most this many workers on this host. With 0 it keeps the master and the records, "
         "and other hosts compute. [default: as many as are wanted]",
@@ -422,8 +424,8 @@ class JobSpec:
         self._check_source()
         self._check_bundle()
         self._check_env()
-        for name, each in OPTIONS.items():
-            each.check(getattr(self, name))
+        for name, declared in OPTIONS.items():
+            declared.check(getattr(self, name))
         self._check_batches()
         self._check_asynchronous()
         self._check_servers()
@@ -509,13 +511,13 @@ class JobSpec:
     def _check_asynchronous(self) -> None:
         if self.asynchronous is None:
             return
-        for name, got, need in (
+        for name, actual, need in (
             ("--transport distributed", self.transport == "distributed", "shared memory"),
             ("--agents", self.agents > 1, "one host"),
             ("--ps", self.servers > 0, "workers alone"),
             ("--delay", self.delay > 0, "rows that change at once"),
         ):
-            if got:
+            if actual:
                 raise SpecError(
                     "--async",
                     got=f"it beside {name}",
@@ -525,7 +527,7 @@ class JobSpec:
                 )
 
     def _check_faults(self) -> None:
-        wanted = self.workers.maximum
+        total = self.workers.maximum
         for fault in sorted(self.faults, key=lambda fault: fault.step):
             text = describe(fault)
             if fault.kind in FROM_OUTSIDE:
@@ -536,33 +538,35 @@ class JobSpec:
                     hint=f"brim chaos FILE.py --kinds {fault.kind.replace(' ', '-')} performs it "
                     "from outside",
                 )
-            wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
-            wanted -= fault.kind is FaultKind.TERM
-            if wanted < 1 and fault.kind is FaultKind.REMOVE:
+            total += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
+            total -= fault.kind is FaultKind.TERM
+            if total < 1 and fault.kind is FaultKind.REMOVE:
                 raise SpecError(
                     "--faults",
-                    got=f"{text!r}, which leaves {wanted} workers",
+                    got=f"{text!r}, which leaves {total} workers",
                     need="at least 1 worker that stays",
                     hint="remove fewer; brim suspend ends a run",
                 )
-            self._check_ranks(fault, wanted)
+            self._check_ranks(fault, total)
 
-    def _check_ranks(self, fault: Fault, wanted: int) -> None:
+    def _check_ranks(self, fault: Fault, total: int) -> None:
         if not self.exact:
             return
-        if wanted > self.micro_batches:
+        if total > self.micro_batches:
             raise SpecError(
                 "--faults",
-                got=f"{describe(fault)!r}, which makes {wanted} workers",
+                got=f"{describe(fault)!r}, which makes {total} workers",
                 need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
-                hint=f"--micro-batches {wanted}, or add fewer",
+                hint=f"--micro-batches {total}, or add fewer",
             )
         if fault.rank >= self.micro_batches + self.servers:
-            most = f"the most workers{' and servers' if self.servers else ''} this job can have"
+            total_name = (
+                f"the most workers{' and servers' if self.servers else ''} this job can have"
+            )
             raise SpecError(
                 "--faults",
                 got=repr(describe(fault)),
-                need=f"a rank below {self.micro_batches + self.servers}, {most}",
+                need=f"a rank below {self.micro_batches + self.servers}, {total_name}",
                 hint="ranks count from 0",
             )
 

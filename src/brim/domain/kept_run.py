@@ -14,10 +14,10 @@ from brim.domain.job import JobSpec
 PART = 1 << 20  # bytes: a file that grows is kept elsewhere in parts of this size
 CHECKPOINTS = "checkpoints"
 JOB = "job.json"
-KEPT = "kept"  # in a store alone: when the run was last added to; removed at its end
+LIVENESS_FILE = "kept"  # in a store alone: when the run was last added to; removed at its end
 _GROWING = re.compile(r"(events|steps)\.jsonl|logs/[A-Za-z0-9_.-]+\.log")
 _WHOLE = re.compile(
-    rf"(job|columns)\.json|{KEPT}|code(-changed)?\.tar|report\.html|quarantine/[^/\0]{{1,200}}"
+    rf"(job|columns)\.json|{LIVENESS_FILE}|code(-changed)?\.tar|report\.html|quarantine/[^/\0]{{1,200}}"
 )
 _OF_A_CHECKPOINT = re.compile(rf"{CHECKPOINTS}/[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+")
 _PART_NAME = re.compile(r"(?P<name>.+)/part-(?P<number>\d{8})")

@@ -17,7 +17,7 @@ from brim.domain.scaling import ScalingCurve, ThroughputModel
 PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only ratios matter then
 _SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
 # steps at a size before it counts as measured: five, of which the older have faded a little
-_ENOUGH = 4.5
+_MEASURED_STEPS = 4.5
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
 # usual steps that one step counts for at most: a longer one stood still for another reason
 _STALL = 3.0
@@ -46,7 +46,7 @@ class Measured:
         """
         seconds = min(max(seconds, _SHORTEST), _LONGEST)
         steps, total = self.totals.get(workers, (0.0, 0.0))
-        if steps >= _ENOUGH:
+        if steps >= _MEASURED_STEPS:
             seconds = min(seconds, _STALL * total / steps)
         fade = 0.5 ** (1.0 / _MEMORY)
         self.totals[workers] = steps * fade + 1.0, total * fade + seconds
@@ -57,7 +57,7 @@ class Measured:
         found = {
             n: steps / seconds
             for n, (steps, seconds) in self.totals.items()
-            if steps >= _ENOUGH and seconds
+            if steps >= _MEASURED_STEPS and seconds
         }
         return dict(sorted(found.items()))
 
@@ -68,15 +68,15 @@ class Measured:
         whole = {n: steps for n, steps in self.totals.items() if n % processes == 0}
         return Measured({n // processes: steps for n, steps in whole.items()})
 
-    def merged(self, others: Iterable[Measured]) -> Measured:
-        """Fill in what is unknown here from the first of `others` that knows it.
+    def merged(self, fallbacks: Iterable[Measured]) -> Measured:
+        """Fill in what is unknown here from the first of `fallbacks` that knows it.
 
         A handful of steps is no knowledge: it hides nothing that others know.
         """
         totals = dict(self.totals)
-        for other in others:
-            for workers, (steps, seconds) in other.totals.items():
-                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _ENOUGH):
+        for fallback in fallbacks:
+            for workers, (steps, seconds) in fallback.totals.items():
+                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _MEASURED_STEPS):
                     totals[workers] = steps, seconds
         return Measured(totals)
 
@@ -106,28 +106,32 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
     >>> curve.rates[1], round(curve.rates[2], 1), curve.sizes
     (10.0, 19.0, (1, 2, 3, 4, 8))
     """
-    known = dict(rates)
-    if not known:
-        known = {1: PRIOR_RATE}
-    points = [(divides(parts, n), rate) for n, rate in known.items()]
-    if len(known) == 1:
+    known_rates = dict(rates)
+    if not known_rates:
+        known_rates = {1: PRIOR_RATE}
+    points = [(divides(parts, n), rate) for n, rate in known_rates.items()]
+    if len(known_rates) == 1:
         ((worth, rate),) = points
-        alone = 1.0 / rate / (_SERIAL + (1.0 - _SERIAL) / worth)
+        seconds_alone = 1.0 / rate / (_SERIAL + (1.0 - _SERIAL) / worth)
         model = ThroughputModel(
-            fixed=_SERIAL * alone, compute=(1.0 - _SERIAL) * alone, tree=0.0, ring=0.0
+            fixed=_SERIAL * seconds_alone,
+            compute=(1.0 - _SERIAL) * seconds_alone,
+            tree=0.0,
+            ring=0.0,
         )
     else:
         model = ThroughputModel.fit(points)
-    fastest, least = max(known.values()), min(known)
+    fastest, smallest = max(known_rates.values()), min(known_rates)
 
     def believed(n: int) -> float:
         rate = model.rate(divides(parts, n))
         # A job that more workers have only slowed down is not infinitely fast on fewer.
-        return min(rate, fastest) if n < least or math.isinf(rate) else rate
+        return min(rate, fastest) if n < smallest or math.isinf(rate) else rate
 
     return ScalingCurve(
         points=tuple(
-            (n, known.get(n) or believed(n)) for n in _sizes(known, parts, minimum, maximum)
+            (n, known_rates.get(n) or believed(n))
+            for n in _sizes(known_rates, parts, minimum, maximum)
         ),
         stepped=bool(parts),
     )
@@ -152,15 +156,15 @@ def gain_of_one_more(rates: Mapping[int, float], *, parts: int, workers: int) ->
     """
     if not rates:
         return None
-    most = 2 * workers if parts else workers + 1
-    (_, now), *more = curve_of(rates, parts=parts, minimum=workers, maximum=most).points
-    if not more:
+    limit = 2 * workers if parts else workers + 1
+    (_, now), *further_points = curve_of(rates, parts=parts, minimum=workers, maximum=limit).points
+    if not further_points:
         return 0.0
-    count, then = more[0]
-    return max(0.0, (then - now) / (count - workers))
+    count, next_rate = further_points[0]
+    return max(0.0, (next_rate - now) / (count - workers))
 
 
-def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
+def _sizes(known_rates: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
     """Return the sizes at which a curve has points.
 
     A size that divides no better than a smaller one is no faster.
@@ -169,7 +173,9 @@ def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -
         useful = range(minimum + 1, min(maximum, parts) + 1)
         return [minimum, *(n for n in useful if divides(parts, n) > divides(parts, n - 1))]
     if maximum > _EVERY_SIZE:
-        return sorted({n for n in {*known, *_powers(maximum), minimum} if minimum <= n <= maximum})
+        return sorted(
+            {n for n in {*known_rates, *_powers(maximum), minimum} if minimum <= n <= maximum}
+        )
     return list(range(minimum, maximum + 1))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from brim.errors import SpecError
 
-_LONGEST = 200  # bytes: a number may come behind it
+_MAX_NAME_BYTES = 200  # bytes: a number may come behind it
 
 
 def check_name(name: str, *, field: str, hint: str = "") -> None:
@@ -22,6 +22,6 @@ def check_name(name: str, *, field: str, hint: str = "") -> None:
     >>> check_name("node-1", field="nodes")
     """
     odd = name in (".", "..") or "/" in name or not name.isprintable()
-    if not name or odd or len(name.encode()) > _LONGEST:
-        need = f"1 to {_LONGEST} printable characters without '/', and not '.' or '..'"
+    if not name or odd or len(name.encode()) > _MAX_NAME_BYTES:
+        need = f"1 to {_MAX_NAME_BYTES} printable characters without '/', and not '.' or '..'"
         raise SpecError(field, got=repr(name[:40]), need=need, hint=hint)

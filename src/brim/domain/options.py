@@ -97,34 +97,36 @@ class Option:
             self.kind.check(value, self.named)
 
 
-def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **about: Any) -> Any:
+def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **settings: Any) -> Any:
     """Declare a field of a dataclass as an option.
 
     Args:
         default: as people write it: the help shows it.
         unset: the field's value where nobody says; the help shows none.
-        about: the rest of an `Option`.
+        settings: the rest of an `Option`.
     """
     if default is not MISSING:
         value = kind.read(default, "its default") if isinstance(default, str) else default
-        declared = Option(kind=kind, shown=default, **about)
+        declared = Option(kind=kind, shown=default, **settings)
         return field(default=value, metadata={"option": declared})
-    declared = Option(kind=kind, unset=None if unset is MISSING else unset, **about)
+    declared = Option(kind=kind, unset=None if unset is MISSING else unset, **settings)
     return field(default=unset, metadata={"option": declared})
 
 
-def pairs(kind: Kind, **about: Any) -> Any:
+def pairs(kind: Kind, **settings: Any) -> Any:
     """Declare a field of a dataclass as an option that is repeated, each value a `NAME=VALUE`."""
-    return field(default_factory=dict, metadata={"option": Option(kind=kind, many=True, **about)})
+    return field(
+        default_factory=dict, metadata={"option": Option(kind=kind, many=True, **settings)}
+    )
 
 
 def options_of(spec: type[Any]) -> Mapping[str, Option]:
     """The options that a dataclass declares, by field."""
-    declared = {each.name: each.metadata.get("option") for each in fields(spec)}
+    declared = {spec_field.name: spec_field.metadata.get("option") for spec_field in fields(spec)}
     return {
-        name: replace(each, flag=each.flag or f"--{name.replace('_', '-')}")
-        for name, each in declared.items()
-        if each is not None
+        name: replace(declared_option, flag=declared_option.flag or f"--{name.replace('_', '-')}")
+        for name, declared_option in declared.items()
+        if declared_option is not None
     }
 
 
@@ -154,7 +156,9 @@ def text(metavar: str) -> Kind:
     return Kind(metavar=metavar, read=lambda text, _: text)
 
 
-def whole(*, least: int, most: int = LARGEST_COUNT, metavar: str = "N", hint: str = "") -> Kind:
+def whole(
+    *, minimum: int, maximum: int = LARGEST_COUNT, metavar: str = "N", hint: str = ""
+) -> Kind:
     """Whole numbers.
 
     Args:
@@ -165,22 +169,24 @@ def whole(*, least: int, most: int = LARGEST_COUNT, metavar: str = "N", hint: st
         try:
             number = int(text)
         except ValueError:
-            number = least - 1
-        if number < least:
-            _refuse(repr(text), f"a whole number from {least}", option)
+            number = minimum - 1
+        if number < minimum:
+            _refuse(repr(text), f"a whole number from {minimum}", option)
         return number
 
     def check(number: int, option: str) -> None:
-        if number < least:
-            _refuse(str(number), f"a whole number from {least}", option)
-        if number > most:
-            _refuse(str(number), f"at most {most:,}", option)
+        if number < minimum:
+            _refuse(str(number), f"a whole number from {minimum}", option)
+        if number > maximum:
+            _refuse(str(number), f"at most {maximum:,}", option)
 
-    def _refuse(got: str, need: str, option: str) -> None:
-        instead = hint or f"{option.split()[0]} {max(least, 1)}"
-        raise SpecError(option, got=got, need=need, hint=instead)
+    def _refuse(actual: str, need: str, option: str) -> None:
+        suggestion = hint or f"{option.split()[0]} {max(minimum, 1)}"
+        raise SpecError(option, got=actual, need=need, hint=suggestion)
 
-    return Kind(metavar=metavar, read=read, check=check, written_as=(int,), least=least, most=most)
+    return Kind(
+        metavar=metavar, read=read, check=check, written_as=(int,), least=minimum, most=maximum
+    )
 
 
 def read_ports(text: str, option: str) -> range:
@@ -254,29 +260,29 @@ def _read_duration_or_never(text: str, option: str) -> float | None:
     return None if text.strip() in ("none", "0", "0s") else parse_duration(text, field=option)
 
 
-def size(*, least: int = 1, hint: str, none: bool = False) -> Kind:
+def size(*, minimum: int = 1, hint: str, allows_none: bool = False) -> Kind:
     """Numbers of bytes, which people write with a unit.
 
     Args:
         hint: a size that will do.
-        none: the word `none` stands for no limit.
+        allows_none: the word `allows_none` stands for no limit.
     """
-    above = f"at least {least >> 20} MiB" if least > 1 else "a size above 0"
+    limit_text = f"at least {minimum >> 20} MiB" if minimum > 1 else "a size above 0"
 
     def read(text: str, option: str) -> int | None:
-        return None if none and text.strip() == "none" else parse_bytes(text, field=option)
+        return None if allows_none and text.strip() == "none" else parse_bytes(text, field=option)
 
     def check(number: int, option: str) -> None:
-        if not least <= number <= LARGEST_SIZE:
-            need = f"{above}, and at most {LARGEST_SIZE >> 40:,} TiB"
+        if not minimum <= number <= LARGEST_SIZE:
+            need = f"{limit_text}, and at most {LARGEST_SIZE >> 40:,} TiB"
             raise SpecError(option, got=f"{number:,} bytes", need=need, hint=f"{option} {hint}")
 
     return Kind(
-        metavar="SIZE|none" if none else "SIZE",
+        metavar="SIZE|none" if allows_none else "SIZE",
         read=read,
         check=check,
-        pattern=f"none|{SIZE_PATTERN}" if none else SIZE_PATTERN,
-        example=f"{hint}, or none" if none else hint,
+        pattern=f"none|{SIZE_PATTERN}" if allows_none else SIZE_PATTERN,
+        example=f"{hint}, or none" if allows_none else hint,
     )
 
 

@@ -103,10 +103,10 @@ class EpochOrder:
         if start < short_start:
             parts.append(self._whole_blocks(start, min(stop, short_start)))
         if start < short_stop and short_start < stop:
-            inside = np.arange(max(start, short_start), min(stop, short_stop), dtype=np.uint64)
+            positions = np.arange(max(start, short_start), min(stop, short_stop), dtype=np.uint64)
             key = np.array([mix(self._key(_INSIDE), whole)], np.uint64)
-            inside -= np.uint64(short_start)
-            parts.append(_permute(inside, rest, key) + np.uint64(whole * self.block_size))
+            positions -= np.uint64(short_start)
+            parts.append(_permute(positions, rest, key) + np.uint64(whole * self.block_size))
         if short_stop < stop:
             parts.append(self._whole_blocks(max(start, short_stop) - rest, stop - rest))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -114,13 +114,15 @@ class EpochOrder:
     def _whole_blocks(self, start: int, stop: int) -> Numbers:
         """The samples at these positions of the order that has the whole blocks only."""
         whole, width = self.size // self.block_size, np.uint64(self.block_size)
-        turn, inside = np.divmod(np.arange(start, stop, dtype=np.uint64), width)
+        turn, position = np.divmod(np.arange(start, stop, dtype=np.uint64), width)
         turns = np.arange(turn[0], turn[-1] + np.uint64(1), dtype=np.uint64)
         blocks = _permute(turns, whole, np.array([self._key(_BLOCKS)], np.uint64))
         inside_key = self._key(_INSIDE)
         keys = np.array([mix(inside_key, block) for block in blocks.tolist()], np.uint64)
-        which = turn - turn[0]
-        samples: Numbers = blocks[which] * width + _permute(inside, self.block_size, keys[which])
+        block_index = turn - turn[0]
+        samples: Numbers = blocks[block_index] * width + _permute(
+            position, self.block_size, keys[block_index]
+        )
         return samples
 
     def _key(self, purpose: int) -> int:
@@ -136,11 +138,11 @@ def _permute(numbers: Numbers, size: int, keys: Numbers) -> Numbers:
     images = _feistel(numbers, left_size, right_size, keys)
     # The few images outside go through again until they land inside: still a bijection of [0,
     # size).
-    outside = np.flatnonzero(images >= np.uint64(size))
-    while outside.size:
-        own_keys = keys if keys.size == 1 else keys[outside]
-        images[outside] = _feistel(images[outside], left_size, right_size, own_keys)
-        outside = outside[images[outside] >= np.uint64(size)]
+    out_of_range = np.flatnonzero(images >= np.uint64(size))
+    while out_of_range.size:
+        own_keys = keys if keys.size == 1 else keys[out_of_range]
+        images[out_of_range] = _feistel(images[out_of_range], left_size, right_size, own_keys)
+        out_of_range = out_of_range[images[out_of_range] >= np.uint64(size)]
     return images
 
 
@@ -150,12 +152,12 @@ def _feistel(numbers: Numbers, left_size: int, right_size: int, keys: Numbers) -
     sides = (np.uint64(left_size), np.uint64(right_size))
     halves = list(np.divmod(numbers, sides[1]))
     for turn in range(_ROUNDS):
-        to = turn % 2
+        side_after = turn % 2
         keys = keys * _MIX + _SPREAD
-        shifted = halves[to] + _scatter(halves[1 - to], keys, sides[to])
+        shifted = halves[side_after] + _scatter(halves[1 - side_after], keys, sides[side_after])
         # Both addends are below the side, so one subtraction reduces; where it is one too many it
         # wraps round to a huge number, and the minimum takes the other.
-        halves[to] = np.minimum(shifted, shifted - sides[to])
+        halves[side_after] = np.minimum(shifted, shifted - sides[side_after])
     images: Numbers = halves[0] * sides[1] + halves[1]
     return images
 
@@ -185,7 +187,8 @@ def _sides(size: int) -> tuple[int, int]:
     """
     low = math.isqrt(max(size, 1) - 1) + 1
     # Sides far from a square (a prime by 1) would only rotate.
-    left = min(
-        range(low, low + min(low // 4, 64) + 1), key=lambda left: (left * -(-size // left), left)
+    width = min(
+        range(low, low + min(low // 4, 64) + 1),
+        key=lambda width: (width * -(-size // width), width),
     )
-    return left, -(-size // left)
+    return width, -(-size // width)

@@ -17,8 +17,8 @@ from brim.domain.quantities import counted
 
 _STEPS = 5  # at a size, at least,
 _SECONDS = 1.0  # and as many as fill this time, before it is measured
-_PATIENCE = 20.0  # seconds after which a size that was not had, or not measured, is given up
-_LONGEST = 60.0  # seconds that a profile may take,
+_SIZE_TIMEOUT = 20.0  # seconds after which a size that was not had, or not measured, is given up
+_MAX_PROFILE_SECONDS = 60.0  # seconds that a profile may take,
 _AFFORDED = 0.1  # and no more than this part of the time to the deadline
 _GAIN = 1.05  # times that a size must be faster than the one before, or larger ones are not tried
 
@@ -75,23 +75,27 @@ def advance(
         sizes: see `sizes_to_measure`.
     """
     if profile.since is None or profile.until is None:
-        longest = _LONGEST if deadline is None else min(_LONGEST, _AFFORDED * (deadline - now))
+        longest = (
+            _MAX_PROFILE_SECONDS
+            if deadline is None
+            else min(_MAX_PROFILE_SECONDS, _AFFORDED * (deadline - now))
+        )
         return replace(profile, since=now, until=now + longest), ""
     rates = measured.rates
     if _is_enough(measured, profile.size):
-        said = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
-        before = max((n for n in sizes if n < profile.size and n in rates), default=None)
-        if before is not None and rates[profile.size] < _GAIN * rates[before]:
-            return None, f"{said}, no faster than {counted(before, 'worker')}"
-        left = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
-        return (replace(profile, size=left[0], since=now) if left else None), said
+        sentence = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
+        smaller = max((n for n in sizes if n < profile.size and n in rates), default=None)
+        if smaller is not None and rates[profile.size] < _GAIN * rates[smaller]:
+            return None, f"{sentence}, no faster than {counted(smaller, 'worker')}"
+        remaining = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
+        return (replace(profile, size=remaining[0], since=now) if remaining else None), sentence
     if now >= profile.until:
         return None, f"not at {counted(profile.size, 'worker')}: the time for it is over"
-    if now - profile.since > _PATIENCE:
+    if now - profile.since > _SIZE_TIMEOUT:
         return (
             None,
             f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for "
-            f"{_PATIENCE:.0f} s",
+            f"{_SIZE_TIMEOUT:.0f} s",
         )
     return profile, ""
 

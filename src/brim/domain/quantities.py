@@ -74,12 +74,12 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(5400), format_duration(2.5), format_duration(0.05)
     ('1h30m', '2500ms', '50ms')
     """
-    left = round(seconds * 1000)
-    if left % 1000:
-        return f"{left}ms"
+    remaining_ms = round(seconds * 1000)
+    if remaining_ms % 1000:
+        return f"{remaining_ms}ms"
     text = ""
     for unit, size in list(_SECONDS.items())[:-1]:
-        count, left = divmod(left, round(size * 1000))
+        count, remaining_ms = divmod(remaining_ms, round(size * 1000))
         text += f"{count}{unit}" if count else ""
     return text or "0s"
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 _NEWEST = 15  # measurements of a cost that count
-_ENOUGH = 3  # of them, before they are believed
+_MIN_SAMPLES = 3  # of them, before they are believed
 # seconds by which clocks that agree may seem to differ: what is told arrives a little later
-_APART = 1.0
+_CLOCK_TOLERANCE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +43,16 @@ class Overheads:
     recovery: float = 0.0
     lost: float = 0.0
 
-    def cost(self, before: int, after: int, *, moved: bool = False) -> float:
-        """Seconds that going from `before` to `after` workers takes.
+    def cost(self, count_before: int, count_after: int, *, moved: bool = False) -> float:
+        """Seconds that going from `count_before` to `count_after` workers takes.
 
         `moved` if the devices differ.
         """
-        if after == 0 or (before == after and not moved):
+        if count_after == 0 or (count_before == count_after and not moved):
             return 0.0
-        if before == 0 and self.start is not None:
+        if count_before == 0 and self.start is not None:
             return self.start
-        return self.fixed + self.per_doubling * (1.0 + math.log2(after))
+        return self.fixed + self.per_doubling * (1.0 + math.log2(count_after))
 
     @property
     def paid_ahead(self) -> Overheads:
@@ -74,9 +74,9 @@ class Overheads:
         """
         return self._with_fixed(-self.end)
 
-    def _with_fixed(self, more: float) -> Overheads:
-        start = None if self.start is None else self.start + more
-        return replace(self, fixed=self.fixed + more, start=start) if more else self
+    def _with_fixed(self, extra: float) -> Overheads:
+        start = None if self.start is None else self.start + extra
+        return replace(self, fixed=self.fixed + extra, start=start) if extra else self
 
 
 # `published`: the model of ElasticFlow's simulator without its cache of earlier placements (section
@@ -124,7 +124,7 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
     cost = {
         kind: statistics.median(seconds[-_NEWEST:])
         for kind, seconds in seen.items()
-        if len(seconds) >= _ENOUGH
+        if len(seconds) >= _MIN_SAMPLES
     }
     waits = seen.get("handover", [])[-_NEWEST:]
     return replace(
@@ -133,11 +133,11 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
         start=cost.get("start", BELIEVED.start),
         fixed=cost.get("resize", BELIEVED.fixed),
         end=cost.get("end", BELIEVED.end),
-        doubt=sorted(waits)[-2] if len(waits) >= _ENOUGH else BELIEVED.doubt,
+        doubt=sorted(waits)[-2] if len(waits) >= _MIN_SAMPLES else BELIEVED.doubt,
     )
 
 
-def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
+def clocks_agree(clock_reading: float, *, unseen: float, seen: float) -> bool:
     """Return whether the clocks of two processes agree.
 
     One made a thing, the other looked for it.
@@ -146,10 +146,10 @@ def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
     what a change costs.
 
     Args:
-        made: when it was made, by the one clock.
+        clock_reading: when it was made, by the one clock.
         unseen, seen: when it was not there yet, and when it was, by the other one.
 
     >>> clocks_agree(99.9, unseen=99.8, seen=100.0), clocks_agree(28_899.9, unseen=99.8, seen=100.0)
     (True, False)
     """
-    return unseen - _APART <= made <= seen + _APART
+    return unseen - _CLOCK_TOLERANCE <= clock_reading <= seen + _CLOCK_TOLERANCE

@@ -39,8 +39,8 @@ def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float
         if y <= hull[-1][1]:  # at or past the peak so far: more workers for no more speed
             continue
         while len(hull) >= 2:
-            (ax, ay), (bx, by) = hull[-2], hull[-1]
-            if (by - ay) * (x - bx) > (y - by) * (bx - ax):
+            (ax, ay), (bx, last_y) = hull[-2], hull[-1]
+            if (last_y - ay) * (x - bx) > (y - last_y) * (bx - ax):
                 break
             hull.pop()
         hull.append((x, y))
@@ -225,7 +225,10 @@ class ScalingCurve:
         The fitted model predicts those that were not measured.
         """
         model = ThroughputModel.fit(self.points)
-        known = dict(self.points)
-        wanted = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}
-        points = {n: known.get(n, 0.0) or model.rate(n) for n in sorted(wanted | known.keys())}
+        known_points = dict(self.points)
+        sizes = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}
+        points = {
+            n: known_points.get(n, 0.0) or model.rate(n)
+            for n in sorted(sizes | known_points.keys())
+        }
         return ScalingCurve(points=tuple(points.items()))

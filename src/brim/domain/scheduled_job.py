@@ -150,8 +150,8 @@ class ScheduledJob:
     @property
     def held(self) -> dict[str, int]:
         """The workers that its processes were last asked to have, by node, its home first."""
-        at = self.allocation
-        return dict(sorted(at.told.items(), key=lambda each: each[0] != at.home))
+        allocation = self.allocation
+        return dict(sorted(allocation.told.items(), key=lambda entry: entry[0] != allocation.home))
 
     @property
     def target(self) -> int:

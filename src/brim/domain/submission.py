@@ -16,7 +16,7 @@ FARTHEST_DEADLINE = (
 MOST_BYTES = (
     128 << 10
 )  # of a submission: it is written with each change of the job, and sent to nodes
-_SHOWN = 60  # characters of a text that a message shows
+_MAX_SHOWN_CHARACTERS = 60  # characters of a text that a message shows
 NO_TENANT = "default"  # of who names none
 
 
@@ -72,8 +72,8 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
         spec.command, sorted(spec.parameters.items()), spec.global_batch_size, spec.micro_batches, spec.exact,
         spec.threads, spec.loaders, spec.device, spec.transport,
     )  # fmt: skip
-    said = repr((*decides, processes) if processes > 1 else decides)
-    return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()[:16]
+    text = repr((*decides, processes) if processes > 1 else decides)
+    return hashlib.sha256(text.encode() + b"\0" + source).hexdigest()[:16]
 
 
 def by_tenant(submission: Submission) -> Submission:
@@ -87,8 +87,10 @@ def by_tenant(submission: Submission) -> Submission:
         submission.tenant, spec.file, sorted(spec.env.items()), spec.directory, spec.servers, spec.delay,
         spec.asynchronous, spec.embeddings, spec.clip_norm, spec.inference, spec.bundle or submission.fingerprint,
     )  # fmt: skip
-    said = repr(decides).encode()
-    return replace(submission, fingerprint=fingerprint(spec, said, processes=submission.processes))
+    content = repr(decides).encode()
+    return replace(
+        submission, fingerprint=fingerprint(spec, content, processes=submission.processes)
+    )
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -106,7 +108,9 @@ def check_spec(spec: JobSpec) -> None:
     for name, text in _texts(spec):
         if "\0" in text:
             field = "FILE" if name == "file" else name
-            raise SpecError(field, got=repr(text[:_SHOWN]), need="text without the character NUL")
+            raise SpecError(
+                field, got=repr(text[:_MAX_SHOWN_CHARACTERS]), need="text without the character NUL"
+            )
     for glob in spec.include:
         check_glob(glob)
 
@@ -117,8 +121,8 @@ def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
         case str():
             yield name, value
         case tuple():
-            for each in value:
-                yield from _texts(each, name)
+            for item in value:
+                yield from _texts(item, name)
         case Mapping():
             yield from _texts((*value.keys(), *value.values()), name)
         case _ if is_dataclass(value):
@@ -156,12 +160,12 @@ def parse_priority(text: str) -> Priority:
     Raises:
         SpecError: anything else.
     """
-    known = {priority.name.lower(): priority for priority in Priority}
-    if text.lower() not in known:
+    names = {priority.name.lower(): priority for priority in Priority}
+    if text.lower() not in names:
         raise SpecError(
             "--priority",
             got=repr(text),
-            need="one of " + ", ".join(known),
-            hint=did_you_mean(text, known),
+            need="one of " + ", ".join(names),
+            hint=did_you_mean(text, names),
         )
-    return known[text.lower()]
+    return names[text.lower()]

@@ -46,7 +46,7 @@ class TablePart:
     @property
     def size_bytes(self) -> int:
         """Bytes of the part's files."""
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def is_chain(parts: Sequence[TablePart]) -> bool:
     return (
         bool(parts)
         and parts[0].since is None
-        and all(after.since == before.step <= after.step for before, after in pairwise(parts))
+        and all(delta.since == base.step <= delta.step for base, delta in pairwise(parts))
     )
 
 
@@ -126,20 +126,21 @@ def outweighs(parts: Sequence[TablePart], coming: int = 0) -> bool:
     what is written beside the deltas is one base for as many bytes of them as half of it.
     """
     base, *deltas = parts
-    return coming + sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
+    return coming + sum(delta.size_bytes for delta in deltas) > _MOST_OF_BASE * base.size_bytes
 
 
-def later(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def later(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """Return which rows are there where both say that they are, as `StoredTable.oldest` has it.
 
     >>> later((), (5,)), later((3, 7), (5,)), later((3, 7), (1, 2, 3, 9))
     ((5,), (5, 7), (3, 3, 7, 9))
     """
-    if not one or not other:
-        return one or other
-    count = max(len(one), len(other))
+    if not first or not second:
+        return first or second
+    count = max(len(first), len(second))
     return tuple(
-        max(one[at * len(one) // count], other[at * len(other) // count]) for at in range(count)
+        max(first[index * len(first) // count], second[index * len(second) // count])
+        for index in range(count)
     )
 
 

@@ -69,9 +69,9 @@ class Tenant(Quota, frozen=True, kw_only=True):
                 need="0 <= exclusive <= guaranteed <= limit and a finite weight above 0",
             )
 
-        for name, most in (("jobs", self.jobs), ("code", self.code)):
-            if most < 1:
-                raise SpecError(f"tenant {self.id}: {name}", got=str(most), need="1 or more")
+        for name, limit in (("jobs", self.jobs), ("code", self.code)):
+            if limit < 1:
+                raise SpecError(f"tenant {self.id}: {name}", got=str(limit), need="1 or more")
 
     @property
     def lendable(self) -> int:

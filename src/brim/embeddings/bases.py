@@ -62,21 +62,21 @@ class Bases:
 
     def chain(self, table: RowTable) -> tuple[TablePart, ...]:
         """The parts of a table that a delta can be put on top of; none where there are no such."""
-        known = (self._chains or {}).get(table.name)
-        return () if known is None else known.parts
+        chain = (self._chains or {}).get(table.name)
+        return () if chain is None else chain.parts
 
     def oldest(self, table: RowTable) -> tuple[int, ...]:
         """Return the rows of a table's chain that are there, as `StoredTable` has it."""
-        known = (self._chains or {}).get(table.name)
-        return () if known is None else known.oldest
+        chain = (self._chains or {}).get(table.name)
+        return () if chain is None else chain.oldest
 
     def are_there(self, tables: Sequence[RowTable]) -> bool:
         """Return whether each of these tables has a chain."""
-        return all(self.chain(each) for each in tables)
+        return all(self.chain(table) for table in tables)
 
     def are_light(self, tables: Sequence[RowTable]) -> bool:
         """Return whether each table has a chain whose base is new or outweighs the deltas."""
-        chains = [self.chain(each) for each in tables]
+        chains = [self.chain(table) for table in tables]
         return all(chain and (_is_of(chain, self._new) or not outweighs(chain)) for chain in chains)
 
     # Coming ---------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ class Bases:
         """
         if self._coming is None:
             self.fault, self._is_over = None, threading.Event()
-            for each in tables:
-                each.follow(step)
+            for table in tables:
+                table.follow(step)
             self._coming = self._background.begin(
                 functools.partial(
                     self._find, tables, step, lineage, self._chains, tuple(self._new), self._is_over
@@ -117,7 +117,7 @@ class Bases:
         tables: Sequence[RowTable],
         step: int,
         lineage: Lineage,
-        known: Chains | None,
+        chains_before: Chains | None,
         recent: Sequence[PartFile],
         is_over: threading.Event,
     ) -> tuple[Chains, list[PartFile]]:
@@ -126,34 +126,34 @@ class Bases:
             if is_over.is_set():
                 raise _NotNeededError
 
-        if known is None:
+        if chains_before is None:
             found = self._store.tables_of(lineage, at_most=step)
-            return self._with_bases(tables, {each.name: each for each in found}, (), step, look)
+            return self._with_bases(tables, {table.name: table for table in found}, (), step, look)
         with given_up(self._store) as new:
-            chains, of_bases = self._with_bases(tables, known, recent, step, look)
+            chains, of_bases = self._with_bases(tables, chains_before, recent, step, look)
             new += of_bases
             for table in tables:
-                before = chains[table.name]
-                last = before.parts[-1].step
+                previous = chains[table.name]
+                last = previous.parts[-1].step
                 if last < step:
                     rows = table.chunks(rows_of_file(table), since=last)
                     delta = write_part(
                         self._store,
                         rows,
-                        since=last,
+                        base_step=last,
                         step=step,
                         writer=self._writer,
                         look=look,
                     )
                     if delta.files:
-                        chains[table.name] = replace(before, parts=(*before.parts, delta))
+                        chains[table.name] = replace(previous, parts=(*previous.parts, delta))
                         new += delta.files
         return chains, new
 
     def _with_bases(
         self,
         tables: Sequence[RowTable],
-        known: Chains,
+        chains_before: Chains,
         recent: Sequence[PartFile],
         step: int,
         look: Callable[[], None],
@@ -162,22 +162,22 @@ class Bases:
 
         A base that is recent stays.
         """
-        chains = dict(known)
+        chains = dict(chains_before)
         with given_up(self._store) as new:
             for table in tables:
-                before = chains.get(table.name) or StoredTable(
+                previous = chains.get(table.name) or StoredTable(
                     name=table.name, rows=table.count, parts=()
                 )
-                chain = before.parts
+                chain = previous.parts
                 if chain and _is_of(chain, recent):
                     continue
                 changed = table.row_bytes * table.count_since(chain[-1].step) if chain else 0
                 if not chain or outweighs(chain, changed):
                     rows = table.chunks(rows_of_file(table))
                     base = write_part(
-                        self._store, rows, since=None, step=step, writer=self._writer, look=look
+                        self._store, rows, base_step=None, step=step, writer=self._writer, look=look
                     )
-                    chains[table.name] = replace(before, parts=(base,))
+                    chains[table.name] = replace(previous, parts=(base,))
                     new += base.files
         return chains, new
 
@@ -210,7 +210,7 @@ class Bases:
         """
         with self._lock:
             if round is None or round == self._round:
-                self._chains = None if tables is None else {each.name: each for each in tables}
+                self._chains = None if tables is None else {table.name: table for table in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
         """Begin a checkpoint on the chains.

@@ -26,7 +26,12 @@ from brim.embeddings.keyed import Embedding
 from brim.embeddings.keyed_rows import KeyedRows
 from brim.embeddings.rows import GradientRows, OwnedRows, no_rows, total_of
 from brim.embeddings.table_file import NumberedRows, RowTable
-from brim.embeddings.tables.by_rows import KNOWN, ParameterPlace, moves_others, places_of
+from brim.embeddings.tables.by_rows import (
+    SUPPORTED_OPTIMIZERS,
+    ParameterPlace,
+    moves_others,
+    places_of,
+)
 from brim.embeddings.tables.capacity import available_bytes, check_room, check_whole
 from brim.embeddings.tables.kernels import distinct_of, gather
 from brim.embeddings.tables.keyed_table import KeyedTable
@@ -134,9 +139,14 @@ class _Embedding(TrainedByRows):
 
     def check(self) -> None:
         """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
-        why = _why_not(self.weight, self.modules) or moves_others(self._place)
-        if why:
-            raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
+        obstacle = _why_not(self.weight, self.modules) or moves_others(self._place)
+        if obstacle:
+            raise SpecError(
+                f"embedding weight {self.name!r}",
+                got=obstacle,
+                need=SUPPORTED_OPTIMIZERS,
+                hint=_DENSE,
+            )
 
     # The table ------------------------------------------------------------------------------------
 
@@ -162,18 +172,18 @@ class _Embedding(TrainedByRows):
     def put_dense(self, tree: Mapping[str, Any], changed: Tensor | None) -> None:
         """Take the rows out of a state as a job without tables has it."""
         number, index = self.at
-        kept = self.fresh() | states_of(tree)[number].get(index, {})
+        state = self.fresh() | states_of(tree)[number].get(index, {})
         rows = {
             WEIGHT: tree["model"][self.name],
-            **{name: kept[name] for name in self.table.names[1:]},
+            **{name: state[name] for name in self.table.names[1:]},
         }
         self.table.fill(rows, changed)
 
     def show(self) -> None:
         """Let the user's code see the table."""
-        seen, before = dict(self.table.seen), self.weight.data
+        seen, weight_before = dict(self.table.seen), self.weight.data
         self.weight.data = seen.pop(WEIGHT)
-        self._hidden = before, self._optimizer.show(seen)
+        self._hidden = weight_before, self._optimizer.show(seen)
 
     def settle(self) -> None:
         """The step counts; and what the table hides is freed now, while nobody waits for it."""
@@ -212,20 +222,22 @@ class _ByRows(nn.Module):
         distinct, places = self._brim_embeddings.distinct(input)
         table.note_lookups(distinct, places)
         attributes = vars(self)
-        before = {name: attributes[name] for name in ("padding_idx", "sparse")}
-        attributes.update(padding_idx=_place_of(before["padding_idx"], distinct), sparse=False)
+        changed_attributes = {name: attributes[name] for name in ("padding_idx", "sparse")}
+        attributes.update(
+            padding_idx=_place_of(changed_attributes["padding_idx"], distinct), sparse=False
+        )
         self._parameters["weight"] = _GatherOfIds.apply(weight, distinct, table)  # type: ignore[no-untyped-call]
         try:
             return look_up(places, *rest, **named)
         finally:
             self._parameters["weight"] = weight
-            attributes.update(before)
+            attributes.update(changed_attributes)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Let copies and pickles be of the module's own class; protocol 1 calls for no other."""
-        made: tuple[Any, ...] = super().__reduce_ex__(1)  # type: ignore[assignment]
-        arguments = [self._brim_class if each is type(self) else each for each in made[1]]
-        return made[0], tuple(arguments), *made[2:]
+        reduced: tuple[Any, ...] = super().__reduce_ex__(1)  # type: ignore[assignment]
+        arguments = [self._brim_class if part is type(self) else part for part in reduced[1]]
+        return reduced[0], tuple(arguments), *reduced[2:]
 
 
 def _is_plain_training() -> bool:
@@ -297,11 +309,11 @@ class Embeddings:
             len(weight)
             for weight in model.parameters()
             if weight.numel() >= LARGE
-            and all(_is_weight_of(each, weight) for each in users[id(weight)])
+            and all(_is_weight_of(user, weight) for user in users[id(weight)])
         }
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
-            if any(isinstance(each, Embedding) for each in modules):
+            if any(isinstance(module, Embedding) for module in modules):
                 if not weight.requires_grad:
                     raise SpecError(
                         f"embedding {name.removesuffix('.weight')!r}",
@@ -313,19 +325,23 @@ class Embeddings:
                     self._keyed(name, weight, modules, optimizers, obstacle or _is_compiled(model))
                 )
                 continue
-            if not weight.requires_grad or not all(_is_weight_of(each, weight) for each in modules):
+            if not weight.requires_grad or not all(
+                _is_weight_of(module, weight) for module in modules
+            ):
                 continue
-            declared = any(each.sparse for each in modules)
+            declared = any(module.sparse for module in modules)
             places = list(places_of(optimizers, weight))
-            why = obstacle or _why_not(weight, modules) or _why_not_there(places)
-            if declared and why:
+            obstacle_here = obstacle or _why_not(weight, modules) or _why_not_there(places)
+            if declared and obstacle_here:
                 raise SpecError(
                     f"embedding {name.removesuffix('.weight')!r}",
-                    got=f"sparse=True, and {why}",
-                    need=f"a CPU and {KNOWN}",
+                    got=f"sparse=True, and {obstacle_here}",
+                    need=f"a CPU and {SUPPORTED_OPTIMIZERS}",
                     hint="leave sparse=True out",
                 )
-            if why or not (declared or _is_worth_it(weight, places[0], model, spec, large)):
+            if obstacle_here or not (
+                declared or _is_worth_it(weight, places[0], model, spec, large)
+            ):
                 continue
             number = _number_of(optimizers, places[0])
             self._all.append(_Embedding(name, weight, places[0], modules, number=number))
@@ -338,15 +354,16 @@ class Embeddings:
             )
         if self._keyed_rows:
             self._check_labels()
-        self.weights = [each.like for each in self._all]
-        self.names = [each.name for each in self._all]
+        self.weights = [embedding.like for embedding in self._all]
+        self.names = [embedding.name for embedding in self._all]
         self.partitions = [
-            each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all
+            embedding.table.partitions if isinstance(embedding, KeyedRows) else 0
+            for embedding in self._all
         ]
 
     def _check_labels(self) -> None:
         """Raises SpecError where two embeddings have one name."""
-        label, count = Counter(each.size[0] for each in self._keyed_rows).most_common(1)[0]
+        label, count = Counter(rows.size[0] for rows in self._keyed_rows).most_common(1)[0]
         if count > 1:
             raise SpecError(
                 "brim.Embedding: name",
@@ -363,16 +380,16 @@ class Embeddings:
         obstacle: str,
     ) -> KeyedRows:
         places = list(places_of(optimizers, weight))
-        module, *others = modules
-        why = (
+        module, *further = modules
+        obstacle_here = (
             obstacle
             or _where_not(places)
-            or ("a weight that another module has, too" if others else "")
+            or ("a weight that another module has, too" if further else "")
         )
-        if not isinstance(module, Embedding) or why:
+        if not isinstance(module, Embedding) or obstacle_here:
             raise SpecError(
                 f"embedding {name.removesuffix('.weight')!r}",
-                got=why,
+                got=obstacle_here,
                 need="a brim.Embedding of one optimizer, on a CPU",
             )
         return KeyedRows(
@@ -390,19 +407,19 @@ class Embeddings:
 
         They are of classes made for it.
         """
-        tables = [each for each in self._all if isinstance(each, _Embedding)]
-        own = [(module, _own_class(module)) for table in tables for module in table.modules]
+        tables = [embedding for embedding in self._all if isinstance(embedding, _Embedding)]
+        classes = [(module, _own_class(module)) for table in tables for module in table.modules]
         for table in tables:
             for module in table.modules:
                 module.__class__ = _class_by_rows(_own_class(module), self, table)
         try:
             yield
         finally:
-            for module, kind in own:
+            for module, kind in classes:
                 module.__class__ = kind
-            for each in self._all:
-                if isinstance(each, KeyedRows):
-                    each.is_jobs = False
+            for embedding in self._all:
+                if isinstance(embedding, KeyedRows):
+                    embedding.is_jobs = False
 
     # Micro-batches --------------------------------------------------------------------------------
 
@@ -416,8 +433,8 @@ class Embeddings:
             ids.dtype,
             as_keys,
         )  # another tensor may have that number by now: the values decide
-        known, distinct, places = self._seen.get(key, (None, ids, ids))
-        if known is None or not torch.equal(known, ids):
+        seen_ids, distinct, places = self._seen.get(key, (None, ids, ids))
+        if seen_ids is None or not torch.equal(seen_ids, ids):
             values = mix(ids.long()) if as_keys else ids
             distinct, places = distinct_of(values)
             distinct, places = distinct.long(), places.to(ids.dtype)
@@ -430,19 +447,19 @@ class Embeddings:
     def begin(self) -> None:
         """A micro-batch begins: what another left is forgotten."""
         self._seen.clear()
-        for each in self._all:
-            each.begin()
+        for embedding in self._all:
+            embedding.begin()
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
         """The backward pass of `job.step`."""
-        for each in self._all:
-            each.is_backward = True
+        for embedding in self._all:
+            embedding.is_backward = True
         try:
             yield
         finally:
-            for each in self._all:
-                each.is_backward = False
+            for embedding in self._all:
+                embedding.is_backward = False
 
     def take(self) -> tuple[list[GradientRows], list[bool]]:
         """Take what the backward passes of a micro-batch left.
@@ -450,17 +467,17 @@ class Embeddings:
         Returns:
             The gradient of each weight, and whether it has one.
         """
-        taken = [each.take() for each in self._all]
+        parts = [embedding.take() for embedding in self._all]
         rows = [
-            no_rows(each.weight) if own is None else own
-            for each, own in zip(self._all, taken, strict=True)
+            no_rows(embedding.weight) if part is None else part
+            for embedding, part in zip(self._all, parts, strict=True)
         ]
-        return rows, [own is not None for own in taken]
+        return rows, [part is not None for part in parts]
 
     def check(self) -> None:
         """Raise SpecError where an optimizer, or a hook, does what cannot be done by rows."""
-        for each in self._all:
-            each.check()
+        for embedding in self._all:
+            embedding.check()
 
     def nothing(self) -> list[GradientRows]:
         """Return the rows of a micro-batch without samples."""
@@ -470,7 +487,7 @@ class Embeddings:
 
     @property
     def tables(self) -> list[Table | KeyedTable]:
-        return [each.table for each in self._all]
+        return [embedding.table for embedding in self._all]
 
     @property
     def step(self) -> int | None:
@@ -497,75 +514,81 @@ class Embeddings:
 
     def _check_room(self, available: int | None) -> None:
         """Raises SpecError where the tables do not fit into so many bytes."""
-        for each in self._all:
-            if isinstance(each, _Embedding):
-                check_whole(each.name, each.table.kept_bytes, available)
-                available = None if available is None else available - each.table.kept_bytes
-        check_room([each.size for each in self._all if isinstance(each, KeyedRows)], available)
+        for embedding in self._all:
+            if isinstance(embedding, _Embedding):
+                check_whole(embedding.name, embedding.table.kept_bytes, available)
+                available = None if available is None else available - embedding.table.kept_bytes
+        check_room(
+            [embedding.size for embedding in self._all if isinstance(embedding, KeyedRows)],
+            available,
+        )
 
     @contextlib.contextmanager
     def without_states(self) -> Iterator[None]:
         """Let optimizers say nothing of rows meanwhile."""
-        for each in self._keyed_rows:
-            each.tells_states = False
+        for rows in self._keyed_rows:
+            rows.tells_states = False
         try:
             yield
         finally:
-            for each in self._keyed_rows:
-                each.tells_states = True
+            for rows in self._keyed_rows:
+                rows.tells_states = True
 
     def take_out(self, tree: dict[str, Any]) -> None:
         """Leave out of a state what the tables have of it."""
-        for each in self._all:
-            tree["model"].pop(each.name)
+        for embedding in self._all:
+            tree["model"].pop(embedding.name)
         self.drop_states(tree)
 
     def drop_states(self, tree: Mapping[str, Any]) -> None:
         """Leave out of a state, as a job without tables has it, what optimizers keep of rows."""
         states = states_of(tree)
-        for each in self._all:
-            number, index = each.at
+        for embedding in self._all:
+            number, index = embedding.at
             if index in states[number]:
-                states[number][index] = each.whole(states[number][index])
+                states[number][index] = embedding.whole(states[number][index])
 
     def get(self) -> dict[str, Any]:
         """Return the tables' part of a state: their own memory, not a copy."""
-        return {each.name: each.get() for each in self._all}
+        return {embedding.name: embedding.get() for embedding in self._all}
 
     @property
     def rows(self) -> list[RowTable]:
         """The tables as checkpoints see them now."""
         if self._memory is None:
             return []
-        return [*self._numbered(), *(rows for each in self._keyed_rows for rows in each.stored())]
+        return [
+            *self._numbered(),
+            *(rows for keyed_embedding in self._keyed_rows for rows in keyed_embedding.stored()),
+        ]
 
     def _numbered(self) -> Iterator[NumberedRows]:
-        for table in (each.table for each in self._ordinary):
+        for table in (embedding.table for embedding in self._ordinary):
             table.changes.reach(self.committed())
             yield NumberedRows(table.name, table.fields, table.changed, table.changes)
 
     @property
     def _ordinary(self) -> list[_Embedding]:
-        return [each for each in self._all if isinstance(each, _Embedding)]
+        return [embedding for embedding in self._all if isinstance(embedding, _Embedding)]
 
     @property
     def keyed(self) -> set[str]:
         """Names of the weights of embeddings of large spaces."""
-        return {each.name for each in self._keyed_rows}
+        return {rows.name for rows in self._keyed_rows}
 
     @property
     def _keyed_rows(self) -> list[KeyedRows]:
-        return [each for each in self._all if isinstance(each, KeyedRows)]
+        return [embedding for embedding in self._all if isinstance(embedding, KeyedRows)]
 
     def places(self) -> dict[str, list[int]]:
         """Return of each table which optimizer of the job has it, and its number there."""
-        return {each.name: list(each.at) for each in self._all}
+        return {embedding.name: list(embedding.at) for embedding in self._all}
 
     def clear(self) -> None:
         """Prepare for rows that are put in one by one; `step` tells when all are there."""
         self.step = None
-        for each in self._all if self._memory is not None else []:
-            each.table.clear()
+        for embedding in self._all if self._memory is not None else []:
+            embedding.table.clear()
 
     def put_dense(
         self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int
@@ -581,12 +604,12 @@ class Embeddings:
         if (
             self._memory is None
             or not tables
-            or not all(each.name in tree["model"] for each in tables)
+            or not all(table.name in tree["model"] for table in tables)
         ):
             return
         self.step = None
-        for each in tables:
-            each.put_dense(tree, changed.get(each.name))
+        for table in tables:
+            table.put_dense(tree, changed.get(table.name))
         self._memory.step = committed
 
     def late(self) -> list[list[list[Tensor]]]:
@@ -603,16 +626,16 @@ class Embeddings:
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host; `step` tells when all members know."""
         self.step = None
-        for each in self._all:
-            each.put(tree[each.name])
+        for embedding in self._all:
+            embedding.put(tree[embedding.name])
 
     def start(self, committed: int) -> None:
         """Put this process's weights into the tables, unless it sees the tables already."""
         if self._memory is None or self.is_shown:
             return
         self.step = None
-        for each in self._all:
-            each.start()
+        for embedding in self._all:
+            embedding.start()
         self._memory.step = committed
 
     def show(self) -> None:
@@ -620,8 +643,8 @@ class Embeddings:
 
         Loading an optimizer's state would hide them again.
         """
-        for each in self._all if self._memory is not None else []:
-            each.show()
+        for embedding in self._all if self._memory is not None else []:
+            embedding.show()
         self.is_shown = True
 
     def take_back(self, committed: int) -> None:
@@ -655,14 +678,16 @@ class Embeddings:
     def facts(self) -> list[TableFacts]:
         """Return what people should know of the tables."""
         return [
-            TableFacts(name=each.name, rows=each.shape[0], dim=each.shape[1], bytes=each.kept_bytes)
-            for each in self.tables
+            TableFacts(
+                name=table.name, rows=table.shape[0], dim=table.shape[1], bytes=table.kept_bytes
+            )
+            for table in self.tables
         ]
 
     def sample_lookups(self) -> None:
         """Have the next lookup in each table say which rows are looked up most."""
-        for each in self._all:
-            each.samples_lookups = True
+        for embedding in self._all:
+            embedding.samples_lookups = True
 
     def traffic(self, owned: Sequence[OwnedRows]) -> dict[str, TableTraffic]:
         """Return what this worker had to do with each table since this was asked for last.
@@ -671,8 +696,8 @@ class Embeddings:
             owned: the rows that it applies.
         """
         return {
-            each.name: each.traffic(len(part.rows.ids))
-            for each, part in zip(self._all, owned, strict=True)
+            embedding.name: embedding.traffic(len(part.rows.ids))
+            for embedding, part in zip(self._all, owned, strict=True)
         }
 
     # The sum --------------------------------------------------------------------------------------
@@ -695,10 +720,10 @@ class Embeddings:
             parts: of each table, None where it does not change.
             step: that is about to be committed, from 1.
         """
-        for each, part in zip(self._all, parts, strict=True):
-            each.forget()
+        for embedding, part in zip(self._all, parts, strict=True):
+            embedding.forget()
             if part is not None:
-                each.update(part, step=step)
+                embedding.update(part, step=step)
 
     def newly_full(self) -> list[str]:
         """Return the embeddings that had no room for a row that this worker should have added.
@@ -706,16 +731,16 @@ class Embeddings:
         Each is returned once.
         """
         found = []
-        for each in self._all:
-            if isinstance(each, KeyedRows) and each.table.tells_full(each.refused):
-                found.append(each.size[0])
+        for embedding in self._all:
+            if isinstance(embedding, KeyedRows) and embedding.table.tells_full(embedding.refused):
+                found.append(embedding.size[0])
         return found
 
     def settle(self) -> None:
         """The step that was updated for counts; nobody has begun to write the next."""
-        for each in self._all:
-            each.settle()
-            each.table.settle(self.committed() + 1)
+        for embedding in self._all:
+            embedding.settle()
+            embedding.table.settle(self.committed() + 1)
         if self._coming is not None:
             self._late = [*self._late[len(self._late) == self.delay :], self._coming]
             self._coming = None
@@ -761,9 +786,9 @@ def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
 
     Empty where it can.
     """
-    if not all(only_looks_up(each) for each in modules):
+    if not all(only_looks_up(module) for module in modules):
         return "a forward of its own"
-    if any(each.max_norm is not None for each in modules):
+    if any(module.max_norm is not None for module in modules):
         return "max_norm, which changes the weight in forward"
     if weight.dtype not in _SAME_ANYWHERE:
         return f"a weight of {str(weight.dtype).removeprefix('torch.')}"
@@ -787,7 +812,7 @@ def only_looks_up(module: nn.Module) -> bool:
 
 def _forward_of(kind: type[nn.Module]) -> type[nn.Module]:
     """The class whose `forward` a class has."""
-    return next(each for each in kind.__mro__ if "forward" in vars(each))
+    return next(base for base in kind.__mro__ if "forward" in vars(base))
 
 
 def _where_not(places: Sequence[ParameterPlace]) -> str:
@@ -805,7 +830,9 @@ def _why_not_there(places: Sequence[ParameterPlace]) -> str:
 
 
 def _number_of(optimizers: Sequence[torch.optim.Optimizer], place: ParameterPlace) -> int:
-    return next(number for number, each in enumerate(optimizers) if each is place.optimizer)
+    return next(
+        number for number, optimizer in enumerate(optimizers) if optimizer is place.optimizer
+    )
 
 
 def _is_compiled(model: nn.Module) -> str:
@@ -813,13 +840,13 @@ def _is_compiled(model: nn.Module) -> str:
 
 
 def _class_by_rows(
-    own: type[nn.Module], embeddings: Embeddings, table: _Embedding
+    original: type[nn.Module], embeddings: Embeddings, table: _Embedding
 ) -> type[_ByRows]:
-    names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    ours = {
+    names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members = {
         "_brim_embeddings": embeddings,
         "_brim_table": table,
-        "_brim_class": own,
-        "_brim_is_lookup": _forward_of(own) is nn.Embedding,
+        "_brim_class": original,
+        "_brim_is_lookup": _forward_of(original) is nn.Embedding,
     }
-    return type(own.__name__, (_ByRows, own), {**names, **ours})
+    return type(original.__name__, (_ByRows, original), {**names, **members})

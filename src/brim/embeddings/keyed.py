@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from brim.embeddings.rows import GradientRows
-from brim.embeddings.tables.candidates import MOST
+from brim.embeddings.tables.candidates import MAX_ADMIT_STEPS
 from brim.embeddings.tables.key_roster import Rules
 from brim.embeddings.tables.keys import check_ids, mix, unmix
 from brim.embeddings.tables.start_values import KINDS, start_values
@@ -118,9 +118,9 @@ class Embedding(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        for argument, value, most in (("dim", dim, 1 << 20), ("limit", limit, 1 << 40)):
-            _check_whole(argument, value, most)
-        _check_whole("admit_after", admit_after, MOST)
+        for argument, value, maximum in (("dim", dim, 1 << 20), ("limit", limit, 1 << 40)):
+            _check_whole(argument, value, maximum)
+        _check_whole("admit_after", admit_after, MAX_ADMIT_STEPS)
         if expire_after is not None:
             _check_whole("expire_after", expire_after, 1 << 40)
         if init not in KINDS:
@@ -133,8 +133,8 @@ class Embedding(nn.Module):
         self.rules = Rules(limit, admit_after=admit_after, expire_after=expire_after)
         self.weight = nn.Parameter(torch.empty((0, dim), dtype=dtype))
         self.register_buffer("seed", torch.randint((1 << 63) - 1, ()))
-        nothing = HeldRows(torch.empty(0, dtype=torch.int64), self.weight.detach())
-        self._source: RowSource = _Plain(self, nothing)
+        empty = HeldRows(torch.empty(0, dtype=torch.int64), self.weight.detach())
+        self._source: RowSource = _Plain(self, empty)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up vectors.
@@ -148,7 +148,7 @@ class Embedding(nn.Module):
         Raises:
             SpecError: an id is negative.
         """
-        check_ids(ids, of=repr(self.name or "brim.Embedding"))
+        check_ids(ids, subject=repr(self.name or "brim.Embedding"))
         keys, places = self._source.distinct(ids)
         rows = _GatherOfKeys.apply(self.weight, keys, self._source)  # type: ignore[no-untyped-call]
         return functional.embedding(places, rows)
@@ -178,9 +178,9 @@ class Embedding(nn.Module):
                 "torch.autocast",
             )
         if not self._source.is_jobs:
-            held = self._source.held()
+            rows = self._source.held()
             self._source = _Plain(
-                self, HeldRows(held.keys.to(self.weight.device), held.rows.to(self.weight))
+                self, HeldRows(rows.keys.to(self.weight.device), rows.rows.to(self.weight))
             )
         return self
 
@@ -201,9 +201,9 @@ class Embedding(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        held = self._source.held()
-        destination[prefix + _IDS] = unmix(held.keys)
-        destination[prefix + "weight"] = held.rows
+        rows = self._source.held()
+        destination[prefix + _IDS] = unmix(rows.keys)
+        destination[prefix + "weight"] = rows.rows
 
     def _load_from_state_dict(
         self,
@@ -213,9 +213,9 @@ class Embedding(nn.Module):
         strict: bool,
         *lists: Any,
     ) -> None:
-        own = dict(state_dict)
+        own_state = dict(state_dict)
         missing, _, errors = lists
-        ids, rows = own.pop(prefix + _IDS, None), own.pop(prefix + "weight", None)
+        ids, rows = own_state.pop(prefix + _IDS, None), own_state.pop(prefix + "weight", None)
         if ids is None or rows is None:
             missing.extend(
                 prefix + key for key in (_IDS, "weight") if prefix + key not in state_dict
@@ -227,13 +227,13 @@ class Embedding(nn.Module):
             )
         elif self._source.is_jobs:
             errors.append(f"{prefix}weight: a job has the rows; load them before its loop")
-        elif why := _why_no_ids(ids):
-            errors.append(f"{prefix}{_IDS}: {why}")
+        elif obstacle := _why_no_ids(ids):
+            errors.append(f"{prefix}{_IDS}: {obstacle}")
         else:
             keys, order = mix(ids.long()).sort()
             self._source = _Plain(self, HeldRows(keys, rows[order].to(self.weight.dtype)))
-        own[prefix + "weight"] = self.weight
-        super()._load_from_state_dict(own, prefix, local_metadata, strict, *lists)
+        own_state[prefix + "weight"] = self.weight
+        super()._load_from_state_dict(own_state, prefix, local_metadata, strict, *lists)
 
 
 def _why_no_ids(ids: Tensor) -> str:
@@ -256,8 +256,8 @@ class _Plain:
 
     is_jobs = False
 
-    def __init__(self, module: Embedding, held: HeldRows) -> None:
-        self._module, self._held = module, held
+    def __init__(self, module: Embedding, rows: HeldRows) -> None:
+        self._module, self._held = module, rows
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         keys: tuple[Tensor, Tensor] = torch.unique(mix(ids.long()), return_inverse=True)
@@ -267,8 +267,8 @@ class _Plain:
         rows = self._module._start(keys)
         if len(self._held.keys):
             places = torch.searchsorted(self._held.keys, keys).clamp(max=len(self._held.keys) - 1)
-            there = self._held.keys[places] == keys
-            rows[there] = self._held.rows[places[there]]
+            is_present = self._held.keys[places] == keys
+            rows[is_present] = self._held.rows[places[is_present]]
         return rows
 
     def receive(self, rows: GradientRows) -> None:
@@ -303,9 +303,9 @@ def is_used(embedding: Embedding, source: RowSource) -> bool:
     return embedding._source is source
 
 
-def hold(embedding: Embedding, held: HeldRows) -> None:
+def hold(embedding: Embedding, rows: HeldRows) -> None:
     """Give an embedding rows, in which it looks up from now on."""
-    embedding._source = _Plain(embedding, held)
+    embedding._source = _Plain(embedding, rows)
 
 
 def held_by(embedding: Embedding) -> HeldRows:
@@ -325,8 +325,8 @@ def rehearse(model: nn.Module) -> None:
             module._source = _Rehearsal(module, module._source.held())
 
 
-def _check_whole(argument: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def _check_whole(argument: str, value: object, maximum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
         raise SpecError(
             f"brim.Embedding: {argument}",
             got=repr(value),

@@ -65,8 +65,8 @@ class KeyedRows(TrainedByRows):
         self._module, self._distinct, self._committed = module, distinct, committed
         self.is_jobs = True
         self._label = module.name or name.removesuffix(".weight")
-        if why := moves_others(place, lazily=True):
-            raise self._refusal(why)
+        if obstacle := moves_others(place, lazily=True):
+            raise self._refusal(obstacle)
         super().__init__(
             name, module.weight, place, number=number, hint="use no torch.autograd.grad on it"
         )
@@ -76,8 +76,8 @@ class KeyedRows(TrainedByRows):
         self.refused, self.tells_states = 0, True
         place.optimizer.register_state_dict_post_hook(self._tell_states)
 
-    def _refusal(self, why: str) -> SpecError:
-        return SpecError(f"embedding {self._label!r}", got=why, need=LAZILY)
+    def _refusal(self, obstacle: str) -> SpecError:
+        return SpecError(f"embedding {self._label!r}", got=obstacle, need=LAZILY)
 
     @property
     def like(self) -> Tensor:
@@ -122,11 +122,11 @@ class KeyedRows(TrainedByRows):
 
     def check(self) -> None:
         """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
-        why = moves_others(self._place, lazily=True)
-        if not why and states_of_row(self._place).keys() != self._optimizer.states.keys():
-            why = "an optimizer that keeps more of a row than it did at the start"
-        if why:
-            raise self._refusal(why)
+        obstacle = moves_others(self._place, lazily=True)
+        if not obstacle and states_of_row(self._place).keys() != self._optimizer.states.keys():
+            obstacle = "an optimizer that keeps more of a row than it did at the start"
+        if obstacle:
+            raise self._refusal(obstacle)
 
     # The table ------------------------------------------------------------------------------------
 
@@ -137,8 +137,8 @@ class KeyedRows(TrainedByRows):
     def stored(self) -> list[RowsByKey]:
         """Return the table, and its candidates where it has any, as checkpoints see them now."""
         table, step = self.table, self._committed()
-        for each in (table.changes, table.changes_of_candidates):
-            each.reach(step)
+        for changes in (table.changes, table.changes_of_candidates):
+            changes.reach(step)
         roster, candidates = table.roster, table.roster.candidates
         oldest = () if self._module.rules.expire_after is None else (roster.oldest(step),)
         rows = RowsByKey(
@@ -152,7 +152,7 @@ class KeyedRows(TrainedByRows):
         )
         if candidates is None:
             return [rows]
-        begun = candidates.begun(step) + 1
+        first_step = candidates.begun(step) + 1
         return [
             rows,
             RowsByKey(
@@ -161,7 +161,7 @@ class KeyedRows(TrainedByRows):
                 {_COUNT: candidates.counts.unsqueeze(1)},
                 candidates.changed,
                 step=step,
-                oldest=tuple(begun.tolist()),
+                oldest=tuple(first_step.tolist()),
                 changes=table.changes_of_candidates,
             ),
         ]
@@ -177,9 +177,9 @@ class KeyedRows(TrainedByRows):
             SpecError: it has as many of other rows.
         """
         keys, rows = held_by(self._module)
-        known = self._place.optimizer.state_dict()["state"].get(self.at[1], {})
-        states = {name: known[name] for name in self._optimizer.states if len(known.get(name, ()))}
-        if wrong := {len(each) for each in states.values()} - {len(keys)}:
+        state = self._place.optimizer.state_dict()["state"].get(self.at[1], {})
+        states = {name: state[name] for name in self._optimizer.states if len(state.get(name, ()))}
+        if wrong := {len(state) for state in states.values()} - {len(keys)}:
             raise SpecError(
                 f"the optimizer's state of embedding {self._label!r}",
                 got=f"that of {wrong.pop()} rows",
@@ -190,8 +190,10 @@ class KeyedRows(TrainedByRows):
         self.put(
             {KEYS: keys, "fields": {WEIGHT: rows, **states}, "changed": changed, CANDIDATES: []}
         )
-        own = self._place.optimizer.state.get(self.weight, {})
-        own.update({name: each[:0].clone() for name, each in own.items() if name in states})
+        optimizer_state = self._place.optimizer.state.get(self.weight, {})
+        optimizer_state.update(
+            {name: tensor[:0].clone() for name, tensor in optimizer_state.items() if name in states}
+        )
 
     def show(self) -> None:
         """Have the module look up in the table, in the job and afterwards."""
@@ -214,8 +216,8 @@ class KeyedRows(TrainedByRows):
         if (
             not part.owners
         ):  # other workers own them all; what the optimizer keeps of the whole goes on
-            none = {name: field[:0] for name, field in self.table.fields.items()}
-            self._optimizer.step(none, gradient[:0])
+            empty = {name: field[:0] for name, field in self.table.fields.items()}
+            self._optimizer.step(empty, gradient[:0])
             return
         partitions = partitions_of(self.table.partitions, part.owner, part.owners)
         roster = self.table.roster
@@ -224,11 +226,11 @@ class KeyedRows(TrainedByRows):
         logged = self.table.log(
             keys[change.number], change, partitions, step=step, owner=part.owner
         )
-        rows = {name: each.clone() for name, each in logged.items()}
+        rows = {name: logged_field.clone() for name, logged_field in logged.items()}
         fresh = change.is_fresh
         rows[WEIGHT][fresh] = start_of(self._module, keys[change.number[fresh]])
         for name, value in self._optimizer.states.items():
             rows[name][fresh] = value
-        after = self._optimizer.step(rows, gradient.index_select(0, change.number))
-        self.table.write(change, after, step=step)
+        updated = self._optimizer.step(rows, gradient.index_select(0, change.number))
+        self.table.write(change, updated, step=step)
         self.refused += change.refused

@@ -15,8 +15,8 @@ from torch import Tensor
 
 _NEWEST = 0.3  # what the last step counts in the mean
 _UNEVEN = 1.25  # of the slowest to the fastest: less is noise
-_MOST = 1.25  # that a part changes by in one step
-_LEAST = 0.25  # of an even part: else an owner that is fast again would not be found out
+_MAX_CHANGE_FACTOR = 1.25  # that a part changes by in one step
+_MIN_PART_RATIO = 0.25  # of an even part: else an owner that is fast again would not be found out
 
 
 class Paces:
@@ -41,8 +41,12 @@ class Paces:
     def took(self, seconds: float) -> None:
         """Note how long this owner's part of a step took; before the commit."""
         if self._own is not None and len(self._seconds):
-            before = float(self._seconds[self._own])
-            self._took(seconds if not before else before + _NEWEST * (seconds - before))
+            seconds_before = float(self._seconds[self._own])
+            self._took(
+                seconds
+                if not seconds_before
+                else seconds_before + _NEWEST * (seconds - seconds_before)
+            )
 
     def _took(self, seconds: float) -> None:
         if self._own is not None and len(self._seconds):
@@ -64,8 +68,11 @@ def shifted(parts: Sequence[float], seconds: Sequence[float]) -> Sequence[float]
     if not seconds or min(seconds) <= 0 or max(seconds) < _UNEVEN * min(seconds):
         return parts
     mean = sum(seconds) / len(seconds)
-    wanted = [
-        max(_LEAST / len(parts), part * min(_MOST, max(1 / _MOST, mean / each)))
-        for part, each in zip(parts, seconds, strict=True)
+    targets = [
+        max(
+            _MIN_PART_RATIO / len(parts),
+            part * min(_MAX_CHANGE_FACTOR, max(1 / _MAX_CHANGE_FACTOR, mean / duration)),
+        )
+        for part, duration in zip(parts, seconds, strict=True)
     ]
-    return [part / sum(wanted) for part in wanted]
+    return [part / sum(targets) for part in targets]

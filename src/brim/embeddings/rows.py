@@ -60,10 +60,10 @@ def total_of(lookups: Sequence[GradientRows]) -> GradientRows:
     """Add up what several lookups of a micro-batch gave, in their order."""
     if len(lookups) == 1:
         return lookups[0]
-    union = _union([each.ids for each in lookups])
+    union = _union([lookup.ids for lookup in lookups])
     values = lookups[0].values.new_zeros((len(union.ids), lookups[0].values.shape[1]))
-    for each, places in zip(lookups, union.places, strict=True):
-        values.index_add_(0, places, each.values)
+    for lookup, places in zip(lookups, union.places, strict=True):
+        values.index_add_(0, places, lookup.values)
     return GradientRows(union.ids, values)
 
 
@@ -76,23 +76,23 @@ class _Union(NamedTuple):
 
     def is_of(self, parts: Sequence[Tensor]) -> bool:
         return all(
-            known is part or torch.equal(known, part)
-            for known, part in zip(self.of, parts, strict=True)
+            earlier_part is part or torch.equal(earlier_part, part)
+            for earlier_part, part in zip(self.of, parts, strict=True)
         )
 
 
 def _union(parts: list[Tensor]) -> _Union:
     ids, places = distinct_of(torch.cat(parts))
-    return _Union(parts, ids, list(torch.split(places, [len(each) for each in parts])))
+    return _Union(parts, ids, list(torch.split(places, [len(part) for part in parts])))
 
 
 def fold_rows(
-    have: Mapping[Block, Sequence[GradientRows]], want: Block, parts: int
+    blocks: Mapping[Block, Sequence[GradientRows]], want: Block, parts: int
 ) -> list[GradientRows]:
     """Fold blocks into one along the canonical tree, as `accumulate.combine` folds dense gradients.
 
     Args:
-        have: the present blocks, with the rows of each embedding.
+        blocks: the present blocks, with the rows of each embedding.
         want: the block that they cover together.
         parts: micro-batches of a step.
 
@@ -102,28 +102,28 @@ def fold_rows(
     Raises:
         ValueError: they do not cover it.
     """
-    additions = fold(have, want, parts)
+    additions = fold(blocks, want, parts)
     if not additions:
-        return list(next(tables for block, tables in have.items() if block.start == want.start))
+        return list(next(tables for block, tables in blocks.items() if block.start == want.start))
     sums: list[GradientRows] = []
     union: _Union | None = None
-    starts = [block.start for block in have]
-    for tables in zip(*have.values(), strict=True):
+    starts = [block.start for block in blocks]
+    for tables in zip(*blocks.values(), strict=True):
         ids = [rows.ids for rows in tables]
         if union is None or not union.is_of(ids):  # embeddings are often asked for the same ids
             union = _union(ids)
-        own = {start: rows.values for start, rows in zip(starts, tables, strict=True)}
+        values = {start: rows.values for start, rows in zip(starts, tables, strict=True)}
         places = dict(zip(starts, union.places, strict=True))
         sums.append(
             GradientRows(
-                union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start)
+                union.ids, _sum(values, places, additions, count=len(union.ids), start=want.start)
             )
         )
     return sums
 
 
 def _sum(
-    own: Mapping[int, Tensor],
+    values: Mapping[int, Tensor],
     places: Mapping[int, Tensor],
     additions: Iterable[tuple[Block, Block]],
     *,
@@ -137,22 +137,22 @@ def _sum(
     sums: dict[int, Tensor] = {}
     for left, right in additions:
         if left.start not in sums:
-            first = own[left.start]
+            first = values[left.start]
             sums[left.start] = first.new_zeros((count, first.shape[1]))
             put(sums[left.start], places[left.start], first.contiguous())
         if right.start in sums:
             sums[left.start] += sums.pop(right.start)
         else:
-            _add(sums[left.start], places[right.start], own[right.start])
+            _add(sums[left.start], places[right.start], values[right.start])
     return sums[start]
 
 
 def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
     """Add to the rows at some places, each once."""
-    there = torch.empty_like(values, memory_format=torch.contiguous_format)
-    gather(rows, places, there)
-    there += values
-    put(rows, places, there)
+    current = torch.empty_like(values, memory_format=torch.contiguous_format)
+    gather(rows, places, current)
+    current += values
+    put(rows, places, current)
 
 
 def between(rows: GradientRows, start: int, stop: int) -> GradientRows:
@@ -171,7 +171,7 @@ def joined(slices: Sequence[GradientRows]) -> GradientRows:
     if len(slices) == 1:
         return slices[0]
     return GradientRows(
-        torch.cat([each.ids for each in slices]), torch.cat([each.values for each in slices])
+        torch.cat([part.ids for part in slices]), torch.cat([part.values for part in slices])
     )
 
 

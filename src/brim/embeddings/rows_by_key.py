@@ -20,7 +20,7 @@ from brim.embeddings.tables.index import Index
 from brim.errors import EnvironmentFault, SpecError
 
 _Words = NDArray[np.int64]
-_NONE = np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class RowsByKey:
@@ -57,22 +57,25 @@ class RowsByKey:
 
     @property
     def row_bytes(self) -> int:
-        return 16 + sum(each[:1].nbytes for each in self.fields.values())
+        return 16 + sum(tensor[:1].nbytes for tensor in self.fields.values())
 
     # Reading --------------------------------------------------------------------------------------
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
-        least = -1 if since is None else since
-        keys, places = _NONE, _NONE
+        first_step = -1 if since is None else since
+        keys, places = _NO_ROWS, _NO_ROWS
         is_owed = since is None  # a base has a file, even if there is nothing in it
         for part in range(self._index.shape.partitions):
-            more = self._items(part, least)
-            keys, places = np.concatenate([keys, more[0]]), np.concatenate([places, more[1]])
+            more_items = self._items(part, first_step)
+            keys, places = (
+                np.concatenate([keys, more_items[0]]),
+                np.concatenate([places, more_items[1]]),
+            )
             while len(keys) >= rows:
-                yield self._at(keys[:rows], places[:rows], least)
+                yield self._at(keys[:rows], places[:rows], first_step)
                 keys, places, is_owed = keys[rows:], places[rows:], False
         if len(keys) or is_owed:
-            yield self._at(keys, places, least)
+            yield self._at(keys, places, first_step)
 
     def follow(self, step: int) -> None:
         self._changes.begin(step)
@@ -91,20 +94,20 @@ class RowsByKey:
         keys = self._changes.since(step)
         if keys is None:
             parts = [self._items(part, step) for part in range(self._index.shape.partitions)]
-            found = [np.concatenate(each) for each in zip(*parts, strict=True)]
+            found = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
             return found[0], found[1]
         places = self._index.find(torch.from_numpy(keys)).numpy()
-        found = [each[places >= 0] for each in (keys, places)]
+        found = [array[places >= 0] for array in (keys, places)]
         is_in = self._is_in(found[0], self._changed.numpy()[found[1]], step)
         return found[0][is_in], found[1][is_in]
 
-    def _items(self, part: int, since: int) -> tuple[_Words, _Words]:
+    def _items(self, part: int, after_step: int) -> tuple[_Words, _Words]:
         """The keys of a partition that later steps wrote to, ascending, and their places."""
-        keys, places = (each.numpy() for each in self._index.items(range(part, part + 1)))
-        is_in = self._is_in(keys, self._changed.numpy()[places], since)
+        keys, places = (tensor.numpy() for tensor in self._index.items(range(part, part + 1)))
+        is_in = self._is_in(keys, self._changed.numpy()[places], after_step)
         return keys[is_in], places[is_in]
 
-    def _is_in(self, keys: _Words, changed: _Words, since: int) -> NDArray[np.bool_]:
+    def _is_in(self, keys: _Words, changed: _Words, after_step: int) -> NDArray[np.bool_]:
         """Return whether rows are there at the boundary, and were written since a step.
 
         `changed` has the last step that wrote each.
@@ -112,16 +115,16 @@ class RowsByKey:
         oldest = np.array(self.oldest or (0,))
         ranges = keys >> (63 - (len(oldest).bit_length() - 1))
         is_in: NDArray[np.bool_] = (
-            (changed > since) & (changed <= self._step) & (changed >= oldest[ranges])
+            (changed > after_step) & (changed <= self._step) & (changed >= oldest[ranges])
         )
         return is_in
 
-    def _at(self, keys: _Words, places: _Words, since: int) -> Chunk:
+    def _at(self, keys: _Words, places: _Words, after_step: int) -> Chunk:
         """A copy of some rows, by numpy: see `file_layout.copy_to`."""
-        fields = {name: taken(each.detach(), places) for name, each in self.fields.items()}
+        fields = {name: taken(tensor.detach(), places) for name, tensor in self.fields.items()}
         changed = self._changed.numpy()[places]  # last
         chunk = Chunk(torch.from_numpy(keys), fields, torch.from_numpy(changed))
-        return chunk.only(torch.from_numpy(self._is_in(keys, changed, since)))
+        return chunk.only(torch.from_numpy(self._is_in(keys, changed, after_step)))
 
     # Writing --------------------------------------------------------------------------------------
 
@@ -133,8 +136,8 @@ class RowsByKey:
             EnvironmentFault: they are rows of another table.
             SpecError: there is no room for as many.
         """
-        own = {name: each.shape[1:] for name, each in self.fields.items()}
-        if own != {name: each.shape[1:] for name, each in chunk.fields.items()}:
+        shapes = {name: tensor.shape[1:] for name, tensor in self.fields.items()}
+        if shapes != {name: tensor.shape[1:] for name, tensor in chunk.fields.items()}:
             raise EnvironmentFault(f"{self.name} has other columns than what was stored")
         if not len(chunk.keys):
             return

@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return the rows of these places: views, not copies."""
-        fields = {name: each[start:stop] for name, each in self.fields.items()}
+        fields = {name: tensor[start:stop] for name, tensor in self.fields.items()}
         return Chunk(self.keys[start:stop], fields, self.changed[start:stop])
 
     def only(self, chosen: Tensor) -> Chunk:
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
             return self
         return Chunk(
             self.keys[chosen],
-            {name: each[chosen] for name, each in self.fields.items()},
+            {name: tensor[chosen] for name, tensor in self.fields.items()},
             self.changed[chosen],
         )
 
@@ -148,7 +148,7 @@ class NumberedRows:
 
     @property
     def row_bytes(self) -> int:
-        return 2 * _INT64_BYTES + sum(each[:1].nbytes for each in self.fields.values())
+        return 2 * _INT64_BYTES + sum(tensor[:1].nbytes for tensor in self.fields.values())
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
         if since is not None:
@@ -156,15 +156,15 @@ class NumberedRows:
             for start in range(0, len(keys), rows):
                 yield self._at(keys[start : start + rows])
             return
-        every = Chunk(torch.empty(0, dtype=torch.int64), self.fields, self.changed)
+        whole = Chunk(torch.empty(0, dtype=torch.int64), self.fields, self.changed)
         for start in range(0, self.count, rows):
             stop = min(start + rows, self.count)
             places = torch.from_numpy(np.arange(start, stop, dtype=np.int64))
-            yield every.rows(start, stop)._replace(keys=places)
+            yield whole.rows(start, stop)._replace(keys=places)
 
     def _at(self, places: npt.NDArray[np.int64]) -> Chunk:
         """A copy of some rows, by numpy: see `file_layout.copy_to`."""
-        fields = {name: taken(each.detach(), places) for name, each in self.fields.items()}
+        fields = {name: taken(tensor.detach(), places) for name, tensor in self.fields.items()}
         changed = torch.from_numpy(self.changed.numpy()[places])
         return Chunk(torch.from_numpy(places), fields, changed)
 
@@ -189,11 +189,11 @@ class NumberedRows:
     @torch.no_grad()
     def put(self, chunk: Chunk) -> None:
         """Raises EnvironmentFault where they are rows of another table."""
-        keys, own = chunk.keys, {name: each.shape[1:] for name, each in self.fields.items()}
-        wrong = own != {name: each.shape[1:] for name, each in chunk.fields.items()}
+        keys, shapes = chunk.keys, {name: tensor.shape[1:] for name, tensor in self.fields.items()}
+        wrong = shapes != {name: tensor.shape[1:] for name, tensor in chunk.fields.items()}
         if wrong or (len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < self.count):
             raise EnvironmentFault(
-                f"{self.name} has {self.count} rows of {_shapes(own)}, what was stored has others"
+                f"{self.name} has {self.count} rows of {_shapes(shapes)}, what was stored has others"
             )
         if not len(keys):
             return
@@ -230,14 +230,14 @@ def _shapes(shapes: Mapping[str, torch.Size]) -> str:
 def to_bytes(rows: Chunk) -> bytearray:
     """Write a file."""
     tensors = {_KEYS: rows.keys, _CHANGED: rows.changed}
-    tensors |= {_FIELD + name: each for name, each in rows.fields.items()}
+    tensors |= {_FIELD + name: tensor for name, tensor in rows.fields.items()}
     data, places = lay_out(tensors)
     for name, tensor in tensors.items():
         copy_to(places[name], tensor)
     return data
 
 
-def from_bytes(data: bytes, *, where: str) -> Chunk:
+def from_bytes(data: bytes, *, path: str) -> Chunk:
     """Read a file.
 
     Raises:
@@ -246,15 +246,17 @@ def from_bytes(data: bytes, *, where: str) -> Chunk:
     try:
         tensors = load(data)
         keys, changed = tensors.pop(_KEYS), tensors.pop(_CHANGED)
-        fields = {name.removeprefix(_FIELD): each for name, each in tensors.items()}
+        fields = {name.removeprefix(_FIELD): tensor for name, tensor in tensors.items()}
         found = Chunk(keys, fields, changed)
         is_right = _are_numbers(keys) and bool((keys[1:] > keys[:-1]).all())
         is_right = is_right and _are_numbers(changed) and bool(fields)
-        is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
+        is_right = is_right and all(
+            len(tensor) == len(keys) for tensor in (changed, *fields.values())
+        )
     except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
-        raise EnvironmentFault(f"{where} holds no rows of a table: {error}") from error
+        raise EnvironmentFault(f"{path} holds no rows of a table: {error}") from error
     if not is_right:
-        raise EnvironmentFault(f"{where} holds no rows of a table")
+        raise EnvironmentFault(f"{path} holds no rows of a table")
     return found
 
 

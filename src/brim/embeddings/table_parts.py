@@ -53,16 +53,16 @@ class Taken:
     def store(self, store: Store, *, writer: str) -> StoredTable:
         """Write what is not in storage yet; raises as `write_part` does."""
         parts = self.chain
-        if not parts or any(len(each.keys) for each in self.rows):
-            most = rows_of_file(self.table)
+        if not parts or any(len(chunk.keys) for chunk in self.rows):
+            chunk_rows = rows_of_file(self.table)
             pieces = (
-                each.rows(start, start + most)
-                for each in self.rows
-                for start in range(0, max(1, len(each.keys)), most)
+                chunk.rows(start, start + chunk_rows)
+                for chunk in self.rows
+                for start in range(0, max(1, len(chunk.keys)), chunk_rows)
             )
-            since = parts[-1].step if parts else None
-            own = write_part(store, pieces, since=since, step=self.step, writer=writer)
-            parts = (*parts, own)
+            base_step = parts[-1].step if parts else None
+            delta = write_part(store, pieces, base_step=base_step, step=self.step, writer=writer)
+            parts = (*parts, delta)
         return StoredTable(name=self.table.name, rows=self.count, parts=parts, oldest=self.oldest)
 
 
@@ -75,24 +75,24 @@ def take(
         step: committed steps; nobody may write to the table meanwhile.
         oldest: as the chain has it: what is gone there stays gone.
     """
-    every = table.chunks(rows_of_file(table))
-    rows = [table.changed_since(chain[-1].step)] if chain else list(map(_copy, every))
+    chunks = table.chunks(rows_of_file(table))
+    rows = [table.changed_since(chain[-1].step)] if chain else list(map(_copy, chunks))
     oldest = later(oldest, table.oldest)
     return Taken(table=table, step=step, count=table.count, chain=chain, rows=rows, oldest=oldest)
 
 
 def _copy(chunk: Chunk) -> Chunk:
-    fields = {name: each.detach().clone() for name, each in chunk.fields.items()}
+    fields = {name: tensor.detach().clone() for name, tensor in chunk.fields.items()}
     return Chunk(chunk.keys.clone(), fields, chunk.changed.clone())
 
 
-def store_taken(store: Store, taken: Sequence[Taken], *, writer: str) -> tuple[StoredTable, ...]:
+def store_taken(store: Store, copies: Sequence[Taken], *, writer: str) -> tuple[StoredTable, ...]:
     """Write all tables of a checkpoint, or nothing of them; raises as `write_part` does."""
     stored: list[StoredTable] = []
     with given_up(store) as files:
-        for each in taken:
-            stored.append(each.store(store, writer=writer))
-            files += new_files(stored[-1], each.chain)
+        for copied in copies:
+            stored.append(copied.store(store, writer=writer))
+            files += new_files(stored[-1], copied.chain)
     return tuple(stored)
 
 
@@ -121,7 +121,7 @@ def write_part(
     store: Store,
     rows: Iterable[Chunk],
     *,
-    since: int | None,
+    base_step: int | None,
     step: int,
     writer: str,
     look: Callable[[], None] = lambda: None,
@@ -136,13 +136,13 @@ def write_part(
         EnvironmentFault: the place did not take it.
     """
     with given_up(store) as files:
-        for each in rows:
-            files.append(store.write_part(to_bytes(each), rows=len(each.keys), writer=writer))
+        for chunk in rows:
+            files.append(store.write_part(to_bytes(chunk), rows=len(chunk.keys), writer=writer))
             look()
     return TablePart(
-        since=since,
+        since=base_step,
         step=step,
-        rows=sum(each.rows for each in files),
+        rows=sum(file.rows for file in files),
         files=tuple(files),
     )
 
@@ -162,8 +162,8 @@ def whole_of(store: Store, stored: StoredTable) -> NumberedRows:
     for rows in read_table(store, stored):
         if table is None:
             fields = {
-                name: each.new_empty((stored.rows, *each.shape[1:]))
-                for name, each in rows.fields.items()
+                name: tensor.new_empty((stored.rows, *tensor.shape[1:]))
+                for name, tensor in rows.fields.items()
             }
             table = NumberedRows(stored.name, fields, torch.empty(stored.rows, dtype=torch.int64))
         table.put(rows)
@@ -206,5 +206,5 @@ def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
             content = data.result()
             if following is not None:
                 coming.append((following, reader.submit(store.read_part, following)))
-            rows = from_bytes(content, where=f"{file.name}, of {stored.name}")
+            rows = from_bytes(content, path=f"{file.name}, of {stored.name}")
             yield rows.only(are_there(rows, stored.oldest)) if stored.oldest else rows

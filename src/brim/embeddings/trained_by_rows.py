@@ -75,7 +75,7 @@ class TrainedByRows:
 
     def take_received(self) -> list[GradientRows]:
         """Return the sum of each backward pass, in the order of their ends, and forget them."""
-        received = [total_of(each) for each in self._received.values()]
+        received = [total_of(lookups) for lookups in self._received.values()]
         self._received.clear()
         return received
 
@@ -87,9 +87,9 @@ class TrainedByRows:
         if self.samples_lookups and len(distinct):
             self.samples_lookups = False
             counts = torch.bincount(places.flatten().long(), minlength=len(distinct))
-            most = counts.topk(min(_HOTTEST, len(counts)))
-            ids = self.named(distinct.index_select(0, most.indices))
-            self._hottest = tuple(zip(ids.tolist(), most.values.tolist(), strict=True))
+            hottest = counts.topk(min(_HOTTEST, len(counts)))
+            ids = self.named(distinct.index_select(0, hottest.indices))
+            self._hottest = tuple(zip(ids.tolist(), hottest.values.tolist(), strict=True))
 
     def named(self, ids: Tensor) -> Tensor:
         """Return ids of rows as people know them."""
@@ -106,8 +106,8 @@ class TrainedByRows:
     @property
     def at(self) -> tuple[int, int]:
         """Return the number of the optimizer that has the weight, and the weight's number there."""
-        before = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
-        return self._number, len(list(before))
+        preceding = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
+        return self._number, len(list(preceding))
 
     def whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the optimizer keeps of the whole weight."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault, SpecError
 
-_here = threading.local()
+_thread_account = threading.local()
 
 
 def home(*, field: str = "HOME") -> Path:
@@ -97,16 +97,16 @@ def acting_as(name: str) -> Iterator[None]:
     found = _found(name)
     try:
         _set(found.pw_uid, found.pw_gid)
-        _here.uid = found.pw_uid
+        _thread_account.uid = found.pw_uid
         yield
     finally:
-        del _here.uid
+        del _thread_account.uid
         _set(0, 0)
 
 
 def acting_uid() -> int:
     """The user id by whose rights this thread touches files."""
-    uid: int = getattr(_here, "uid", os.geteuid())
+    uid: int = getattr(_thread_account, "uid", os.geteuid())
     return uid
 
 

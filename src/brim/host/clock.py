@@ -30,7 +30,7 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def local_time(at: float) -> datetime:
+def local_time(timestamp: float) -> datetime:
     """Convert seconds since 1970 to the host's time zone.
 
     A time behind the last day that the calendar has becomes that day.
@@ -38,7 +38,7 @@ def local_time(at: float) -> datetime:
     >>> local_time(1e300).year, local_time(float("nan")).year
     (9999, 9999)
     """
-    return datetime.fromtimestamp(max(_FIRST, at) if at < _LAST else _LAST)
+    return datetime.fromtimestamp(max(_FIRST, timestamp) if timestamp < _LAST else _LAST)
 
 
 class SystemClock:
@@ -52,14 +52,14 @@ class SystemClock:
     Args:
         offset: that of an earlier clock of this host's life, which this one continues; None reads
             the wall clock.
-        ahead: seconds by which `now` is ahead of this host's life, to go on behind another host's.
+        offset_ahead: seconds by which `now` is ahead of this host's life, to go on behind another host's.
 
     Attributes:
         offset: from the seconds of the host's life to those since 1970.
     """
 
-    def __init__(self, *, offset: float | None = None, ahead: float = 0.0) -> None:
-        self.ahead = ahead
+    def __init__(self, *, offset: float | None = None, offset_ahead: float = 0.0) -> None:
+        self.ahead = offset_ahead
         self.offset = time.time() - time.clock_gettime(_BOOT) if offset is None else offset
         self._set_by = 0.0
 
@@ -74,9 +74,9 @@ class SystemClock:
 
         0 for up to a second.
         """
-        by = time.time() - self.wall()
-        if abs(by - self._set_by) > _A_STEP:
-            self._set_by = by if abs(by) > _A_STEP else 0.0
+        lead = time.time() - self.wall()
+        if abs(lead - self._set_by) > _A_STEP:
+            self._set_by = lead if abs(lead) > _A_STEP else 0.0
         return self._set_by
 
     def cpu(self) -> float:

@@ -25,8 +25,8 @@ from brim.host.procfs import read_proc
 
 _CPU_MAX, _CFS = "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of versions 2 and 1
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
-_LOOK = 0.005
-_ELSEWHERE = (
+_POLL_INTERVAL = 0.005
+_FOREIGN_NAMESPACE = (
     0  # how the kernel tells of a process that cannot be seen from here, as in another container
 )
 _V2 = "cgroup2"
@@ -90,7 +90,7 @@ class ControlGroup:
                 (self.path / _KILL).write_text("1")
             if monotonic() > deadline:
                 return self.remove()
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
         return True
 
     def remove(self) -> bool:
@@ -110,9 +110,9 @@ def make_group(folder: Path) -> ControlGroup | None:
     None where none can be had.
     """
     for mount in _mounts():
-        own = mount.place_of_ours()
-        if mount.version == _V2 and own is not None:
-            group = ControlGroup(own).within(_name_for(folder))
+        own_group = mount.place_of_ours()
+        if mount.version == _V2 and own_group is not None:
+            group = ControlGroup(own_group).within(_name_for(folder))
             if group is not None and (group.path / _KILL).exists():
                 return group
             if group is not None:
@@ -129,9 +129,13 @@ def groups_of(folder: Path) -> list[ControlGroup]:
     for mount in _mounts():
         if mount.version != _V2:
             continue
-        for above, inner, _ in os.walk(mount.at):
-            path = Path(above, name)
-            if name in inner and _is_ours(path) and _ELSEWHERE not in ControlGroup(path).members():
+        for parent, inner, _ in os.walk(mount.at):
+            path = Path(parent, name)
+            if (
+                name in inner
+                and _is_ours(path)
+                and _FOREIGN_NAMESPACE not in ControlGroup(path).members()
+            ):
                 found.append(ControlGroup(path))
     return found
 
@@ -143,12 +147,12 @@ def files_about_us(name: str) -> list[Path]:
     """
     found = []
     for mount in _mounts():
-        own = mount.place_of_ours()
-        while own is not None and own.is_relative_to(mount.at):
-            if (own / name).exists():
-                found.append(own / name)
+        own_group = mount.place_of_ours()
+        while own_group is not None and own_group.is_relative_to(mount.at):
+            if (own_group / name).exists():
+                found.append(own_group / name)
                 break
-            own = own.parent
+            own_group = own_group.parent
     return found
 
 
@@ -158,14 +162,14 @@ def processors() -> int:
     That is as many as it may run on, or as its groups give it time of: a container on a large host
     has a share of them.
     """
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    most = float(there or 1)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = float(available or 1)
     for mount in _mounts():
-        own = mount.place_of_ours()
-        while own is not None and own.is_relative_to(mount.at):
-            most = min(most, _share_of(own))
-            own = own.parent
-    return max(1, math.ceil(most))
+        own_group = mount.place_of_ours()
+        while own_group is not None and own_group.is_relative_to(mount.at):
+            count = min(count, _share_of(own_group))
+            own_group = own_group.parent
+    return max(1, math.ceil(count))
 
 
 def _share_of(group: Path) -> float:
@@ -174,7 +178,7 @@ def _share_of(group: Path) -> float:
         with contextlib.suppress(
             OSError, ValueError
         ):  # it has none of this version, or none at all
-            quota, period = " ".join((group / each).read_text() for each in limits).split()
+            quota, period = " ".join((group / limit).read_text() for limit in limits).split()
             if int(quota) > 0:
                 return int(quota) / int(period)
     return math.inf
@@ -210,8 +214,8 @@ class _Mount(NamedTuple):
                 if not controllers
                 else set(controllers.split(",")) <= self.options
             ):
-                inside = os.path.relpath(path, self.root)
-                return None if inside.startswith("..") else self.at / inside
+                inner = os.path.relpath(path, self.root)
+                return None if inner.startswith("..") else self.at / inner
         return None
 
 
@@ -221,11 +225,13 @@ def _mounts() -> Iterator[_Mount]:
     except OSError:  # no Linux
         return
     for line in filter(None, lines):
-        before, _, behind = line.partition(" - ")
-        version, _, options = behind.split(" ", 2)
+        mount_fields, _, system_fields = line.partition(" - ")
+        version, _, options = system_fields.split(" ", 2)
         if version in ("cgroup", _V2):
-            root, at = before.split(" ")[3:5]
-            yield _Mount(version, _plain(root), Path(_plain(at)), frozenset(options.split(",")))
+            root, mount_point = mount_fields.split(" ")[3:5]
+            yield _Mount(
+                version, _plain(root), Path(_plain(mount_point)), frozenset(options.split(","))
+            )
 
 
 def _plain(path: str) -> str:
@@ -245,8 +251,8 @@ def _name_for(folder: Path) -> str:
     folder = folder.resolve()
     parts = [os.fsencode(folder)]
     with contextlib.suppress(OSError):  # it is not there, or the kernel has no such namespaces
-        for each in (folder, Path("/proc/self/ns/pid")):
-            found = each.stat()
+        for path in (folder, Path("/proc/self/ns/pid")):
+            found = path.stat()
             parts.append(f"{found.st_dev}:{found.st_ino}".encode())
     return "brim-" + hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 

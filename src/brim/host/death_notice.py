@@ -32,13 +32,15 @@ def give_notice(pipe: int) -> None:
 
     Where the kernel cannot do that (Linux before 5.9), it closes now, without a byte.
     """
-    held = threading.Event()
-    threading.Thread(target=_hold, args=(pipe, held), name="brim-death-notice", daemon=True).start()
-    held.wait()
+    has_table = threading.Event()
+    threading.Thread(
+        target=_hold, args=(pipe, has_table), name="brim-death-notice", daemon=True
+    ).start()
+    has_table.wait()
     os.close(pipe)
 
 
-def _hold(pipe: int, held: threading.Event) -> None:
+def _hold(pipe: int, has_table: threading.Event) -> None:
     """Hold the pipe in a table of descriptors that belongs to this thread alone.
 
     The table has nothing else.
@@ -53,7 +55,7 @@ def _hold(pipe: int, held: threading.Event) -> None:
         close_range(0, pipe - 1, 0)
         os.write(pipe, b"\0")
     finally:
-        held.set()
+        has_table.set()
     signal.pause()
 
 
@@ -70,7 +72,7 @@ def signal_that_ended(pid: int) -> int | None:
             _stat_of(f"/proc/{pid}/task/{thread}/stat")
             for thread in os.listdir(f"/proc/{pid}/task")
         ]
-        if threads and all(int(each[_FLAGS]) & _PF_EXITING for each in threads):
+        if threads and all(int(thread[_FLAGS]) & _PF_EXITING for thread in threads):
             return int(_stat_of(f"/proc/{pid}/stat")[_EXIT_CODE]) & 0x7F or None
     return None
 

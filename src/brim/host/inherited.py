@@ -25,7 +25,7 @@ from brim.errors import SpecError
 _STANDARD = 3  # descriptors below it are input and output of the process
 _DESCRIPTORS = "/proc/self/fd"
 # others say how the file was found or made: O_NOFOLLOW, as SQLite says, or O_TMPFILE
-_KEPT = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_SYNC
+_FLAGS_KEPT = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_SYNC
 _OF_THE_KERNEL = ("/proc/", "/sys/", "/memfd:")
 _LOCKS_OF_LMDB = ("/lock.mdb", "-lock")
 
@@ -73,15 +73,15 @@ class Inherited:
         for descriptor, identity in self.connections.items():
             if _identity(descriptor) != identity:
                 continue  # a thread has closed it before the fork: its number is free, or another's
-            here, there = socket.socketpair()
-            there.close()
-            _replace(descriptor, here.detach())
+            own_end, child_end = socket.socketpair()
+            child_end.close()
+            _replace(descriptor, own_end.detach())
 
     @staticmethod
     def _open_again(file: _File) -> None:
-        own = os.open(f"{_DESCRIPTORS}/{file.descriptor}", file.flags)
-        os.lseek(own, file.position, os.SEEK_SET)
-        _replace(file.descriptor, own)
+        reopened = os.open(f"{_DESCRIPTORS}/{file.descriptor}", file.flags)
+        os.lseek(reopened, file.position, os.SEEK_SET)
+        _replace(file.descriptor, reopened)
 
 
 def inherited_by_forks() -> Inherited:
@@ -124,7 +124,7 @@ def _file_of(descriptor: int) -> list[_File]:
             hint="open it in the first call of __getitem__, or change its permissions",
         )
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
-    return [_File(descriptor, path, _identity(descriptor), flags & _KEPT, position)]
+    return [_File(descriptor, path, _identity(descriptor), flags & _FLAGS_KEPT, position)]
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
@@ -141,9 +141,9 @@ def _is_connection(descriptor: int) -> bool:
 
     A pair of sockets within a process has none.
     """
-    with socket.socket(fileno=os.dup(descriptor)) as same:
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
         try:
-            return same.type == socket.SOCK_STREAM and bool(same.getpeername())
+            return duplicate.type == socket.SOCK_STREAM and bool(duplicate.getpeername())
         except OSError:
             return False
 

@@ -40,9 +40,11 @@ class LogLine:
         self.fields: Mapping[str, object] = fields
 
     def __str__(self) -> str:
-        said = {name: value for name, value in self.fields.items() if value not in (None, "")}
+        shown_fields = {
+            name: value for name, value in self.fields.items() if value not in (None, "")
+        }
         return " ".join(
-            [self.event, *(f"{name}={_as_text(value)}" for name, value in said.items())]
+            [self.event, *(f"{name}={_as_text(value)}" for name, value in shown_fields.items())]
         )
 
 
@@ -53,7 +55,7 @@ def _as_text(value: object) -> str:
     ('0.25', 'w1', '"it said \\\\"no\\\\""')
     """
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    if text.isprintable() and not any(each in text for each in ' "='):
+    if text.isprintable() and not any(character in text for character in ' "='):
         return text
     return json.dumps(text, ensure_ascii=False)
 
@@ -62,8 +64,8 @@ class _Stamped(logging.Formatter):
     """`2026-11-23T02:51:04.123Z INFO brim.scheduler.loop cycle jobs=3`."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        at = datetime.fromtimestamp(record.created, UTC)
-        return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"
 
 
 def level_in(text: str) -> str:

@@ -44,24 +44,24 @@ def kind_of_this_host(environment: Mapping[str, str] = os.environ) -> HostKind:
         cpu=_name_of(cpu),
         capability=capability(flags, environment.get("ATEN_CPU_CAPABILITY", "")),
         instructions=tuple(sorted(flags & _INSTRUCTIONS)),
-        gpus=tuple(sorted({_fields(_text(each)).get("Model", "") for each in _gpus()})),
+        gpus=tuple(sorted({_fields(_text(gpu)).get("Model", "") for gpu in _gpus()})),
         cudnn=_version(f"nvidia-cudnn-cu{cuda}") if cuda else "",
         settings={name: environment[name] for name in _SETTINGS if name in environment},
     )
 
 
-def capability(flags: set[str], wanted: str = "") -> str:
+def capability(flags: set[str], preferred: str = "") -> str:
     """Return the level by which torch chooses its own kernels, as it does.
 
     Args:
         flags: of the processor.
-        wanted: the variable ATEN_CPU_CAPABILITY, which it obeys.
+        preferred: the variable ATEN_CPU_CAPABILITY, which it obeys.
 
     >>> capability({"avx2", "fma"}), capability({"avx2"}), capability({"avx2"}, "avx512")
     ('AVX2', 'DEFAULT', 'AVX512')
     """
-    if wanted in ("avx512", "avx2", "default", "sve256", "vsx", "zvector"):
-        return wanted.upper()
+    if preferred in ("avx512", "avx2", "default", "sve256", "vsx", "zvector"):
+        return preferred.upper()
     if {"avx512vl", "avx512bw", "avx512dq", "fma"} <= flags:
         return "AVX512"
     if {"avx2", "fma"} <= flags:
@@ -111,7 +111,7 @@ def _name_of(cpu: Mapping[str, str]) -> str:
 
 def _gpus() -> list[Path]:
     try:
-        return [each / "information" for each in _GPUS.iterdir()]
+        return [device / "information" for device in _GPUS.iterdir()]
     except OSError:
         return []
 

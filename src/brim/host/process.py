@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TO_BE_ADOPTED = 10.0
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
-_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
@@ -58,8 +58,8 @@ def open_many_files() -> None:
 
     A thousand, which many hosts and containers give at first, are few for who serves as many jobs.
     """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:
@@ -113,13 +113,13 @@ class Orphans:
     def __init__(self) -> None:
         self._ended: set[int] = set()  # at the last look
 
-    def clear_away(self, *, known: Container[int] = ()) -> None:
+    def clear_away(self, *, awaited: Container[int] = ()) -> None:
         """Take note of the end of those that had ended at the last look as well.
 
         Args:
-            known: children for whom somebody waits.
+            awaited: children for whom somebody waits.
         """
-        children = [pid for pid in children_of(os.getpid()) if pid not in known]
+        children = [pid for pid in children_of(os.getpid()) if pid not in awaited]
         ended = {pid for pid in children if state_of(pid) == "Z"}
         for pid in ended & self._ended:
             with contextlib.suppress(ChildProcessError):
@@ -136,10 +136,10 @@ def end_family(pids: Iterable[int]) -> bool:
     Returns:
         Whether there was one that had not ended.
     """
-    found, left = False, list(pids)
-    while left:
-        pid = left.pop()
-        left += children_of(pid)
+    found, waiting = False, list(pids)
+    while waiting:
+        pid = waiting.pop()
+        waiting += children_of(pid)
         found = found or state_of(pid) not in ("", "Z", "X")
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -200,9 +200,9 @@ def variable_of(pid: int, name: str) -> str:
         return ""
     return next(
         (
-            each.partition(b"=")[2].decode(errors="replace")
-            for each in variables
-            if each.startswith(f"{name}=".encode())
+            variable.partition(b"=")[2].decode(errors="replace")
+            for variable in variables
+            if variable.startswith(f"{name}=".encode())
         ),
         "",
     )
@@ -290,8 +290,8 @@ def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
     if max(watched, default=0) < _FD_SETSIZE:
         return set(select.select(watched, [], [], timeout)[0])
     poll = select.poll()
-    for each in watched:
-        poll.register(each, select.POLLIN)
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
     return {ready for ready, _ in poll.poll(None if timeout is None else math.ceil(timeout * 1000))}
 
 
@@ -300,13 +300,13 @@ def close_in_children(*sockets: socket.socket) -> None:
 
     So our end of them ends with us.
     """
-    _ours.update(sockets)
+    _own_sockets.update(sockets)
 
 
 def _close_ours() -> None:
-    for each in list(_ours):
-        each.close()
-    _ours.clear()
+    for descriptor in list(_own_sockets):
+        descriptor.close()
+    _own_sockets.clear()
 
 
 os.register_at_fork(after_in_child=_close_ours)

@@ -24,10 +24,10 @@ VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
 # SIGUSR1.
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "SIGRTMIN") else 0)
 _TO_ANSWER = 1.0
-_LOOK = 0.01
-_MOST = 60  # lines
+_POLL_INTERVAL = 0.01
+_MAX_FRAMES = 60  # lines
 _IMPORTS = '  File "<frozen importlib'
-_OURS = os.path.join(os.path.dirname(__file__), "")
+_HOST_FOLDER = os.path.join(os.path.dirname(__file__), "")
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
 
@@ -86,18 +86,18 @@ class Stacks:
             return Stack()
 
     async def _ask(self) -> Stack:
-        pid, before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
+        pid, size_before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
         if not pid:
             return Stack()
         os.kill(pid, _SIGNAL)
-        deadline, size = loop.time() + _TO_ANSWER, before
+        deadline, size = loop.time() + _TO_ANSWER, size_before
         while loop.time() < deadline:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
             grown = os.fstat(self.file).st_size
-            if grown == size > before:  # nothing was added since the last look
+            if grown == size > size_before:  # nothing was added since the last look
                 break
             size = grown
-        dump = os.pread(self.file, size - before, before).decode(errors="replace")
+        dump = os.pread(self.file, size - size_before, size_before).decode(errors="replace")
         return Stack(readable(dump), imported(dump))
 
     def close(self) -> None:
@@ -117,9 +117,9 @@ def readable(dump: str) -> str:
       File "a.py", line 3, in f
     """
     lines = [line for line in dump.splitlines() if line.startswith("  File ")]
-    frames = [line for line in lines if not line.startswith(_IMPORTS)][:_MOST]
+    frames = [line for line in lines if not line.startswith(_IMPORTS)][:_MAX_FRAMES]
     frames.reverse()
-    first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
+    first = next((index for index, frame in enumerate(frames) if not _is_ours(frame)), 0)
     return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
 
 
@@ -136,8 +136,10 @@ def imported(dump: str) -> str:
     ['torch', 'libraries', '', '']
     """
     frames = [line for line in dump.splitlines() if line.startswith("  File ")]
-    own = next((at for at, frame in enumerate(frames) if _is_users(frame)), len(frames))
-    first = max((at for at in range(own) if frames[at].startswith(_IMPORTS)), default=None)
+    first_own = next((index for index, frame in enumerate(frames) if _is_users(frame)), len(frames))
+    first = max(
+        (index for index in range(first_own) if frames[index].startswith(_IMPORTS)), default=None
+    )
     if first is None:
         return ""
     inner = [frame for frame in frames[:first] if not _is_ours(frame)]
@@ -153,4 +155,4 @@ def _is_users(frame: str) -> bool:
 
 def _is_ours(frame: str) -> bool:
     file = frame.split('"')[1]
-    return file.startswith(("<frozen", _OURS))
+    return file.startswith(("<frozen", _HOST_FOLDER))

@@ -64,5 +64,5 @@ def console(stream: TextIO, **options: Any) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
-    within = stream.within if isinstance(stream, _Guarded) else stream
-    return Guarding(file=within, **options)
+    stream_within = stream.within if isinstance(stream, _Guarded) else stream
+    return Guarding(file=stream_within, **options)

@@ -62,8 +62,8 @@ class Guests:
     def _begin(self, request: BeginGuest) -> None:
         run_dir = self._folder / request.job
         run_dir.mkdir(mode=0o700)
-        held = lock(run_dir / _LOCK)
-        if held is None:
+        lock_file = lock(run_dir / _LOCK)
+        if lock_file is None:
             raise EnvironmentFault(f"{run_dir} is another process's")
         if request.user:
             give(run_dir, request.user)
@@ -82,17 +82,17 @@ class Guests:
             directory=request.directory if Path(request.directory).is_dir() else str(run_dir),
             user=request.user,
         )
-        theirs, ours = os.pipe()
+        reader, writer = os.pipe()
         try:
             with open_log(run_dir / "agent.log") as log:
-                self._nodes.ask(self._name, begin, [theirs, log.fileno(), held])
+                self._nodes.ask(self._name, begin, [reader, log.fileno(), lock_file])
         except BaseException:
-            os.close(ours)
+            os.close(writer)
             raise
         finally:
-            os.close(theirs)
-            os.close(held)
-        self._guests[request.job] = _Guest(request.launch, run_dir, ours)
+            os.close(reader)
+            os.close(lock_file)
+        self._guests[request.job] = _Guest(request.launch, run_dir, writer)
 
     def end(self, job: str) -> None:
         """End the agent of a job at once."""
@@ -124,8 +124,8 @@ def _holder_of(path: Path, candidates: list[int]) -> int:
     """Return which of these processes has a file open; 0 where none has."""
     for pid in candidates:
         with contextlib.suppress(OSError):  # it has ended
-            for each in os.scandir(f"/proc/{pid}/fd"):
-                if os.readlink(each.path) == str(path):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                if os.readlink(entry.path) == str(path):
                     return pid
     return 0
 

@@ -45,8 +45,8 @@ from brim.wire.joining import (
 )
 from brim.wire.nodes import EndAt
 
-_LOOK = 0.1
-_AGAIN = 0.5  # seconds between two calls
+_POLL_INTERVAL = 0.1
+_CALL_INTERVAL = 0.5  # seconds between two calls
 _TO_JOIN = 20.0  # seconds until it must have been let in for the first time
 _TO_GIVE_WAY = 30.0  # seconds until its workers have left: what platforms give before SIGKILL
 _TO_END = 10.0  # seconds until an earlier life of this node must have ended
@@ -66,7 +66,7 @@ class JoinedNode:
         folder: is its own.
         node: what it brings.
         schedulers: call it, each at one of the addresses where it may be.
-        kept: see `brim.coordination.cluster.joined_nodes`.
+        stored_life: see `brim.coordination.cluster.joined_nodes`.
         say: tells the user.
     """
 
@@ -75,14 +75,14 @@ class JoinedNode:
         folder: Path,
         node: Node,
         schedulers: Sequence[Enrolled],
-        kept: _NodeLife,
+        stored_life: _NodeLife,
         *,
         say: Callable[[str], None],
     ) -> None:
         self._clock = SystemClock()
         self._nodes = Nodes(folder / "nodes", self._clock, mortal=True)
         self._guests = Guests(folder / "jobs", self._nodes, node.id)
-        self._node, self._schedulers, self._kept, self._say = node, schedulers, kept, say
+        self._node, self._schedulers, self._kept, self._say = node, schedulers, stored_life, say
         self._kind = kind_of_this_host(os.environ)
         self._lease = Lease(len(schedulers))
         self._sent: dict[int, float] = {}
@@ -149,7 +149,7 @@ class JoinedNode:
             if self._admitted and now - renewed >= RENEWAL:
                 renewed = now
                 self._renew(now)
-            await asyncio.sleep(min(_LOOK, self._lease.left(now)) or _LOOK)
+            await asyncio.sleep(min(_POLL_INTERVAL, self._lease.left(now)) or _POLL_INTERVAL)
 
     def _pass_on_lease(self) -> None:
         """Have the node's agent end what runs here when the lease is over: this process may stop."""
@@ -195,23 +195,23 @@ class JoinedNode:
                 number = (number + 1) % len(self._schedulers)
             if not self._was_admitted and self._clock.now() > end:
                 raise EnvironmentFault(f"this host was not let in: {self._refusal}")
-            await asyncio.sleep(_AGAIN / len(self._schedulers))
+            await asyncio.sleep(_CALL_INTERVAL / len(self._schedulers))
 
     async def _try(self, number: int) -> bool:
         """Call one of the addresses; return, once that is over, whether it let this node in."""
-        began, scheduler = self._clock.now(), self._schedulers[number]
+        started, scheduler = self._clock.now(), self._schedulers[number]
         try:
             self._line = await scheduler.call()
         except NobodyListens:
-            self._lease.refused(number, sent=began)
+            self._lease.refused(number, sent=started)
             self._refusal = "nothing listens there"
         except (OSError, EnvironmentFault, ProtocolError, TimeoutError) as error:
             self._refusal = str(error) or type(error).__name__
         else:
-            return await self._converse(scheduler, self._line, began)
+            return await self._converse(scheduler, self._line, started)
         return False
 
-    async def _converse(self, scheduler: Enrolled, line: SchedulerLine, began: float) -> bool:
+    async def _converse(self, scheduler: Enrolled, line: SchedulerLine, started: float) -> bool:
         """Hear what a scheduler says until the connection ends; whether it let this node in."""
         line.send(
             JoinCluster(
@@ -226,7 +226,7 @@ class JoinedNode:
         try:
             with contextlib.suppress(ProtocolError):
                 async for message in line.messages():
-                    self._on_message(message, began)
+                    self._on_message(message, started)
         finally:
             admitted, self._admitted = self._admitted, False
             if not admitted:
@@ -235,20 +235,24 @@ class JoinedNode:
             line.close()
         return admitted
 
-    def _on_message(self, message: ToNode, began: float) -> None:
+    def _on_message(self, message: ToNode, started: float) -> None:
         match message:
             case Welcome(notice=notice):
-                self._lease.renewed(sent=began)
+                self._lease.renewed(sent=started)
                 if not self._was_admitted:
                     self._say(f"node {self._node.id} has joined")
                     if notice:
                         self._say(notice)
                 self._admitted = self._was_admitted = True
-            case NotWelcome(why=why):
-                self._refusal = why
+            case NotWelcome(why=reason):
+                self._refusal = reason
             case Renewed(number=number):
                 sent = self._sent.get(number)
-                self._sent = {each: at for each, at in self._sent.items() if each > number}
+                self._sent = {
+                    number_sent: sent_at
+                    for number_sent, sent_at in self._sent.items()
+                    if number_sent > number
+                }
                 if sent is not None:
                     self._lease.renewed(sent=sent)
             case BeginGuest():
@@ -285,29 +289,29 @@ def serve(
     """
     try:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        held = lock(folder / ".lock")
-        if held is None:
+        lock_file = lock(folder / ".lock")
+        if lock_file is None:
             raise EnvironmentFault(f"another process serves {folder}: --folder names another one")
         be_called("brim-joined")
-        kept = _begin_life(folder)
+        stored_life = _begin_life(folder)
     except OSError as error:
         raise EnvironmentFault(f"cannot use {folder}: {error}") from error
     clock = SystemClock()
     schedulers = [
         Enrolled(host, port, token=token, name=node.id, now=clock.now) for host, port in addresses
     ]
-    asyncio.run(_serve(folder, node, schedulers, kept, say))
+    asyncio.run(_serve(folder, node, schedulers, stored_life, say))
 
 
 async def _serve(
     folder: Path,
     node: Node,
     schedulers: Sequence[Enrolled],
-    kept: _NodeLife,
+    stored_life: _NodeLife,
     say: Callable[[str], None],
 ) -> None:
     await _see_earlier_life_off(folder, SystemClock())
-    await JoinedNode(folder, node, schedulers, kept, say=say).run()
+    await JoinedNode(folder, node, schedulers, stored_life, say=say).run()
 
 
 async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
@@ -324,19 +328,19 @@ async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
     while any(is_locked(path) for path in places.glob("*/.lock")):
         if clock.now() > end:
             raise EnvironmentFault(f"an earlier life of this node, in {folder}, does not end")
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 def _begin_life(folder: Path) -> _NodeLife:
     """Number this life, before anything else is done in it. Raises OSError."""
     path = folder / "node.json"
     try:
-        before = msgspec.json.decode(path.read_bytes(), type=_NodeLife)
+        previous = msgspec.json.decode(path.read_bytes(), type=_NodeLife)
     except (FileNotFoundError, *UNDECODABLE):
-        before = _NodeLife(identity=uuid.uuid4().hex, life=0)
-    kept = _NodeLife(identity=before.identity, life=before.life + 1)
-    write_whole(path, msgspec.json.encode(kept), mode=0o600, alone=True)
-    return kept
+        previous = _NodeLife(identity=uuid.uuid4().hex, life=0)
+    next_life = _NodeLife(identity=previous.identity, life=previous.life + 1)
+    write_whole(path, msgspec.json.encode(next_life), mode=0o600, is_sole_writer=True)
+    return next_life
 
 
 def say_on_stderr(text: str) -> None:

@@ -44,7 +44,7 @@ from brim.scheduler.views import view_of
 from brim.wire.cluster import ClusterView, Forecast, Forgotten, JobView, Submit, Times
 
 T = TypeVar("T")
-_AGAIN = 1.0  # seconds between two looks at a job that somebody waits for
+_POLL_INTERVAL = 1.0  # seconds between two looks at a job that somebody waits for
 _MOST_NUMBERS = 100_000  # jobs of one name
 _LINE = re.compile(
     r"(?P<what>workers (?P<before>\d+) -> (?P<after>\d+)|[^(]*?)(?: \((?P<why>.*)\))?"
@@ -112,13 +112,13 @@ class KubeJobs(Client):
             raise self._no_such_job(job) from None
 
     def _no_such_job(self, job: str) -> SpecError:
-        known = [each["metadata"]["name"] for each in self._objects()][-20:]
-        there = f"in namespace {self._namespace}"
-        hint = did_you_mean(job, known) if known else f"there is none {there}: brim submit FILE.py"
-        return SpecError(_NO_JOB, got=repr(job), need=f"the id of a job {there}", hint=hint)
+        names = [item["metadata"]["name"] for item in self._objects()][-20:]
+        place = f"in namespace {self._namespace}"
+        hint = did_you_mean(job, names) if names else f"there is none {place}: brim submit FILE.py"
+        return SpecError(_NO_JOB, got=repr(job), need=f"the id of a job {place}", hint=hint)
 
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
-        views = [_view(each) for each in self._objects()]
+        views = [_view(item) for item in self._objects()]
         return [view for view in views if not (unfinished and view.has_ended)]
 
     def job(self, job: str) -> JobView:
@@ -131,7 +131,7 @@ class KubeJobs(Client):
             reached = view.has_ended or (until == "judged" and view.judged)
             if reached or monotonic() >= end:
                 return view
-            sleep(min(_AGAIN, max(0.0, end - monotonic())))
+            sleep(min(_POLL_INTERVAL, max(0.0, end - monotonic())))
 
     def explain(self, job: str) -> list[Change]:
         thing = self._object(job)
@@ -154,7 +154,7 @@ class KubeJobs(Client):
             if ended and not fresh:
                 return
             if follow and not fresh:
-                sleep(_AGAIN)
+                sleep(_POLL_INTERVAL)
 
     def _fresh_lines(
         self, job: str, worker: str, seen: dict[str, int]
@@ -163,7 +163,7 @@ class KubeJobs(Client):
             labels = f"{MANAGED_BY}={OPERATOR},{JOB}={job}"
             pods = (await server.list(PODS, namespace=self._namespace, labels=labels)).items
             found: list[tuple[str, bytes]] = []
-            for name in sorted(each.metadata.name for each in pods if _has_begun(each)):
+            for name in sorted(pod.metadata.name for pod in pods if _has_begun(pod)):
                 container = "master" if name == f"{job}-master" else "worker"
                 with contextlib.suppress(NotFound):  # it has ended meanwhile
                     text = await server.logs(name, namespace=self._namespace, container=container)
@@ -186,10 +186,10 @@ class KubeJobs(Client):
         for view in views:
             for node, count in view.nodes.items():
                 nodes[node] = nodes.get(node, 0) + count
-        none = Times(count=0, median_ms=0.0, p99_ms=0.0)
+        no_times = Times(count=0, median_ms=0.0, p99_ms=0.0)
         return ClusterView(
             policy="", devices=0, headroom=0, held=sum(nodes.values()),
-            nodes=nodes, unfinished=len(views), cycles=none, looks=none,
+            nodes=nodes, unfinished=len(views), cycles=no_times, looks=no_times,
         )  # fmt: skip
 
     # Changing -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class KubeJobs(Client):
 
     async def _next_number(self, server: ApiServer, stem: str) -> int:
         things = (await server.list(ELASTIC_JOBS, namespace=self._namespace)).items
-        tails = [each["metadata"]["name"].removeprefix(f"{stem}-") for each in things]
+        tails = [thing["metadata"]["name"].removeprefix(f"{stem}-") for thing in things]
         return 1 + max(
             (int(tail) for tail in tails if tail.isascii() and tail.isdecimal()), default=0
         )
@@ -227,7 +227,7 @@ class KubeJobs(Client):
         The operator waits for the code.
         """
         code, job = self._written(request, name)
-        made = await server.create(ELASTIC_JOBS, job, namespace=self._namespace)
+        created = await server.create(ELASTIC_JOBS, job, namespace=self._namespace)
         if code is not None:
             meta = code["metadata"]
             meta["ownerReferences"] = [
@@ -235,11 +235,11 @@ class KubeJobs(Client):
                     "apiVersion": f"{GROUP}/{VERSION}",
                     "kind": KIND,
                     "name": name,
-                    "uid": made["metadata"]["uid"],
+                    "uid": created["metadata"]["uid"],
                 }
             ]
             await server.apply(CONFIG_MAPS, meta["name"], code, namespace=self._namespace)
-        return made
+        return created
 
     def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
         code = code_map(name, self._namespace, request.bundle) if request.bundle else None
@@ -252,10 +252,10 @@ class KubeJobs(Client):
         return [job] if code is None else [code, job]
 
     def _patch(self, job: str, **fields: Any) -> JobView:
-        before = self.job(job)
-        if before.has_ended:
-            got = f"{job}, which is {before.state}"
-            raise SpecError(_NO_JOB, got=got, need="a job that has not ended")
+        view_before = self.job(job)
+        if view_before.has_ended:
+            actual = f"{job}, which is {view_before.state}"
+            raise SpecError(_NO_JOB, got=actual, need="a job that has not ended")
 
         async def work(server: ApiServer) -> PlainObject:
             body = {"spec": fields}
@@ -281,8 +281,8 @@ class KubeJobs(Client):
     def forget(self, job: str) -> Forgotten:
         thing = self._object(job)
         if not _view(thing).has_ended:
-            got, hint = f"{job}, which has not ended", f"brim cancel {job}"
-            raise SpecError(_NO_JOB, got=got, need="a job that has ended", hint=hint)
+            actual, hint = f"{job}, which has not ended", f"brim cancel {job}"
+            raise SpecError(_NO_JOB, got=actual, need="a job that has ended", hint=hint)
         self._delete(thing)
         return Forgotten(job=job, bytes=0)
 
@@ -324,12 +324,12 @@ def read_line(line: str) -> Change:
     >>> read_line("2026-11-24T17:00:00Z workers 1 -> 3 (surplus: 2 are free)").after
     3
     """
-    when, _, sentence = line.partition(" ")
+    time_text, _, sentence = line.partition(" ")
     found = _LINE.fullmatch(sentence)
     parts = found.groupdict() if found else {"what": sentence}
     resized = parts.get("before") is not None
     reason, _, detail = (parts.get("why") or "").partition(": ")
-    at = 0.0
+    timestamp = 0.0
     with contextlib.suppress(SpecError):
         at = read_time(when, field="story")
     return Change(
@@ -354,16 +354,16 @@ def _view(thing: PlainObject) -> JobView:
     """Return a job by the record in its status; by its spec, while no operator has taken it in."""
     meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
     run = f"kubernetes://{meta['namespace']}/{meta['name']}"
-    said = status.get("message", "") if status.get("phase") == "Invalid" else ""
+    message = status.get("message", "") if status.get("phase") == "Invalid" else ""
     if not status.get("record"):
-        return _unrecorded(thing, run, said)
+        return _unrecorded(thing, run, message)
     record = unpack_record(status["record"], uid=meta["uid"])
     view = view_of(record, None, run_dir=Path(run), waits="", now=wall())
     wish = Wish.HOLD.value if spec.get("suspend") and not record.life.ended else view.wish
     return msgspec.structs.replace(view, job=meta["name"], run=run, wish=wish)
 
 
-def _unrecorded(thing: PlainObject, run: str, said: str) -> JobView:
+def _unrecorded(thing: PlainObject, run: str, message: str) -> JobView:
     meta, spec = thing["metadata"], thing["spec"]
     workers = spec.get("workers") or {}
     deadline = spec.get("deadline")
@@ -396,6 +396,6 @@ def _unrecorded(thing: PlainObject, run: str, said: str) -> JobView:
         half_estimate=None,
         attained_seconds=0.0,
         launches=0,
-        problem=said,
+        problem=message,
         summary={},
     )

@@ -93,24 +93,32 @@ def metrics_of(
     yield gauge("brim_slots_free", "Slots that nobody holds.", max(0, cluster.slots - cluster.held))
     yield cluster.cycles.metric("brim_cycle_seconds", "Seconds that a decision took.")
     yield cluster.looks.metric("brim_look_seconds", "Seconds that a look at all jobs took.")
-    rows = [(_labels(each.job), each) for each in cluster.jobs]
+    rows = [(_labels(figures.job), figures) for figures in cluster.jobs]
     yield MetricFamily(
         "brim_job_workers",
         "gauge",
         "Workers that a job was asked to have.",
-        [MetricSample(each.workers, labels) for labels, each in rows],
+        [MetricSample(figures.workers, labels) for labels, figures in rows],
     )
     yield MetricFamily(
         "brim_job_steps_per_second",
         "gauge",
         "Steps per second of a job on the workers that it has, as measured.",
-        [MetricSample(each.rate, labels) for labels, each in rows if each.rate is not None],
+        [
+            MetricSample(figures.rate, labels)
+            for labels, figures in rows
+            if figures.rate is not None
+        ],
     )
     yield MetricFamily(
         "brim_job_marginal_steps_per_second",
         "gauge",
         "Steps per second that one more worker would add to a job, where that is known.",
-        [MetricSample(each.gain, labels) for labels, each in rows if each.gain is not None],
+        [
+            MetricSample(figures.gain, labels)
+            for labels, figures in rows
+            if figures.gain is not None
+        ],
     )
 
 
@@ -120,6 +128,6 @@ def _by_label(name: str, help: str, label: str, counts: Mapping[str, int]) -> Me
 
 
 def _labels(job: str) -> dict[str, str]:
-    at = KubeJob.parse(job)
-    kind = KUBEFLOW_KINDS.get(at.kind, KIND)
-    return {"namespace": at.namespace, "name": at.name, "kind": kind}
+    job_of_row = KubeJob.parse(job)
+    kind = KUBEFLOW_KINDS.get(job_of_row.kind, KIND)
+    return {"namespace": job_of_row.namespace, "name": job_of_row.name, "kind": kind}

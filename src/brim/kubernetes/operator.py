@@ -360,7 +360,7 @@ class Operator:
             clock=self._clock,
             settled=keeper.settled,
             unseen=lambda: self._server.outages.unseen(self._clock.now()),
-            every=_LOOK,
+            interval=_LOOK,
             starts=_STARTS,
             calm=processes.is_calm,
         )

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from brim.telemetry.prometheus import CONTENT_TYPE
 
-_STILL = (
+_IDLE_LIMIT = (
     300.0  # seconds without a look after which an operator is started again: more than any list
 )
 _UNHEARD = 30.0  # seconds: the Lease is asked for every two, and lost after ten
@@ -42,7 +42,7 @@ class Signs:
     @property
     def not_live(self) -> str:
         """The reason to start it again; empty: it lives."""
-        return f"it has done nothing for {self.idle:.0f} s" if self.idle > _STILL else ""
+        return f"it has done nothing for {self.idle:.0f} s" if self.idle > _IDLE_LIMIT else ""
 
     @property
     def not_ready(self) -> str:
@@ -66,10 +66,10 @@ def application(signs: Callable[[], Signs], metrics: Callable[[], str]) -> Starl
     async def ready(_: Request) -> Response:
         return answered(signs().not_ready)
 
-    async def told(_: Request) -> Response:
+    async def figures(_: Request) -> Response:
         return Response(metrics(), headers={**_CLOSE, "Content-Type": CONTENT_TYPE})
 
     routes: list[Any] = [
-        Route("/healthz", live), Route("/readyz", ready), Route("/metrics", told),
+        Route("/healthz", live), Route("/readyz", ready), Route("/metrics", figures),
     ]  # fmt: skip
     return Starlette(routes=routes)

@@ -26,9 +26,9 @@ INTERVAL = 0.5  # seconds between two looks: a logger has no need to be quicker
 def follow(run_dir: Path, name: str) -> None:
     """Send the logger a run's records, old and new, until our standard input closes."""
     follower = Follower(run_dir, name, partial(make_logger, name))
-    over = False
-    while not over:
-        over = _left_alone(INTERVAL)
+    is_over = False
+    while not is_over:
+        is_over = _left_alone(INTERVAL)
         follower.poll()
     follower.close()
 

@@ -46,16 +46,16 @@ class Merge:
         return self.steps + len(self._steps)
 
     def add(
-        self, steps: Iterable[StepRecord], events: Iterable[Event], *, more: bool = False
+        self, steps: Iterable[StepRecord], events: Iterable[Event], *, continues: bool = False
     ) -> None:
         """New records.
 
         The steps must have been read before the events: then none of these is behind its time.
 
         Args:
-            more: there are further steps, so that an event may have to wait for its own.
+            continues: there are further steps, so that an event may have to wait for its own.
         """
-        self._more = more
+        self._more = continues
         self._steps.extend(steps)
         self._events.extend(events)
 

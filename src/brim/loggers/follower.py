@@ -19,7 +19,7 @@ from brim.telemetry.events import Event, RunEnded, RunStarted
 from brim.telemetry.record_files import follow_events, follow_steps
 
 FOLDER = "loggers"  # in the run's directory
-_AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
+_READ_BYTES = 4 << 20  # bytes of steps that are in memory at once
 
 
 class _FollowedSoFar(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +40,8 @@ def place_of(run_dir: Path, name: str) -> Path:
     >>> place_of(Path("run"), "mlflow").name, place_of(Path("run"), "/home/me/mine.py:Lines").name
     ('mlflow.json', 'Lines-0734627f.json')
     """
-    file, _, inside = name.rpartition(":")
-    stem = f"{inside}-{zlib.crc32(file.encode()):08x}" if file else name
+    file, _, function = name.rpartition(":")
+    stem = f"{function}-{zlib.crc32(file.encode()):08x}" if file else name
     return run_dir / FOLDER / f"{stem}.json"
 
 
@@ -72,10 +72,10 @@ class Follower:
         self._run_dir, self._name, self._make = run_dir.resolve(), name, make
         self._file = place_of(self._run_dir, name)
         self._file.parent.mkdir(exist_ok=True)
-        held = lock(self._file.with_suffix(".lock"))
-        if held is None:
+        lock_file = lock(self._file.with_suffix(".lock"))
+        if lock_file is None:
             raise EnvironmentFault(f"another process sends {run_dir} to {name} already")
-        self._lock = held
+        self._lock = lock_file
         self._steps, self._events = follow_steps(self._run_dir), follow_events(self._run_dir)
         self._waiting_steps: list[StepRecord] = []
         self._waiting_events: list[Event] = []
@@ -96,24 +96,24 @@ class Follower:
             Exception: whatever the logger raises.
         """
         self._read_events()
-        told = 0
+        count = 0
         logger = self._logger
         if logger is None:
             started = next(
-                (each for each in self._waiting_events if isinstance(each, RunStarted)), None
+                (event for event in self._waiting_events if isinstance(event, RunStarted)), None
             )
             if started is None:
                 return 0
-            logger, told = self._begin(started)
-        more = True
-        while more:
-            steps = self._waiting_steps + self._steps.poll(at_once=_AT_ONCE)
-            more = self._steps.behind
+            logger, count = self._begin(started)
+        has_more = True
+        while has_more:
+            steps = self._waiting_steps + self._steps.poll(at_once=_READ_BYTES)
+            has_more = self._steps.behind
             self._read_events()  # behind the steps: see Merge.add
-            self._merge.add(steps, self._waiting_events, more=more)
+            self._merge.add(steps, self._waiting_events, continues=has_more)
             self._waiting_steps, self._waiting_events = [], []
-            told += self._tell(logger)
-        return told
+            count += self._tell(logger)
+        return count
 
     def _read_events(self) -> None:
         for event in self._events.poll():
@@ -128,22 +128,22 @@ class Follower:
         place = self._read_place()
         self._write_place(place)
         logger = self._make()
-        known = logger.begin(_run_of(self._run_dir, started))
-        first = place.step if known is None else min(place.step, known + 1)
-        again = gather(self._known_before(place), first=first)
-        told = _perform(logger, Batch(first - 1, again.entries))
+        last_step = logger.begin(_run_of(self._run_dir, started))
+        first = place.step if last_step is None else min(place.step, last_step + 1)
+        repeated = gather(self._known_before(place), first=first)
+        last_sent = _perform(logger, Batch(first - 1, repeated.entries))
         self._logger = logger
-        return logger, told
+        return logger, last_sent
 
     def _known_before(self, place: _FollowedSoFar) -> Iterator[Entry | Rewind]:
         """Yield the records that lie before `place`."""
-        self._merge.add([], self._waiting_events[: place.events], more=True)
+        self._merge.add([], self._waiting_events[: place.events], continues=True)
         del self._waiting_events[: place.events]
         while (missing := place.steps - self._merge.received) > 0:
-            steps = self._steps.poll(at_once=_AT_ONCE)
+            steps = self._steps.poll(at_once=_READ_BYTES)
             if not steps and not self._steps.behind:
                 break
-            self._merge.add(steps[:missing], [], more=True)
+            self._merge.add(steps[:missing], [], continues=True)
             self._waiting_steps = steps[missing:]
             yield from self._merge.take()
         self._merge.add([], [])
@@ -159,8 +159,10 @@ class Follower:
 
     def _place(self) -> _FollowedSoFar:
         """Return the present place, valid while nothing is under way."""
-        at = self._merge
-        return _FollowedSoFar(logger=self._name, events=at.events, steps=at.steps, step=at.step + 1)
+        merge = self._merge
+        return _FollowedSoFar(
+            logger=self._name, events=merge.events, steps=merge.steps, step=merge.step + 1
+        )
 
     def close(self) -> None:
         """Tell the logger that there is no more, and let go of it."""
@@ -176,7 +178,7 @@ class Follower:
             return _FollowedSoFar(logger=self._name)
 
     def _write_place(self, place: _FollowedSoFar) -> None:
-        write_whole(self._file, msgspec.json.encode(place) + b"\n", alone=True)
+        write_whole(self._file, msgspec.json.encode(place) + b"\n", is_sole_writer=True)
 
 
 def _perform(logger: Logger, batch: Batch) -> int:

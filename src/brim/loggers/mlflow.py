@@ -15,7 +15,7 @@ from mlflow.entities import Metric, Param
 from brim.loggers.protocol import Entry, LoggedRun, Newest
 
 _TAG = "brim.run"
-_AT_ONCE = 1000  # metrics that the server takes in one request
+_METRICS_PER_REQUEST = 1000  # metrics that the server takes in one request
 _STATUS = {"done": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
@@ -44,13 +44,13 @@ class MLflow:
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "brim")
-        known = self._client.get_experiment_by_name(name)
-        return known.experiment_id if known else self._client.create_experiment(name)
+        experiment = self._client.get_experiment_by_name(name)
+        return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def _create(self, run: LoggedRun) -> str:
         tags = {_TAG: run.id, "brim.directory": str(run.directory)}
-        made = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
-        identity: str = made.info.run_id
+        created = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
+        identity: str = created.info.run_id
         params = [Param(name, text) for name, text in _params(run.spec).items()]
         self._client.log_batch(identity, params=params[:100])
         return identity
@@ -68,14 +68,16 @@ class MLflow:
         pass  # see the docstring
 
     def log(self, entry: Entry) -> None:
-        at = int(entry.at * 1000)
+        timestamp_ms = int(entry.at * 1000)
         new = self._newest.only_new(entry)
-        self._pending += [Metric(name, value, at, entry.step) for name, value in new.items()]
+        self._pending += [
+            Metric(name, value, timestamp_ms, entry.step) for name, value in new.items()
+        ]
 
     def flush(self) -> None:
         while self._pending:
-            self._client.log_batch(self._run, metrics=self._pending[:_AT_ONCE])
-            del self._pending[:_AT_ONCE]
+            self._client.log_batch(self._run, metrics=self._pending[:_METRICS_PER_REQUEST])
+            del self._pending[:_METRICS_PER_REQUEST]
 
     def end(self, exit: str) -> None:
         if exit in _STATUS:

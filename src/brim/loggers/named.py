@@ -22,15 +22,15 @@ LOGGERS = {
     "wandb": ("brim.loggers.wandb", "WandB", "wandb", "wandb"),
 }
 _METHODS = ("begin", "rewind", "log", "flush", "end")
-_WHAT = "a class or function that takes nothing and gives a logger"
+_LOGGER_ROLE = "a class or function that takes nothing and gives a logger"
 
 
 def canonical(name: str) -> str:
     """The name as another process, in another directory, understands it."""
     if not is_in_file(name):
         return name
-    file, _, inside = name.rpartition(":")
-    return f"{Path(file).resolve()}:{inside}"
+    file, _, function = name.rpartition(":")
+    return f"{Path(file).resolve()}:{function}"
 
 
 def check_logger(name: str, *, field: str = "--logger") -> None:
@@ -43,7 +43,7 @@ def check_logger(name: str, *, field: str = "--logger") -> None:
     """
     if is_in_file(name):
         split(name, field=field)
-        load_callable(name, field=field, what=_WHAT)
+        load_callable(name, field=field, role=_LOGGER_ROLE)
         return
     if name not in LOGGERS:
         need = f"{', '.join(LOGGERS)} or FILE.py:NAME"
@@ -81,7 +81,7 @@ def make_logger(name: str, *, field: str = "--logger") -> Logger:
     if not is_in_file(name):
         module, attribute, _, _ = LOGGERS[name]
         return cast(Logger, getattr(importlib.import_module(module), attribute)())
-    found = load_callable(name, field=field, what=_WHAT)()
+    found = load_callable(name, field=field, role=_LOGGER_ROLE)()
     missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
     if missing:
         raise SpecError(

@@ -45,7 +45,7 @@ from brim.wire.proofs import derived
 _BACKLOG = 128  # calls that may wait
 _TO_RETURN = 2.0  # seconds that agents have which did not offer their copies in time
 _CLEAR_AWAY = 5.0  # seconds between two looks for processes that nobody waits for
-_LOOK = 0.5  # seconds between two looks for agents
+_POLL_INTERVAL = 0.5  # seconds between two looks for agents
 _LONGEST_SUMMARY = 4096  # bytes: Kubernetes keeps the last so many of what a container leaves
 
 
@@ -88,8 +88,8 @@ def has_begun(run_dir: Path, token: str) -> bool:
     """
     if damage := set_aside_if_damaged(run_dir / JOURNAL):
         _say(damage)
-    own = _own(run_dir)
-    return own is not None and own.state.began.attempt == _attempt_of(token)
+    own_state = _own(run_dir)
+    return own_state is not None and own_state.state.began.attempt == _attempt_of(token)
 
 
 def _attempt_of(token: str) -> str:
@@ -134,8 +134,8 @@ async def _serve(settings: LoneMaster) -> int:
     _say(invitation(address, token=settings.token if settings.shows_token else "…"))
     try:
         beginning = asyncio.create_task(_begin(settings, entrance, server))
-        either: list[asyncio.Future[Any]] = [beginning, leaving]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        outcomes: list[asyncio.Future[Any]] = [beginning, leaving]
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
         if not beginning.done():
             beginning.cancel()
             return 0
@@ -156,10 +156,10 @@ async def _serve(settings: LoneMaster) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _kept(began: Began, records: Records, run_dir: Path) -> AsyncIterator[None]:
+async def _kept(beginning: Began, records: Records, run_dir: Path) -> AsyncIterator[None]:
     """Keep the records where the run has a place for them, by its first name; close them at the end."""
-    closed, runs = asyncio.Event(), began.spec.runs
-    name = Path(began.run).name
+    closed, runs = asyncio.Event(), beginning.spec.runs
+    name = Path(beginning.run).name
     keeping = asyncio.create_task(keep(run_dir, runs, ended=closed, name=name)) if runs else None
     try:
         yield
@@ -177,9 +177,10 @@ def encode_summary(summary: dict[str, Any]) -> bytes:
     """
     fewest = {name: summary[name] for name in ("exit", "steps", "weights_sha256")}
     encoded = (
-        msgspec.json.encode(each) + b"\n" for each in (summary, summary | {"metrics": {}}, fewest)
+        msgspec.json.encode(candidate) + b"\n"
+        for candidate in (summary, summary | {"metrics": {}}, fewest)
     )
-    return next(each for each in encoded if len(each) <= _LONGEST_SUMMARY)
+    return next(candidate for candidate in encoded if len(candidate) <= _LONGEST_SUMMARY)
 
 
 def _write_summary(path: Path, summary: dict[str, Any]) -> None:
@@ -201,27 +202,27 @@ async def _clear_away_orphans() -> None:
 def _asked_to_leave() -> asyncio.Future[None]:
     """Done once this process is asked to hand the run over."""
     loop = asyncio.get_running_loop()
-    asked: asyncio.Future[None] = loop.create_future()
+    leave_request: asyncio.Future[None] = loop.create_future()
 
     def leave() -> None:
-        if not asked.done():
-            asked.set_result(None)
+        if not leave_request.done():
+            leave_request.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave)
-    return asked
+    return leave_request
 
 
 async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: float) -> int:
     """Lead a run to its end, or until somebody else is to; the exit status."""
-    beside = [
+    background = [
         asyncio.create_task(master.tick()),
         asyncio.create_task(_wait_for_agents(master, patience)),
     ]
     ending = asyncio.create_task(master.ended.wait())
-    either: list[asyncio.Future[Any]] = [ending, leaving]
+    outcomes: list[asyncio.Future[Any]] = [ending, leaving]
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
         if not master.ended.is_set():
             await master.see_off_who_leaves()
         if not master.ended.is_set():
@@ -231,7 +232,7 @@ async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: floa
         await master.see_agents_off()
         return int(master.outcome is RunOutcome.FAILED)
     finally:
-        for task in (*beside, ending):
+        for task in (*background, ending):
             task.cancel()
 
 
@@ -244,14 +245,14 @@ async def _wait_for_agents(master: Master, patience: float) -> None:
         elif monotonic() - last > patience:
             master.stop(f"no agent has called for {format_duration(patience)}")
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 async def _begin(
     settings: LoneMaster, entrance: Entrance, server: JobServer
 ) -> tuple[Master, Records]:
     spec, rejoining = settings.spec, settings.rejoining
-    if spec is None or (rejoining is not None and await entrance.is_rejoined(within=rejoining)):
+    if spec is None or (rejoining is not None and await entrance.is_rejoined(timeout=rejoining)):
         decisions, records, clock = await _from_copies(settings, entrance)
     else:
         decisions, records, clock = _from_spec(settings, spec)
@@ -310,8 +311,8 @@ async def _from_copies(
         OSError: it cannot be written.
     """
     run_dir = settings.run_dir
-    own = _own(run_dir)
-    found = await entrance.find(own.state if own else None, patience=settings.patience)
+    own_state = _own(run_dir)
+    found = await entrance.find(own_state.state if own_state else None, patience=settings.patience)
     records = Records(run_dir)
     decisions = records.peek()
     if decisions is None:
@@ -324,7 +325,7 @@ async def _from_copies(
     write_job(run_dir, decisions.spec)
     # Spans of time go on where the last master's ended, whatever this host's clock says.
     passed = max(0.0, wall() - state.at)
-    clock = SystemClock(ahead=state.now + passed - monotonic())
+    clock = SystemClock(offset_ahead=state.now + passed - monotonic())
     note = _words_on(found)
     entry = TookOver(
         at=clock.wall(),

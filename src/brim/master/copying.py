@@ -15,7 +15,7 @@ from brim.telemetry.record_files import EVENTS, STEPS, RecordName
 from brim.wire.messages import CopyPart, RecordBytes
 
 _CHUNK = 256 << 10  # bytes of records at a time: messages must not wait behind many
-_LONGEST = 16 << 20  # bytes of entries before a copy's journal is put more briefly
+_MAX_COPY_BYTES = 16 << 20  # bytes of entries before a copy's journal is put more briefly
 
 
 class CopyFeed:
@@ -24,12 +24,12 @@ class CopyFeed:
     Args:
         records: the journal and the records.
         decisions: where these have led to.
-        has: entries that the agent's copy has; None where it has none that can go on.
+        copied_entries: entries that the agent's copy has; None where it has none that can go on.
     """
 
-    def __init__(self, records: Records, decisions: Decisions, has: int | None) -> None:
+    def __init__(self, records: Records, decisions: Decisions, copied_entries: int | None) -> None:
         self._records, self._decisions = records, decisions
-        self._has = has
+        self._has = copied_entries
         self._begun = False
         self._places: dict[RecordName, int] = {EVENTS: 0, STEPS: 0}
         self._size = 0
@@ -85,21 +85,21 @@ class CopyFeed:
             records=records,
         )
 
-    def _news(self, has: int) -> CopyPart:
+    def _news(self, copied_entries: int) -> CopyPart:
         """The entries that the copy lacks, and the lines of records that follow from them."""
         state = self._decisions.state
         new = []
         for written in reversed(self._records.recent):
-            if written.number <= has:
+            if written.number <= copied_entries:
                 break
             new.append(written)
         new.reverse()
         records = [
-            RecordBytes(line.file, line.place, line.line) for each in new for line in each.lines
+            RecordBytes(line.file, line.place, line.line) for entry in new for line in entry.lines
         ]
         entries = [written.entry for written in new]
         self._size += sum(map(len, entries))
-        if self._size > _LONGEST:
+        if self._size > _MAX_COPY_BYTES:
             return self._restated(records)
         self._has = state.entries
         return CopyPart(

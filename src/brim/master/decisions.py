@@ -86,7 +86,7 @@ from brim.wire.messages import JournalPlace
 
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
-_AGAIN = 1.0  # and until it looks again
+_GRACE_EXTENSION = 1.0  # and until it looks again
 
 _SIGNALS = {
     FaultKind.KILL: signal.SIGKILL,
@@ -147,7 +147,7 @@ class Decisions:
         """Return whether a round runs that has workers of other agents: these have all commits."""
         workers = at_work(self._rendezvous.roster.members)
         return self._rendezvous.phase is RendezvousPhase.RUNNING and any(
-            each.agent != agent for each in workers
+            worker.agent != agent for worker in workers
         )
 
     def was_let_go(self, agent: str) -> bool:
@@ -170,8 +170,12 @@ class Decisions:
 
     def refusal(self, question: wire.Ask) -> str:
         """The reason why people cannot have what they ask for; empty where they can."""
-        most = self._rendezvous.parts or self.spec.micro_batches  # a script may have chosen others
-        return refusal(question, self.spec, most=most, is_stopping=self._rendezvous.is_stopping)
+        maximum = (
+            self._rendezvous.parts or self.spec.micro_batches
+        )  # a script may have chosen others
+        return refusal(
+            question, self.spec, maximum=maximum, is_stopping=self._rendezvous.is_stopping
+        )
 
     def take(self, entry: Entry) -> list[Effect]:
         """Take the next entry of the journal; the effects are to be performed in order."""
@@ -219,7 +223,7 @@ class Decisions:
         self.state.line.append(JournalPlace(origin, self.state.entries - 1))
         self.progress.run = run
         self._rendezvous.stands_alone = True
-        for agent in [name for name, each in self.agents.items() if not each.keeps]:
+        for agent in [name for name, session in self.agents.items() if not session.keeps]:
             self._lose_agent(agent, "it was on the host of a master that is gone")
 
     # Agents ---------------------------------------------------------------------------------------
@@ -237,7 +241,7 @@ class Decisions:
     def _hear(self, agent: str, number: int, message: wire.AgentMessage) -> None:
         session = self.agents[agent]
         try:
-            if is_new(number, heard=session.heard):
+            if is_new(number, last_number=session.heard):
                 session.heard = number
                 self._on_agent(agent, message)
         except (ProtocolError, *UNDECODABLE) as error:
@@ -399,10 +403,10 @@ class Decisions:
             self._note_beginning(facts)
 
     def _on_silence(self, worker: str, silent: bool) -> None:
-        known = self._rendezvous.workers.get(worker)
-        if known is None:
+        record = self._rendezvous.workers.get(worker)
+        if record is None:
             return
-        usual = "started" if known.state is WorkerState.STARTING else known.state.value
+        usual = "started" if record.state is WorkerState.STARTING else record.state.value
         self._note_state(worker, "suspect" if silent else usual)
 
     def _on_lost(self, lost: wire.LoseWorker) -> None:
@@ -417,9 +421,11 @@ class Decisions:
         if lost.hang is not None and self.state.hangs.again(
             step=lost.hang.step, round=lost.hang.round
         ):
-            self._on_failed(lost.worker, words.hung_again(lost, who=self._name_of(lost.worker)))
+            self._on_failed(lost.worker, words.hung_again(lost, worker=self._name_of(lost.worker)))
         if self.state.ended_by_itself > 1:
-            self._on_failed(lost.worker, words.ended_again(reason, who=self._name_of(lost.worker)))
+            self._on_failed(
+                lost.worker, words.ended_again(reason, worker=self._name_of(lost.worker))
+            )
         if lost.memory and lost.worker in self._rendezvous.workers:
             self._note_memory(lost)
         self._on_gone(lost.worker, reason)
@@ -429,17 +435,17 @@ class Decisions:
         self.state.too_large = lost.reason if lost.memory == "limit" else self.state.too_large
         if self.progress.out_of_memory == 1:
             host = self._host_of(self._rendezvous.workers[lost.worker].agent)
-            text = words.out_of_memory(lost, who=self._name_of(lost.worker), host=host)
+            text = words.out_of_memory(lost, worker=self._name_of(lost.worker), host=host)
             self._event("warning", message=text)
 
     def _on_gone(self, worker: str, reason: str) -> None:
         self.state.late.pop(worker, None)
-        known = self._rendezvous.workers.get(worker)
-        if known is None:
+        record = self._rendezvous.workers.get(worker)
+        if record is None:
             return
         ending = self._rendezvous.phase in (RendezvousPhase.ENDING, RendezvousPhase.ENDED)
-        left = ending or (known.state is WorkerState.LEAVING and not known.in_round)
-        self._note_state(worker, "left" if left else "lost", reason=reason)
+        is_expected = ending or (record.state is WorkerState.LEAVING and not record.in_round)
+        self._note_state(worker, "left" if is_expected else "lost", reason=reason)
         self.state.rounds.notice(now=self.state.now)
         self._handle(WorkerGone(worker, reason))
 
@@ -459,8 +465,10 @@ class Decisions:
             return
         name = self._name_of(worker)
         self._handle(WorkerDisagrees(worker))
-        left = self._rendezvous.target
-        self._event("warning", message=words.newcomer_turned_away(name, text, left=left))
+        worker_count = self._rendezvous.target
+        self._event(
+            "warning", message=words.newcomer_turned_away(name, text, remaining=worker_count)
+        )
 
     def _spoils_the_end(self, failure: wire.JobFailed) -> bool:
         """Return whether a script that has trained to the end of its loop fails behind it.
@@ -485,9 +493,9 @@ class Decisions:
         if release is None:
             return
         payloads = [
-            each
+            payload
             for part in release.payloads
-            for each in msgspec.msgpack.decode(part, type=list[bytes])
+            for payload in msgspec.msgpack.decode(part, type=list[bytes])
         ]
         if point.phase != COMMIT:
             self._release(release, payloads)
@@ -532,12 +540,12 @@ class Decisions:
 
     def _compare_with_before(self, fields: dict[str, Any]) -> None:
         """Warn where a step that is made again comes to another loss. Its weights are other ones."""
-        earlier = self.progress.loss_before(fields)
+        previous_loss = self.progress.loss_before(fields)
         is_audited = self.spec.exact and self.spec.audit and self.spec.asynchronous is None
-        if earlier is None or self.state.has_differed or not is_audited:
+        if previous_loss is None or self.state.has_differed or not is_audited:
             return
         self.state.has_differed = True
-        text = words.made_again(fields["step"], before=earlier, now=fields["loss"])
+        text = words.made_again(fields["step"], previous_loss=previous_loss, now=fields["loss"])
         self._event("warning", message=text)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
@@ -551,8 +559,10 @@ class Decisions:
             or not self.spec.exact
         ):
             return
-        loads, other = loads_of(self.state.rounds.world, reports)
-        for advice in self.state.stragglers.committed(record.round, loads, other=other):
+        loads, other_seconds = loads_of(self.state.rounds.world, reports)
+        for advice in self.state.stragglers.committed(
+            record.round, loads, other_seconds=other_seconds
+        ):
             match advice:
                 case Uneven(paces=paces, cause=cause):
                     self._handle(Straggling(paces, cause))
@@ -611,16 +621,16 @@ class Decisions:
             self._signal(worker, _SIGNALS[fault.kind], resume_after=fault.seconds)
 
     def _change_workers(self, fault: Fault) -> None:
-        more = fault.count if fault.kind is FaultKind.ADD else -fault.count
-        wanted = self._rendezvous.target + more
-        most = self._rendezvous.parts
-        if self.spec.exact and wanted > most:
-            detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+        change = fault.count if fault.kind is FaultKind.ADD else -fault.count
+        target = self._rendezvous.target + change
+        maximum = self._rendezvous.parts
+        if self.spec.exact and target > maximum:
+            detail = f"{target} workers are more than the {maximum} micro-batches of a step"
             self._warn_of_fault(fault, detail)
-        elif wanted <= 0:
+        elif target <= 0:
             self._warn_of_fault(fault, "no worker would be left")
         else:
-            self._resize(wanted)
+            self._resize(target)
 
     def _note_fault(self, fault: Fault, step: int, worker: str | None = None) -> None:
         self._event("fault", text=describe(fault), step=step, worker=worker)
@@ -640,8 +650,8 @@ class Decisions:
         match command:
             case StartWorker(agent, worker, delay):
                 self._tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
-            case Install(world, cause, still):
-                self._install(world, cause, still=still)
+            case Install(world, cause, is_still):
+                self._install(world, cause, is_still=is_still)
             case Hold(round):
                 self._hold(round)
             case WriteCheckpoint(worker):
@@ -671,19 +681,19 @@ class Decisions:
         else:
             self._tell(self.state.hosts[0], wire.HoldRound(round=round))
 
-    def _install(self, world: World, cause: str, *, still: bool) -> None:
-        if still:
+    def _install(self, world: World, cause: str, *, is_still: bool) -> None:
+        if is_still:
             self.state.rounds.notice(now=self.state.now)
-        self.state.rounds.name(world, at=self.state.at)
+        self.state.rounds.name(world, timestamp=self.state.at)
         # Also where an agent's hub is the root: a late arrival must not complete, and commit, the
         # round before.
         self.state.hosts = list(world.hosts)
         self.state.barrier.begin(world.round, self.state.hosts)
         self.progress.world_sizes.add(len(world.workers))
         self.progress.servers.add(len(world.servers))
-        self._announce(world, cause, still=still)
+        self._announce(world, cause, is_still=is_still)
 
-    def _announce(self, world: World, cause: str, *, still: bool) -> None:
+    def _announce(self, world: World, cause: str, *, is_still: bool) -> None:
         """Let everybody know the round that begins, and record whose rank is new."""
         step = self.progress.step
         self._event(
@@ -699,7 +709,7 @@ class Decisions:
         # records by now.
         recorded = step if step or self.state.commits else None
         for agent in world.hosts:
-            self._tell(agent, wire.InstallRound(world=world, recorded=recorded, still=still))
+            self._tell(agent, wire.InstallRound(world=world, recorded=recorded, still=is_still))
         for rank, member in enumerate(world.members):
             if self.state.ranks.get(member.worker) != rank:
                 self.state.ranks[member.worker] = rank
@@ -710,9 +720,11 @@ class Decisions:
         if outcome is RunOutcome.FAILED and not self.state.failure_told:
             # Another start would end as this one, wherever a worker has too little by its user's
             # own words.
-            theirs = bool(self.state.too_large) and reason.endswith(self.state.too_large)
-            who, hint = ("user", f"; {words.MORE_MEMORY}") if theirs else ("environment", "")
-            self._event("failed", who=who, message=f"{reason}{hint}", trace="")
+            is_user_error = bool(self.state.too_large) and reason.endswith(self.state.too_large)
+            culprit, hint = (
+                ("user", f"; {words.MORE_MEMORY}") if is_user_error else ("environment", "")
+            )
+            self._event("failed", who=culprit, message=f"{reason}{hint}", trace="")
         self._event("run_ended", summary=self.progress.summary(outcome, self.state.at))
         self._effects.append(Secure())
         for agent in self._rendezvous.roster.agents:  # who was let go has heard it
@@ -746,7 +758,9 @@ class Decisions:
 
     def _on_grace_over(self) -> None:
         """A run that is to end has waited: it goes on without those who are late."""
-        self.state.grace_ends = self.state.now + _AGAIN if self._waits_for_boundary else None
+        self.state.grace_ends = (
+            self.state.now + _GRACE_EXTENSION if self._waits_for_boundary else None
+        )
         late = {
             worker: doing
             for worker, doing in self.state.late.items()
@@ -795,8 +809,10 @@ class Decisions:
             subject = late.worker or (host if len(self.agents) > 1 else "")
             self._event("starting", message=words.starting(late, subject=subject))
             return
-        who = self._name_of(late.worker) if late.worker else f"the template process on {host}"
-        self._event("warning", message=words.waiting_for(late, who=who))
+        waiting_for = (
+            self._name_of(late.worker) if late.worker else f"the template process on {host}"
+        )
+        self._event("warning", message=words.waiting_for(late, worker=waiting_for))
 
     def _event(self, kind: str, /, **fields: object) -> None:
         """A line of events.jsonl, of this moment."""
@@ -815,35 +831,35 @@ class Decisions:
 
     def _tell_worker(self, worker: str, message: wire.WorkerBound) -> None:
         """Say something to a worker, if it is in the job."""
-        known = self._rendezvous.workers.get(worker)
-        if known is not None:
-            self._tell(known.agent, wire.ToWorker(worker=worker, message=message))
+        record = self._rendezvous.workers.get(worker)
+        if record is not None:
+            self._tell(record.agent, wire.ToWorker(worker=worker, message=message))
 
     def _signal(
         self, worker: str, number: int, *, resume_after: float = 0.0, reason: str = ""
     ) -> None:
         """Have a worker sent a signal, if it is in the job."""
-        known = self._rendezvous.workers.get(worker)
-        if known is not None:
+        record = self._rendezvous.workers.get(worker)
+        if record is not None:
             message = wire.SignalWorker(
                 worker=worker, signal=number, resume_after=resume_after, reason=reason
             )
-            self._tell(known.agent, message)
+            self._tell(record.agent, message)
 
     def _note_state(
         self, worker: str, state: str, *, rank: int | None = None, reason: str = ""
     ) -> None:
         """Record what became of a worker."""
-        known = self._rendezvous.workers.get(worker)
+        record = self._rendezvous.workers.get(worker)
         self._event(
             "worker",
             worker=worker,
             state=state,
             pid=self.state.pids.get(worker, 0),
-            agent=known.agent if known else "",
+            agent=record.agent if record else "",
             rank=rank,
             reason=reason,
-            serves=known is not None and known.serves,
+            serves=record is not None and record.serves,
         )
 
     def _note_beginning(self, facts: wire.Facts) -> None:
@@ -863,7 +879,7 @@ class Decisions:
             versions=facts.versions,
             host=next((agent.host for agent in self.agents.values()), ""),
             start_method=facts.start_method,
-            tables=[asdict(each) for each in facts.tables],
+            tables=[asdict(table) for table in facts.tables],
         )
         said_of_data = {name: getattr(facts, name) for name in DatasetFacts.__struct_fields__}
         self._event("dataset", **said_of_data)
@@ -872,23 +888,23 @@ class Decisions:
 
     def _name_of(self, worker: str) -> str:
         """A worker as people know it."""
-        known = self._rendezvous.workers.get(worker)
-        rank = self.state.ranks.get(worker) if known is not None and known.in_round else None
+        record = self._rendezvous.workers.get(worker)
+        rank = self.state.ranks.get(worker) if record is not None and record.in_round else None
         return worker if rank is None else f"{worker} (rank {rank})"
 
     def _host_of(self, agent: str) -> str:
         """The host of an agent as people know it."""
-        known = self.agents.get(agent)
-        return f"agent {agent}" if known is None else f"{known.host} (agent {agent})"
+        session = self.agents.get(agent)
+        return f"agent {agent}" if session is None else f"{session.host} (agent {agent})"
 
 
-def refusal(question: wire.Ask, spec: JobSpec, *, most: int, is_stopping: bool) -> str:
+def refusal(question: wire.Ask, spec: JobSpec, *, maximum: int, is_stopping: bool) -> str:
     """Return why what a user asks of a living job is refused; empty where it is not.
 
     Args:
         question: that the user asks.
         spec: of the job.
-        most: workers that an exact job can have: the micro-batches of a step.
+        maximum: workers that an exact job can have: the micro-batches of a step.
         is_stopping: the job is.
     """
     if question.verb == "suspend":
@@ -906,8 +922,8 @@ def refusal(question: wire.Ask, spec: JobSpec, *, most: int, is_stopping: bool) 
     if servers is not None and not 0 <= servers <= LARGEST_COUNT:
         return f"servers: got {servers}, need a whole number from 0"
     if workers or servers is None:
-        if not workers >= 1 or (spec.exact and workers > most):
-            return f"workers: got {workers}, need 1 to {most}, the micro-batches of a step"
+        if not workers >= 1 or (spec.exact and workers > maximum):
+            return f"workers: got {workers}, need 1 to {maximum}, the micro-batches of a step"
         if places and (sum(places.values()) != workers or min(places.values()) < 1):
             return f"places: got {places}, need {workers} in all, at least 1 on each"
     return "it is stopping: nothing is resized any more" if is_stopping else ""

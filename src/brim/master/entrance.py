@@ -25,7 +25,7 @@ from brim.wire.control import Reply
 
 # seconds that those agents have to call who keep copies too, from the first that offers one on
 _TO_GATHER = 3.0
-_LOOK = 0.02  # seconds between two looks at the calls
+_POLL_INTERVAL = 0.02  # seconds between two looks at the calls
 _BEAT = 0.3  # seconds between two words to an agent that waits
 _TO_SEND = 20.0  # seconds without a part of a copy after which its agent is given up
 
@@ -127,11 +127,11 @@ class Entrance:
                 await caller.reply(wire.FromMaster(0, 0, wire.Beat()))
             await asyncio.wait([self._master], timeout=_BEAT)
 
-    async def is_rejoined(self, *, within: float) -> bool:
+    async def is_rejoined(self, *, timeout: float) -> bool:
         """Wait for an agent that keeps a copy; return whether one called within so many seconds."""
-        deadline = self._clock.now() + within
+        deadline = self._clock.now() + timeout
         while not self._offering and self._clock.now() < deadline:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         return bool(self._offering)
 
     async def find(self, own: State | None, *, patience: float) -> FoundJournal:
@@ -163,7 +163,7 @@ class Entrance:
                         await self._fetch(best)
                         return FoundJournal(best.join.agent, max(0, missing))
                     self._callers.pop(best.join.agent, None)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def _nothing_found(self, patience: float) -> str:
         called = f"{len(self._callers)} called without one" if self._callers else "none called"
@@ -175,13 +175,13 @@ class Entrance:
 
     @property
     def _offering(self) -> list[_Caller]:
-        return [each for each in self._callers.values() if each.join.copy is not None]
+        return [caller for caller in self._callers.values() if caller.join.copy is not None]
 
-    def _best(self, own: State | None) -> _Caller | None:
+    def _best(self, own_state: State | None) -> _Caller | None:
         """The agent with the longest copy; None where the directory has no less."""
-        least = (own.life, own.entries) if own is not None else (0, 0)
-        best = max(self._offering, key=lambda each: age_of_copy(each.join), default=None)
-        return best if best is not None and age_of_copy(best.join) > least else None
+        own_age = (own_state.life, own_state.entries) if own_state is not None else (0, 0)
+        best = max(self._offering, key=lambda caller: age_of_copy(caller.join), default=None)
+        return best if best is not None and age_of_copy(best.join) > own_age else None
 
     async def _fetch(self, caller: _Caller) -> None:
         """Have an agent's copy in the directory; what was there is set aside.
@@ -219,5 +219,5 @@ async def _behind(
     first: wire.FromAgent, rest: AsyncIterator[wire.FromAgent]
 ) -> AsyncIterator[wire.FromAgent]:
     yield first
-    async for each in rest:
-        yield each
+    async for message in rest:
+        yield message

@@ -33,25 +33,25 @@ async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event, name: str = ""
     """
     place = open_place(place_of(runs, name or run_dir.name), field="--runs", patience=0.0)
     keeping = Keeping(run_dir, place)
-    noted = away = 0.0
+    noted = away_since = 0.0
     while True:
-        over = ended.is_set()  # asked first: what was written at the very end is kept as well
+        has_ended = ended.is_set()  # asked first: what was written at the very end is kept as well
         try:
             if monotonic() - noted > _TO_NOTE:
                 await asyncio.to_thread(keeping.note_alive, wall())
                 noted = monotonic()
             await asyncio.to_thread(keeping.bring_up_to_date)
-            if over:
+            if has_ended:
                 await asyncio.to_thread(keeping.note_end)
                 return
-            away = 0.0
+            away_since = 0.0
         except BrimError as fault:
-            if not away:
+            if not away_since:
                 _log.warning("%s", LogLine("records not kept", place=place.where(""), why=fault))
-            away = away or monotonic()
-        if over and monotonic() - away > _TO_END:
+            away_since = away_since or monotonic()
+        if has_ended and monotonic() - away_since > _TO_END:
             return
-        if not over:
+        if not has_ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE):
                     await ended.wait()

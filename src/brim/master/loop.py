@@ -34,9 +34,9 @@ from brim.wire import messages as wire
 from brim.wire.control import Reply
 
 _ASTRAY = "it knows of what is in no copy of the journal that was found"
-_AWAY = "it was away for too long, and is counted as lost"
+_ABSENT_TOO_LONG = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
-_LEAST = 0.001  # and at least
+_MIN_TICK = 0.001  # and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 # and that it has to call where others go on without it: one that lives calls again at once
@@ -127,11 +127,13 @@ class Master:
         """Write an entry down, then let it have its effects."""
         if self._unrecorded:
             return
-        said = {agent: session.outbox.last for agent, session in self._decisions.agents.items()}
+        message_numbers = {
+            agent: session.outbox.last for agent, session in self._decisions.agents.items()
+        }
         try:
             self._records.take(self._decisions, entry)
         except (OSError, EnvironmentFault) as error:
-            self._give_up(error, said)
+            self._give_up(error, message_numbers)
         if self._decisions.outcome is not None:
             self.ended.set()
         for agent in self._connections.keys() - self._decisions.agents.keys():
@@ -151,18 +153,22 @@ class Master:
         woken = [self._connections[agent] for agent in agents]
         if woken:
             connections = self._connections.values()
-            woken += [each for each in connections if each.feed and not each.feed.is_current]
+            woken += [
+                connection
+                for connection in connections
+                if connection.feed and not connection.feed.is_current
+            ]
         for connection in woken:
             connection.news.set()
 
-    def _give_up(self, error: Exception, said: dict[str, int]) -> None:
+    def _give_up(self, error: Exception, message_numbers: dict[str, int]) -> None:
         """End a run that cannot be recorded any more, at once.
 
         What is not on record did not happen.
 
         Args:
             error: what is in the way.
-            said: the number of the last message to each agent before the entry that is not on
+            message_numbers: the number of the last message to each agent before the entry that is not on
                 record.
         """
         self._unrecorded = True
@@ -171,7 +177,7 @@ class Master:
         )
         self._records.lament(message, self._clock)
         for agent, session in self._decisions.agents.items():
-            session.outbox.take_back(said.get(agent, 0))
+            session.outbox.take_back(message_numbers.get(agent, 0))
             session.outbox.put(wire.EndRun(well=False))
         self.ended.set()
 
@@ -226,11 +232,11 @@ class Master:
         self._liveness.forget(name)
         if self._decisions.goes_on_without(name):
             is_elsewhere = self._decisions.agents[name].keeps
-            given = _TO_CALL_AGAIN if is_elsewhere else _TO_BE_REPLACED
+            seconds = _TO_CALL_AGAIN if is_elsewhere else _TO_BE_REPLACED
         else:
-            given = self._silence - silence if silence > _CUT_OFF else _TO_RETURN
+            seconds = self._silence - silence if silence > _CUT_OFF else _TO_RETURN
         self._closed[name] = now
-        self._returning.beat(name, now=now + given - _TO_RETURN)
+        self._returning.beat(name, now=now + seconds - _TO_RETURN)
 
     def _is_at_the_door(self, agent: str) -> bool:
         """Return whether a host called since this agent's connection closed: it may be the agent.
@@ -258,12 +264,12 @@ class Master:
         if not join.keeps:
             return None
         goes_on = join.copy is not None and self._decisions.state.is_behind(join.copy.place)
-        has = join.copy.place.number if join.copy is not None and goes_on else None
-        return CopyFeed(self._records, self._decisions, has)
+        entry_number = join.copy.place.number if join.copy is not None and goes_on else None
+        return CopyFeed(self._records, self._decisions, entry_number)
 
     def _admit(self, join: wire.JoinJob) -> wire.Refused | None:
         """Let an agent join, or go on; why not, where it may not."""
-        known = self._decisions.agents.get(join.agent)
+        session = self._decisions.agents.get(join.agent)
         if join.told is not None and not self._decisions.state.is_behind(join.told):
             # It was told what this journal does not lead to, by a master that is gone; or that master
             # is there, and leads this run elsewhere: then the agent is not moved by this answer.
@@ -271,18 +277,18 @@ class Master:
             if join.agent not in self._turned_away:  # it calls again for as long as it may wait
                 self._turned_away.add(join.agent)
                 self._take(Lost(agent=join.agent, reason=_ASTRAY, **self._stamp()))
-            return wire.Refused(reason=_AWAY, lost=True)
-        if known is not None and known.session == join.session:
+            return wire.Refused(reason=_ABSENT_TOO_LONG, lost=True)
+        if session is not None and session.session == join.session:
             return None
-        if known is not None and join.agent in self._connections:
+        if session is not None and join.agent in self._connections:
             return wire.Refused(reason=f"there is an agent named {join.agent} already")
-        if known is not None and self._decisions.was_let_go(join.agent):
+        if session is not None and self._decisions.was_let_go(join.agent):
             self._take(Lost(agent=join.agent, reason="it was let go", **self._stamp()))
-            known = None
+            session = None
         if join.life:
-            return wire.Refused(reason=_AWAY, lost=True)
-        if known is not None:
-            self._hear_unheard(join.agent, known, join.unheard)
+            return wire.Refused(reason=_ABSENT_TOO_LONG, lost=True)
+        if session is not None:
+            self._hear_unheard(join.agent, session, join.unheard)
         if join.agent in self._decisions.agents:
             self._take(
                 Replaced(
@@ -314,21 +320,21 @@ class Master:
         self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]
     ) -> None:
         """Hear what an agent that was killed had still to say, before it counts as replaced."""
-        for each in unheard:
+        for note in unheard:
             if self._decisions.agents.get(agent) is not session:
                 return  # what it said made no sense
-            number = each.number or session.heard + 1
-            if each.session not in ("", session.session) or number <= session.heard:
+            number = note.number or session.heard + 1
+            if note.session not in ("", session.session) or number <= session.heard:
                 continue
             # Both the agent and its worker may have left the last commit; all else that workers
             # leave may come twice.
-            left = each.message if not each.number else None
+            last_message = note.message if not note.number else None
             if (
-                isinstance(left, wire.Commits)
-                and left.records[0].step != self._decisions.progress.step + 1
+                isinstance(last_message, wire.Commits)
+                and last_message.records[0].step != self._decisions.progress.step + 1
             ):
                 continue
-            self._take(Heard(agent=agent, number=number, message=each.message, **self._stamp()))
+            self._take(Heard(agent=agent, number=number, message=note.message, **self._stamp()))
 
     def _on_parcel(self, agent: str, session: AgentSession, parcel: wire.FromAgent) -> None:
         session.outbox.acknowledge(parcel.heard)
@@ -351,7 +357,9 @@ class Master:
         Where nothing is new, somebody wants to know what was heard.
         """
         decisions = self._decisions
-        others = [each for each in decisions.agents.values() if each is not session and each.kind]
+        other_agents = [
+            agent for agent in decisions.agents.values() if agent is not session and agent.kind
+        ]
         hello = wire.Configure(
             spec=decisions.spec,
             run_dir=decisions.progress.run,
@@ -359,14 +367,14 @@ class Master:
             heard=session.heard,
             bundle=self._bundle,
             line=tuple(decisions.state.line),
-            host=others[0].host if others else "",
-            kind=others[0].kind if others else None,
+            host=other_agents[0].host if other_agents else "",
+            kind=other_agents[0].kind if other_agents else None,
         )
 
         def parcel(number: int, message: wire.MasterMessage) -> wire.FromMaster:
             copy = connection.feed.part() if connection.feed is not None else None
-            told = decisions.state.entries
-            return wire.FromMaster(number, session.heard, message, told, copy)
+            entry_count = decisions.state.entries
+            return wire.FromMaster(number, session.heard, message, entry_count, copy)
 
         with contextlib.suppress(Exception):  # the other direction of the stream says why
             await reply(parcel(0, hello))
@@ -387,7 +395,7 @@ class Master:
         """
         while True:
             await asyncio.sleep(
-                min(_TICK, max(_LEAST, self._returning.left(now=self._clock.now())))
+                min(_TICK, max(_MIN_TICK, self._returning.left(now=self._clock.now())))
             )
             self.look()
 
@@ -395,7 +403,9 @@ class Master:
         """Take in what only time brings, and let agents know what was heard of them."""
         now = self._clock.now()
         agents = self._decisions.agents
-        self._wake(a for a, each in self._connections.items() if agents[a].heard > each.told)
+        self._wake(
+            a for a, connection in self._connections.items() if agents[a].heard > connection.told
+        )
         for agent in self._liveness.lost(now=now):
             silence = self._liveness.silence(agent, now=now)
             if silence > self._patience_with(agent):
@@ -458,9 +468,9 @@ class Master:
         Where a whole job is ended, or a host is drained, all get SIGTERM together. With no master,
         agents could not reach a boundary, and would wait for another until they are killed.
         """
-        began = self._clock.now()
+        started = self._clock.now()
         while not self.ended.is_set():
-            waited = self._clock.now() - began
+            waited = self._clock.now() - started
             if waited >= (_TO_LEAVE if self._decisions.somebody_leaves else _TO_SAY_SO):
                 return
             await asyncio.sleep(0.05)

@@ -50,9 +50,12 @@ def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
     """Return what all ranks did with each table, as a line of `steps.jsonl` has it."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for report in reports for name in report.tables):
-        each = [report.tables[name] for report in reports if name in report.tables]
-        hottest = next((traffic.hottest for traffic in each if traffic.hottest), ())
-        sums = [sum(traffic.read for traffic in each), sum(traffic.changed for traffic in each)]
+        table_reports = [report.tables[name] for report in reports if name in report.tables]
+        hottest = next((traffic.hottest for traffic in table_reports if traffic.hottest), ())
+        sums = [
+            sum(traffic.read for traffic in table_reports),
+            sum(traffic.changed for traffic in table_reports),
+        ]
         found[name] = [*sums, hottest] if hottest else sums
     return found
 
@@ -78,20 +81,21 @@ def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], f
     A server has no pace: it waits for blocks, and how long its own work takes is seen in
     everybody's step.
     """
-    own = [sum(report.seconds.get(name, 0.0) for name in _OWN_WORK) for report in reports]
+    own_seconds = [sum(report.seconds.get(name, 0.0) for name in _OWN_WORK) for report in reports]
     loads = [
         Load(member.worker, len(report.parts), seconds)
         for member, share, report, seconds in zip(
-            world.members, world.shares, reports, own, strict=False
+            world.members, world.shares, reports, own_seconds, strict=False
         )
         if share
     ]
     # Who is last waits for nobody, so its other seconds are the fewest.
-    others = (
-        sum(report.seconds.values()) - work for report, work in zip(reports, own, strict=True)
+    other_times = (
+        sum(report.seconds.values()) - work
+        for report, work in zip(reports, own_seconds, strict=True)
     )
-    other = min(others, default=0.0)
-    return loads, other
+    other_seconds = min(other_times, default=0.0)
+    return loads, other_seconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,8 +147,12 @@ class Progress:
         >>> progress.loss_before({"step": 2, "loss": math.nan})
         """
         now: float = fields["loss"]
-        earlier = self.losses.get(fields["step"], now)
-        return None if earlier == now or (math.isnan(earlier) and math.isnan(now)) else earlier
+        previous_loss = self.losses.get(fields["step"], now)
+        return (
+            None
+            if previous_loss == now or (math.isnan(previous_loss) and math.isnan(now))
+            else previous_loss
+        )
 
     def ended(self, epoch: int, metrics: dict[str, float]) -> bool:
         """Take note that an epoch is over, and return whether that is news.

@@ -28,7 +28,7 @@ from brim.wire.messages import Printed
 JOURNAL = "journal"
 Begin = Callable[[int, Before], Began]
 # bytes of a journal before it is put more briefly: its replay takes about a second
-_LONGEST = 16 << 20
+_MAX_JOURNAL_BYTES = 16 << 20
 _MOST_RECENT = 4 << 20  # bytes: agents have them a second later
 _steps = msgspec.json.Decoder(StepRecord)
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Records:
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
         self._logs = run_dir / "logs"
-        self._longest = _LONGEST
+        self._longest = _MAX_JOURNAL_BYTES
         self._attempt: str | None = None  # that the journal is of
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
         self.recent: deque[Written] = deque()  # for the copies of agents that have all before it
@@ -109,9 +109,9 @@ class Records:
         if decisions is not None and decisions.state.began.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        began = begin(life, self._before())
-        self._put_instead(began)
-        return Decisions(State.after(began))
+        beginning = begin(life, self._before())
+        self._put_instead(beginning)
+        return Decisions(State.after(beginning))
 
     def keep_prints(self, printed: Printed) -> None:
         """Put the output of a worker of another host where logs of this host's workers are.
@@ -184,7 +184,7 @@ class Records:
                     state=freeze(state),
                 )
             )
-            self._longest = max(_LONGEST, 2 * self._journal.size)
+            self._longest = max(_MAX_JOURNAL_BYTES, 2 * self._journal.size)
 
     def _take(self, decisions: Decisions, payload: bytes, entry: Entry) -> None:
         effects = decisions.take(entry)
@@ -225,7 +225,7 @@ class Records:
         No journal has this message.
         """
         with contextlib.suppress(OSError):
-            self._note("failed", clock, who="environment", message=message, trace="")
+            self._note("failed", clock, caller="environment", message=message, trace="")
 
     def _note(self, kind: str, clock: Clock, **fields: str) -> None:
         """Record an event that follows from no entry."""
@@ -244,7 +244,7 @@ class Records:
 
 
 def _size_of(written: Written) -> int:
-    return len(written.entry) + sum(len(each.line) for each in written.lines)
+    return len(written.entry) + sum(len(line.line) for line in written.lines)
 
 
 def _tell(line: bytes) -> None:

@@ -76,10 +76,10 @@ class RoundAccount:
         self._step_in_flight = False
         self.notice(now=now)
 
-    def name(self, world: World, *, at: float) -> None:
+    def name(self, world: World, *, timestamp: float) -> None:
         """The next round is named."""
         self.world = world
-        self.named_at = at
+        self.named_at = timestamp
         self._steps = {}
 
     def is_first_restored(self, round: int) -> bool:
@@ -170,15 +170,17 @@ class State:
     grace_ends: float | None = None
 
     @classmethod
-    def after(cls, began: Began) -> State:
+    def after(cls, beginning: Began) -> State:
         """The state once the first entry of a journal was taken."""
-        spec = began.spec
+        spec = beginning.spec
         return cls(
-            began=began,
-            life=began.life,
-            at=began.at,
-            now=began.now,
-            progress=Progress(run=began.run, started=began.started, step=began.before.step),
+            began=beginning,
+            life=beginning.life,
+            at=beginning.at,
+            now=beginning.now,
+            progress=Progress(
+                run=beginning.run, started=beginning.started, step=beginning.before.step
+            ),
             rendezvous=Rendezvous(
                 minimum=spec.workers.minimum,
                 target=spec.workers.maximum,
@@ -186,13 +188,13 @@ class State:
                 spares=spec.spares,
                 expected_agents=spec.agents,
                 parts=spec.micro_batches if spec.exact else 0,
-                roster=Roster(places=Places(dict(began.places))),
-                stands_alone=began.stands_alone,
+                roster=Roster(places=Places(dict(beginning.places))),
+                stands_alone=beginning.stands_alone,
             ),
             faults=sorted(spec.faults, key=lambda fault: fault.step),
-            sizes=dict(began.before.sizes),
-            commits=began.before.commits,
-            line=[JournalPlace(began.origin or began.attempt, 0)],
+            sizes=dict(beginning.before.sizes),
+            commits=beginning.before.commits,
+            line=[JournalPlace(beginning.origin or beginning.attempt, 0)],
         )
 
     @property

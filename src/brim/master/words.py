@@ -14,8 +14,10 @@ MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--m
 
 def taken_over(life: int, *, run: str, note: str) -> str:
     """Another master goes on, in the same directory or in another one."""
-    where = f" and goes on in {run}" if run else ""
-    return f"the master died; another, life {life}, has taken over{where}{note and f'; {note}'}"
+    place_note = f" and goes on in {run}" if run else ""
+    return (
+        f"the master died; another, life {life}, has taken over{place_note}{note and f'; {note}'}"
+    )
 
 
 def slow_worker(slow: Bottleneck, *, host: str, parts: int) -> str:
@@ -32,14 +34,14 @@ def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> 
     """A host on which workers die young gets no more of them."""
     goes_on = f"{given_up.target} worker{'' if given_up.target == 1 else 's'}"
     resize = f"the job goes on with {goes_on}; brim resize {run} {spec.workers.maximum}"
-    again = "its agent ends; another" if given_up.ends else resize
+    consequence = "its agent ends; another" if given_up.ends else resize
     return (
         f"{host} gets no more workers: {given_up.deaths} in a row died young there, the last: "
-        f"{given_up.reason}; {again} gives it another try"
+        f"{given_up.reason}; {consequence} gives it another try"
     )
 
 
-def waiting_for(late: wire.Late, *, who: str) -> str:
+def waiting_for(late: wire.Late, *, worker: str) -> str:
     """A wait: for whom, at what, for how long, when it ends, and where the code stands."""
     end = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
     stack = (
@@ -48,7 +50,7 @@ def waiting_for(late: wire.Late, *, who: str) -> str:
         else "it shows no stack yet"
     )
     return (
-        f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is {end} "
+        f"waiting for {worker}, which has been {late.doing} for {late.seconds:.0f} s and is {end} "
         f"(--hang-timeout); {stack}"
     )
 
@@ -58,12 +60,12 @@ def starting(late: wire.Late, *, subject: str) -> str:
     return f"{subject and f'{subject}: '}{late.start} ({late.seconds:.0f} s so far)"
 
 
-def out_of_memory(lost: wire.LoseWorker, *, who: str, host: str) -> str:
+def out_of_memory(lost: wire.LoseWorker, *, worker: str, host: str) -> str:
     """A worker was lost since memory ran out, and what can be done."""
     if lost.memory == "limit":
-        return f"{who} was ended, {lost.reason}; {MORE_MEMORY}"
+        return f"{worker} was ended, {lost.reason}; {MORE_MEMORY}"
     return (
-        f"{who} on {host} is lost, {lost.reason}; run fewer workers there, have them do less at a "
+        f"{worker} on {host} is lost, {lost.reason}; run fewer workers there, have them do less at a "
         "time (--micro-batches), or end what else takes memory"
     )
 
@@ -89,17 +91,17 @@ def turned_away(agent: str, reason: str) -> str:
     return f"agent {agent} was turned away: {reason}; its workers start from scratch"
 
 
-def made_again(step: int, *, before: float, now: float) -> str:
+def made_again(step: int, *, previous_loss: float, now: float) -> str:
     """A step that had counted, and was made again from a checkpoint, came to another loss."""
     return (
-        f"step {step} was made again, and came to loss {now!r} where it had come to {before!r}: its "
+        f"step {step} was made again, and came to loss {now!r} where it had come to {previous_loss!r}: its "
         f"weights are not those of a run that nothing happened to\n  {NOT_KEPT}\n  hint: {TO_KEEP}"
     )
 
 
-def newcomer_turned_away(name: str, reason: str, *, left: int) -> str:
+def newcomer_turned_away(name: str, reason: str, *, remaining: int) -> str:
     """A newcomer does not come to what the others come to."""
-    workers = f"{left} worker{'' if left == 1 else 's'}"
+    workers = f"{remaining} worker{'' if remaining == 1 else 's'}"
     return f"{name} was turned away, and the run goes on with {workers}: {reason}"
 
 
@@ -108,22 +110,22 @@ def host_departs(host: str) -> str:
     return f"{host} was asked to leave; its workers go at the next step boundary"
 
 
-def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.JobFailed:
+def hung_again(lost: wire.LoseWorker, *, worker: str) -> wire.JobFailed:
     """The failure of a run where a second worker hangs in one step."""
     assert lost.hang is not None
-    where = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
+    place = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
     return wire.JobFailed(
         who="user",
-        message=f"{who} hangs: {lost.reason}, as another worker before it; mend what {where} waits "
+        message=f"{worker} hangs: {lost.reason}, as another worker before it; mend what {place} waits "
         "for, or give it longer: --hang-timeout",
         trace=f"Stack (most recent call last):\n{lost.hang.stack}" if lost.hang.stack else "",
     )
 
 
-def ended_again(reason: str, *, who: str) -> wire.JobFailed:
+def ended_again(reason: str, *, worker: str) -> wire.JobFailed:
     """The failure of a run where a second worker ends without an error, and before the job."""
     return wire.JobFailed(
         who="user",
-        message=f"{who} {reason}, as another worker before it; let the loop over batches end by "
+        message=f"{worker} {reason}, as another worker before it; let the loop over batches end by "
         "itself, and take exit() and os._exit() out of it",
     )

@@ -71,10 +71,10 @@ def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
     Between them ReLU, and dropout where it is above 0.
     """
     layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
+    for width_in, width_out in pairwise(widths):
         layers += [nn.ReLU()] if layers else []
         layers += [nn.Dropout(dropout)] if layers and dropout else []
-        layers.append(nn.Linear(before, after))
+        layers.append(nn.Linear(width_in, width_out))
     return layers
 
 

@@ -32,10 +32,10 @@ def main() -> None:
         die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(arguments.lock, False)
-    for left in groups_of(
+    for group in groups_of(
         arguments.folder
     ):  # by an earlier life: once we can be called, its devices count as free
-        left.end(patience=_TO_END)
+        group.end(patience=_TO_END)
     NodeAgent(listen_on_node(arguments.folder), make_group(arguments.folder)).run()
 
 

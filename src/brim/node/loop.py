@@ -35,7 +35,7 @@ from brim.host.process import (
 )
 from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
 
-_LEAST = 0.01  # seconds that nothing is waited for at least
+_MIN_WAIT = 0.01  # seconds that nothing is waited for at least
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
 _TO_BE_GONE = 1.0  # seconds that a group which is ended is waited for
@@ -88,7 +88,7 @@ class NodeAgent:
             return _SWEEP
         if not self._agents or self._end_at == math.inf:
             return None
-        return max(self._end_at - monotonic(), _LEAST)
+        return max(self._end_at - monotonic(), _MIN_WAIT)
 
     def _end_all(self) -> None:
         """End all agents: who would have told this process to go on is stopped, or cut off."""
@@ -158,8 +158,8 @@ class NodeAgent:
                 self._agents[job].kill()
             case LeaveNode():
                 self._parting = True
-            case EndAt(at=at):
-                self._end_at = at
+            case EndAt(at=timestamp):
+                self._end_at = timestamp
 
     def _begin(self, request: Begin, descriptors: list[int]) -> None:
         self._parting = False
@@ -205,9 +205,9 @@ class NodeAgent:
         """
         if request.user:
             return False  # this process has seen what other tenants' jobs were started with
-        mine = self._warm, (sys.executable, brim.__version__), self._environment
-        asked = _of_consequence(with_equal_hashes(request.environment))
-        return mine == (True, request.python, asked)
+        own_world = self._warm, (sys.executable, brim.__version__), self._environment
+        requested = _of_consequence(with_equal_hashes(request.environment))
+        return own_world == (True, request.python, requested)
 
 
 def _of_consequence(environment: dict[str, str]) -> dict[str, str]:

@@ -97,14 +97,16 @@ class _Allotment:
         """
         if self.free <= 0:
             return
-        for name, need in sorted(self.plans.due.items(), key=lambda one: (one[1].due, one[0])):
+        for name, need in sorted(
+            self.plans.due.items(), key=lambda entry: (entry[1].due, entry[0])
+        ):
             promise = self.plans.promised.get(name)
             if promise is not None:
                 begins = next(
                     (piece.start for piece in promise.pieces if piece.stop > self.now), self.now
                 )
-                enough = promise.spare >= MARGIN * need.change
-                if self.base[name] or enough or begins < self.now + need.change:
+                is_enough = promise.spare >= MARGIN * need.change
+                if self.base[name] or is_enough or begins < self.now + need.change:
                     continue
             share = _useful(need, self.free)
             if share >= max(need.minimum, 1):
@@ -118,15 +120,15 @@ class _Allotment:
         So nobody is stopped for less than a change or two costs, and a tenant that must give
         devices back shrinks all its jobs before it stops one.
         """
-        always = bool(self.snapshot.tenants)
+        has_tenants = bool(self.snapshot.tenants)
         running = [state for state in self.snapshot.jobs if state.workers]
         for state in sorted(running, key=lambda state: (state.changed, state.job.id)):
-            least = state.job.minimum
-            if self.base.get(state.job.id, 0) or least > self.free:
+            minimum = state.job.minimum
+            if self.base.get(state.job.id, 0) or minimum > self.free:
                 continue
             run = _RUN * self.snapshot.overheads.cost(0, state.job.ceiling)
-            if always or self.now - state.changed < run:
-                self._give(state.job.id, least)
+            if has_tenants or self.now - state.changed < run:
+                self._give(state.job.id, minimum)
 
     def _with_surplus(self) -> dict[str, int]:
         if self.free <= 0:  # who has none is told why, all the same
@@ -163,10 +165,10 @@ class _Allotment:
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            least = max(
+            minimum = max(
                 self.base.get(name, 0), state.job.minimum
             )  # which its owner may have raised
-            if goal > holds >= least and not self._worthwhile(state, goal):
+            if goal > holds >= minimum and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
@@ -178,11 +180,11 @@ class _Allotment:
         return workers
 
     def _worthwhile(self, state: JobState, goal: int) -> bool:
-        best, left = state.job.curve.best, state.remaining / state.pace
+        best, time_left = state.job.curve.best, state.remaining / state.pace
         cost = self.snapshot.overheads.cost(state.workers, goal)
         if self.now - state.changed < _COOLDOWN * cost:
             return False
-        return left / best[state.workers] - left / best[goal] > _WORTH * cost
+        return time_left / best[state.workers] - time_left / best[goal] > _WORTH * cost
 
     def _reason(self, state: JobState, count: int) -> tuple[Reason, str]:
         name, base = state.job.id, self.base.get(state.job.id, 0)
@@ -206,7 +208,7 @@ class _Allotment:
 
 def _useful(need: Need, free: int) -> int:
     """The fewest workers that are as fast as `free` workers are."""
-    most = min(free, need.ceiling)
-    if most <= 0:
+    maximum = min(free, need.ceiling)
+    if maximum <= 0:
         return 0
-    return next((n for n in range(most + 1) if need.best[n] >= need.best[most]), 0)
+    return next((n for n in range(maximum + 1) if need.best[n] >= need.best[maximum]), 0)

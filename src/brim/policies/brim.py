@@ -35,7 +35,7 @@ from brim.domain.schedule import (
 from brim.policies.allotment import MARGIN, Plans, allot
 from brim.policies.joint import Wanted, plan_jointly
 from brim.policies.paces import Paces, is_measured, joined_by, slower
-from brim.policies.price import NOBODY, Arrivals, Prices
+from brim.policies.price import NO_ARRIVALS, Arrivals, Prices
 from brim.policies.promises import (
     Promise,
     as_planned,
@@ -49,7 +49,7 @@ from brim.policies.promises import (
 )
 
 # Jobs that are planned again in each cycle, which takes a few milliseconds; each further one
-_FEW = 100
+_JOBS_PER_CYCLE = 100
 # may be as long planned as this many seconds: so making plans takes a thousandth of a processor's
 # time.
 _AGE = 0.1
@@ -70,7 +70,7 @@ class Remembered:
     """
 
     plans: Mapping[str, Promise] = field(default_factory=dict)
-    arrivals: Arrivals = NOBODY
+    arrivals: Arrivals = NO_ARRIVALS
     planned: float = 0.0
     devices: int = 0
     paces: Paces = ()
@@ -106,15 +106,15 @@ class _Cycle:
         planned = self._plan(promised, hopeful)
         arrivals = self._joined(hopeful)
         self._judge(hopeful, arrivals)
-        due = {one.job: one.bare for one in promised}
+        due = {promise.job: promise.bare for promise in promised}
         due |= {name: hopeful[name].bare for name in self.plans if name in hopeful}
         plans = Plans(self.plans, self.hoped, due)
         workers, reasons = allot(self.snapshot, plans)
-        both = self.plans | self.hoped
+        all_plans = self.plans | self.hoped
         return Decision(
             workers=workers,
             verdicts=tuple(self.verdicts),
-            wake=next_change(both, self.now),
+            wake=next_change(all_plans, self.now),
             reasons=reasons,
             # A plan has to have so much to spare before a migration may disturb it.
             pinned=frozenset(
@@ -125,10 +125,10 @@ class _Cycle:
             needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
             # Without a plan, nothing was planned: who keeps it writes nothing down.
             memory=Remembered(
-                plans=both,
+                plans=all_plans,
                 arrivals=arrivals,
-                planned=planned if both else 0.0,
-                devices=self.devices if both else 0,
+                planned=planned if all_plans else 0.0,
+                devices=self.devices if all_plans else 0,
                 paces=self.paces,
             ),
         )
@@ -154,22 +154,26 @@ class _Cycle:
         for state in self.snapshot.jobs:
             if state.job.deadline is None or state.standing is Standing.ADMITTED:
                 continue
-            one = self._wanted(state, doubt=self.snapshot.overheads.doubt)
-            share = one.bare.share()
+            candidate = self._wanted(state, doubt=self.snapshot.overheads.doubt)
+            share = candidate.bare.share()
             if share is not None:
-                cost = share * (one.bare.finish(share) - self.now)
-                found.append((cost, one.job, one._replace(cost=cost)))
-        return {job: one for _, job, one in sorted(found)}
+                cost = share * (candidate.bare.finish(share) - self.now)
+                found.append((cost, candidate.job, candidate._replace(cost=cost)))
+        return {job: candidate for _, job, candidate in sorted(found)}
 
     # The plan -------------------------------------------------------------------------------------
 
     def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
         """Find a plan; returns when it was made as a whole."""
         age = self.now - self.last.planned
-        if age < _AGE * (len(promised) + len(hopeful) - _FEW) and self._go_on(promised, hopeful):
+        if age < _AGE * (len(promised) + len(hopeful) - _JOBS_PER_CYCLE) and self._go_on(
+            promised, hopeful
+        ):
             return self.last.planned
         # Who would be late even alone is nobody's reason to make no plan.
-        self._plan_anew([one for one in promised if one.bare.share() is not None], hopeful)
+        self._plan_anew(
+            [promise for promise in promised if promise.bare.share() is not None], hopeful
+        )
         return self.now
 
     def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
@@ -180,25 +184,25 @@ class _Cycle:
         if self.devices < self.last.devices:
             return False
         plans = {}
-        for one in promised:
-            last = self.last.plans.get(one.job)
-            promise = None if last is None else as_planned(last, one.bare, self.now)
+        for candidate in promised:
+            last = self.last.plans.get(candidate.job)
+            promise = None if last is None else as_planned(last, candidate.bare, self.now)
             if promise is not None:
-                plans[one.job] = promise
-            elif one.bare.share() is not None:
+                plans[candidate.job] = promise
+            elif candidate.bare.share() is not None:
                 return False
         waiting: list[Wanted] = []
         going: list[Wanted] = []
         fresh = frozenset(self.snapshot.arrived)
-        for one in hopeful.values():
-            last = self.last.plans.get(one.job)
-            promise = None if last is None else as_planned(last, one.bare, self.now)
+        for candidate in hopeful.values():
+            last = self.last.plans.get(candidate.job)
+            promise = None if last is None else as_planned(last, candidate.bare, self.now)
             if promise is not None:
-                plans[one.job] = promise
-                going.append(one)
-            elif one.job in fresh or len(waiting) < _TRIED:
-                waiting.append(one)
-        joint = self._jointly(waiting, beside=plans, givable=going) if waiting else plans
+                plans[candidate.job] = promise
+                going.append(candidate)
+            elif candidate.job in fresh or len(waiting) < _TRIED:
+                waiting.append(candidate)
+        joint = self._jointly(waiting, fixed_plans=plans, givable=going) if waiting else plans
         assert joint is not None, "nobody who is promised has to be fitted in"
         self._split(joint, hopeful)
         return True
@@ -206,42 +210,47 @@ class _Cycle:
     def _plan_anew(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> None:
         doubt = self.snapshot.overheads.doubt
         careful = (
-            [self._wanted(self.states[one.job], doubt=doubt) for one in promised]
+            [self._wanted(self.states[candidate.job], doubt=doubt) for candidate in promised]
             if doubt
             else promised
         )
         hopes = list(hopeful.values())[:_HOPED]
         plans = self._jointly([*careful, *hopes])
         if plans is None:
-            kept = self._plan_without_doubt(promised)
-            self.broken = len(kept) < len(promised)
-            plans = self._jointly(hopes, beside=kept)
+            reduced = self._plan_without_doubt(promised)
+            self.broken = len(reduced) < len(promised)
+            plans = self._jointly(hopes, fixed_plans=reduced)
             assert plans is not None, "nobody who is promised has to be fitted in"
         self._split(plans, hopeful)
 
     def _jointly(
         self,
-        wanted: Sequence[Wanted],
+        candidates: Sequence[Wanted],
         *,
-        beside: Mapping[str, Promise] | None = None,
+        fixed_plans: Mapping[str, Promise] | None = None,
         givable: Sequence[Wanted] = (),
     ) -> dict[str, Promise] | None:
         last = self.last.plans
         return plan_jointly(
-            wanted, now=self.now, devices=self.devices, last=last, beside=beside, givable=givable
+            candidates,
+            now=self.now,
+            devices=self.devices,
+            last=last,
+            fixed_plans=fixed_plans,
+            givable=givable,
         )
 
     def _split(self, plans: Mapping[str, Promise], hopeful: Mapping[str, Wanted]) -> None:
         self.hoped = {name: plans[name] for name in hopeful if name in plans}
         self.plans = {name: promise for name, promise in plans.items() if name not in self.hoped}
 
-    def _plan_without_doubt(self, wanted: Sequence[Wanted]) -> dict[str, Promise]:
+    def _plan_without_doubt(self, candidates: Sequence[Wanted]) -> dict[str, Promise]:
         """Plan without the margin for doubt.
 
         The margin of a promise may be used up: it is there for this.
         """
         now, devices, last = self.now, self.devices, self.last.plans
-        needs = [one.needs for one in wanted]
+        needs = [candidate.needs for candidate in candidates]
         plans = carry_on(last, needs, now=now, devices=devices)
         if plans is not None and len(plans) == len(needs):
             return plans
@@ -272,13 +281,13 @@ class _Cycle:
             *self.snapshot.arrived,
             *(name for name in list(self.hoped) if name not in fresh),
         ]:
-            one = hopeful.get(name)
-            no = self._no(name) if one is None else self._not_yet(one, prices)
-            if no is None:
+            candidate = hopeful.get(name)
+            refusal = self._no(name) if candidate is None else self._not_yet(candidate, prices)
+            if refusal is None:
                 self.plans[name] = self.hoped.pop(name)
                 self.verdicts.append(self._yes(name))
             elif name in fresh:
-                self.verdicts.append(no)
+                self.verdicts.append(refusal)
 
     def _yes(self, name: str) -> Admitted:
         pieces, deadline = self.plans[name].pieces, self.states[name].job.deadline
@@ -304,38 +313,41 @@ class _Cycle:
         )
         return Rejected(job=name, reason=Reason.TOO_LATE, detail=text, earliest=earliest, runs=True)
 
-    def _not_yet(self, one: Wanted, prices: Prices) -> Rejected | None:
+    def _not_yet(self, candidate: Wanted, prices: Prices) -> Rejected | None:
         """Return the reason why a deadline is not promised now.
 
         None where it is promised.
         """
-        state, cost = self.states[one.job], one.cost or 0.0
-        if one.job not in self.hoped or self.broken:
+        state, cost = self.states[candidate.job], candidate.cost or 0.0
+        if candidate.job not in self.hoped or self.broken:
             text = (
                 f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in "
                 "time for all"
             )
-            return Rejected(job=one.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
+            return Rejected(job=candidate.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
         if self.snapshot.promise is PromiseAt.MEASURED and not is_measured(state):
             text = "is planned to be in time, and promised once its own speed was measured"
-            return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
-        if one.slower > 1.0 and as_planned(self.hoped[one.job], one.doubtful, self.now) is None:
+            return Rejected(job=candidate.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
+        if (
+            candidate.slower > 1.0
+            and as_planned(self.hoped[candidate.job], candidate.doubtful, self.now) is None
+        ):
             text = (
                 "is planned to be in time, and promised once its own speed was measured: jobs "
                 "were up to "
-                f"{one.slower - 1.0:.0%} slower than their profiles"
+                f"{candidate.slower - 1.0:.0%} slower than their profiles"
             )
-            return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
-        highest = prices.highest(one.bare.due - self.now)
+            return Rejected(job=candidate.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
+        highest = prices.highest(candidate.bare.due - self.now)
         if cost > highest:
             text = (
                 f"is planned to be in time, and promised once it needs {highest:.0f} "
                 "device-seconds, not "
                 f"{cost:.0f}: jobs as cheap as that keep coming"
             )
-            return Rejected(job=one.job, reason=Reason.LEAVES_ROOM, detail=text, runs=True)
+            return Rejected(job=candidate.job, reason=Reason.LEAVES_ROOM, detail=text, runs=True)
         return None
 
 
-def _by_deadline(one: Wanted) -> tuple[float, str]:
-    return one.bare.due, one.job
+def _by_deadline(candidate: Wanted) -> tuple[float, str]:
+    return candidate.bare.due, candidate.job

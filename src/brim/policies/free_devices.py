@@ -28,29 +28,31 @@ class FreeDevices:
     def take(self, node: str, count: int) -> None:
         """Take devices of a node; fewer than none are given back."""
         self.on[node] -= count
-        for each in self._open.values():
-            each.changed(node)
+        for open_nodes in self._open.values():
+            open_nodes.changed(node)
 
-    def among(self, some: Collection[str], nodes: Nodes) -> list[str]:
+    def among(self, names: Collection[str], nodes: Nodes) -> list[str]:
         """Return which of some nodes are among others, in order."""
-        return self._in_order(some & self._of(nodes).rank.keys())
+        return self._in_order(names & self._of(nodes).rank.keys())
 
-    def best(self, nodes: Nodes, lacks: int, *, own: Collection[str] = ()) -> str | None:
+    def best(self, nodes: Nodes, lacks: int, *, own_nodes: Collection[str] = ()) -> str | None:
         """Return the node with the fewest free devices that are enough; else the one with the most.
 
         Args:
             lacks: devices that are enough.
-            own: of these nodes, those that come before the others where they are enough, or where
+            own_nodes: of these nodes, those that come before the others where they are enough, or where
                 none is.
 
         Returns:
             None: none of them has a free device.
         """
-        mine = self._in_order(node for node in own if self.on[node] > 0)
-        if enough := [node for node in mine if self.on[node] >= lacks]:
-            return min(enough, key=self.on.__getitem__)
-        there = self._of(nodes)
-        return there.least(lacks) or max(mine, key=self.on.__getitem__, default=there.largest())
+        candidates = self._in_order(node for node in own_nodes if self.on[node] > 0)
+        if sufficient := [node for node in candidates if self.on[node] >= lacks]:
+            return min(sufficient, key=self.on.__getitem__)
+        open_nodes = self._of(nodes)
+        return open_nodes.least(lacks) or max(
+            candidates, key=self.on.__getitem__, default=open_nodes.largest()
+        )
 
     def _in_order(self, nodes: Iterable[str]) -> list[str]:
         return sorted(nodes, key=self._rank.__getitem__)
@@ -88,7 +90,7 @@ class _OpenNodes:
 
     def least(self, count: int) -> str | None:
         """Return a node with the fewest devices that are this many or more."""
-        return self._first(each for each in sorted(self._by_count) if each >= count)
+        return self._first(size for size in sorted(self._by_count) if size >= count)
 
     def largest(self) -> str | None:
         """Return a node with the most devices."""

@@ -52,12 +52,12 @@ class Wanted(NamedTuple):
 
 
 def plan_jointly(
-    wanted: Sequence[Wanted],
+    candidates: Sequence[Wanted],
     *,
     now: float,
     devices: int,
     last: Mapping[str, Promise],
-    beside: Mapping[str, Promise] | None = None,
+    fixed_plans: Mapping[str, Promise] | None = None,
     givable: Sequence[Wanted] = (),
 ) -> dict[str, Promise] | None:
     """Plan every promised job, and as many others as there is room for.
@@ -66,16 +66,16 @@ def plan_jointly(
 
     Args:
         last: earlier plans: their shares are guessed first.
-        beside: plans that stay as they are, and are in what is returned.
+        fixed_plans: plans that stay as they are, and are in what is returned.
         givable: those of them that may be given up for a cheaper job.
     """
-    if not beside:
-        plans = side_by_side((one.needs for one in wanted), now, devices)
+    if not fixed_plans:
+        plans = side_by_side((candidate.needs for candidate in candidates), now, devices)
         if plans is not None:
             return plans
-    joint = _Joint(now, devices, last, beside or {}, givable)
-    for one in sorted(wanted, key=lambda one: (one.bare.due, one.job)):
-        if not joint.add(one) and one.cost is None:
+    joint = _Joint(now, devices, last, fixed_plans or {}, givable)
+    for candidate in sorted(candidates, key=lambda candidate: (candidate.bare.due, candidate.job)):
+        if not joint.add(candidate) and candidate.cost is None:
             return None
     joint.retry()
     return joint.plans
@@ -89,73 +89,77 @@ class _Joint:
         now: float,
         devices: int,
         last: Mapping[str, Promise],
-        beside: Mapping[str, Promise],
+        fixed_plans: Mapping[str, Promise],
         givable: Sequence[Wanted],
     ) -> None:
-        pieces = [piece for promise in beside.values() for piece in promise.pieces]
+        pieces = [piece for promise in fixed_plans.values() for piece in promise.pieces]
         self.line = Timeline.beside(pieces, now=now, devices=devices)
-        self.plans = dict(beside)
+        self.plans = dict(fixed_plans)
         self.last = last
         self.given_up: list[Wanted] = []
-        self.dearest = [(-(one.cost or 0.0), one.job, one) for one in givable]
+        self.dearest = [
+            (-(candidate.cost or 0.0), candidate.job, candidate) for candidate in givable
+        ]
         heapq.heapify(self.dearest)
 
-    def add(self, one: Wanted) -> bool:
+    def add(self, candidate: Wanted) -> bool:
         """Add a job to the plan if possible; return whether it is in now.
 
         Others may have been given up for it.
         """
-        pieces = self._fit(one)
-        if pieces is None and one.cost is None:
+        pieces = self._fit(candidate)
+        if pieces is None and candidate.cost is None:
             while pieces is None and self.dearest:
                 self._give_up(heapq.heappop(self.dearest)[2])
-                pieces = self._fit(one)
-        elif pieces is None and one.cost is not None:
-            pieces = self._swapped(one, one.cost)
+                pieces = self._fit(candidate)
+        elif pieces is None and candidate.cost is not None:
+            pieces = self._swapped(candidate, candidate.cost)
         if pieces is None:
-            self.given_up.append(one)
+            self.given_up.append(candidate)
             return False
-        self._keep(one, pieces)
+        self._keep(candidate, pieces)
         return True
 
-    def _swapped(self, one: Wanted, cost: float) -> list[Piece] | None:
+    def _swapped(self, candidate: Wanted, cost: float) -> list[Piece] | None:
         """Return the job's pieces in place of the dearest job's.
 
         None unless that job is dearer and makes enough room.
         """
         if not self.dearest or -self.dearest[0][0] <= cost:
             return None
-        other = self.dearest[0][2]
-        others = self.plans[other.job].pieces
-        self.line.give_back(others)
-        pieces = self._fit(one)
+        dearest = self.dearest[0][2]
+        pieces_of_others = self.plans[dearest.job].pieces
+        self.line.give_back(pieces_of_others)
+        pieces = self._fit(candidate)
         if pieces is None:
-            self.line.take(others, exact=True)
+            self.line.take(pieces_of_others, exact=True)
             return None
         heapq.heappop(self.dearest)
-        del self.plans[other.job]
-        self.given_up.append(other)
+        del self.plans[dearest.job]
+        self.given_up.append(dearest)
         return pieces
 
-    def _give_up(self, one: Wanted) -> None:
-        self.line.give_back(self.plans.pop(one.job).pieces)
-        self.given_up.append(one)
+    def _give_up(self, candidate: Wanted) -> None:
+        self.line.give_back(self.plans.pop(candidate.job).pieces)
+        self.given_up.append(candidate)
 
     def retry(self) -> None:
         """Room may be left between what is planned."""
-        for one in sorted(self.given_up, key=lambda one: (one.cost or 0.0, one.job))[:_RETRIES]:
-            pieces = self._fit(one)
+        for candidate in sorted(
+            self.given_up, key=lambda candidate: (candidate.cost or 0.0, candidate.job)
+        )[:_RETRIES]:
+            pieces = self._fit(candidate)
             if pieces is not None:
-                self._keep(one, pieces)
+                self._keep(candidate, pieces)
 
-    def _fit(self, one: Wanted) -> list[Piece] | None:
-        last = self.last.get(one.job)
+    def _fit(self, candidate: Wanted) -> list[Piece] | None:
+        last = self.last.get(candidate.job)
         pieces = last.pieces if last else ()
-        _, careful, bare = one.needs
+        _, careful, bare = candidate.needs
         return self.line.fit(careful, last_plan=pieces) or self.line.fit(bare, last_plan=pieces)
 
-    def _keep(self, one: Wanted, pieces: list[Piece]) -> None:
+    def _keep(self, candidate: Wanted, pieces: list[Piece]) -> None:
         self.line.take(pieces)
-        self.plans[one.job] = promised(pieces, one.bare, self.line.times[0])
-        if one.cost is not None:
-            heapq.heappush(self.dearest, (-one.cost, one.job, one))
+        self.plans[candidate.job] = promised(pieces, candidate.bare, self.line.times[0])
+        if candidate.cost is not None:
+            heapq.heappush(self.dearest, (-candidate.cost, candidate.job, candidate))

@@ -59,22 +59,22 @@ def ask_within(
     judged: dict[str, Verdict] | None = None  # where no promised job had to do with less
     while True:
         seen = _limited(snapshot, limits)
-        given = policy(seen)
-        decision = place(seen, given)
-        fewer = {
+        decision_within = policy(seen)
+        decision = place(seen, decision_within)
+        reduced = {
             job: decision.workers.get(job, 0)
-            for job, count in given.workers.items()
+            for job, count in decision_within.workers.items()
             if decision.workers.get(job, 0) < count
         }
-        limits |= fewer
+        limits |= reduced
         asks += 1
-        if not fewer or asks == _MOST_ASKS:
+        if not reduced or asks == _MOST_ASKS:
             if judged is not None:
                 verdicts = _without_new_promises(decision.verdicts, judged)
                 decision = replace(decision, verdicts=tuple(verdicts))
             return _explained(snapshot, decision, limits)
-        if judged is None and promised & fewer.keys():
-            judged = {each.job: each for each in given.verdicts}
+        if judged is None and promised & reduced.keys():
+            judged = {verdict.job: verdict for verdict in decision_within.verdicts}
 
 
 def _without_new_promises(
@@ -84,27 +84,31 @@ def _without_new_promises(
 
     It would be of devices that promised jobs cannot use now, and will need later.
     """
-    for each in verdicts:
-        before = judged.get(each.job)
-        if not isinstance(each, Admitted) or not each.promises or isinstance(before, Admitted):
-            yield each
-        elif before is not None:
-            yield before
+    for verdict in verdicts:
+        earlier = judged.get(verdict.job)
+        if (
+            not isinstance(verdict, Admitted)
+            or not verdict.promises
+            or isinstance(earlier, Admitted)
+        ):
+            yield verdict
+        elif earlier is not None:
+            yield earlier
 
 
 def _is_promised(state: JobState) -> bool:
     return state.standing is Standing.ADMITTED and state.job.deadline is not None
 
 
-def _by_kind(cluster: Cluster, among: Collection[str] | None = None) -> dict[str, int]:
+def _by_kind(cluster: Cluster, names: Collection[str] | None = None) -> dict[str, int]:
     """The devices of each kind that has any.
 
     Args:
-        among: nodes that count; None: all.
+        names: nodes that count; None: all.
     """
     found: dict[str, int] = {}
     for node in cluster.nodes:
-        if node.devices and (among is None or node.id in among):
+        if node.devices and (names is None or node.id in names):
             found[node.kind] = found.get(node.kind, 0) + node.devices
     return found
 
@@ -122,8 +126,8 @@ class _Rooms:
 
     def by_kind(self, job: Job) -> dict[str, int]:
         if job.nodes not in self._found:
-            among = None if job.nodes is None else frozenset(job.nodes)
-            self._found[job.nodes] = _by_kind(self._cluster, among)
+            names = None if job.nodes is None else frozenset(job.nodes)
+            self._found[job.nodes] = _by_kind(self._cluster, names)
         return self._found[job.nodes]
 
     def nodes(self, job: Job) -> Iterator[str]:
@@ -143,8 +147,8 @@ def _most(snapshot: Snapshot) -> dict[str, int]:
     whole = sum(_by_kind(snapshot.cluster).values())
     if not whole:
         return {}
-    some = (s.job for s in snapshot.jobs if s.job.exact or s.job.nodes is not None)
-    found = {job.id: (job, rooms.of(job)) for job in some}
+    restricted = (s.job for s in snapshot.jobs if s.job.exact or s.job.nodes is not None)
+    found = {job.id: (job, rooms.of(job)) for job in restricted}
     return {
         id: room
         for id, (job, room) in found.items()
@@ -165,9 +169,9 @@ def _limited(snapshot: Snapshot, limits: Mapping[str, int]) -> Snapshot:
         for state in snapshot.jobs
         if not _left_out(state.job, limits.get(state.job.id))
     )
-    there = {state.job.id for state in jobs}
+    ids = {state.job.id for state in jobs}
     return replace(
-        snapshot, jobs=jobs, arrived=tuple(job for job in snapshot.arrived if job in there)
+        snapshot, jobs=jobs, arrived=tuple(job for job in snapshot.arrived if job in ids)
     )
 
 
@@ -175,9 +179,9 @@ def _with_at_most(job: Job, limit: int | None) -> Job:
     if limit is None:
         return job
     requested = min(job.requested, limit)
-    most = limit if job.maximum is None else min(job.maximum, limit)
+    maximum = limit if job.maximum is None else min(job.maximum, limit)
     duration = job.work / job.curve.best[min(requested, len(job.curve.best) - 1)]
-    return replace(job, maximum=most, requested=requested, duration=duration)
+    return replace(job, maximum=maximum, requested=requested, duration=duration)
 
 
 def _explained(snapshot: Snapshot, decision: Decision, limits: Mapping[str, int]) -> Decision:
@@ -192,20 +196,20 @@ def _explained(snapshot: Snapshot, decision: Decision, limits: Mapping[str, int]
         if limit is None:
             continue
         if _left_out(job, limit):
-            reason, why = _why_nothing(job, rooms)
-            reasons[job.id] = reason, why
+            reason, detail = _why_nothing(job, rooms)
+            reasons[job.id] = reason, detail
             if job.id in snapshot.arrived:
-                verdicts.append(_verdict_without(job, reason, why))
+                verdicts.append(_verdict_without(job, reason, detail))
         elif limit == decision.workers.get(job.id, 0) < job.ceiling:
             reasons[job.id] = _why_no_more(job, limit)
     return replace(decision, reasons=reasons, verdicts=tuple(verdicts))
 
 
-def _verdict_without(job: Job, reason: Reason, why: str) -> Verdict:
+def _verdict_without(job: Job, reason: Reason, detail: str) -> Verdict:
     """Return the verdict on a job about which no policy was asked."""
     if job.deadline is None:
-        return Admitted(job=job.id, reason=reason, detail=why, promises=False)
-    return Rejected(job=job.id, reason=reason, detail=why, runs=True)
+        return Admitted(job=job.id, reason=reason, detail=detail, promises=False)
+    return Rejected(job=job.id, reason=reason, detail=detail, runs=True)
 
 
 def _why_no_more(job: Job, limit: int) -> tuple[Reason, str]:
@@ -223,8 +227,10 @@ def _why_nothing(job: Job, rooms: _Rooms) -> tuple[Reason, str]:
     need = f"it needs {counted(max(1, job.minimum), 'device')} on nodes that its template allows"
     if room < max(1, job.minimum):
         names = list(islice(rooms.nodes(job), 4))
-        these = f"; these are {', '.join(names[:3])}{' …' if names[3:] else ''}" if names else ""
-        return Reason.ITS_NODES, f"{need}, which have {room}{these}"
+        names_note = (
+            f"; these are {', '.join(names[:3])}{' …' if names[3:] else ''}" if names else ""
+        )
+        return Reason.ITS_NODES, f"{need}, which have {room}{names_note}"
     return Reason.ITS_NODES, f"{need}, and other jobs leave fewer there"
 
 
@@ -277,7 +283,7 @@ class _Claim:
 def on_some_nodes(
     snapshot: Snapshot,
     workers: Mapping[str, int],
-    kept: Mapping[str, ByNode],
+    kept_nodes: Mapping[str, ByNode],
     *,
     pinned: Iterable[str],
 ) -> dict[str, dict[str, int]]:
@@ -288,17 +294,17 @@ def on_some_nodes(
 
     Args:
         workers: that jobs were given.
-        kept: by job that holds devices, the workers that can stay where they are.
+        kept_nodes: by job that holds devices, the workers that can stay where they are.
         pinned: jobs that must not be moved.
     """
-    claims = _claims(snapshot, workers, kept)
+    claims = _claims(snapshot, workers, kept_nodes)
     if not claims:
         return {}
     claimed = {claim.state.job.id for claim in claims}
     stays = {node.id: 0 for node in snapshot.cluster.nodes}  # devices of jobs that nobody moves
     moves = dict(stays)  # of those that may be
     fixed = frozenset(pinned)
-    for job, nodes in kept.items():
+    for job, nodes in kept_nodes.items():
         if job not in claimed:
             for node in nodes.keys() & stays.keys():  # the others are gone
                 (stays if job in fixed else moves)[node] += nodes[node]
@@ -308,7 +314,7 @@ def on_some_nodes(
 
 
 def _claims(
-    snapshot: Snapshot, workers: Mapping[str, int], kept: Mapping[str, ByNode]
+    snapshot: Snapshot, workers: Mapping[str, int], kept_nodes: Mapping[str, ByNode]
 ) -> list[_Claim]:
     """The claims of jobs that cannot be on all nodes, in the order in which they are heard."""
     found: list[tuple[tuple[bool, int, bool, int], _Claim]] = []
@@ -320,13 +326,15 @@ def _claims(
         if state.job.exact and workers.get(state.job.id)
     )
     for state in snapshot.jobs:
-        job, wanted = state.job, workers.get(state.job.id, 0)
-        if wanted and (job.nodes is not None or (job.exact and not alike)):
-            promised, base = _is_promised(state), min(max(1, job.minimum), wanted)
-            few = rooms.of(job) if job.nodes is not None else 0
-            order = (job.id not in kept, -job.priority, not promised, few)
-            found.append((order, _Claim(state, wanted, promised, base, kept.get(job.id, {}))))
-    return [claim for _, claim in sorted(found, key=lambda each: each[0])]
+        job, count_wished = state.job, workers.get(state.job.id, 0)
+        if count_wished and (job.nodes is not None or (job.exact and not alike)):
+            promised, base = _is_promised(state), min(max(1, job.minimum), count_wished)
+            kinds_possible = rooms.of(job) if job.nodes is not None else 0
+            order = (job.id not in kept_nodes, -job.priority, not promised, kinds_possible)
+            found.append(
+                (order, _Claim(state, count_wished, promised, base, kept_nodes.get(job.id, {})))
+            )
+    return [claim for _, claim in sorted(found, key=lambda entry: entry[0])]
 
 
 class _Sharing:
@@ -361,16 +369,16 @@ class _Sharing:
         for claim in claims:
             self._grow(claim, claim.wanted)
 
-    def _grow(self, claim: _Claim, most: int) -> None:
+    def _grow(self, claim: _Claim, limit: int) -> None:
         if claim.kind is not None:
-            more = max(0, min(most - claim.count, self.room[claim.kind]))
-            claim.count += more
-            self.room[claim.kind] -= more
+            additional = max(0, min(limit - claim.count, self.room[claim.kind]))
+            claim.count += additional
+            self.room[claim.kind] -= additional
 
     def _held(self, claim: _Claim, kind: str | None = None) -> int:
         kind = claim.kind if kind is None else kind
-        there = sum(n for node, n in claim.held.items() if self.kind_of.get(node) == kind)
-        return min(there, claim.wanted)
+        count_there = sum(n for node, n in claim.held.items() if self.kind_of.get(node) == kind)
+        return min(count_there, claim.wanted)
 
     def _choose(self, claim: _Claim) -> None:
         ranked = [
@@ -380,16 +388,16 @@ class _Sharing:
         ]
         if not ranked:
             return
-        _, kind = max(ranked, key=lambda each: each[0])
-        held = self._held(claim, kind)
-        self.soft[kind] += 0 if claim.promised else max(0, held - claim.base)
-        self.calm[kind] -= max(held, self._fitting(claim, kind, claim.wanted))
+        _, kind = max(ranked, key=lambda entry: entry[0])
+        device_count = self._held(claim, kind)
+        self.soft[kind] += 0 if claim.promised else max(0, device_count - claim.base)
+        self.calm[kind] -= max(device_count, self._fitting(claim, kind, claim.wanted))
         self.room[kind] -= claim.base
         claim.kind, claim.count = kind, claim.base
 
-    def _fitting(self, claim: _Claim, kind: str, most: int) -> int:
+    def _fitting(self, claim: _Claim, kind: str, limit: int) -> int:
         soft = 0 if claim.promised else self.soft[kind]
-        return max(claim.base, min(most, self.room[kind] - soft))
+        return max(claim.base, min(limit, self.room[kind] - soft))
 
     def _rank(self, claim: _Claim, kind: str) -> tuple[int, int, int, int, int]:
         """Say how good a kind is for a job: the first that is as good as any is taken.
@@ -399,9 +407,9 @@ class _Sharing:
         and then where it leaves the least over.
         """
         fitting = self._fitting(claim, kind, claim.wanted)
-        later = self._fitting(claim, kind, max(claim.wanted, claim.state.job.requested))
+        fitting_later = self._fitting(claim, kind, max(claim.wanted, claim.state.job.requested))
         disturbed = max(0, fitting - max(0, self.calm[kind]))
-        return self._held(claim, kind), fitting, later, -disturbed, -self.room[kind]
+        return self._held(claim, kind), fitting, fitting_later, -disturbed, -self.room[kind]
 
 
 def _settle(
@@ -423,19 +431,19 @@ def _settle(
             claim.nodes.clear()
 
 
-def _take(claim: _Claim, node: str, most: int, *devices: FreeDevices) -> None:
+def _take(claim: _Claim, node: str, limit: int, *devices: FreeDevices) -> None:
     """Give a claim devices of a node that the first of these has free."""
-    count = min(most, devices[0].on[node], claim.count - sum(claim.nodes.values()))
+    count = min(limit, devices[0].on[node], claim.count - sum(claim.nodes.values()))
     if count > 0:
         claim.nodes[node] = claim.nodes.get(node, 0) + count
-        for each in devices:
-            each.take(node, count)
+        for device in devices:
+            device.take(node, count)
 
 
 def _fill(claim: _Claim, *devices: FreeDevices) -> None:
     """Take what a claim lacks of what the first of these has free."""
     while lacks := claim.count - sum(claim.nodes.values()):
-        node = devices[0].best(claim.place, lacks, own=claim.nodes)
+        node = devices[0].best(claim.place, lacks, own_nodes=claim.nodes)
         if node is None:
             return
         _take(claim, node, lacks, *devices)

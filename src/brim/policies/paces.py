@@ -28,10 +28,10 @@ def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
     """
     now = snapshot.now
     slowest = min([state.pace for state in snapshot.jobs if is_measured(state)], default=None)
-    kept = tuple(each for each in seen if each[0] > now - _HISTORY)
+    recent = tuple(measurement for measurement in seen if measurement[0] > now - _HISTORY)
     if slowest is None:
-        return kept
-    return (*(each for each in kept if each[1] < slowest), (now, slowest))
+        return recent
+    return (*(measurement for measurement in recent if measurement[1] < slowest), (now, slowest))
 
 
 def slower(state: JobState, seen: Paces) -> float:

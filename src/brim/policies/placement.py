@@ -29,7 +29,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.kinds import on_some_nodes
 
-_NOBODY = ""  # holds the places of devices that nodes do not have
+_MISSING_DEVICES = ""  # holds the places of devices that nodes do not have
 
 
 class DeviceBlock(NamedTuple):
@@ -95,8 +95,8 @@ class _Trees:
         self._drop(size, start)
         while size > block.size:
             size //= 2
-            other = start + size if block.start < start + size else start
-            insort(self.free.setdefault(size, []), other)
+            end = start + size if block.start < start + size else start
+            insort(self.free.setdefault(size, []), end)
             start = block.start - block.start % size
         self.held[block.start] = (block.size, job)
         insort(self.starts, block.start)
@@ -124,16 +124,16 @@ class _Trees:
         Their blocks are all smaller than that.
         """
         used: dict[int, int] = {}
-        for start, (held, _) in self.held.items():
+        for start, (block_size, _) in self.held.items():
             region = start - start % size
-            used[region] = used.get(region, 0) + (held if held < size else 1 << 60)
+            used[region] = used.get(region, 0) + (block_size if block_size < size else 1 << 60)
         return sorted(
             (
                 (region, count)
                 for region, count in used.items()
                 if count < size and self._inside(region, size)
             ),
-            key=lambda one: (one[1], one[0]),
+            key=lambda entry: (entry[1], entry[0]),
         )
 
     def inside(self, start: int, size: int) -> list[tuple[DeviceBlock, str]]:
@@ -158,37 +158,37 @@ class _Trees:
 
 
 def place(
-    before: Mapping[str, tuple[DeviceBlock, ...]],
-    wanted: Mapping[str, int],
+    placed_before: Mapping[str, tuple[DeviceBlock, ...]],
+    demand: Mapping[str, int],
     *,
     devices: int,
     pinned: frozenset[str] = frozenset(),
 ) -> Placement:
-    """Place `wanted` workers by job, given where jobs sit.
+    """Place `demand` workers by job, given where jobs sit.
 
     Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows
     takes the block around its own if that is free, else the smallest free one that fits. If none
     fits, the region with the fewest devices in use is cleared and those in it move.
 
     Args:
-        devices: in all; the sum of `wanted` must not exceed it.
+        devices: in all; the sum of `demand` must not exceed it.
         pinned: jobs that must not be moved.
     """
-    assert sum(wanted.values()) <= devices, "more workers than devices"
+    assert sum(demand.values()) <= devices, "more workers than devices"
     work = _Placing(devices, pinned)
-    for job in sorted(before):
-        if wanted.get(job) and sum(block.size for block in before[job]) >= wanted[job]:
-            work.keep(job, before[job], wanted[job])
-    for job in sorted(wanted):
-        if wanted[job] and job not in work.blocks:
-            work.ask(job, wanted[job], before.get(job, ()))
+    for job in sorted(placed_before):
+        if demand.get(job) and sum(block.size for block in placed_before[job]) >= demand[job]:
+            work.keep(job, placed_before[job], demand[job])
+    for job in sorted(demand):
+        if demand[job] and job not in work.blocks:
+            work.ask(job, demand[job], placed_before.get(job, ()))
     work.settle()
     moved = frozenset(
         job
         for job, blocks in work.blocks.items()
-        if job in before
-        and sum(b.size for b in before[job]) == wanted[job]
-        and sorted(before[job]) != sorted(blocks)
+        if job in placed_before
+        and sum(b.size for b in placed_before[job]) == demand[job]
+        and sorted(placed_before[job]) != sorted(blocks)
     )
     blocks = {job: tuple(sorted(work.blocks[job])) for job in sorted(work.blocks)}
     return Placement(blocks=blocks, moved=moved, scattered=frozenset(work.scattered))
@@ -207,24 +207,24 @@ class _Placing:
 
     def keep(self, job: str, blocks: tuple[DeviceBlock, ...], workers: int) -> None:
         """Stay on `blocks`, or on the parts of them that `workers` need."""
-        own = sorted(blocks, key=lambda block: (-block.size, block.start))
-        unchanged = sum(block.size for block in own) == workers
-        due = [block.size for block in own] if unchanged else _halves(workers)
+        own_blocks = sorted(blocks, key=lambda block: (-block.size, block.start))
+        unchanged = sum(block.size for block in own_blocks) == workers
+        due = [block.size for block in own_blocks] if unchanged else _halves(workers)
         while due:
             size = due.pop(0)
-            fitting = [k for k, block in enumerate(own) if block.size >= size]
+            fitting = [k for k, block in enumerate(own_blocks) if block.size >= size]
             if not fitting:  # it sits apart: two halves do as well
                 due = sorted([*due, size // 2, size // 2], reverse=True)
                 continue
-            chosen = own.pop(fitting[-1])
+            chosen = own_blocks.pop(fitting[-1])
             while chosen.size > size:
                 half = chosen.size // 2
-                own.append(DeviceBlock(chosen.start + half, half))
+                own_blocks.append(DeviceBlock(chosen.start + half, half))
                 chosen = DeviceBlock(chosen.start, half)
-            taken = self.trees.take(chosen, job)
-            assert taken, "what a job holds is its own"
+            is_taken = self.trees.take(chosen, job)
+            assert is_taken, "what a job holds is its own"
             self.blocks.setdefault(job, []).append(chosen)
-            own.sort(key=lambda block: (-block.size, block.start))
+            own_blocks.sort(key=lambda block: (-block.size, block.start))
 
     def ask(self, job: str, workers: int, near: tuple[DeviceBlock, ...]) -> None:
         """Queue the blocks of `job`; the first one would like to be around `near`."""
@@ -266,10 +266,10 @@ class _Placing:
         None if that is not allowed.
         """
         for start, _ in self.trees.regions(size):
-            inside = self.trees.inside(start, size)
-            if any(job in self.pinned for _, job in inside):
+            jobs_inside = self.trees.inside(start, size)
+            if any(job in self.pinned for _, job in jobs_inside):
                 continue
-            for block, job in inside:
+            for block, job in jobs_inside:
                 self.trees.release(block)
                 self.blocks[job].remove(block)
                 self._push(block.size, job, -1)
@@ -290,65 +290,74 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     """
     cluster = snapshot.cluster
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
-    wanted = {job: count for job, count in decision.workers.items() if count}
-    held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
-    kept = {job: _kept(held[job], wanted.get(job, 0)) for job in held}
+    demand = {job: count for job, count in decision.workers.items() if count}
+    current = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
+    staying = {job: _kept(current[job], demand.get(job, 0)) for job in current}
     pinned = decision.pinned | {state.job.id for state in snapshot.jobs if state.anywhere}
-    if alone := on_some_nodes(snapshot, wanted, kept, pinned=pinned):
-        others = sorted(kept.keys() - alone.keys(), key=lambda job: (job not in pinned, job))
-        kept = {**_beside(alone, {job: kept[job] for job in others}, cluster), **alone}
-        wanted |= {job: sum(nodes.values()) for job, nodes in alone.items()}
-    workers = {**decision.workers, **{job: wanted[job] for job in alone}}
-    wanted = {job: count for job, count in wanted.items() if count}
-    nobody = sum(width - node.devices for node in cluster.nodes)
+    if restricted := on_some_nodes(snapshot, demand, staying, pinned=pinned):
+        unrestricted = sorted(
+            staying.keys() - restricted.keys(), key=lambda job: (job not in pinned, job)
+        )
+        staying = {
+            **_beside(restricted, {job: staying[job] for job in unrestricted}, cluster),
+            **restricted,
+        }
+        demand |= {job: sum(nodes.values()) for job, nodes in restricted.items()}
+    workers = {**decision.workers, **{job: demand[job] for job in restricted}}
+    demand = {job: count for job, count in demand.items() if count}
+    missing_devices = sum(width - node.devices for node in cluster.nodes)
     placement = place(
-        _packed(cluster, width, kept),
-        {**wanted, _NOBODY: nobody},
+        _packed(cluster, width, staying),
+        {**demand, _MISSING_DEVICES: missing_devices},
         devices=width * len(cluster.nodes),
-        pinned=pinned | {_NOBODY, *alone},
+        pinned=pinned | {_MISSING_DEVICES, *restricted},
     )
-    nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in wanted}
+    nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in demand}
     moved = frozenset(
         job
-        for job in wanted
-        if job in held and sum(held[job].values()) == wanted[job] and held[job] != nodes[job]
+        for job in demand
+        if job in current
+        and sum(current[job].values()) == demand[job]
+        and current[job] != nodes[job]
     )
     return replace(decision, workers=workers, nodes=nodes, moved=moved)
 
 
 def _beside(
-    alone: Mapping[str, Mapping[str, int]], kept: Mapping[str, Mapping[str, int]], cluster: Cluster
+    restricted: Mapping[str, Mapping[str, int]],
+    staying: Mapping[str, Mapping[str, int]],
+    cluster: Cluster,
 ) -> dict[str, dict[str, int]]:
     """Return what others can keep beside those that have their nodes already."""
     free = {node.id: node.devices for node in cluster.nodes}
     found: dict[str, dict[str, int]] = {}
-    for job, nodes in {**alone, **kept}.items():
+    for job, nodes in {**restricted, **staying}.items():
         found[job] = {node: min(count, free.get(node, 0)) for node, count in nodes.items()}
         for node, count in found[job].items():
             free[node] = free.get(node, 0) - count
-    return {job: found[job] for job in kept}
+    return {job: found[job] for job in staying}
 
 
-def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:
+def _kept(nodes: Mapping[str, int], count: int) -> dict[str, int]:
     """Return what a job that shrinks keeps.
 
     It leaves the nodes where it has the fewest workers, of equal ones the last.
     """
-    kept, surplus, order = dict(nodes), sum(nodes.values()) - wanted, list(nodes)
+    remaining, surplus, order = dict(nodes), sum(nodes.values()) - count, list(nodes)
     for node in sorted(order, key=lambda node: (nodes[node], -order.index(node))):
-        given = min(kept[node], max(surplus, 0))
-        kept[node] -= given
-        surplus -= given
-    return kept
+        dropped = min(remaining[node], max(surplus, 0))
+        remaining[node] -= dropped
+        surplus -= dropped
+    return remaining
 
 
 def _packed(
-    cluster: Cluster, width: int, held: Mapping[str, Mapping[str, int]]
+    cluster: Cluster, width: int, current: Mapping[str, Mapping[str, int]]
 ) -> dict[str, tuple[DeviceBlock, ...]]:
     """The blocks of jobs by the nodes that they are on, and of those places that are no devices."""
     blocks: dict[str, list[DeviceBlock]] = {}
     by_node: dict[str, list[tuple[int, str]]] = {node.id: [] for node in cluster.nodes}
-    for job, nodes in held.items():
+    for job, nodes in current.items():
         for name, count in nodes.items():
             if name in by_node:  # the others are gone
                 by_node[name] += [(size, job) for size in _halves(count)]
@@ -360,11 +369,11 @@ def _packed(
             if start + size <= end:  # else the node has fewer devices than it had
                 blocks.setdefault(job, []).append(DeviceBlock(start, size))
                 start += size
-        above = (index + 1) * width
+        node_end = (index + 1) * width
         for size in _halves(width - node.devices):
-            above -= size
-            blocks.setdefault(_NOBODY, []).append(DeviceBlock(above, size))
-    return {job: tuple(mine) for job, mine in blocks.items()}
+            node_end -= size
+            blocks.setdefault(_MISSING_DEVICES, []).append(DeviceBlock(node_end, size))
+    return {job: tuple(job_blocks) for job, job_blocks in blocks.items()}
 
 
 def _by_node(cluster: Cluster, width: int, blocks: tuple[DeviceBlock, ...]) -> dict[str, int]:

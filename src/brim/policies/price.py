@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 _HISTORY = 30 * 86400.0  # seconds of arrivals that are remembered,
-_MOST = 512  # and how many of them at most: they are written down with each cycle
-_SHORTEST = 3600.0  # seconds of the shortest stretch that is looked at
+_MAX_ARRIVALS = 512  # and how many of them at most: they are written down with each cycle
+_MIN_STRETCH = 3600.0  # seconds of the shortest stretch that is looked at
 _BUSY = 1.0 / 3.0  # of the devices, which jobs as cheap may have kept busy
 
 
@@ -45,12 +45,17 @@ class Arrivals(NamedTuple):
         """
         if not costs:
             return self
-        old = max(bisect_right(self.times, now - _HISTORY), len(self.times) + len(costs) - _MOST)
-        times, before = self.times[max(old, 0) :], self.costs[max(old, 0) :]
-        return Arrivals((*times, *(now for _ in costs))[-_MOST:], (*before, *costs)[-_MOST:])
+        old = max(
+            bisect_right(self.times, now - _HISTORY), len(self.times) + len(costs) - _MAX_ARRIVALS
+        )
+        times, costs_before = self.times[max(old, 0) :], self.costs[max(old, 0) :]
+        return Arrivals(
+            (*times, *(now for _ in costs))[-_MAX_ARRIVALS:],
+            (*costs_before, *costs)[-_MAX_ARRIVALS:],
+        )
 
 
-NOBODY = Arrivals()
+NO_ARRIVALS = Arrivals()
 
 
 class Prices:
@@ -66,7 +71,7 @@ class Prices:
 
     def __init__(self, seen: Arrivals, *, now: float, devices: int) -> None:
         self._seen, self._devices = seen, devices
-        self._known = max(now - seen.times[0], _SHORTEST) if seen.times else _SHORTEST
+        self._known = max(now - seen.times[0], _MIN_STRETCH) if seen.times else _MIN_STRETCH
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
@@ -76,10 +81,10 @@ class Prices:
         """
         # Windows that differ by less than a factor of two have one price, so that it is worked out
         # a few times a cycle.
-        size = math.ceil(math.log2(max(window, _SHORTEST) / _SHORTEST))
+        size = math.ceil(math.log2(max(window, _MIN_STRETCH) / _MIN_STRETCH))
         highest = self._highest.get(size)
         if highest is None:
-            stretch = min(_SHORTEST * 2.0**size, self._known)
+            stretch = min(_MIN_STRETCH * 2.0**size, self._known)
             highest = self._highest[size] = _price(
                 self._seen, stretch, _BUSY * self._devices * stretch
             )
@@ -87,15 +92,15 @@ class Prices:
 
 
 @lru_cache(maxsize=64)  # most cycles see no new arrivals, and the same stretches
-def _price(seen: Arrivals, stretch: float, most: float) -> float:
-    """The cost up to which jobs asked for no more than `most` in their worst `stretch`."""
+def _price(seen: Arrivals, stretch: float, limit: float) -> float:
+    """The cost up to which jobs asked for no more than `limit` in their worst `stretch`."""
     times, costs = np.array(seen.times), np.array(seen.costs)
     ascending = np.sort(costs)  # the dearer the jobs that count, the more they asked for
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
         cheap = costs <= ascending[middle]
-        if _worst(times[cheap], costs[cheap], stretch) <= most:
+        if _worst(times[cheap], costs[cheap], stretch) <= limit:
             low = middle + 1
         else:
             high = middle

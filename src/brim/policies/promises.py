@@ -213,19 +213,19 @@ def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
 
     The last piece may be a rounding longer than it was planned.
     """
-    held, busy, left, fastest = need.holds, need.begin, need.left, 0.0
+    busy_workers, busy, remaining, fastest = need.holds, need.begin, need.left, 0.0
     last = now
     for piece in pieces:
         if last < piece.start:  # it was suspended in between
-            held = 0
+            busy_workers = 0
         last = piece.stop
-        if piece.workers != held:
+        if piece.workers != busy_workers:
             busy = max(busy, piece.start) + need.change
-            held = piece.workers
+            busy_workers = piece.workers
         rate = need.best[piece.workers]
         fastest = max(fastest, rate)
-        left -= rate * max(piece.stop - max(piece.start, busy), 0.0)
-    return -left / fastest if fastest else -math.inf
+        remaining -= rate * max(piece.stop - max(piece.start, busy), 0.0)
+    return -remaining / fastest if fastest else -math.inf
 
 
 def workers_now(promise: Promise, now: float) -> int:

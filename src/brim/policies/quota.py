@@ -26,7 +26,7 @@ def check_quota(tenants: Sequence[Tenant], capacity: int) -> None:
 
 
 def allowances(
-    tenants: Sequence[Tenant], wanted: Mapping[str, int], capacity: int
+    tenants: Sequence[Tenant], demand: Mapping[str, int], capacity: int
 ) -> dict[str, int]:
     """Devices by tenant, work-conserving within the rights of each.
 
@@ -37,7 +37,7 @@ def allowances(
     reclaim law).
 
     Args:
-        wanted: devices that each tenant's jobs could use; tenants not named want none.
+        demand: devices that each tenant's jobs could use; tenants not named want none.
         capacity: at least what is guaranteed in all; where services have taken some of that,
             guarantees shrink in proportion, rounded down.
 
@@ -49,13 +49,13 @@ def allowances(
     owned = sum(tenant.guaranteed for tenant in owners)
     scale = min(1.0, capacity / owned) if owned else 1.0
     right = {tenant.id: int(tenant.guaranteed * scale) for tenant in owners}
-    kept = {tenant.id: int(tenant.exclusive * scale) for tenant in owners}
-    given = {tenant.id: min(wanted.get(tenant.id, 0), right[tenant.id]) for tenant in owners}
+    exclusive = {tenant.id: int(tenant.exclusive * scale) for tenant in owners}
+    granted = {tenant.id: min(demand.get(tenant.id, 0), right[tenant.id]) for tenant in owners}
     free = capacity - sum(right.values())  # what nobody owns
     idle: dict[str, int] = {}
     for tenant in owners:
         # An owner that uses less than its exclusive part still keeps that part for itself.
-        lendable = right[tenant.id] - max(given[tenant.id], kept[tenant.id])
+        lendable = right[tenant.id] - max(granted[tenant.id], exclusive[tenant.id])
         idle[tenant.cohort] = idle.get(tenant.cohort, 0) + lendable
     heap = [(0.0, tenant.id, k) for k, tenant in enumerate(owners)]
     borrowed = {tenant.id: 0 for tenant in owners}
@@ -63,7 +63,7 @@ def allowances(
         _, name, k = heapq.heappop(heap)
         tenant = owners[k]
         limit = capacity if tenant.limit is None else tenant.limit
-        if given[name] >= min(wanted.get(name, 0), limit):
+        if granted[name] >= min(demand.get(name, 0), limit):
             continue
         if idle[tenant.cohort]:
             idle[tenant.cohort] -= 1
@@ -71,7 +71,7 @@ def allowances(
             free -= 1
         else:
             continue
-        given[name] += 1
+        granted[name] += 1
         borrowed[name] += 1
         heapq.heappush(heap, (borrowed[name] / tenant.weight, name, k))
-    return given
+    return granted

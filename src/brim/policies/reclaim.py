@@ -35,8 +35,8 @@ class ReclaimCandidate(NamedTuple):
         return self.workers - self.kept
 
 
-def give_back(holdings: Sequence[ReclaimCandidate], most: int) -> dict[str, int]:
-    """Workers by job so that together they have at most `most`; every holding is in it.
+def give_back(holdings: Sequence[ReclaimCandidate], limit: int) -> dict[str, int]:
+    """Workers by job so that together they have at most `limit`; every holding is in it.
 
     Surplus goes first, from as few jobs as can give it. Only where all surplus is not enough whole
     jobs are suspended: the lowest priority first and wholly before the next, in it the fewest jobs,
@@ -47,54 +47,63 @@ def give_back(holdings: Sequence[ReclaimCandidate], most: int) -> dict[str, int]
     >>> give_back([a, b], 8), give_back([a, b], 1)
     ({'a': 6, 'b': 2}, {'a': 1, 'b': 0})
     """
-    workers = {one.job: one.workers for one in holdings}
-    over = sum(workers.values()) - most
-    if over <= 0:
+    workers = {holding.job: holding.workers for holding in holdings}
+    excess = sum(workers.values()) - limit
+    if excess <= 0:
         return workers
-    stopped = _stopped(holdings, over - sum(one.surplus for one in holdings))
-    for one in stopped:
-        workers[one.job] = 0
-        over -= one.workers
-    rest = [one for one in holdings if workers[one.job] and one.surplus]
-    while over > 0 and rest:
-        one = _last_or_largest(rest, over)
-        rest.remove(one)
-        taken = min(one.surplus, over)
-        workers[one.job] -= taken
-        over -= taken
+    stopped = _stopped(holdings, excess - sum(holding.surplus for holding in holdings))
+    for holding in stopped:
+        workers[holding.job] = 0
+        excess -= holding.workers
+    rest = [holding for holding in holdings if workers[holding.job] and holding.surplus]
+    while excess > 0 and rest:
+        holding = _last_or_largest(rest, excess)
+        rest.remove(holding)
+        reduction = min(holding.surplus, excess)
+        workers[holding.job] -= reduction
+        excess -= reduction
     return workers
 
 
-def _last_or_largest(rest: Sequence[ReclaimCandidate], over: int) -> ReclaimCandidate:
+def _last_or_largest(rest: Sequence[ReclaimCandidate], excess: int) -> ReclaimCandidate:
     """Choose the lowest priority's smallest surplus that is enough alone, else the largest.
 
     So the fewest jobs give.
     """
-    enough = [one for one in rest if one.surplus >= over]
-    if enough:
-        return min(enough, key=lambda one: (one.priority, one.promised, one.surplus, one.job))
-    return min(rest, key=lambda one: (-one.surplus, one.priority, one.promised, one.job))
+    sufficient = [holding for holding in rest if holding.surplus >= excess]
+    if sufficient:
+        return min(
+            sufficient,
+            key=lambda holding: (holding.priority, holding.promised, holding.surplus, holding.job),
+        )
+    return min(
+        rest,
+        key=lambda holding: (-holding.surplus, holding.priority, holding.promised, holding.job),
+    )
 
 
 def _stopped(holdings: Iterable[ReclaimCandidate], short: int) -> list[ReclaimCandidate]:
     """The jobs to suspend, whose `kept` makes up for `short` devices."""
     found: list[ReclaimCandidate] = []
-    rest = [one for one in holdings if one.kept]
+    rest = [holding for holding in holdings if holding.kept]
     while short > 0 and rest:
-        lowest = min((one.priority, one.promised) for one in rest)
-        level = [one for one in rest if (one.priority, one.promised) == lowest]
-        enough = [one for one in level if one.kept >= short]
-        if enough:
-            one = min(enough, key=lambda one: (one.lost, one.kept, one.job))
+        lowest = min((holding.priority, holding.promised) for holding in rest)
+        level = [holding for holding in rest if (holding.priority, holding.promised) == lowest]
+        sufficient = [holding for holding in level if holding.kept >= short]
+        if sufficient:
+            victim = min(sufficient, key=lambda holding: (holding.lost, holding.kept, holding.job))
         else:
-            one = min(level, key=lambda one: (-one.kept, one.lost, one.job))
-        rest.remove(one)
-        found.append(one)
-        short -= one.kept
+            victim = min(level, key=lambda holding: (-holding.kept, holding.lost, holding.job))
+        rest.remove(victim)
+        found.append(victim)
+        short -= victim.kept
     # The last one may be large enough to make an earlier one unnecessary: a job that can go on
     # does, the highest first.
-    for one in sorted(found, key=lambda one: (-one.priority, -one.promised, -one.lost, one.job)):
-        if short + one.kept <= 0:
-            found.remove(one)
-            short += one.kept
+    for victim in sorted(
+        found,
+        key=lambda holding: (-holding.priority, -holding.promised, -holding.lost, holding.job),
+    ):
+        if short + victim.kept <= 0:
+            found.remove(victim)
+            short += victim.kept
     return found

@@ -58,40 +58,40 @@ def share_out(claims: Sequence[SurplusClaim], free: int, *, stay: float = 1.0) -
     while heap and free > 0:
         _, name, k, step = heapq.heappop(heap)
         claim = claims[k]
-        have = grants[name]
+        count = grants[name]
         if step > free:
-            step = free if have + free >= claim.minimum else 0
-        if step <= 0 or claim.curve.best[have + step] <= claim.curve.best[have]:
+            step = free if count + free >= claim.minimum else 0
+        if step <= 0 or claim.curve.best[count + step] <= claim.curve.best[count]:
             continue  # no whole gang, or the part of a step that is left speeds nothing up
-        grants[name] = have + step
+        grants[name] = count + step
         free -= step
-        entry = _next(claim, have + step, stay, k)
+        entry = _next(claim, count + step, stay, k)
         if entry:
             heapq.heappush(heap, entry)
     return grants
 
 
 def _next(
-    claim: SurplusClaim, have: int, stay: float, k: int
+    claim: SurplusClaim, count: int, stay: float, k: int
 ) -> tuple[float, str, int, int] | None:
     """The heap's entry for the next step of `claim`: (minus return, id, index, workers)."""
     curve, envelope = claim.curve, claim.curve.envelope
-    if have >= claim.ceiling:
+    if count >= claim.ceiling:
         return None
-    place = bisect_right(curve.sizes, have)
-    corner = curve.sizes[place] if place < len(curve.sizes) else have
-    goal = claim.minimum if have < claim.minimum else corner
-    goal = min(max(goal, have + 1), claim.ceiling)
+    place = bisect_right(curve.sizes, count)
+    corner = curve.sizes[place] if place < len(curve.sizes) else count
+    goal = claim.minimum if count < claim.minimum else corner
+    goal = min(max(goal, count + 1), claim.ceiling)
     if (
-        max(have, claim.minimum - 1) < claim.holds < goal
-        and curve.best[claim.holds] > curve.best[have]
+        max(count, claim.minimum - 1) < claim.holds < goal
+        and curve.best[claim.holds] > curve.best[count]
     ):
         goal = claim.holds  # a part of a step may be worth keeping
     first = envelope[curve.sizes[0]] / curve.sizes[0]
-    efficiency = (envelope[goal] - envelope[have]) / (goal - have) / first
+    efficiency = (envelope[goal] - envelope[count]) / (goal - count) / first
     if efficiency <= 0:
         return None
     gain = efficiency**_POWER * first / claim.left
     if goal <= claim.holds:
         gain *= stay
-    return -gain, claim.job, k, goal - have
+    return -gain, claim.job, k, goal - count

@@ -11,7 +11,7 @@ import numpy as np
 
 # A timeline of more steps than this merges steps closer together than this part of their distance
 # from now.
-_MANY = 64
+_MAX_EXACT_STEPS = 64
 _COARSE = 0.03
 _STEP = math.log(1.0 + _COARSE)
 
@@ -51,21 +51,21 @@ class Need(NamedTuple):
 
     def later(self, seconds: float) -> Need:
         """Return the need if the job loses `seconds` first."""
-        best, left, begin, due, holds, change, minimum, ceiling, floor = self
-        return Need(best, left, begin + seconds, due, holds, change, minimum, ceiling, floor)
+        best, remaining, begin, due, holds, change, minimum, ceiling, floor = self
+        return Need(best, remaining, begin + seconds, due, holds, change, minimum, ceiling, floor)
 
     def share(self) -> int | None:
         """The fewest workers, the same until the end, that finish in time.
 
         No other job counts here.
         """
-        best, left, begin, due, holds, change, minimum, ceiling, _ = self
+        best, remaining, begin, due, holds, change, minimum, ceiling, _ = self
         window = due - begin
         if window <= 0:
             return None
         moved = window - change
-        move = max(bisect_left(best, left / moved), minimum) if moved > 0 else ceiling + 1
-        if holds and holds <= ceiling and best[holds] * window >= left:
+        move = max(bisect_left(best, remaining / moved), minimum) if moved > 0 else ceiling + 1
+        if holds and holds <= ceiling and best[holds] * window >= remaining:
             return min(holds, move)  # staying as it is costs nothing
         return move if move <= ceiling else None
 
@@ -105,15 +105,15 @@ class Timeline:
 
         Stretches of at most `rounding` seconds are allowed.
         """
-        since = None
+        overdrawn_since = None
         for time, free in zip(self.times, self.free.tolist(), strict=True):
-            if since is not None and time - since > rounding:
+            if overdrawn_since is not None and time - overdrawn_since > rounding:
                 return True
             if free >= 0:
-                since = None
-            elif since is None:
-                since = time
-        return since is not None
+                overdrawn_since = None
+            elif overdrawn_since is None:
+                overdrawn_since = time
+        return overdrawn_since is not None
 
     @classmethod
     def beside(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
@@ -121,11 +121,11 @@ class Timeline:
 
         Where pieces are many, each may last a little longer here.
         """
-        many = len(pieces) > _MANY
+        is_large = len(pieces) > _MAX_EXACT_STEPS
         changes = {now: devices}
         for start, stop, workers in pieces:
             first = start if start > now else now
-            last = _rounded_up(stop - now) + now if many else stop
+            last = _rounded_up(stop - now) + now if is_large else stop
             changes[first] = changes.get(first, 0) - workers
             changes[last] = changes.get(last, 0) + workers
         line = cls(now=now, devices=devices)
@@ -159,7 +159,7 @@ class Timeline:
         square.
         """
         place = bisect_left(self.times, stop)
-        if _MANY < len(self.times) > place:
+        if _MAX_EXACT_STEPS < len(self.times) > place:
             now = self.times[0]
             if self.times[place] - stop <= _COARSE * (stop - now):
                 return place
@@ -190,22 +190,22 @@ class Timeline:
         stop = need.finish(share)
         if self.free[0] >= share and self.least(now, stop) >= share:
             return [Piece(now, stop, share)]
-        if len(self.times) > _MANY:
+        if len(self.times) > _MAX_EXACT_STEPS:
             piece = self._in_one_piece(need, share)
             if piece is not None:
                 return [piece]
         last = bisect_left(self.times, need.due)
-        most = min(need.ceiling, int(self.free[:last].max(initial=0)))
+        maximum = min(need.ceiling, int(self.free[:last].max(initial=0)))
         if need.floor is not None:
-            most = need.floor[most]
-        if most < need.minimum:
+            maximum = need.floor[maximum]
+        if maximum < need.minimum:
             return None
         steps = self._usable(max(need.minimum, 1), last)
         guess = max((piece.workers for piece in last_plan), default=None)
-        found = _smallest(need, share, most, steps, now, guess)
+        found = _smallest(need, share, maximum, steps, now, guess)
         return None if found is None else _walk(need, found, steps, now)
 
-    def _in_one_piece(self, need: Need, least: int) -> Piece | None:
+    def _in_one_piece(self, need: Need, minimum_share: int) -> Piece | None:
         """Find the smallest share that finishes in time in one piece.
 
         None if it is not that simple.
@@ -214,7 +214,7 @@ class Timeline:
         taken everything up to some moment, and behind it more and more is free.
         """
         now = self.times[0]
-        size = max(least, need.minimum, 1)
+        size = max(minimum_share, need.minimum, 1)
         while size <= need.ceiling:
             if self.free[-1] < size:
                 return None
@@ -230,15 +230,15 @@ class Timeline:
             size += 1 + size // 16
         return None
 
-    def _usable(self, least: int, last: int) -> list[_Step]:
-        """The first `last` steps, without those that have fewer than `least` devices free."""
+    def _usable(self, minimum_share: int, last: int) -> list[_Step]:
+        """The first `last` steps, without those that have fewer than `minimum_share` devices free."""
         times = [*self.times[: last + 1], math.inf]
         return [
             (start, stop, free)
             for start, stop, free in zip(
                 times[:last], times[1:], self.free[:last].tolist(), strict=False
             )
-            if free >= least
+            if free >= minimum_share
         ]
 
 
@@ -247,18 +247,18 @@ _Step = tuple[float, float, int]
 
 
 def _smallest(
-    need: Need, least: int, most: int, steps: list[_Step], now: float, guess: int | None
+    need: Need, lowest: int, highest: int, steps: list[_Step], now: float, guess: int | None
 ) -> int | None:
-    """The smallest share from `least` to `most` that reaches; None where not even `most` does."""
+    """The smallest share from `lowest` to `highest` that reaches; None where not even `highest` does."""
     low, high = (
-        least - 1,
-        most + 1,
+        lowest - 1,
+        highest + 1,
     )  # `low` does not reach; `high` does, once it is not above `most`
-    tries = [most] if guess is None else [guess, guess - 1, most]
+    tries = [highest] if guess is None else [guess, guess - 1, highest]
     for size in tries:
         if low < size < high:
             low, high = (low, size) if _reaches(need, size, steps, now) else (size, high)
-    if high > most:
+    if high > highest:
         return None
     while high - low > 1:
         middle = (low + high) // 2
@@ -286,56 +286,56 @@ def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
 
     Most of a cycle is spent here.
     """
-    best, left, floor = need.best, need.left, need.floor
-    held, busy, change, least = need.holds, need.begin, need.change, max(need.minimum, 1)
-    before = now
+    best, remaining, floor = need.best, need.left, need.floor
+    workers_busy, busy, change, minimum = need.holds, need.begin, need.change, max(need.minimum, 1)
+    previous = now
     for start, stop, free in steps:
         workers = free if free < share else share
         if floor is not None:
             workers = floor[workers]
-            if workers < least:
+            if workers < minimum:
                 continue
         if (
-            workers != held or start != before
+            workers != workers_busy or start != previous
         ):  # a step without enough devices in between: it was suspended
             busy = (start if start > busy else busy) + change
-            held = workers
-        before = stop
+            workers_busy = workers
+        previous = stop
         begin = start if start > busy else busy
         if begin >= stop:
             continue
         rate = best[workers]
-        done = begin + left / rate
+        done = begin + remaining / rate
         if done <= stop:
             return done <= need.due
-        left -= rate * (stop - begin)
+        remaining -= rate * (stop - begin)
     return False
 
 
 def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece] | None:
     """Plan at most `share` workers wherever they are free, from now until done."""
-    best, left, floor = need.best, need.left, need.floor
-    held, busy, least = need.holds, need.begin, max(need.minimum, 1)
-    before = since = now
+    best, remaining, floor = need.best, need.left, need.floor
+    workers_busy, busy, minimum = need.holds, need.begin, max(need.minimum, 1)
+    previous = piece_start = now
     pieces: list[Piece] = []
     for start, stop, free in steps:
         workers = free if free < share else share
         if floor is not None:
             workers = floor[workers]
-            if workers < least:
+            if workers < minimum:
                 continue
-        if workers != held or start != before:
+        if workers != workers_busy or start != previous:
             busy = (start if start > busy else busy) + need.change
-            if since < before:
-                pieces.append(Piece(since, before, held))
-            held, since = workers, start
-        before = stop
+            if piece_start < previous:
+                pieces.append(Piece(piece_start, previous, workers_busy))
+            workers_busy, piece_start = workers, start
+        previous = stop
         begin = start if start > busy else busy
         rate = best[workers]
-        done = begin + left / rate
+        done = begin + remaining / rate
         if done <= stop:
-            pieces.append(Piece(since, done, workers))
+            pieces.append(Piece(piece_start, done, workers))
             return pieces if done <= need.due else None
         if begin < stop:
-            left -= rate * (stop - begin)
+            remaining -= rate * (stop - begin)
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from brim.domain.schedule import Admitted, Decision, Policy, Snapshot, Verdict
 
-_LONGEST = (
+_MAX_TRIALS = (
     20  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
 )
 _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
@@ -44,9 +44,9 @@ def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForec
     state = next(state for state in snapshot.jobs if state.job.id == newcomer)
     workers = decision.workers.get(newcomer, 0)
     takes = {
-        other.job.id: other.workers - decision.workers.get(other.job.id, 0)
-        for other in snapshot.jobs
-        if other.workers > decision.workers.get(other.job.id, 0)
+        state.job.id: state.workers - decision.workers.get(state.job.id, 0)
+        for state in snapshot.jobs
+        if state.workers > decision.workers.get(state.job.id, 0)
     }
     verdict = _verdict(decision, newcomer)
     finish = verdict.finish if isinstance(verdict, Admitted) else None
@@ -70,9 +70,9 @@ def _verdict(decision: Decision, job: str) -> Verdict | None:
 
 
 def _earliest(snapshot: Snapshot, newcomer: str, decide: Policy) -> float | None:
-    def promised(after: float) -> bool:
+    def promised(delay: float) -> bool:
         jobs = tuple(
-            state._replace(job=replace(state.job, deadline=snapshot.now + after))
+            state._replace(job=replace(state.job, deadline=snapshot.now + delay))
             if state.job.id == newcomer
             else state
             for state in snapshot.jobs
@@ -82,7 +82,7 @@ def _earliest(snapshot: Snapshot, newcomer: str, decide: Policy) -> float | None
 
     job = next(state.job for state in snapshot.jobs if state.job.id == newcomer)
     low, high = 0.0, job.shortest
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_TRIALS):
         if promised(high):
             break
         low, high = high, 2.0 * high

@@ -47,8 +47,8 @@ class _Chart:
     height: float = 3.0
 
 
-def write_pngs(out: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
-    """deadline_ratio.png, devices.png, jct.png, queue.png and tenants.png into `out`.
+def write_pngs(out_folder: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
+    """deadline_ratio.png, devices.png, jct.png, queue.png and tenants.png into `out_folder`.
 
     Args:
         summary: what `brim simulate --json` prints.
@@ -59,7 +59,7 @@ def write_pngs(out: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
             figure, axis = _figure(chart, narrow=False)
             chart.draw(axis, paint)
             figure.suptitle(f"{chart.title} (simulated)", fontsize=11)
-            figure.savefig(out / f"{chart.name}.png", dpi=120, facecolor="white")
+            figure.savefig(out_folder / f"{chart.name}.png", dpi=120, facecolor="white")
 
 
 def _figure(chart: _Chart, *, narrow: bool) -> tuple[Figure, Axes]:
@@ -68,7 +68,7 @@ def _figure(chart: _Chart, *, narrow: bool) -> tuple[Figure, Axes]:
 
 
 def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
-    shown = _recorded(courses)
+    recorded = _recorded(courses)
     bars = 0.9 + 0.34 * len(courses)
     devices = {policy: course.held() for policy, course in courses.items() if _is_recorded(course)}
     queues = {policy: course.waiting() for policy, course in courses.items() if policy in devices}
@@ -79,8 +79,8 @@ def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
         _Chart("jct", "Completion times", lambda a, p: _completions(a, p, courses)),
         _Chart(
             "tenants",
-            f"Devices by tenant, under {_short(shown.policy)}",
-            lambda a, p: _tenants(a, p, shown),
+            f"Devices by tenant, under {_short(recorded.policy)}",
+            lambda a, p: _tenants(a, p, recorded),
         ),
     ]
 
@@ -136,9 +136,9 @@ def _lines(
         colour = colours[policy]
         course = courses[policy]
         whole = [*points, (course.end, points[-1][1])]
-        hours = [((at - course.start) / 3600, float(count)) for at, count in _some(whole)]
+        hours = [((moment - course.start) / 3600, float(count)) for moment, count in _some(whole)]
         axis.step(
-            [at for at, _ in hours],
+            [hour for hour, _ in hours],
             [count for _, count in hours],
             where="post",
             label=_short(policy),
@@ -156,7 +156,7 @@ def _completions(axis: Axes, paint: Paint, courses: Courses) -> list[Series]:
     for policy, course in courses.items():
         hours = _completion_hours(course)
         if hours:
-            points = [(at, 100 * (k + 1) / len(hours)) for k, at in enumerate(hours)]
+            points = [(hour, 100 * (k + 1) / len(hours)) for k, hour in enumerate(hours)]
             axis.step(
                 hours,
                 [share for _, share in points],
@@ -185,19 +185,19 @@ def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
     found = []
     names = course.tenants
     curves = {name: dict(course.held(name)) for name in names}
-    times = sorted({at for curve in curves.values() for at in curve})
+    times = sorted({moment for curve in curves.values() for moment in curve})
     if _is_recorded(course):
         colours = _colours(names)
         counts = {name: _at_all(times, curve) for name, curve in curves.items()}
         rows = _some([*zip(times, zip(*counts.values(), strict=True), strict=True)])
-        hours = [(at - course.start) / 3600 for at, _ in rows]
-        stacks = [[float(each[place]) for _, each in rows] for place in range(len(names))]
+        hours = [(moment - course.start) / 3600 for moment, _ in rows]
+        stacks = [[float(counts[place]) for _, counts in rows] for place in range(len(names))]
         axis.stackplot(
             hours,
             stacks,
             labels=names,
             step="post",
-            colors=[paint[each] for each in colours.values()],
+            colors=[paint[colour] for colour in colours.values()],
         )
         for name, values in zip(names, stacks, strict=True):
             points = list(zip(hours, values, strict=True))
@@ -210,8 +210,8 @@ def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
 def _at_all(times: Sequence[float], curve: Mapping[float, int]) -> list[int]:
     counts = []
     count = 0
-    for at in times:
-        count = curve.get(at, count)
+    for moment in times:
+        count = curve.get(moment, count)
         counts.append(count)
     return counts
 
@@ -223,11 +223,11 @@ def _finish(axis: Axes, x: str, y: str) -> None:
     names = axis.get_legend_handles_labels()[1]
     if names:
         inches = axis.get_window_extent().width / 100
-        most = max(1, int(inches * 11 // (max(map(len, names)) + 6)))
+        label_length = max(1, int(inches * 11 // (max(map(len, names)) + 6)))
         axis.legend(
             frameon=False,
             fontsize=8.5,
-            ncols=min(most, len(names)),
+            ncols=min(label_length, len(names)),
             loc="lower center",
             bbox_to_anchor=(0.5, 1.0),
         )
@@ -258,10 +258,10 @@ def _story(course: Course) -> list[str]:
     if not _is_recorded(course):
         return []
     view = View(course)
-    under = f", under {_short(course.policy)}"
+    policy_note = f", under {_short(course.policy)}"
     return [
-        section(f"Who had the devices{under}", f"<figure>{devices_figure(view)}</figure>"),
-        section(f"Jobs{under}", f"<figure>{jobs_figure(view)}</figure>"),
+        section(f"Who had the devices{policy_note}", f"<figure>{devices_figure(view)}</figure>"),
+        section(f"Jobs{policy_note}", f"<figure>{jobs_figure(view)}</figure>"),
         stories(course),
     ]
 

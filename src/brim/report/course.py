@@ -56,13 +56,13 @@ Points = Sequence[tuple[float, int]]
 # The page ------------------------------------------------------------------------------------------
 
 
-def render_course(course: Course, beside: Course | None = None) -> str:
+def render_course(course: Course, compared: Course | None = None) -> str:
     """The page.
 
     Args:
-        beside: another course of the same jobs, which is drawn beside the first.
+        compared: another course of the same jobs, which is drawn beside the first.
     """
-    view = View(course, beside)
+    view = View(course, compared)
     return page(
         f"cluster {course.subject}",
         [
@@ -75,7 +75,7 @@ def render_course(course: Course, beside: Course | None = None) -> str:
             section("Every job", table(*rows_of(view))),
             stories(course),
             "<footer>"
-            + "".join(f"<p>{_FOOTERS[each.origin]}</p>" for each in view.courses)
+            + "".join(f"<p>{_FOOTERS[course.origin]}</p>" for course in view.courses)
             + "</footer>",
         ],
     )
@@ -127,9 +127,9 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
         job.first_worker - job.submitted for job in course.jobs if job.first_worker is not None
     ]
     used = sum(job.attained for job in course.jobs) / course.capacity if course.capacity else 0.0
-    told = ", ".join(f"{count} {state}" for state, count in states.items())
+    summary = ", ".join(f"{count} {state}" for state, count in states.items())
     return [
-        ("jobs", f"{len(course.jobs):,}", told or "none"),
+        ("jobs", f"{len(course.jobs):,}", summary or "none"),
         ("promises kept", *_promises(view)),
         (
             "devices",
@@ -152,40 +152,42 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
 
 
 def _last_end(view: View) -> str:
-    beside = view.beside
-    if beside is None or beside.origin is Origin.REPLAYED:
+    compared = view.beside
+    if compared is None or compared.origin is Origin.REPLAYED:
         return "after the first submission"
-    return f"{beside.origin.value}: {duration(beside.makespan)}"
+    return f"{compared.origin.value}: {duration(compared.makespan)}"
 
 
 def _promises(view: View) -> tuple[str, str]:
-    counts, *others = [
+    counts, *compared_counts = [
         [job.kept(course.end) for job in course.jobs if job.promised and job.state != "cancelled"]
         for course in view.courses
     ]
-    kept = f"{counts.count(True)} of {len(counts)}"
-    if others:
-        beside = f"{others[0].count(True)} of {len(others[0])}"
-        return kept, f"{view.courses[1].origin.value}: {beside}"
-    return kept, f"{counts.count(None)} not due yet"
+    kept_text = f"{counts.count(True)} of {len(counts)}"
+    if compared_counts:
+        compared_text = f"{compared_counts[0].count(True)} of {len(compared_counts[0])}"
+        return kept_text, f"{view.courses[1].origin.value}: {compared_text}"
+    return kept_text, f"{counts.count(None)} not due yet"
 
 
 def _resizes(course: Course) -> int:
-    return sum(max(0, sum(each.workers > 0 for each in job.holdings) - 1) for job in course.jobs)
+    return sum(
+        max(0, sum(holding.workers > 0 for holding in job.holdings) - 1) for job in course.jobs
+    )
 
 
 def _left_out(course: Course) -> str:
     """A note on the jobs that are not shown."""
     if not course.is_long:
         return ""
-    where = (
+    range_note = (
         "jobs.csv has all of them"
         if course.origin is Origin.SIMULATED
         else "The table below has all of them; brim report --cluster --last 2h shows the jobs of "
         "some hours"
     )
-    shown = f"{len(course.newest)} jobs of {len(course.jobs):,}"
-    return f"<p>The {shown} that ended last, or not yet. {where}.</p>"
+    counts_text = f"{len(course.newest)} jobs of {len(course.jobs):,}"
+    return f"<p>The {counts_text} that ended last, or not yet. {range_note}.</p>"
 
 
 def _happened(view: View) -> str:
@@ -199,23 +201,23 @@ def _happened(view: View) -> str:
 
 def stories(course: Course) -> str:
     """The story of each job, to be unfolded."""
-    told = "".join(
+    story_rows = "".join(
         f'<details><summary><i style="background:var(--{colour_name(number)})"></i>'
         f"{escape(job.job)}</summary><ol>"
         + "".join(
-            f"<li><time>{moment(course, each.at)}</time> {escape(sentence_of(each))}</li>"
-            for each in job.story
+            f"<li><time>{moment(course, line.at)}</time> {escape(sentence_of(line))}</li>"
+            for line in job.story
         )
         + "</ol></details>"
         for number, job in enumerate(course.newest)
         if job.story
     )
-    if not told:
+    if not story_rows:
         return ""
     if course.is_long:
-        told = f"<details><summary>{len(course.newest)} jobs</summary>{told}</details>"
+        story_rows = f"<details><summary>{len(course.newest)} jobs</summary>{story_rows}</details>"
     title = "Why: the story of each job, as brim explain tells it"
-    return section(title, _left_out(course) + told)
+    return section(title, _left_out(course) + story_rows)
 
 
 # The table -----------------------------------------------------------------------------------------
@@ -223,13 +225,13 @@ def stories(course: Course) -> str:
 
 def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
     """A heading, and a row for each job."""
-    course, beside = view.course, view.beside
+    course, compared = view.course, view.beside
     head = ["job", "tenant", "state", "steps", "submitted", "waited", "ended", "worker-seconds"]
     head.append("deadline")
-    others: Mapping[str, JobCourse] = {}
-    if beside is not None:
-        others = {job.job: job for job in beside.jobs}
-        word = beside.origin.value
+    compared_jobs: Mapping[str, JobCourse] = {}
+    if compared is not None:
+        compared_jobs = {job.job: job for job in compared.jobs}
+        word = compared.origin.value
         head += [f"{word}: ended", f"{word}: worker-seconds", f"{word}: deadline"]
     rows = []
     for job in course.jobs:
@@ -244,25 +246,33 @@ def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
             f"{job.attained:,.0f}",
             _deadline(course, job),
         ]
-        if beside is not None:
-            other = others.get(job.job)
-            row += ["–", "–", "–"] if other is None else _beside_row(job, beside, other)
+        if compared is not None:
+            compared_job = compared_jobs.get(job.job)
+            row += (
+                ["–", "–", "–"]
+                if compared_job is None
+                else _beside_row(job, compared, compared_job)
+            )
         rows.append(row)
     return head, rows
 
 
-def _beside_row(job: JobCourse, beside: Course, other: JobCourse) -> list[str]:
-    return [_later(job, other), f"{other.attained:,.0f}", _promise(beside, other)]
+def _beside_row(job: JobCourse, compared: Course, compared_job: JobCourse) -> list[str]:
+    return [
+        _later(job, compared_job),
+        f"{compared_job.attained:,.0f}",
+        _promise(compared, compared_job),
+    ]
 
 
-def _later(job: JobCourse, other: JobCourse) -> str:
+def _later(job: JobCourse, compared_job: JobCourse) -> str:
     """Say by how much sooner or later it ended beside: two courses have two clocks."""
-    if other.ended is None or job.ended is None:
-        return "–" if other.ended is None else "ended"
-    later = (other.ended - other.submitted) - (job.ended - job.submitted)
-    if abs(later) < 0.05:
+    if compared_job.ended is None or job.ended is None:
+        return "–" if compared_job.ended is None else "ended"
+    difference = (compared_job.ended - compared_job.submitted) - (job.ended - job.submitted)
+    if abs(difference) < 0.05:
         return "the same"
-    return f"{duration(abs(later))} {'later' if later > 0 else 'sooner'}"
+    return f"{duration(abs(difference))} {'later' if difference > 0 else 'sooner'}"
 
 
 def _steps(job: JobCourse) -> str:
@@ -285,24 +295,24 @@ def _promise(course: Course, job: JobCourse) -> str:
         return "–"
     promise = "promised" if job.promised else "not promised"
     open_yet = "not due yet" if job.ended is None else "withdrawn"
-    kept = {True: "kept", False: "not kept", None: open_yet}[job.kept(course.end)]
-    return f"{promise}, {kept}"
+    result = {True: "kept", False: "not kept", None: open_yet}[job.kept(course.end)]
+    return f"{promise}, {result}"
 
 
-def moment(course: Course, at: float) -> str:
+def moment(course: Course, timestamp: float) -> str:
     """A time as people read it: by the clock, or since the beginning of what was simulated."""
     if course.origin is Origin.SIMULATED:
-        return f"+{(at - course.start) / 3600:.2f} h"
-    return local_time(at).strftime("%H:%M:%S")
+        return f"+{(timestamp - course.start) / 3600:.2f} h"
+    return local_time(timestamp).strftime("%H:%M:%S")
 
 
 def when_of(course: Course) -> str:
     """The dates or the duration of a course, in words."""
     if course.origin is Origin.SIMULATED:
         return f"{duration(course.end - course.start)} on a virtual clock"
-    start, end = (local_time(at) for at in (course.start, course.end))
-    until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
-    return f"{start.strftime('%-d %B %Y, %H:%M')} to {until}"
+    start, end = (local_time(moment) for moment in (course.start, course.end))
+    end_text = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
+    return f"{start.strftime('%-d %B %Y, %H:%M')} to {end_text}"
 
 
 # The charts ----------------------------------------------------------------------------------------
@@ -327,10 +337,13 @@ class View:
     def marks(self) -> list[Flag]:
         """The incidents as flags; what belongs together in time is one flag."""
         course = self.course
-        told = [(each.at - course.start, each.kind, each.text) for each in course.incidents]
+        incidents = [
+            (incident.at - course.start, incident.kind, incident.text)
+            for incident in course.incidents
+        ]
         return [
             replace(mark, at=mark.at + course.start, text=_short(mark.text))
-            for mark in marks_of(told, course.end - course.start)
+            for mark in marks_of(incidents, course.end - course.start)
         ]
 
     @functools.cached_property
@@ -341,7 +354,7 @@ class View:
     @functools.cached_property
     def unit(self) -> tuple[str, float]:
         """The unit of the axis: its name, and how many seconds it has."""
-        return next((name, unit) for name, unit, most in _UNITS if self.seconds < most)
+        return next((name, unit) for name, unit, limit in _UNITS if self.seconds < limit)
 
     @functools.cached_property
     def label(self) -> str:
@@ -361,8 +374,8 @@ class View:
 
 def _short(text: str) -> str:
     parts = text.split(" → ")
-    more = f" → … and {len(parts) - _MOST_TOLD} more" if len(parts) > _MOST_TOLD else ""
-    return " → ".join(parts[:_MOST_TOLD]) + more
+    rest = f" → … and {len(parts) - _MOST_TOLD} more" if len(parts) > _MOST_TOLD else ""
+    return " → ".join(parts[:_MOST_TOLD]) + rest
 
 
 def colour_name(number: int) -> str:
@@ -370,14 +383,14 @@ def colour_name(number: int) -> str:
     return f"j{number % 10}"
 
 
-def draw_png(course: Course, beside: Course | None = None) -> bytes:
+def draw_png(course: Course, compared: Course | None = None) -> bytes:
     """Devices and jobs in one picture, on white."""
-    view = View(course, beside)
+    view = View(course, compared)
     paint = light_colours()
     with drawing(paint):
         panels = 1 + len(_shown(course))
-        below = _height(view)
-        heights = [3.2, *[1.0] * (panels - 1), below]
+        jobs_height = _height(view)
+        heights = [3.2, *[1.0] * (panels - 1), jobs_height]
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
         axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
         _draw_devices(axes[:-1], view, paint)
@@ -400,10 +413,10 @@ def jobs_figure(view: View) -> str:
 
 
 def _devices_svg(view: View, *, narrow: bool) -> str:
-    shown = _shown(view.course)
-    heights = [3.2, *[1.0] * len(shown)]
+    panel_tenants = _shown(view.course)
+    heights = [3.2, *[1.0] * len(panel_tenants)]
     with drawing(ON_PAGE):
-        tall = size(3.2 + 1.05 * len(shown), narrow=narrow)
+        tall = size(3.2 + 1.05 * len(panel_tenants), narrow=narrow)
         figure = Figure(figsize=tall, layout="constrained")
         axes = figure.subplots(
             len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
@@ -411,7 +424,7 @@ def _devices_svg(view: View, *, narrow: bool) -> str:
         _draw_devices(axes, view, ON_PAGE, narrow=narrow)
         lines = [
             [*_jobs_lines(view), *_beside_line(view)],
-            *([_tenant_line(view, tenant)] for tenant in shown),
+            *([_tenant_line(view, tenant)] for tenant in panel_tenants),
         ]
         panels = list(zip(axes, lines, strict=True))
         title = "Devices over time, by job and by tenant"
@@ -426,9 +439,9 @@ def _jobs_lines(view: View) -> list[Series]:
     found = []
     for number, job in enumerate(course.jobs):
         points = [
-            (view.at(each.start), float(each.workers))
-            for each in job.holdings
-            if each.end > course.start
+            (view.at(holding.start), float(holding.workers))
+            for holding in job.holdings
+            if holding.end > course.start
         ]
         if job.holdings:
             points.append((view.at(job.holdings[-1].end), 0.0))
@@ -451,7 +464,7 @@ def _tenant_colour(course: Course, tenant: str) -> str:
 def _beside_line(view: View) -> list[Series]:
     if view.beside is None:
         return []
-    points = [(view.at(at, view.beside), float(count)) for at, count in _held(view.beside)]
+    points = [(view.at(moment, view.beside), float(count)) for moment, count in _held(view.beside)]
     name = f"all, {view.beside.origin.value}"
     return [Series(name=name, points=points, colour="ink", steps=True)]
 
@@ -478,41 +491,43 @@ def _held(course: Course, tenant: str | None = None) -> Points:
     """
     points = course.held(tenant)
     width = (course.end - course.start) / _MOST_POINTS
-    last_of = {int((at - course.start) / width): (at, count) for at, count in points}
+    last_of = {int((moment - course.start) / width): (moment, count) for moment, count in points}
     return points if len(points) <= _MOST_POINTS else list(last_of.values())
 
 
 def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: bool = False) -> None:
     course = view.course
-    axis, *below = axes
+    axis, *tenant_axes = axes
     if course.is_long:
         _stack_tenants(axis, view, paint)
     else:
         _stack_jobs(axis, view, paint)
-    supply = [(each.at, each.devices) for each in course.supply]
+    supply = [(supply.at, supply.devices) for supply in course.supply]
     supply.append((course.end, supply[-1][1]))
     _draw_steps(axis, view, supply, color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)))
     words = ["dashed: all that there are"]
     if view.beside is not None:
-        held = [each for each in _held(view.beside) if each[0] < view.beside.end]
-        held.append((view.beside.end, held[-1][1]))
-        _draw_steps(axis, view, held, course=view.beside, color=paint["ink"], linewidth=1.5)
+        compared_points = [point for point in _held(view.beside) if point[0] < view.beside.end]
+        compared_points.append((view.beside.end, compared_points[-1][1]))
+        _draw_steps(
+            axis, view, compared_points, course=view.beside, color=paint["ink"], linewidth=1.5
+        )
         words.append(f"line: {_called(view.beside)}")
-    what = "tenant" if course.is_long else "job"
-    title = f"devices, by {what} ({'; '.join(words)})"
+    unit_name = "tenant" if course.is_long else "job"
+    title = f"devices, by {unit_name} ({'; '.join(words)})"
     axis.set_title(wrapped(title, narrow=narrow))
     axis.set_ylim(0, max(count for _, count in supply) * 1.06)
-    for panel, tenant in zip(below, _shown(course), strict=True):
+    for panel, tenant in zip(tenant_axes, _shown(course), strict=True):
         _draw_tenant(panel, view, tenant, paint)
     marks = view.marks
-    for each in [axis, *below]:
-        each.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    for device_axis in [axis, *tenant_axes]:
+        device_axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         for mark in marks:
             colour = colour_of(mark, paint)
-            each.axvline(view.at(mark.at), color=colour, linewidth=0.9, alpha=0.6)
+            device_axis.axvline(view.at(mark.at), color=colour, linewidth=0.9, alpha=0.6)
     placed = [replace(mark, at=view.at(mark.at)) for mark in marks]
     flag(axis, placed, view.end, paint, narrow=narrow)
-    last = below[-1] if below else axis
+    last = tenant_axes[-1] if tenant_axes else axis
     last.set_xlim(0, view.end)
     last.set_xlabel(view.label)
 
@@ -520,7 +535,7 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
 def _draw_steps(
     axis: Axes, view: View, points: Points, *, course: Course | None = None, **line: Any
 ) -> None:
-    places = [view.at(at, course) for at, _ in points]
+    places = [view.at(moment, course) for moment, _ in points]
     axis.step(places, [count for _, count in points], where="post", **line)
 
 
@@ -531,19 +546,19 @@ def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
     places = [view.at(time) for time in times]
     index_of = {time: index for index, time in enumerate(times)}
     low = [0] * len(times)
-    apart = 0.3 if len(course.jobs) <= 40 else 0.0
+    gap = 0.3 if len(course.jobs) <= 40 else 0.0
     for number, job in enumerate(course.jobs):
-        mine = [0] * len(times)
-        for each in job.holdings:
-            first = index_of.get(max(each.start, course.start))
-            last = index_of.get(min(each.end, course.end))
-            if each.workers and first is not None and last is not None:
-                mine[first:last] = [each.workers] * (last - first)
-        used = [index for index, workers in enumerate(mine) if workers]
+        own_counts = [0] * len(times)
+        for holding in job.holdings:
+            first = index_of.get(max(holding.start, course.start))
+            last = index_of.get(min(holding.end, course.end))
+            if holding.workers and first is not None and last is not None:
+                own_counts[first:last] = [holding.workers] * (last - first)
+        used = [index for index, workers in enumerate(own_counts) if workers]
         if not used:
             continue
         part = slice(used[0], min(used[-1] + 2, len(times)))
-        top = [under + workers for under, workers in zip(low, mine, strict=True)]
+        top = [base + workers for base, workers in zip(low, own_counts, strict=True)]
         axis.fill_between(
             places[part],
             low[part],
@@ -551,7 +566,7 @@ def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
             step="post",
             facecolor=paint[colour_name(number)],
             edgecolor=paint["card"],
-            linewidth=apart,
+            linewidth=gap,
         )
         low = top
 
@@ -564,7 +579,7 @@ def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
     places = [view.at(time) for time in times]
     low = [0] * len(times)
     for tenant, curve in curves.items():
-        top = [under + count for under, count in zip(low, _counts_at(times, curve), strict=True)]
+        top = [base + count for base, count in zip(low, _counts_at(times, curve), strict=True)]
         colour = paint[_tenant_colour(course, tenant)]
         axis.fill_between(places, low, top, step="post", facecolor=colour, linewidth=0.0)
         low = top
@@ -587,7 +602,7 @@ def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
     counts = [count for _, count in points]
     colour = _tenant_colour(course, tenant) if course.is_long else "accent-faint"
     axis.fill_between(places, counts, step="post", facecolor=paint[colour], linewidth=0.0)
-    owned = [(each.at, each.guaranteed.get(tenant, 0)) for each in course.supply]
+    owned = [(supply.at, supply.guaranteed.get(tenant, 0)) for supply in course.supply]
     owned.append((course.end, owned[-1][1]))
     _draw_steps(axis, view, owned, color=paint["good"], linewidth=1.6)
     axis.set_ylim(0, max(*counts, *(count for _, count in owned), 1) * 1.15)
@@ -599,11 +614,11 @@ def _draw_jobs(
 ) -> None:
     course = view.course
     jobs = course.newest
-    most = max((each.workers for job in jobs for each in job.holdings), default=1) or 1
-    rows = _Rows(axis, view, paint, tips, most)
-    others = {} if view.beside is None else {job.job: job for job in view.beside.jobs}
+    widest = max((holding.workers for job in jobs for holding in job.holdings), default=1) or 1
+    rows = _Rows(axis, view, paint, tips, widest)
+    compared_jobs = {} if view.beside is None else {job.job: job for job in view.beside.jobs}
     for row, job in enumerate(jobs):
-        rows.draw(row, job, others.get(job.job))
+        rows.draw(row, job, compared_jobs.get(job.job))
         if job.deadline is not None and course.start <= job.deadline <= course.end:
             _draw_deadline(axis, view, row, job, paint)
         elif job.deadline is not None and job.deadline > course.end:
@@ -613,9 +628,9 @@ def _draw_jobs(
     axis.set_ylim(len(jobs) - 0.4, -0.6)
     axis.set_xlim(0, view.end)
     axis.grid(visible=False, axis="y")
-    beside = "" if view.beside is None else f"; below: {_called(view.beside)}"
+    compared_note = "" if view.beside is None else f"; below: {_called(view.beside)}"
     words = "thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept"
-    axis.set_xlabel(wrapped(f"{view.label} ({words}{beside})", narrow=narrow))
+    axis.set_xlabel(wrapped(f"{view.label} ({words}{compared_note})", narrow=narrow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,22 +643,24 @@ class _Rows:
     tips: list[str]
     most: int
 
-    def draw(self, row: int, job: JobCourse, beside: JobCourse | None) -> None:
+    def draw(self, row: int, job: JobCourse, compared_job: JobCourse | None) -> None:
         """One job, and below it what it has beside."""
-        alone = self.view.beside is None
-        middle, part = (row, 1.0) if alone else (row - 0.14, 0.72)
-        for each in job.holdings:
-            if each.end > self.view.course.start:
-                height = part * (0.28 + 0.5 * each.workers / self.most) if each.workers else 0.07
-                colour = self.paint[colour_name(row)] if each.workers else self.paint["faint"]
-                self._bar(self.view.course, job, each, middle, height, colour=colour)
-                self._number(each, middle)
-        if self.view.beside is None or beside is None:
+        is_alone = self.view.beside is None
+        middle, part = (row, 1.0) if is_alone else (row - 0.14, 0.72)
+        for holding in job.holdings:
+            if holding.end > self.view.course.start:
+                height = (
+                    part * (0.28 + 0.5 * holding.workers / self.most) if holding.workers else 0.07
+                )
+                colour = self.paint[colour_name(row)] if holding.workers else self.paint["faint"]
+                self._bar(self.view.course, job, holding, middle, height, colour=colour)
+                self._number(holding, middle)
+        if self.view.beside is None or compared_job is None:
             return
-        for each in beside.holdings:
-            height = 0.08 + 0.18 * each.workers / self.most if each.workers else 0.03
-            colour = self.paint[colour_name(row)] if each.workers else self.paint["faint"]
-            self._bar(self.view.beside, beside, each, row + 0.34, height, colour=colour)
+        for holding in compared_job.holdings:
+            height = 0.08 + 0.18 * holding.workers / self.most if holding.workers else 0.03
+            colour = self.paint[colour_name(row)] if holding.workers else self.paint["faint"]
+            self._bar(self.view.beside, compared_job, holding, row + 0.34, height, colour=colour)
 
     def _bar(
         self,
@@ -655,12 +672,12 @@ class _Rows:
         *,
         colour: str,
     ) -> None:
-        left = self.view.at(holding.start, course)
-        wide = self.view.at(holding.end, course) - left
+        start = self.view.at(holding.start, course)
+        wide = self.view.at(holding.end, course) - start
         outlined = course is not self.view.course and holding.workers > 0
         # As barh draws it, which looks again at all limits for each.
         bar = Rectangle(
-            (left, middle - height / 2),
+            (start, middle - height / 2),
             wide,
             height,
             facecolor=self.paint["card"] if outlined else colour,
@@ -670,11 +687,11 @@ class _Rows:
         # What is inside the axes takes no room beside them, and need not be measured.
         bar.set_in_layout(False)
         self.axis.add_artist(bar)
-        what = counted(holding.workers, "worker") if holding.workers else "waits"
-        when = f"{duration(holding.end - holding.start)} from {duration(holding.start - course.start)} on"
+        activity = counted(holding.workers, "worker") if holding.workers else "waits"
+        duration_text = f"{duration(holding.end - holding.start)} from {duration(holding.start - course.start)} on"
         origin = "" if course is self.view.course else f", {_called(course)}"
-        why = f" ({holding.why})" if holding.why else ""
-        self.tips.append(f"{job.job}{origin}: {what}, {when}{why}")
+        reason_text = f" ({holding.why})" if holding.why else ""
+        self.tips.append(f"{job.job}{origin}: {activity}, {duration_text}{reason_text}")
         bar.set_gid(f"tip-{len(self.tips) - 1}")
 
     def _number(self, holding: Holding, middle: float) -> None:
@@ -714,7 +731,9 @@ def _shown(course: Course) -> list[str]:
     Who had most comes first.
     """
     names = course.tenants
-    owners = {name for each in course.supply for name, count in each.guaranteed.items() if count}
+    owners = {
+        name for supply in course.supply for name, count in supply.guaranteed.items() if count
+    }
     if not owners and len(names) < 2:
         return []
     had = dict.fromkeys(names, 0.0)
@@ -726,15 +745,17 @@ def _shown(course: Course) -> list[str]:
 def _height(view: View) -> float:
     """Return the height of the jobs' chart, in inches."""
     count = max(1, len(view.course.newest))
-    each = 0.34 if count <= 20 else 0.22 if count <= 40 else 0.14
-    return 0.9 + count * each * (1.0 if view.beside is None else 1.35)
+    row_height = 0.34 if count <= 20 else 0.22 if count <= 40 else 0.14
+    return 0.9 + count * row_height * (1.0 if view.beside is None else 1.35)
 
 
 def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
     """Give what was drawn the words that `hover.js` shows of it, and that screen readers read."""
 
-    def told(found: re.Match[str]) -> str:
+    def titled(found: re.Match[str]) -> str:
         words = escape(tips[int(found[1])])
         return f'{found[0][:-1]} role="img" aria-label="{words}" data-tip="{words}">'
 
-    return re.sub(rf'<g id="{name}-tip-(\d+)">', told, svg).replace('role="img"', 'role="group"', 1)
+    return re.sub(rf'<g id="{name}-tip-(\d+)">', titled, svg).replace(
+        'role="img"', 'role="group"', 1
+    )

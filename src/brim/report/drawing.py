@@ -103,10 +103,14 @@ def drawing(paint: Mapping[str, str]) -> Iterator[None]:
 
 def name_of(job: str) -> str:
     """A job's name, short enough to stand beside a chart."""
-    return job if len(job) <= _LONGEST else f"{job[: _LONGEST // 2]}…{job[1 - _LONGEST // 2 :]}"
+    return (
+        job
+        if len(job) <= _MAX_NAME_LETTERS
+        else f"{job[: _MAX_NAME_LETTERS // 2]}…{job[1 - _MAX_NAME_LETTERS // 2 :]}"
+    )
 
 
-_LONGEST = 28  # letters of a name
+_MAX_NAME_LETTERS = 28  # letters of a name
 WIDE = 10.4  # inches
 _NARROW = 4.4  # inches
 _READ_OFF = 400  # most points of one line that can be read off
@@ -173,11 +177,11 @@ def readings_of(
         ]
         found.append(
             {
-                "box": [round(each, 1) for each in box],
-                "x": [float(each) for each in axis.get_xlim()],
-                "y": [float(each) for each in axis.get_ylim()],
+                "box": [round(edge, 1) for edge in box],
+                "x": [float(limit) for limit in axis.get_xlim()],
+                "y": [float(limit) for limit in axis.get_ylim()],
                 "log": axis.get_xscale() == "log",
-                "series": [_read_off(each) for each in series if each.points],
+                "series": [_read_off(line) for line in series if line.points],
             }
         )
     return json.dumps({"unit": unit, "panels": found}, separators=(",", ":"))
@@ -202,16 +206,16 @@ class Flag:
     text: str
 
 
-def marks_of(told: Iterable[tuple[float, str, str]], end: float) -> list[Flag]:
+def marks_of(notes: Iterable[tuple[float, str, str]], end: float) -> list[Flag]:
     """Number marks from (seconds, kind, text), in order; merge those that are close in time."""
     marks: list[Flag] = []
-    for at, kind, text in told:
-        if marks and at - marks[-1].at < end * 0.012:
-            before = marks[-1]
-            kind = max(before.kind, kind, key=list(_MARK_COLOURS).index)
-            marks[-1] = replace(before, kind=kind, text=f"{before.text} → {text}")
+    for moment, kind, text in notes:
+        if marks and moment - marks[-1].at < end * 0.012:
+            previous = marks[-1]
+            kind = max(previous.kind, kind, key=list(_MARK_COLOURS).index)
+            marks[-1] = replace(previous, kind=kind, text=f"{previous.text} → {text}")
         else:
-            marks.append(Flag(at=at, number=len(marks) + 1, kind=kind, text=text))
+            marks.append(Flag(at=moment, number=len(marks) + 1, kind=kind, text=text))
     return marks
 
 
@@ -224,9 +228,9 @@ def flag(
 ) -> None:
     """The marks' numbers above the chart, on as many rows as keep neighbours apart."""
     rows: list[float] = []
-    apart = end * (0.055 if narrow else 0.022)
+    gap = end * (0.055 if narrow else 0.022)
     for mark in marks:
-        row = next((index for index, edge in enumerate(rows) if mark.at - edge > apart), len(rows))
+        row = next((index for index, edge in enumerate(rows) if mark.at - edge > gap), len(rows))
         rows[row : row + 1] = [mark.at]
         axis.annotate(
             str(mark.number),
@@ -243,9 +247,9 @@ def flag(
     axis.set_title(axis.get_title(loc="left"), pad=6 + 14 * len(rows))
 
 
-def thinned(line: Line, most: int) -> Line:
+def thinned(line: Line, limit: int) -> Line:
     """Reduce a line to a number of points, each the mean of its neighbours."""
-    width = -(-len(line) // most)
+    width = -(-len(line) // limit)
     groups = [line[index : index + width] for index in range(0, len(line), width)]
     return [
         (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))

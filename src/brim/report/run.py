@@ -99,10 +99,10 @@ class _RunTime:
 
     sessions: Sequence[Session]
 
-    def __call__(self, at: float) -> float:
-        index = max(0, bisect_right([session.start for session in self.sessions], at) - 1)
-        before = sum(session.end - session.start for session in self.sessions[:index])
-        return before + max(0.0, at - self.sessions[index].start)
+    def __call__(self, timestamp: float) -> float:
+        index = max(0, bisect_right([session.start for session in self.sessions], timestamp) - 1)
+        elapsed = sum(session.end - session.start for session in self.sessions[:index])
+        return elapsed + max(0.0, timestamp - self.sessions[index].start)
 
     @property
     def end(self) -> float:
@@ -116,14 +116,14 @@ def _subject(history: RunHistory) -> str:
 
 def _header(history: RunHistory) -> str:
     assert history.started is not None
-    how = str(history.ended.summary.get("exit", "done")) if history.ended else "unfinished"
-    when = datetime.fromtimestamp(history.sessions[0].start).strftime("%-d %B %Y, %H:%M")
-    where = f"{when} · {history.started.host}" if history.started.host else when
-    kind = {"done": "good", "failed": "bad"}.get(how, "warm")
+    result = str(history.ended.summary.get("exit", "done")) if history.ended else "unfinished"
+    start_text = datetime.fromtimestamp(history.sessions[0].start).strftime("%-d %B %Y, %H:%M")
+    heading = f"{start_text} · {history.started.host}" if history.started.host else start_text
+    kind = {"done": "good", "failed": "bad"}.get(result, "warm")
     return (
         f'<header><p class="kind">brim training report</p><h1>{escape(_subject(history))} '
-        f'<span class="badge {kind}">{escape(how)}</span></h1>'
-        f"<p>{escape(where)} · <code>{escape(history.started.run)}</code></p>"
+        f'<span class="badge {kind}">{escape(result)}</span></h1>'
+        f"<p>{escape(heading)} · <code>{escape(history.started.run)}</code></p>"
         "</header>"
     )
 
@@ -142,9 +142,9 @@ def _facts(history: RunHistory) -> str:
     metrics = summary.get("metrics") or last
     seconds = summary.get("seconds") or {}
     sizes = summary.get("world_sizes") or sorted(
-        {each.world_size for each in _of(history, RoundFormed)}
+        {formed.world_size for formed in _of(history, RoundFormed)}
     )
-    servers = max((each.servers for each in _of(history, RoundFormed)), default=0)
+    servers = max((formed.servers for formed in _of(history, RoundFormed)), default=0)
     redone = summary.get(
         "steps_redone", len(history.steps) - len(lasting(history.steps, history.restores))
     )
@@ -245,26 +245,26 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
 def _marks(history: RunHistory, times: _RunTime) -> list[Flag]:
     """The events that stand beside the curves; what belongs together in time is one flag."""
     last_step = history.steps[-1].at if history.steps else float("inf")
-    told: list[tuple[float, str, str]] = []
+    notes: list[tuple[float, str, str]] = []
     for event in history.events:
         match event:
             case FaultPerformed():
-                told.append(
+                notes.append(
                     (event.at, "fault", event.text + (f" ({event.worker})" if event.worker else ""))
                 )
             case WorkerChanged(state="lost"):
-                told.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
+                notes.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
             case WorkerChanged(state="left") if event.at <= last_step:
-                told.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
+                notes.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
             case RoundFormed() if event.round > 1:
-                told.append((event.at, "round", f"round {event.round}: {event.members}"))
+                notes.append((event.at, "round", f"round {event.round}: {event.members}"))
             case Restored():
-                told.append((event.at, "restored", f"restored step {event.step}"))
+                notes.append((event.at, "restored", f"restored step {event.step}"))
             case Warned():
-                told.append((event.at, "left", f"warning: {event.message}"))
+                notes.append((event.at, "left", f"warning: {event.message}"))
             case _:
                 pass
-    marks = marks_of([(times(at), kind, text) for at, kind, text in told], times.end)
+    marks = marks_of([(times(moment), kind, text) for moment, kind, text in notes], times.end)
     return [replace(mark, kind=_flag_kind(mark)) for mark in marks]
 
 
@@ -314,7 +314,8 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
 def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
     """A round that no step of its session precedes interrupts nobody."""
     session = max(
-        (each.start for each in history.sessions if each.start <= event.at), default=event.at
+        (session.start for session in history.sessions if session.start <= event.at),
+        default=event.at,
     )
     first = bisect_left(history.steps, session, key=lambda step: step.at)
     return first == len(history.steps) or history.steps[first].at > event.at
@@ -365,8 +366,8 @@ def _staleness(history: RunHistory) -> str:
         (f"{value:,}", f"{steps:,}", f"{100 * steps / total:.1f} %")
         for value, steps in sorted(history.staleness.items())
     ]
-    said = "Steps that others applied between the state that a step was computed on and its own."
-    return f"<section><h2>Staleness</h2><p>{said}</p>{table(('staleness', 'steps', 'share'), rows)}</section>"
+    caption = "Steps that others applied between the state that a step was computed on and its own."
+    return f"<section><h2>Staleness</h2><p>{caption}</p>{table(('staleness', 'steps', 'share'), rows)}</section>"
 
 
 def _rounds(history: RunHistory, times: _RunTime) -> str:
@@ -398,16 +399,21 @@ def _tables(history: RunHistory) -> str:
     steps = [step for step in history.steps if step.tables]
     span = steps[-1].at - steps[0].at if steps else 0.0
     rows = []
-    for each in history.started.tables:
-        traffic = [step.tables[each.name] for step in steps[1:] if each.name in step.tables]
-        read, changed = (sum(one.read for one in traffic), sum(one.changed for one in traffic))
-        hottest = history.hottest(each.name)
+    for row_table in history.started.tables:
+        traffic = [
+            step.tables[row_table.name] for step in steps[1:] if row_table.name in step.tables
+        ]
+        read, changed = (
+            sum(table_step.read for table_step in traffic),
+            sum(table_step.changed for table_step in traffic),
+        )
+        hottest = history.hottest(row_table.name)
         rows.append(
             (
-                each.name,
-                f"{each.rows:,}",
-                str(each.dim),
-                format_bytes(each.bytes),
+                row_table.name,
+                f"{row_table.rows:,}",
+                str(row_table.dim),
+                format_bytes(row_table.bytes),
                 f"{read / span:,.0f}" if span > 0 else "–",
                 f"{changed / span:,.0f}" if span > 0 else "–",
                 ", ".join(f"{id} ({count})" for id, count in hottest) or "–",
@@ -514,8 +520,8 @@ def _timeline_chart(
         if rates:
             _draw_rates(axes[3], rates)
         for axis in axes:
-            for at in epochs if len(epochs) <= 40 else ():
-                axis.axvline(at, color=ON_PAGE["faint"], linewidth=0.8, linestyle=(0, (1, 2)))
+            for moment in epochs if len(epochs) <= 40 else ():
+                axis.axvline(moment, color=ON_PAGE["faint"], linewidth=0.8, linestyle=(0, (1, 2)))
             for mark in marks:
                 axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
         flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
@@ -551,7 +557,7 @@ def _phases_chart(
         for part in _unbroken(times):
             stacked = [values[part] for values in phases.values()]
             axis.stackplot(
-                times[part], *stacked, colors=[ON_PAGE[each] for each in _PHASES], linewidth=0
+                times[part], *stacked, colors=[ON_PAGE[phase] for phase in _PHASES], linewidth=0
             )
         axis.set_title("milliseconds of a step")
         axis.set_xlabel("seconds since the start")
@@ -649,14 +655,14 @@ def _unbroken(times: Sequence[float]) -> list[slice]:
 
     A line drawn over a pause would show training where there was none.
     """
-    steps = sorted(after - before for before, after in pairwise(times))
+    steps = sorted(current - previous for previous, current in pairwise(times))
     if not steps:
         return [slice(0, len(times))]
     longest = max(20 * steps[len(steps) // 2], 0.01 * (times[-1] - times[0]))
     cuts = [
         index
-        for index, (before, after) in enumerate(pairwise(times), 1)
-        if after - before > longest
+        for index, (previous, current) in enumerate(pairwise(times), 1)
+        if current - previous > longest
     ]
     return [slice(low, high) for low, high in pairwise([0, *cuts, len(times)])]
 

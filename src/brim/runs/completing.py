@@ -29,8 +29,8 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     """Names under `runs`, jobs, and, where it looks like a path, files."""
     if "/" in incomplete:
         return [CompletionItem(incomplete, type="dir")]
-    here = [path for path in _newest_first(RUNS) if holds_run(RUNS / path)]
-    return _beginning(incomplete, [*here, *_newest_first(jobs_dir(ctx.params.get("state")))])
+    paths = [path for path in _newest_first(RUNS) if holds_run(RUNS / path)]
+    return _beginning(incomplete, [*paths, *_newest_first(jobs_dir(ctx.params.get("state")))])
 
 
 def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.domain.kept_run import JOB, KEPT, KeptFile
+from brim.domain.kept_run import JOB, LIVENESS_FILE, KeptFile
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.account import home
 from brim.host.clock import wall
@@ -52,9 +52,9 @@ def copy_of_job(scheduler: Client, job: str, *, checkpoints: bool = False) -> Pa
     """
     from brim.storage.kept_runs import copy_run
 
-    into = _folder(scheduler.address, job)
-    copy_run(_JobOf(scheduler, job), into, checkpoints=checkpoints)
-    return into
+    copy = _folder(scheduler.address, job)
+    copy_run(_JobOf(scheduler, job), copy, checkpoints=checkpoints)
+    return copy
 
 
 def copy_of_theirs(job: str, *, checkpoints: bool = False) -> Path | None:
@@ -91,10 +91,10 @@ def is_stored_run(url: str) -> bool:
 def is_kept_alive(copy: Path) -> bool:
     """Return whether somebody still adds to the run that this is a copy of."""
     try:
-        kept = float((copy / KEPT).read_text())
+        last_kept = float((copy / LIVENESS_FILE).read_text())
     except (OSError, ValueError):
         return False
-    return wall() - kept < _ALIVE
+    return wall() - last_kept < _ALIVE
 
 
 def copy_of_stored(url: str, *, checkpoints: bool = False, field: str = "RUN") -> Path:
@@ -118,9 +118,9 @@ def copy_of_stored(url: str, *, checkpoints: bool = False, field: str = "RUN") -
         need = "the URL of a run that was kept with --runs"
         hint = "it is the URL of --runs with the run's name behind it"
         raise SpecError(field, got=f"{url!r}, where no run is", need=need, hint=hint)
-    into = _folder(url, url.rpartition("/")[2])
-    copy_run(stored, into, checkpoints=checkpoints)
-    return into
+    copy = _folder(url, url.rpartition("/")[2])
+    copy_run(stored, copy, checkpoints=checkpoints)
+    return copy
 
 
 def _folder(origin: str, name: str) -> Path:
@@ -149,7 +149,7 @@ def _folder(origin: str, name: str) -> Path:
 def _remove_unused(copies: Path) -> None:
     """Remove copies that nobody has asked for in a long time; what cannot be removed stays."""
     with contextlib.suppress(OSError):
-        for each in os.scandir(copies):
-            last_asked = each.stat(follow_symlinks=False).st_mtime
-            if each.is_dir(follow_symlinks=False) and wall() - last_asked > _UNUSED:
-                shutil.rmtree(each.path, ignore_errors=True)
+        for entry in os.scandir(copies):
+            last_asked = entry.stat(follow_symlinks=False).st_mtime
+            if entry.is_dir(follow_symlinks=False) and wall() - last_asked > _UNUSED:
+                shutil.rmtree(entry.path, ignore_errors=True)

@@ -88,10 +88,10 @@ def claim(path: Path, *, newest: bool = True) -> RunDirectory:
             hint="--resume continues that run; or choose another directory",
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        what = "a directory with other files in it" if path.is_dir() else "a file"
+        obstacle = "a directory with other files in it" if path.is_dir() else "a file"
         raise SpecError(
             "--run-dir",
-            got=f"{str(path)!r}, {what}",
+            got=f"{str(path)!r}, {obstacle}",
             need="a new or empty directory",
             hint=f"--run-dir {path}-1",
         )
@@ -122,8 +122,8 @@ def _link(path: Path) -> RunDirectory:
     if link.exists() and not link.is_symlink():
         return RunDirectory(path, None, None)
     fresh = RUNS / f".{LATEST}.{os.getpid()}"
-    inside = path.parent.resolve() == RUNS.resolve()
-    fresh.symlink_to(path.name if inside else path.resolve())
+    is_listed = path.parent.resolve() == RUNS.resolve()
+    fresh.symlink_to(path.name if is_listed else path.resolve())
     fresh.replace(link)
     return RunDirectory(path, link, previous)
 
@@ -167,14 +167,14 @@ def find_run(
         copy = copy_of_theirs(name or "", checkpoints=checkpoints)
         if copy is not None:
             return copy
-    known = [path.parent.name for place in places[1:] for path in place.glob(f"*/{_RECORDS}")]
+    names = [path.parent.name for place in places[1:] for path in place.glob(f"*/{_RECORDS}")]
     if name is None:
         name = LATEST
     raise SpecError(
         field,
         got=repr(name),
         need="a run: a path, a name under runs, latest, or a job of a scheduler that is up",
-        hint=did_you_mean(name, known) if known else "there is none here yet: brim train FILE.py",
+        hint=did_you_mean(name, names) if names else "there is none here yet: brim train FILE.py",
     )
 
 
@@ -286,12 +286,12 @@ def with_kept_code(run_dir: Path, spec: JobSpec, *, warn: Callable[[str], None])
     from brim.storage.job_file import from_kept_code
     from brim.user_code.own_code import source_of
 
-    kept = from_kept_code(run_dir, spec)
-    if kept is None:
+    code_spec = from_kept_code(run_dir, spec)
+    if code_spec is None:
         return spec
     source = source_of(spec)
     warn(f"{source.path if source else spec.file} is gone: the copy that {run_dir} keeps is used")
-    return kept
+    return code_spec
 
 
 def _is_running(run_dir: Path) -> bool:
@@ -317,7 +317,7 @@ def _is_running(run_dir: Path) -> bool:
 _FIXED = {
     "file": "FILE",
     "command": "COMMAND",
-    **{name: each.named for name, each in OPTIONS.items() if each.decides},
+    **{name: option.named for name, option in OPTIONS.items() if option.decides},
 }
 
 
@@ -325,7 +325,7 @@ _FIXED = {
 _OF_EACH_START = ("agents", "workers_here", "insecure")
 
 
-def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:
+def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], named_options: set[str]) -> JobSpec:
     """Return the spec to resume with.
 
     What was not given is as recorded; what decides the result must be equal.
@@ -333,7 +333,7 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     Args:
         spec: what the command line says, defaults included.
         recorded: the spec in the run's records.
-        given: the names that the user gave rather than left to their defaults.
+        named_options: the names that the user gave rather than left to their defaults.
 
     Raises:
         SpecError: an option was given that differs from the run's.
@@ -342,37 +342,39 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
 
     directory = Path(str(recorded.get("directory", "")))
     # As the records have it: a round through JSON makes lists of tuples.
-    wanted = msgspec.json.decode(msgspec.json.encode(spec))
+    fields = msgspec.json.decode(msgspec.json.encode(spec))
     for name, field in _FIXED.items():
-        if name not in recorded or name not in {*given, "file", "command"}:
+        if name not in recorded or name not in {*named_options, "file", "command"}:
             continue
-        if not _same(name, wanted[name], recorded[name], directory):
+        if not _same(name, fields[name], recorded[name], directory):
             raise SpecError(
                 field,
-                got=_shown(wanted[name]),
+                got=_shown(fields[name]),
                 need=f"{_shown(recorded[name])}, as the run to resume has it",
                 hint=f"leave {field} out to continue as before, or start a new run"
                 if field.startswith("--")
                 else "name the same file, or start a new run without --resume",
             )
-    own = {*given, *_OF_EACH_START}
-    kept = {name: value for name, value in recorded.items() if name in wanted and name not in own}
+    own_names = {*named_options, *_OF_EACH_START}
+    old_values = {
+        name: value for name, value in recorded.items() if name in fields and name not in own_names
+    }
     # Faults were for the first life: they would strike again at steps that are redone.
-    merged: dict[str, Any] = {**wanted, **kept}
-    if "faults" not in given:
+    merged: dict[str, Any] = {**fields, **old_values}
+    if "faults" not in named_options:
         merged["faults"] = []
     return msgspec.convert(merged, JobSpec)
 
 
-def _same(name: str, wanted: object, recorded: object, directory: Path) -> bool:
-    if name == "file" and wanted and recorded:
-        return Path(str(wanted)).resolve() == (directory / str(recorded)).resolve()
-    return wanted == recorded
+def _same(name: str, value: object, recorded: object, directory: Path) -> bool:
+    if name == "file" and value and recorded:
+        return Path(str(value)).resolve() == (directory / str(recorded)).resolve()
+    return value == recorded
 
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name}={each}" for name, each in sorted(value.items())) or "nothing"
+        return " ".join(f"{name}={item}" for name, item in sorted(value.items())) or "nothing"
     if isinstance(value, (list, tuple)):
         return repr(" ".join(map(str, value)))
     return repr(value)

@@ -60,25 +60,27 @@ class Followers:
     def tend(self, view: _View) -> None:
         """Start those that do not run and are due; never waits."""
         now = monotonic()
-        for one in self._all:
-            if one.process is None:
-                self._start(one, now)
-            elif one.process.poll() and not one.due:
-                one.failures = 1 if now - one.started > _STEADY else one.failures + 1
-                wait = min(_LONGEST_WAIT, 2.0 ** (one.failures - 1))
-                one.due = now + wait
-                if one.failures == 1:
-                    view.note(f"logger {one.name} ended and is started again: {_why(one.log)}")
-            elif one.due and now >= one.due:
-                self._start(one, now)
+        for follower in self._all:
+            if follower.process is None:
+                self._start(follower, now)
+            elif follower.process.poll() and not follower.due:
+                follower.failures = 1 if now - follower.started > _STEADY else follower.failures + 1
+                wait = min(_LONGEST_WAIT, 2.0 ** (follower.failures - 1))
+                follower.due = now + wait
+                if follower.failures == 1:
+                    view.note(
+                        f"logger {follower.name} ended and is started again: {_why(follower.log)}"
+                    )
+            elif follower.due and now >= follower.due:
+                self._start(follower, now)
 
-    def _start(self, one: _One, now: float) -> None:
-        command = run_module("brim.loggers", str(self._run_dir), one.name)
-        one.log.parent.mkdir(exist_ok=True)
-        if one.process is not None and one.process.stdin is not None:
-            one.process.stdin.close()
-        with open_log(one.log) as log:
-            one.process = subprocess.Popen(
+    def _start(self, follower: _One, now: float) -> None:
+        command = run_module("brim.loggers", str(self._run_dir), follower.name)
+        follower.log.parent.mkdir(exist_ok=True)
+        if follower.process is not None and follower.process.stdin is not None:
+            follower.process.stdin.close()
+        with open_log(follower.log) as log:
+            follower.process = subprocess.Popen(
                 [*command, "--parent", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -86,7 +88,7 @@ class Followers:
                 start_new_session=True,
                 cwd=self._directory,
             )
-        one.started, one.due = now, 0.0
+        follower.started, follower.due = now, 0.0
 
     def finish(self) -> list[str]:
         """Let them tell the rest, for a few seconds; then end them.
@@ -94,39 +96,39 @@ class Followers:
         What to say about those that did not come to it.
         """
         now = monotonic()
-        for one in self._all:
-            if one.process is None or one.process.poll():
-                self._start(one, now)  # it was killed, or waits to be started again: once more
-            assert one.process is not None
-            assert one.process.stdin is not None
-            one.process.stdin.close()
-        return [told for one in self._all if (told := self._see_off(one, now + _TO_END))]
+        for follower in self._all:
+            if follower.process is None or follower.process.poll():
+                self._start(follower, now)  # it was killed, or waits to be started again: once more
+            assert follower.process is not None
+            assert follower.process.stdin is not None
+            follower.process.stdin.close()
+        return [note for follower in self._all if (note := self._see_off(follower, now + _TO_END))]
 
-    def _see_off(self, one: _One, deadline: float) -> str:
-        assert one.process is not None
+    def _see_off(self, follower: _One, deadline: float) -> str:
+        assert follower.process is not None
         try:
-            code = one.process.wait(max(0.0, deadline - monotonic()))
+            code = follower.process.wait(max(0.0, deadline - monotonic()))
         except subprocess.TimeoutExpired:
-            one.process.kill()
-            one.process.wait()
-            why = f"it did not finish within {_TO_END:.0f} s"
+            follower.process.kill()
+            follower.process.wait()
+            reason = f"it did not finish within {_TO_END:.0f} s"
         else:
             if code == 0:
                 return ""
-            why = _why(one.log)
+            reason = _why(follower.log)
         return (
-            f"logger {one.name} has not got all of this run: {why}\n"
-            f"  hint: brim track {self._run_dir} --logger {one.name}"
+            f"logger {follower.name} has not got all of this run: {reason}\n"
+            f"  hint: brim track {self._run_dir} --logger {follower.name}"
         )
 
     def kill(self) -> None:
         """End them now."""
-        for one in self._all:
-            if one.process is not None:
-                one.process.kill()
-                one.process.wait()
-                assert one.process.stdin is not None
-                one.process.stdin.close()
+        for follower in self._all:
+            if follower.process is not None:
+                follower.process.kill()
+                follower.process.wait()
+                assert follower.process.stdin is not None
+                follower.process.stdin.close()
 
 
 def _why(log: Path) -> str:

@@ -103,8 +103,8 @@ def follow(
             with _interrupted_by_signals(watch) if signals else contextlib.nullcontext():
                 code = watch.to_the_end()
             if reader.history.started:
-                for told in followers.finish():
-                    view.note(told)
+                for note in followers.finish():
+                    view.note(note)
             history = read_history(ready.run_dir)
             page = _leave_behind(ready, history, view, report=report or bool(ready.spec.runs))
     except BaseException:
@@ -131,8 +131,8 @@ def follow_to_a_good_end(ready: Ready) -> None:
     """
     ended = follow(ready, prints=bool(ready.spec.command))
     if ended.interrupts:
-        again = f"brim.Run({str(ready.run_dir)!r}).resume() goes on"
-        raise KeyboardInterrupt(f"{ready.run_dir} was stopped; {again}")
+        resuming_hint = f"brim.Run({str(ready.run_dir)!r}).resume() goes on"
+        raise KeyboardInterrupt(f"{ready.run_dir} was stopped; {resuming_hint}")
     if error := error_of(ended.history, ready.run_dir):
         raise error
 
@@ -206,10 +206,10 @@ class _Watch:
             self._began = None
         if self._began is None:
             return
-        taken = monotonic() - self._began
-        if taken > self._to_say_so:
-            self._to_say_so = 2 * taken
-            self._view.note(f"the run is still starting ({taken:.0f} s so far)")
+        duration = monotonic() - self._began
+        if duration > self._to_say_so:
+            self._to_say_so = 2 * duration
+            self._view.note(f"the run is still starting ({duration:.0f} s so far)")
 
     def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
         for line in lines:
@@ -230,27 +230,27 @@ class _Watch:
 @contextlib.contextmanager
 def _interrupted_by_signals(watch: _Watch) -> Iterator[None]:
     watch.again = "Ctrl-C again"
-    before = {
+    previous_handlers = {
         number: signal.signal(number, lambda *_: watch.interrupt())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 def _leave_behind(ready: Ready, history: RunHistory, view: View, *, report: bool) -> Path | None:
     """Tidy up after a run, and write its report where it is wanted; the path of that."""
-    wanted = ready.spec.inference
-    if wanted is not None:
-        _tidy(ready.run_dir, wanted, done=state_of(history, alive=False) == "done")
+    inference = ready.spec.inference
+    if inference is not None:
+        _tidy(ready.run_dir, inference, done=state_of(history, alive=False) == "done")
     if history.failed is not None and history.failed.who == "spec":
         if ready.fresh and not history.steps:
             ready.fresh.withdraw()
         return None
-    if wanted is not None or history.started is None or not report:
+    if inference is not None or history.started is None or not report:
         return None
     try:
         return write_report(history, ready.run_dir)
@@ -272,14 +272,14 @@ def _keep_all(ready: Ready, view: View) -> None:
         view.note(f"not all of the run is at {place.where('')}: {fault}")
 
 
-def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
+def _tidy(run_dir: Path, inference: Inference, *, done: bool) -> None:
     """Remove what an inference job leaves.
 
     That is an output that its writer was killed over, and parts that are used up.
     """
-    if wanted.output:
+    if inference.output:
         with contextlib.suppress(OSError):
-            partial_of(Path(wanted.output), run_dir.name).unlink()
+            partial_of(Path(inference.output), run_dir.name).unlink()
     if done:
         shutil.rmtree(run_dir / "parts", ignore_errors=True)
 

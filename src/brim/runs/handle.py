@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory, RunReader
 
 
-_LOOK = 0.2  # seconds between two looks at a run that somebody waits for
+_POLL_INTERVAL = 0.2  # seconds between two looks at a run that somebody waits for
 _ENDLESS = float("inf")
 
 
@@ -167,7 +167,7 @@ class Handle(abc.ABC):
         """
 
     @abc.abstractmethod
-    def resume(self, asked: ResumeOptions) -> Ready | None:
+    def resume(self, options: ResumeOptions) -> Ready | None:
         """Let it go on from its last checkpoint.
 
         Returns:
@@ -214,7 +214,7 @@ def handle_of(
     name: str | None,
     state: Path | None = None,
     *,
-    must: bool = False,
+    required: bool = False,
     notice: Callable[[str], None] | None = None,
     connect: Callable[[Path | None], Client] | None = None,
 ) -> Handle:
@@ -223,7 +223,7 @@ def handle_of(
     Args:
         name: a path, a name under `runs`, or the id of a job; None for the latest run.
         state: state directory of the scheduler; None for the usual place.
-        must: only the scheduler can do what is asked of one of its jobs, so it has to answer; else
+        required: only the scheduler can do what is asked of one of its jobs, so it has to answer; else
             the records of such a job are looked at without it.
         notice: is told where a scheduler has to be waited for, or does not answer; see `Client`.
         connect: returns the client of a scheduler; None: `Client`.
@@ -234,7 +234,7 @@ def handle_of(
             names does not.
     """
     connect = connect or (lambda state: Client(state, notice=notice))
-    scheduler = _scheduler_of(name, state, must=must, notice=notice, connect=connect)
+    scheduler = _scheduler_of(name, state, must=required, notice=notice, connect=connect)
     if scheduler is not None:
         return JobHandle(scheduler, name or "")
     if name is not None and is_url(name):
@@ -315,14 +315,14 @@ class RunHandle(Handle):
 
         live = self._ask()
         history = _last_of_records(self._run_dir)
-        about = {**(live or {}), "run": self.name}
+        values = {**(live or {}), "run": self.name}
         if history.started is None:
             if live is None:
                 raise not_begun(self._run_dir)
             text = f"{self.name}: starting, no worker is ready yet"
-            return Sight(facts={**about, "state": "starting"}, text=text)
+            return Sight(facts={**values, "state": "starting"}, text=text)
         facts = {
-            **about,
+            **values,
             "state": state_of(history, alive=live is not None),
             **facts_of(history),
         }
@@ -335,31 +335,31 @@ class RunHandle(Handle):
             hint = f"brim resize {self.name} {workers.maximum}"
             raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=hint)
         client.resize(self._run_dir, workers.maximum if workers else 0, servers=servers)
-        wanted = [counted(workers.maximum, "worker")] if workers else []
-        wanted += [counted(servers, "server")] if servers is not None else []
-        return f"going to {' and '.join(wanted)}"
+        changes = [counted(workers.maximum, "worker")] if workers else []
+        changes += [counted(servers, "server")] if servers is not None else []
+        return f"going to {' and '.join(changes)}"
 
     def suspend(self) -> str:
         client.suspend(self._run_dir)
         return f"suspending at the next step; brim resume {self.name} continues it"
 
-    def resume(self, asked: ResumeOptions) -> Ready:
-        if asked.any_kind:
+    def resume(self, options: ResumeOptions) -> Ready:
+        if options.any_kind:
             need = "a job of a scheduler: a run goes on on the host where it is resumed"
             raise SpecError("--any-kind", got=self.name, need=need, hint="leave out --any-kind")
         return make_ready_again(
             self._run_dir,
-            workers=asked.workers,
-            servers=asked.servers,
-            agents=asked.agents or 1,
-            listen=asked.listen,
-            workers_here=asked.workers_here,
-            insecure=asked.insecure,
+            workers=options.workers,
+            servers=options.servers,
+            agents=options.agents or 1,
+            listen=options.listen,
+            workers_here=options.workers_here,
+            insecure=options.insecure,
         )
 
     def cancel(self) -> None:
-        got = f"{self.name}, a run without a scheduler"
-        raise SpecError("JOB", got=got, need="a job", hint=f"brim suspend {self.name}")
+        actual = f"{self.name}, a run without a scheduler"
+        raise SpecError("JOB", got=actual, need="a job", hint=f"brim suspend {self.name}")
 
     def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
         tail = Tail(self._run_dir, worker)
@@ -370,7 +370,7 @@ class RunHandle(Handle):
                 yield from lines
             if ended:
                 return
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     def wait(self, timeout: float = _ENDLESS) -> Ending:
         from brim.runs.outcome import error_of, state_of, summary_of
@@ -379,7 +379,7 @@ class RunHandle(Handle):
         while self._ask() is not None:
             if monotonic() > end:
                 raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
         history = self.history()
         if not (history.started or history.failed or history.ended):
             raise not_begun(self._run_dir)  # its workers may be on their way
@@ -421,12 +421,12 @@ class StoredHandle(RunHandle):
     def suspend(self) -> str:
         raise self._refuse("suspend")
 
-    def resume(self, asked: ResumeOptions) -> Ready:
+    def resume(self, options: ResumeOptions) -> Ready:
         """Let the run go on here, in a directory of its name below `runs`."""
         if self._ask() is not None:
             need = "a run whose hosts are gone, or that has ended"
             raise SpecError("RUN", got=f"{self.name}, which is running", need=need)
-        return RunHandle(_bring_here(self.name)).resume(asked)
+        return RunHandle(_bring_here(self.name)).resume(options)
 
 
 def _bring_here(url: str) -> Path:
@@ -439,20 +439,23 @@ def _bring_here(url: str) -> Path:
     from brim.storage.file_stores import open_place
     from brim.storage.kept_runs import StoredRun, copy_run
 
-    into = RUNS / url.rstrip("/").rpartition("/")[2]
-    if into.exists():
+    directory = RUNS / url.rstrip("/").rpartition("/")[2]
+    if directory.exists():
         need = "a run that is in its store alone"
         raise SpecError(
-            "RUN", got=f"{url!r}, of which there is {into}", need=need, hint=f"brim resume {into}"
+            "RUN",
+            got=f"{url!r}, of which there is {directory}",
+            need=need,
+            hint=f"brim resume {directory}",
         )
-    into.parent.mkdir(exist_ok=True)
-    fresh = claim(into)
+    directory.parent.mkdir(exist_ok=True)
+    fresh = claim(directory)
     try:
-        copy_run(StoredRun(open_place(url, field="RUN")), into)
+        copy_run(StoredRun(open_place(url, field="RUN")), directory)
     except BaseException:
         fresh.withdraw()
         raise
-    return into
+    return directory
 
 
 class JobHandle(Handle):
@@ -502,26 +505,30 @@ class JobHandle(Handle):
         self._scheduler.suspend(self.name)
         return f"suspending at the next step; brim resume {self.name} lets it run again"
 
-    def resume(self, asked: ResumeOptions) -> None:
-        self._check_job(asked)
-        if asked.workers is not None:
-            self._scheduler.resize(self.name, asked.workers)
-        if asked.any_kind:
+    def resume(self, options: ResumeOptions) -> None:
+        self._check_job(options)
+        if options.workers is not None:
+            self._scheduler.resize(self.name, options.workers)
+        if options.any_kind:
             self._scheduler.any_kind(self.name)
         self._scheduler.resume(self.name)
 
-    def _check_job(self, asked: ResumeOptions) -> None:
+    def _check_job(self, options: ResumeOptions) -> None:
         """Raises SpecError where something is given that only a run can be told."""
-        for option, got, need in (
-            ("--ps", asked.servers, "a job has the servers that it was submitted with"),
-            ("--agents", asked.agents, "a job runs where its scheduler places it"),
-            ("--listen", asked.listen, "a job runs where its scheduler places it"),
-            ("--workers-here", asked.workers_here, "a job runs where its scheduler places it"),
-            ("--insecure", asked.insecure or None, "what a job sends to other hosts is encrypted"),
+        for option, actual, need in (
+            ("--ps", options.servers, "a job has the servers that it was submitted with"),
+            ("--agents", options.agents, "a job runs where its scheduler places it"),
+            ("--listen", options.listen, "a job runs where its scheduler places it"),
+            ("--workers-here", options.workers_here, "a job runs where its scheduler places it"),
+            (
+                "--insecure",
+                options.insecure or None,
+                "what a job sends to other hosts is encrypted",
+            ),
         ):
-            if got is not None:
+            if actual is not None:
                 need = f"a run without a scheduler: {need}"
-                raise SpecError(option, got=str(got), need=need, hint=f"leave out {option}")
+                raise SpecError(option, got=str(actual), need=need, hint=f"leave out {option}")
 
     def cancel(self) -> None:
         self._scheduler.cancel(self.name)
@@ -538,18 +545,18 @@ class JobHandle(Handle):
 
 def ending_of(view: JobView) -> Ending:
     """Return the end of a job that has ended."""
-    because = ": ".join(part for part in (view.reason, view.detail) if part)
-    why = because if view.state == "refused" else view.problem
+    explanation = ": ".join(part for part in (view.reason, view.detail) if part)
+    problem = explanation if view.state == "refused" else view.problem
     return Ending(
         state=view.state,
         facts=fields_of(view),
         summary=view.summary,
-        why=why,
-        error=None if view.state == "done" else _error_of(view, why or view.detail),
+        why=problem,
+        error=None if view.state == "done" else _error_of(view, problem or view.detail),
     )
 
 
-def _error_of(view: JobView, why: str) -> BrimError:
+def _error_of(view: JobView, problem: str) -> BrimError:
     """Return why a job did not end well, by its records where they are on this host."""
     from brim.runs.outcome import error_of, spec_error_in
     from brim.telemetry.history import read_history
@@ -557,14 +564,14 @@ def _error_of(view: JobView, why: str) -> BrimError:
     if view.state == "failed":
         with contextlib.suppress(OSError):
             history = read_history(Path(view.run))
-            known = error_of(history, Path(view.run)) if history.failed else None
-            if known is not None:
-                return known
+            recorded_error = error_of(history, Path(view.run)) if history.failed else None
+            if recorded_error is not None:
+                return recorded_error
         # What is wrong with a job that never began can be mended by its user.
         wrong = spec_error_in(view.problem) if view.step == 0 else None
         if wrong is not None and wrong.hint:
             return wrong
-    return EnvironmentFault(f"{view.job}: {view.state}{f': {why}' if why else ''}")
+    return EnvironmentFault(f"{view.job}: {view.state}{f': {problem}' if problem else ''}")
 
 
 def fields_of(view: JobView) -> dict[str, Any]:

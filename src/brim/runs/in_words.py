@@ -32,53 +32,58 @@ def columns_of(cluster: ClusterView) -> dict[str, Callable[[JobView], str]]:
     }
 
 
-def describe_run(known: Mapping[str, Any], history: RunHistory) -> list[str]:
+def describe_run(values: Mapping[str, Any], history: RunHistory) -> list[str]:
     """The lines of `brim status` for a run.
 
     Args:
-        known: its facts, as `--json` prints them.
+        values: its facts, as `--json` prints them.
     """
     from brim.telemetry.history import describe_event, describe_staleness
 
-    loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
+    loss = f"loss {values['loss']:.4f}" if values["loss"] is not None else "no step yet"
     training = (
-        f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
+        f" · epoch {values['epoch']}/{values['epochs']} · {loss}" if history.verb == "train" else ""
     )
     lines = [
-        f"{known['run']}: {known['state']}",
-        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} "
+        f"{values['run']}: {values['state']}",
+        f"step {values['step']:,}/{values['steps']:,}{training} · {values['samples_per_second']:,.0f} "
         "samples/s",
     ]
     if history.staleness:
         lines.append(
             f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}"
         )
-    if known["state"] == "running":
+    if values["state"] == "running":
         uneven = history.round is not None and history.round.is_uneven
         names = [
-            f"{each['worker']} {each['state']}"
-            + (f" (share {each['share']})" if uneven and each["share"] else "")
-            for each in known["workers"]
-            if not each["serves"]
+            f"{worker['worker']} {worker['state']}"
+            + (f" (share {worker['share']})" if uneven and worker["share"] else "")
+            for worker in values["workers"]
+            if not worker["serves"]
         ]
-        lines.append(f"world size {known['world_size']}: " + ", ".join(names))
+        lines.append(f"world size {values['world_size']}: " + ", ".join(names))
         servers = [
-            f"{each['worker']} {each['state']}" for each in known["workers"] if each["serves"]
+            f"{worker['worker']} {worker['state']}"
+            for worker in values["workers"]
+            if worker["serves"]
         ]
         if servers:
-            lines.append(f"servers {known['servers']}: " + ", ".join(servers))
-    for table in known["tables"]:
+            lines.append(f"servers {values['servers']}: " + ", ".join(servers))
+    for table in values["tables"]:
         rates = (
             f"{table['rows_read_per_second']:,.0f} rows/s read, "
             f"{table['rows_changed_per_second']:,.0f} changed"
         )
-        hot = ", ".join(f"{each['id']} ({each['lookups']})" for each in table["hottest"][:3])
+        hot = ", ".join(f"{row['id']} ({row['lookups']})" for row in table["hottest"][:3])
         lines.append(
             f"table {table['name']}: {table['rows']:,} × {table['dim']}, "
             f"{format_bytes(table['bytes'])} · {rates}" + (f" · hottest ids {hot}" if hot else "")
         )
-    told = [(event.at, describe_event(event, history)) for event in history.events]
-    lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]
+    lines_of_story = [(event.at, describe_event(event, history)) for event in history.events]
+    lines += [
+        f"  {clock_time(moment)} {text}"
+        for moment, text in [entry for entry in lines_of_story if entry[1]][-5:]
+    ]
     return lines
 
 
@@ -89,9 +94,9 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         history: what its records say, as far as they can be read here.
     """
     promise = f", {_deadline_of(view)}" if view.deadline is not None else ""
-    on = f" on {_nodes_of(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
+    place = f" on {_nodes_of(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
     noun = "worker" if _workers_of(view) == "1" else "workers"
-    workers = "" if view.has_ended else f", {_workers_of(view)} {noun}{on}"
+    workers = "" if view.has_ended else f", {_workers_of(view)} {noun}{place}"
     lines = [
         f"{view.job}: {_state_of(view)}{workers}, step {_steps_of(view)}{promise}",
         f"records in {view.run}",
@@ -127,8 +132,10 @@ def _workers_of(view: JobView) -> str:
 
 def _nodes_of(view: JobView) -> str:
     """The nodes of a job, each with its number of workers where there are several."""
-    several = len(view.nodes) > 1
-    return ", ".join(f"{node}: {count}" if several else node for node, count in view.nodes.items())
+    has_several = len(view.nodes) > 1
+    return ", ".join(
+        f"{node}: {count}" if has_several else node for node, count in view.nodes.items()
+    )
 
 
 def _steps_of(view: JobView) -> str:
@@ -140,11 +147,11 @@ def _deadline_of(view: JobView) -> str:
         return ""
     unjudged = "not judged" if view.has_ended else "not judged yet"
     word = "promised" if view.promised else "not promised" if view.judged else unjudged
-    kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
-    told = {True: ", kept", False: ", not kept", None: ""}[kept]
-    return f"{clock_time(view.deadline)} {word}{told}"
+    is_kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
+    deadline_note = {True: ", kept", False: ", not kept", None: ""}[is_kept]
+    return f"{clock_time(view.deadline)} {word}{deadline_note}"
 
 
 def _finish_of(view: JobView) -> str:
-    when = view.ended if view.has_ended else view.finish
-    return clock_time(when) if when is not None else ""
+    end = view.ended if view.has_ended else view.finish
+    return clock_time(end) if end is not None else ""

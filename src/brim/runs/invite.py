@@ -9,15 +9,15 @@ from typing import Any
 
 from brim.wire.listening import joined_address, split_address
 
-_EVERYWHERE = ("0.0.0.0", "::", "")
+_ALL_INTERFACES = ("0.0.0.0", "::", "")
 
 
 def invitation(address: str, *, token: str) -> str:
     """Return the command that joins a run whose master listens at this address."""
     host, port = split_address(address)
     # An address that means "every interface" here means nothing there.
-    where = joined_address(socket.gethostname() if host in _EVERYWHERE else host, port)
-    return f"join from another host: BRIM_TOKEN={token} brim agent {where}"
+    location = joined_address(socket.gethostname() if host in _ALL_INTERFACES else host, port)
+    return f"join from another host: BRIM_TOKEN={token} brim agent {location}"
 
 
 class Invitation:

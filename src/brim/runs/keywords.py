@@ -17,7 +17,7 @@ from brim.errors import SpecError, did_you_mean
 
 
 def context_of(
-    command: click.Command, caller: str, given: Mapping[str, Any], *words: str
+    command: click.Command, caller: str, arguments: Mapping[str, Any], *words: str
 ) -> click.Context:
     """Return the parsed options of `command` as Python gave them.
 
@@ -26,7 +26,7 @@ def context_of(
     Args:
         command: whose options the keywords are, `global_batch_size` for `--global-batch-size`.
         caller: what is called in Python, for errors.
-        given: None leaves an option to its default.
+        arguments: None leaves an option to its default.
         words: arguments of the command.
 
     Raises:
@@ -35,7 +35,9 @@ def context_of(
     options = {
         keyword_of(param): param for param in command.params if isinstance(param, click.Option)
     }
-    line = [word for name, value in given.items() for word in _words(caller, name, value, options)]
+    line = [
+        word for name, value in arguments.items() for word in _words(caller, name, value, options)
+    ]
     with in_python():
         return command.make_context(caller, [*line, "--", *words])
 
@@ -68,7 +70,7 @@ def _words(
     if option.is_flag:
         yield from _flag(name, value, option)
     elif option.multiple:
-        yield from (f"{option.opts[0]}={each}" for each in _several(name, value))
+        yield from (f"{option.opts[0]}={word}" for word in _several(name, value))
     else:
         yield f"{option.opts[0]}={value}"
 
@@ -91,7 +93,7 @@ def _flag(name: str, value: Any, option: click.Option) -> Iterator[str]:
 def _several(name: str, value: Any) -> list[str]:
     """The values of an option that may be repeated: a mapping's pairs, or the words as they are."""
     if isinstance(value, Mapping):
-        return [f"{key}={each}" for key, each in value.items()]
+        return [f"{key}={item}" for key, item in value.items()]
     words = (
         [value]
         if isinstance(value, str)

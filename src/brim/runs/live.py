@@ -109,7 +109,8 @@ class Drawing:
 
     def _told(self) -> list[Text]:
         return [
-            Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings
+            Text.assemble((f"  {clock_time(moment)} ", "dim"), text)
+            for moment, text in self._happenings
         ]
 
     def _title(self) -> Text:

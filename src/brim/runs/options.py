@@ -51,7 +51,7 @@ def _read_address(text: str, option: str) -> str:
 
 
 def _read_addresses(text: str, option: str) -> str:
-    return ",".join(_read_address(each.strip(), option) for each in text.split(","))
+    return ",".join(_read_address(address.strip(), option) for address in text.split(","))
 
 
 ADDRESSES = Value(Kind(metavar="HOST:PORT[,HOST:PORT...]", read=_read_addresses))
@@ -70,9 +70,9 @@ def check_insecure(listen: str, *, insecure: bool) -> None:
     from brim.wire.listening import is_loopback, split_address
 
     if insecure and is_loopback(split_address(listen)[0]):
-        got = f"--listen {listen}, which no other host can reach: nothing is encrypted there"
+        actual = f"--listen {listen}, which no other host can reach: nothing is encrypted there"
         need = "--listen with an address that other hosts reach"
-        raise SpecError("--insecure", got=got, need=need, hint="leave --insecure out")
+        raise SpecError("--insecure", got=actual, need=need, hint="leave --insecure out")
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -191,7 +191,7 @@ def run_options(function: Decorated) -> Decorated:
 
 def scheduled_options(function: Decorated) -> Decorated:
     """Give a verb the options of a job that a scheduler runs."""
-    scheduled = [name for name, each in OPTIONS.items() if each.scheduled]
+    scheduled = [name for name, option in OPTIONS.items() if option.scheduled]
     return _with_options(scheduled, INCLUDE(function))
 
 
@@ -251,8 +251,8 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
     return parameters
 
 
-def parse_env(texts: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
-    """`("A=1", "B")` as a dict; a name alone has the value that it has in `here`.
+def parse_env(texts: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
+    """`("A=1", "B")` as a dict; a name alone has the value that it has in `environment`.
 
     Raises:
         SpecError: a name alone that has none.
@@ -263,14 +263,14 @@ def parse_env(texts: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]
     variables: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals and name not in here:
+        if not equals and name not in environment:
             raise SpecError(
                 f"--env {name}",
                 got="a variable that is not set here",
                 need="NAME=VALUE, or the NAME of one that is",
                 hint=f"--env {name}=VALUE",
             )
-        variables[name] = value if equals else here[name]
+        variables[name] = value if equals else environment[name]
     return variables
 
 
@@ -287,9 +287,9 @@ def build_spec(
     """
     fields = {
         name: values[name]
-        for name, each in OPTIONS.items()
+        for name, option in OPTIONS.items()
         # None where nobody said, unless it is how a default is written: `--memory none`.
-        if name in values and (values[name] is not None or each.shown is not None)
+        if name in values and (values[name] is not None or option.shown is not None)
     }
     fields["parameters"] = parse_parameters(values["parameters"])
     fields["env"] = parse_env(values["env"], os.environ)

@@ -130,8 +130,8 @@ def error_of(history: RunHistory, run_dir: Path) -> BrimError | None:
             return EnvironmentFault(
                 f"the agent of {run_dir} is gone, and its master and workers ended with it"
             )
-        why = f"{run_dir} failed: brim logs {run_dir} may tell why"
-        return EnvironmentFault(why) if history.ended.summary.get("exit") == "failed" else None
+        message = f"{run_dir} failed: brim logs {run_dir} may tell why"
+        return EnvironmentFault(message) if history.ended.summary.get("exit") == "failed" else None
     match failed.who:
         case "user":
             return UserCodeError(failed.trace or failed.message)
@@ -152,8 +152,8 @@ def spec_error_in(text: str) -> SpecError | None:
     parts = _FOUR_PARTS.fullmatch(text)
     if parts is None:
         return None
-    field, got, need, hint = parts.groups("")
-    return SpecError(field, got=got, need=need, hint=hint)
+    field, actual, need, hint = parts.groups("")
+    return SpecError(field, got=actual, need=need, hint=hint)
 
 
 def write_report(history: RunHistory, run_dir: Path) -> Path:

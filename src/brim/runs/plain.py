@@ -14,16 +14,16 @@ from brim.telemetry.history import RunHistory, describe_event
 
 
 class PlainView:
-    """One timestamped line per event, and one about every `every` seconds of steps.
+    """One timestamped line per event, and one about every `interval` seconds of steps.
 
     Args:
         stream: where to write.
         clock: stamps what is not in the records.
-        every: seconds between two lines about steps.
+        interval: seconds between two lines about steps.
     """
 
-    def __init__(self, stream: TextIO, *, clock: Clock, every: float = 2.0) -> None:
-        self._stream, self._clock, self._every = guarded(stream), clock, every
+    def __init__(self, stream: TextIO, *, clock: Clock, interval: float = 2.0) -> None:
+        self._stream, self._clock, self._every = guarded(stream), clock, interval
         self._next_step_line = 0.0
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
@@ -47,8 +47,8 @@ class PlainView:
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
 
-    def _line(self, at: float, text: str) -> None:
-        self._write(f"{clock_time(at)} {text}")
+    def _line(self, timestamp: float, text: str) -> None:
+        self._write(f"{clock_time(timestamp)} {text}")
 
     def _write(self, line: str) -> None:
         # A reader that went away (`brim train … 2>&1 | head`) must not end the training.

@@ -26,11 +26,11 @@ class Prints:
 
     Args:
         run_dir: of the run. What its logs have now, of an earlier life, is not shown.
-        before: what is known of that life.
+        history: what is known of that life.
     """
 
-    def __init__(self, run_dir: Path, before: RunHistory) -> None:
-        self._run_dir, self._round = run_dir, before.round
+    def __init__(self, run_dir: Path, history: RunHistory) -> None:
+        self._run_dir, self._round = run_dir, history.round
         self._before = self._last = self._sizes()
         self._members: set[str] = set()
         self._tail: Tail | None = None

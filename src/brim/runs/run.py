@@ -105,20 +105,22 @@ class Run:
         """
         history = self._history()
         sizes = {
-            each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)
+            event.round: event.world_size
+            for event in history.events
+            if isinstance(event, RoundFormed)
         }
         return [
             {
-                "step": each.step,
-                "epoch": each.epoch + 1,
-                "loss": each.loss,
-                "samples": each.samples,
-                "workers": sizes.get(each.round),
-                "at": each.at,
-                "lr": each.lr,
-                **each.seconds,
+                "step": step.step,
+                "epoch": step.epoch + 1,
+                "loss": step.loss,
+                "samples": step.samples,
+                "workers": sizes.get(step.round),
+                "at": step.at,
+                "lr": step.lr,
+                **step.seconds,
             }
-            for each in lasting(history.steps, history.restores)
+            for step in lasting(history.steps, history.restores)
         ]
 
     @property
@@ -182,8 +184,8 @@ class Run:
         from brim.runs.trained import find_trained, wanted_of
 
         found = find_trained(str(self.path), warn=lambda text: warnings.warn(text, stacklevel=3))
-        wanted = wanted_of(found, "predict")
-        spec = replace(found.spec, inference=wanted, device=device, servers=0, faults=())
+        inference = wanted_of(found, "predict")
+        spec = replace(found.spec, inference=inference, device=device, servers=0, faults=())
         from brim.train.inference.weights import model_of
 
         with contextlib.chdir(spec.directory or "."):
@@ -281,10 +283,10 @@ class Run:
         """Describe the run in a line: its name, its state, its steps and its metrics."""
         history = self._history()
         planned = f"/{history.started.steps:,}" if history.started else ""
-        known: dict[str, float | None] = {**self.metrics}
+        values: dict[str, float | None] = {**self.metrics}
         return (
             f"{self._handle.name}: {self.status}, step {history.step:,}{planned}"
-            + describe_metrics(known).replace(": ", ", ", 1)
+            + describe_metrics(values).replace(": ", ", ", 1)
         )
 
     def _repr_html_(self) -> str | None:

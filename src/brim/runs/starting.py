@@ -11,7 +11,7 @@ from typing import Any
 
 from brim.backends.environment import environment_of_jobs
 from brim.domain.job import JobSpec, WorkerRange
-from brim.domain.kept_run import JOB, KEPT, kept_spec, place_of
+from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
@@ -58,7 +58,7 @@ class Ready:
 
 def make_ready(
     values: Mapping[str, Any],
-    given: set[str],
+    given_options: set[str],
     *,
     file: str = "",
     command: tuple[str, ...] = (),
@@ -67,7 +67,7 @@ def make_ready(
 
     Args:
         values: of the options of a run, defaults included.
-        given: names of the options that the user gave rather than left to their defaults.
+        given_options: names of the options that the user gave rather than left to their defaults.
         file: the training file.
         command: the user's own loop, where there is no file.
 
@@ -86,7 +86,7 @@ def make_ready(
     if not values["resume"]:
         _check_room(spec, listen=values["listen"])
     _check_insecure(spec, listen=values["listen"])
-    ready = _with_directory(spec, values, given)
+    ready = _with_directory(spec, values, given_options)
     _check_room(ready.spec, listen=values["listen"])
     return replace(ready, listen=values["listen"], loggers=loggers, notes=tuple(notes))
 
@@ -118,24 +118,24 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
 
 
 def left_behind(
-    read: Mapping[str, str], here: Mapping[str, str], sent: Mapping[str, str]
+    read: Mapping[str, str], environment: Mapping[str, str], sent: Mapping[str, str]
 ) -> dict[str, str]:
     """Return those of the variables that code reads which are set here alone, with its files.
 
     Args:
         read: files by the variables that they read.
-        here: the environment of this process.
+        environment: the environment of this process.
         sent: the variables that go with the job.
 
     >>> here = {"HF_TOKEN": "s", "PATH": "/bin", "BRIM_SERVER": "h", "SEED": "1"}
     >>> left_behind(dict.fromkeys(("HF_TOKEN", "PATH", "BRIM_SERVER", "SEED", "X"), "a.py"), here, {"SEED": "1"})
     {'HF_TOKEN': 'a.py'}
     """
-    kept = environment_of_jobs(here, sent)
+    inherited = environment_of_jobs(environment, sent)
     return {
         name: file
         for name, file in read.items()
-        if name in here and name not in kept and not name.startswith("BRIM_")
+        if name in environment and name not in inherited and not name.startswith("BRIM_")
     }
 
 
@@ -178,7 +178,7 @@ def name_of(spec: JobSpec) -> str:
     return spec.file or next((w for w in spec.command if w.endswith(".py")), spec.command[0])
 
 
-def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -> Ready:
+def _with_directory(spec: JobSpec, values: Mapping[str, Any], given_options: set[str]) -> Ready:
     from brim.host.clock import SystemClock
     from brim.telemetry.history import read_history
 
@@ -196,7 +196,7 @@ def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -
     run_dir = find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
     check_resumable(run_dir, history, field="--resume")
-    spec = resumed_spec(spec, history.spec, given)
+    spec = resumed_spec(spec, history.spec, given_options)
     if spec.checkpoints:
         check_place(spec.checkpoints, holds=None)
     return Ready(spec=spec, run_dir=run_dir, resumes=True)
@@ -249,7 +249,7 @@ def make_ready_again(
 
 
 def make_ready_anyhow(
-    spec: JobSpec, run_dir: Path, given: set[str], *, code: bytes = b""
+    spec: JobSpec, run_dir: Path, given_options: set[str], *, code: bytes = b""
 ) -> Ready | None:
     """Prepare a run to begin, or to go on from what there is of it; None where it is done.
 
@@ -258,7 +258,7 @@ def make_ready_anyhow(
     Args:
         spec: what to do.
         run_dir: its directory, which may be missing.
-        given: names of the fields of the spec that count, where the records say otherwise.
+        given_options: names of the fields of the spec that count, where the records say otherwise.
         code: the bundle that the spec names.
 
     Raises:
@@ -283,7 +283,7 @@ def make_ready_anyhow(
         if history.ended is not None and history.ended.summary.get("exit") == "done":
             return None
         if history.started is not None:
-            spec = resumed_spec(spec, history.spec, given)
+            spec = resumed_spec(spec, history.spec, given_options)
     if code:
         write_bundle(run_dir, code)
     notes.append(_newest_checkpoint(spec, run_dir))
@@ -297,13 +297,13 @@ def _bring_back(spec: JobSpec, run_dir: Path) -> str:
 
     if not spec.runs:
         return ""
-    where = place_of(spec.runs, run_dir.name)
-    stored = StoredRun(open_place(where, field="--runs", patience=0.0))
+    location = place_of(spec.runs, run_dir.name)
+    stored = StoredRun(open_place(location, field="--runs", patience=0.0))
     if not any(file.name == JOB for file in stored.files()):
         return ""
     copy_run(stored, run_dir)
-    (run_dir / KEPT).unlink(missing_ok=True)
-    return f"its records were brought back from {where}"
+    (run_dir / LIVENESS_FILE).unlink(missing_ok=True)
+    return f"its records were brought back from {location}"
 
 
 def _newest_checkpoint(spec: JobSpec, run_dir: Path) -> str:
@@ -375,8 +375,8 @@ def check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
     Raises:
         SpecError: it cannot, or one is; the run's directory is gone then.
     """
-    where = place_of(spec.runs, fresh.path.name).removeprefix("file://")
-    if "://" not in where and Path(where).resolve().is_relative_to(fresh.path.resolve()):
+    url = place_of(spec.runs, fresh.path.name).removeprefix("file://")
+    if "://" not in url and Path(url).resolve().is_relative_to(fresh.path.resolve()):
         fresh.withdraw()
         raise SpecError(
             "--runs",
@@ -391,7 +391,7 @@ def check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
         place = open_place(location, field="--runs", patience=0.0)
         place.write(_PROBE, b"")
         place.remove(_PROBE)
-        taken = bool(place.names())
+        is_taken = bool(place.names())
     except SpecError:
         fresh.withdraw()
         raise
@@ -400,11 +400,11 @@ def check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
         need = "a place that this host can write to"
         hint = "is the address right?"
         raise SpecError("--runs", got=str(fault), need=need, hint=hint) from None
-    if taken:
+    if is_taken:
         fresh.withdraw()
-        got = f"{location!r}, where something is"
+        actual = f"{location!r}, where something is"
         need = "a place without a run of this name"
-        raise SpecError("--runs", got=got, need=need, hint="--run-dir names a run differently")
+        raise SpecError("--runs", got=actual, need=need, hint="--run-dir names a run differently")
 
 
 def require_train_extra() -> None:

@@ -77,7 +77,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     content = read_yaml(Path(file), words=True)
     if not isinstance(content, dict):
         raise SpecError(file, got=repr(content), need="NAME: VALUE lines", hint="file: flights.py")
-    known = {
+    settings = {
         word: param.name
         for param in ctx.command.params
         if param.name not in ("file", "state", None)
@@ -85,11 +85,11 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     }
     values: dict[str, Any] = {}
     for key, value in content.items():
-        name = known.get(key.replace("-", "_"))
+        name = settings.get(key.replace("-", "_"))
         if key in ("file", "command"):
             ctx.meta[f"brim.{key}"] = value
         elif name is None:
-            hint = did_you_mean(key, [*known, "file", "command"])
+            hint = did_you_mean(key, [*settings, "file", "command"])
             raise SpecError(
                 f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint
             )
@@ -130,7 +130,7 @@ def request_of(
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
     bundle = bundle_of(spec, warn=warn)
     spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
-    wanted = Submission(
+    submission = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, bundle or _programs(command)),
         deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
@@ -138,7 +138,7 @@ def request_of(
         priority=parse_priority(values["priority"]),
     )
     return Submit(
-        submission=wanted, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle
+        submission=submission, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle
     )
 
 
@@ -176,15 +176,15 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
     if text is None:
         return None
     with contextlib.suppress(ValueError):
-        when = datetime.fromisoformat(text).timestamp()
-        if when <= now:
+        moment = datetime.fromisoformat(text).timestamp()
+        if moment <= now:
             raise SpecError(
                 "--deadline",
                 got=f"{text!r}, which has passed",
                 need="a time in the future",
                 hint="--deadline 2h",
             )
-        return _near(text, when, now)
+        return _near(text, moment, now)
     try:
         seconds = parse_duration(text, field="--deadline")
     except SpecError:
@@ -195,12 +195,12 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
     return _near(text, now + seconds, now)
 
 
-def _near(text: str, when: float, now: float) -> float:
-    if when > now + FARTHEST_DEADLINE:
+def _near(text: str, moment: float, now: float) -> float:
+    if moment > now + FARTHEST_DEADLINE:
         raise SpecError(
             "--deadline",
             got=repr(text),
             need="a time within 10 years",
             hint="leave it out for none",
         )
-    return when
+    return moment

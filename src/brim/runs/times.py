@@ -5,11 +5,11 @@ from __future__ import annotations
 from brim.host.clock import local_time, wall
 
 
-def clock_time(at: float) -> str:
+def clock_time(timestamp: float) -> str:
     """The time, and the date where that is not today's."""
-    when = local_time(at)
-    return when.strftime(
-        "%H:%M:%S" if when.date() == local_time(wall()).date() else "%Y-%m-%d %H:%M:%S"
+    moment = local_time(timestamp)
+    return moment.strftime(
+        "%H:%M:%S" if moment.date() == local_time(wall()).date() else "%Y-%m-%d %H:%M:%S"
     )
 
 

@@ -100,24 +100,26 @@ def _newest(store: Store, name: str, warn: Callable[[str], None]) -> int:
     for problem in problems:
         warn(problem)
     if found is None:
-        got = "only damaged checkpoints" if problems else "a run without a checkpoint"
-        raise SpecError(name, got=got, need="a run that has one", hint=f"brim checkpoints {name}")
+        actual = "only damaged checkpoints" if problems else "a run without a checkpoint"
+        raise SpecError(
+            name, got=actual, need="a run that has one", hint=f"brim checkpoints {name}"
+        )
     return found.step
 
 
-def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **how: Any) -> Inference:
-    """Return what is to be done with the model; `how` as `Inference` has it."""
+def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **fields: Any) -> Inference:
+    """Return what is to be done with the model; `fields` as `Inference` has it."""
     return Inference(
         kind=kind,
         run=str(trained.run_dir),
         checkpoints=trained.place,
         step=trained.step,
         checkpoint=trained.where,
-        **how,
+        **fields,
     )
 
 
-def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpec:
+def job_with(spec: JobSpec, inference: Inference, values: dict[str, Any]) -> JobSpec:
     """The spec of a job that uses a model, where what was not given is as in training.
 
     Raises:
@@ -127,7 +129,7 @@ def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpe
     parts = default_micro_batches(workers)
     return replace(
         spec,
-        inference=wanted,
+        inference=inference,
         device=values["device"] or spec.device,
         workers=workers,
         micro_batches=parts,

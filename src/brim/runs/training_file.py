@@ -22,7 +22,7 @@ _FUNCTIONS = {
     "datamodule": ("datamodule()", 0, False),
 }
 _OF_A_LIGHTNING_MODULE = frozenset({"dataset", "loss", "optimizer"})  # which it may have itself
-_LARGEST = 64 << 20  # bytes of a training file
+_MAX_FILE_BYTES = 64 << 20  # bytes of a training file
 _EXAMPLE = "a whole file is shown by: brim train --help"
 
 
@@ -35,7 +35,7 @@ def check_training_file(path: Path) -> None:
     tree = _parse(path)
     bound = _bound_names(tree)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    anything = any(
+    has_functions = any(
         isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         for node in ast.walk(tree)
     )
@@ -43,7 +43,7 @@ def check_training_file(path: Path) -> None:
     for name, (call, arity, required) in _FUNCTIONS.items():
         if name in functions:
             _check_arity(path, functions[name], call, arity)
-        elif required and name not in bound | optional and not anything:
+        elif required and name not in bound | optional and not has_functions:
             raise SpecError(
                 str(path),
                 got=f"no function {name!r}",
@@ -81,11 +81,11 @@ def check_command(command: tuple[str, ...]) -> None:
 def _parse(path: Path) -> ast.Module:
     need = "a Python file"
     if path.is_dir():
-        inside = sorted(child.name for child in path.glob("*.py"))
-        hint = f"brim train {path / inside[0]}" if inside else "name the file itself"
+        siblings = sorted(child.name for child in path.glob("*.py"))
+        hint = f"brim train {path / siblings[0]}" if siblings else "name the file itself"
         raise SpecError(str(path), got="a directory", need=need, hint=hint)
     try:
-        return parse(read_regular(Path(os.path.realpath(path)), at_most=_LARGEST), str(path))
+        return parse(read_regular(Path(os.path.realpath(path)), at_most=_MAX_FILE_BYTES), str(path))
     except FileNotFoundError:
         raise SpecError(
             str(path), got="no such file", need=need, hint=nearby(path, (".py",))
@@ -160,10 +160,10 @@ def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -
         signature = ast.unparse(arguments)
     except RecursionError:
         signature = "…"
-    least = len(positional) - len(arguments.defaults)
-    most = len(positional) if arguments.vararg is None else arity
+    minimum = len(positional) - len(arguments.defaults)
+    maximum = len(positional) if arguments.vararg is None else arity
     keyword_only = sum(default is None for default in arguments.kw_defaults)
-    if least <= arity <= max(most, least) and most >= arity and not keyword_only:
+    if minimum <= arity <= max(maximum, minimum) and maximum >= arity and not keyword_only:
         return
     raise SpecError(
         f"{path}:{function.lineno}",

@@ -100,16 +100,18 @@ def _caller(request: Request) -> Caller:
 
 def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[JobView]]:
     async def handle(lives: Lives, request: Request, _: Any) -> JobView:
-        return lives.to_change.wish(request.path_params["job"], happening, by=str(_caller(request)))
+        return lives.to_change.wish(
+            request.path_params["job"], happening, actor=str(_caller(request))
+        )
 
     return handle
 
 
 async def _submit(lives: Lives, request: Request, body: Submit) -> JobView:
     caller = _caller(request)
-    theirs = _as_theirs(body, caller)
-    await asyncio.to_thread(check_bundle, theirs)
-    return lives.to_change.submit(theirs, by=str(caller))
+    owned_request = _as_theirs(body, caller)
+    await asyncio.to_thread(check_bundle, owned_request)
+    return lives.to_change.submit(owned_request, by=str(caller))
 
 
 def _as_theirs(body: Submit, caller: Caller) -> Submit:
@@ -143,23 +145,23 @@ async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
 
 
 async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
-    asked = request.query_params
+    query = request.query_params
     try:
-        limit = int(asked.get("limit") or _LONGEST_PAGE)
+        limit = int(query.get("limit") or _LONGEST_PAGE)
     except ValueError:
         limit = 0
     if not 1 <= limit <= _LONGEST_PAGE:
         raise SpecError(
-            "limit", got=repr(asked["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}"
+            "limit", got=repr(query["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}"
         )
-    unfinished = asked.get("unfinished") or "false"
+    unfinished = query.get("unfinished") or "false"
     if unfinished not in ("true", "false"):
         raise SpecError("unfinished", got=repr(unfinished), need="true or false")
-    caller, after = _caller(request), asked.get("after", "")
-    if after and not caller.may(Right.SEE_JOB, of=lives.now.owner_of(after)):
-        raise no_such_job(after, [])
+    caller, after_job = _caller(request), query.get("after", "")
+    if after_job and not caller.may(Right.SEE_JOB, of=lives.now.owner_of(after_job)):
+        raise no_such_job(after_job, [])
     return lives.now.jobs(
-        after=after, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant
+        after_job=after_job, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant
     )
 
 
@@ -173,24 +175,26 @@ async def _job(lives: Lives, request: Request, _: Any) -> JobView:
         "ended": lambda view: view.has_ended,
         "judged": lambda view: view.judged or view.has_ended,
     }
-    until = request.query_params.get("until") or "ended"
-    if until not in reached:
-        raise SpecError("until", got=repr(until), need="ended or judged")
+    condition = request.query_params.get("until") or "ended"
+    if condition not in reached:
+        raise SpecError("until", got=repr(condition), need="ended or judged")
     end = _end_of_wait(request)
     view = lives.now.job(job)
-    while not (reached[until](view) or lives.is_over) and asyncio.get_running_loop().time() < end:
-        await lives.waiting.news(job, until=end)
+    while (
+        not (reached[condition](view) or lives.is_over) and asyncio.get_running_loop().time() < end
+    ):
+        await lives.waiting.news(job, deadline=end)
         view = lives.now.job(job)
     return view
 
 
 def _end_of_wait(request: Request) -> float:
     """Return the end of a request's wait for its answer, by the clock of the event loop."""
-    asked = request.query_params.get("wait") or "0"
+    text = request.query_params.get("wait") or "0"
     try:
-        return asyncio.get_running_loop().time() + max(0.0, min(float(asked), _LONGEST_WAIT))
+        return asyncio.get_running_loop().time() + max(0.0, min(float(text), _LONGEST_WAIT))
     except ValueError:
-        raise SpecError("wait", got=repr(asked), need="seconds") from None
+        raise SpecError("wait", got=repr(text), need="seconds") from None
 
 
 async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
@@ -198,20 +202,20 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
 
     The end of the job, of these seconds or of the scheduler ends the wait as well.
     """
-    job, asked = request.path_params["job"], request.query_params
+    job, query = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
     try:
-        places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
+        places = msgspec.json.decode(query.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
         raise SpecError(
-            "after", got=repr(asked["after"]), need="the value from the last answer"
+            "after", got=repr(query["after"]), need="the value from the last answer"
         ) from None
     folder = Path(lives.now.job(job).run)
     user = lives.now.user_of(job)
 
     def begin() -> Tail:
         with acting_as(user):
-            return Tail(folder, asked.get("worker", ""), places)
+            return Tail(folder, query.get("worker", ""), places)
 
     tail = await _reading(job, begin)
 
@@ -228,9 +232,9 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         ).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(fresh)
         if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
-            after = msgspec.json.encode(tail.places).decode()
-            return Logs(lines=lines, after=after, ended=ended and not lines)
-        await lives.waiting.lines(job, folder / "logs", until=end)
+            position = msgspec.json.encode(tail.places).decode()
+            return Logs(lines=lines, after=position, ended=ended and not lines)
+        await lives.waiting.lines(job, folder / "logs", deadline=end)
 
 
 async def _files(lives: Lives, request: Request, _: Any) -> list[KeptFile]:
@@ -247,16 +251,16 @@ async def _files(lives: Lives, request: Request, _: Any) -> list[KeptFile]:
 async def _file(lives: Lives, request: Request, _: Any) -> bytes:
     """Return bytes of a file of a job's run directory; none where there are no more."""
     job, name = request.path_params["job"], request.path_params["name"]
-    asked = request.query_params.get("start") or "0"
-    if not (asked.isascii() and asked.isdigit() and int(asked) <= _LARGEST_FILE):
-        raise SpecError("start", got=repr(asked), need="a number of bytes")
+    text = request.query_params.get("start") or "0"
+    if not (text.isascii() and text.isdigit() and int(text) <= _LARGEST_FILE):
+        raise SpecError("start", got=repr(text), need="a number of bytes")
     if not is_kept(name, checkpoints=True):
         raise SpecError(_NO_SUCH_FILE, got=repr(name), need="a file that /files lists")
     run_dir, user = Path(lives.now.job(job).run), lives.now.user_of(job)
 
     def read() -> bytes:
         with acting_as(user):
-            return read_file(run_dir, name, int(asked))
+            return read_file(run_dir, name, int(text))
 
     try:
         return await _reading(job, read)
@@ -280,11 +284,11 @@ async def _explain(lives: Lives, request: Request, _: Any) -> list[Change]:
 
 async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     workers = WorkerRange(minimum=body.minimum, maximum=body.maximum)
-    return lives.to_change.resize(request.path_params["job"], workers, by=str(_caller(request)))
+    return lives.to_change.resize(request.path_params["job"], workers, actor=str(_caller(request)))
 
 
 async def _any_kind(lives: Lives, request: Request, _: Any) -> JobView:
-    return lives.to_change.any_kind(request.path_params["job"], by=str(_caller(request)))
+    return lives.to_change.any_kind(request.path_params["job"], actor=str(_caller(request)))
 
 
 async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
@@ -307,17 +311,17 @@ async def _nodes(lives: Lives, _: Request, __: Any) -> list[NodeView]:
 def _draining(*, undo: bool) -> Callable[[Lives, Request, Any], Awaitable[list[NodeView]]]:
     async def drain(lives: Lives, request: Request, _: Any) -> list[NodeView]:
         name = request.path_params["node"]
-        return lives.to_change.drain(name, undo=undo, by=str(_caller(request)))
+        return lives.to_change.drain(name, undo=undo, actor=str(_caller(request)))
 
     return drain
 
 
 async def _apply(lives: Lives, request: Request, body: ClusterSpec) -> ClusterView:
-    return lives.to_change.reconfigure(body, by=str(_caller(request)))
+    return lives.to_change.reconfigure(body, actor=str(_caller(request)))
 
 
 async def _down(lives: Lives, request: Request, body: Down) -> ClusterView:
-    lives.down(kill=body.kill, by=str(_caller(request)))
+    lives.down(kill=body.kill, actor=str(_caller(request)))
     return lives.cluster()
 
 
@@ -337,7 +341,7 @@ _WAIT: dict[str, Any] = {
     "minimum": 0,
     "description": f"Seconds, {_LONGEST_WAIT:.0f} at most.",
 }
-_WHEN: dict[str, dict[str, Any]] = {
+_WAIT_PARAMETERS: dict[str, dict[str, Any]] = {
     "wait": _WAIT,
     "until": {"enum": ["ended", "judged"], "description": "What to wait for; default: `ended`."},
 }
@@ -346,7 +350,7 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
-_WHERE: dict[str, dict[str, Any]] = {
+_RANGE_PARAMETERS: dict[str, dict[str, Any]] = {
     "start": {"type": "integer", "minimum": 0, "description": "Bytes before the first one."},
 }
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
@@ -373,13 +377,13 @@ _CALLS = (
           None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
-    _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
+    _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[Change], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
     _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
           None, list[KeptFile], _files, Right.READ_RECORDS),
-    _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _WHERE),
+    _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _RANGE_PARAMETERS),
     _Call("POST", f"{_JOB}/resize", "Change a job's range of workers", Range, JobView, _resize, Right.RESIZE),
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
@@ -449,7 +453,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             )
         return PlainTextResponse("ok\n", headers=_CLOSE)
 
-    async def nothing(request: Request, error: Exception) -> Response:
+    async def no_page(request: Request, error: Exception) -> Response:
         status, headers = (
             (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
         )
@@ -464,7 +468,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             Route("/readyz", ready),
             *routes,
         ],
-        exception_handlers={404: nothing, 405: nothing},
+        exception_handlers={404: no_page, 405: no_page},
     )
 
 
@@ -560,9 +564,9 @@ def _refusal(caller: Caller, right: Right) -> SpecError:
 
 def _problem(error: BrimError) -> tuple[Problem, int]:
     match error:
-        case SpecError(field=field, got=got, need=need, hint=hint):
+        case SpecError(field=field, got=actual, need=need, hint=hint):
             status = {NO_SUCH_JOB: 404, _NO_SUCH_FILE: 404, _NOT_YOURS: 403}.get(field, 422)
-            return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
+            return Problem(detail=str(error), field=field, got=actual, need=need, hint=hint), status
         case StorageFault():
             return Problem(detail=str(error)), 503
         case EnvironmentFault():

@@ -12,12 +12,12 @@ from brim.domain.rights import Caller
 from brim.interfaces import Clock
 
 AUDIT = "audit.jsonl"
-_LARGEST = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
-_EACH = 60.0  # seconds in which a caller may cause one more line without a change
+_MAX_LOG_BYTES = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
+_LINE_INTERVAL = 60.0  # seconds in which a caller may cause one more line without a change
 _REFUSALS_TOLD = 60  # of a caller, each in a line, before they are counted
 _REFUSED = 400  # and above, of the answers of HTTP
 _UNKNOWN = 401
-_LONGEST = 300  # characters of a request that a line has
+_MAX_REQUEST_CHARACTERS = 300  # characters of a request that a line has
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +49,17 @@ class _Allowance:
         untold: what it did since its last line.
     """
 
-    def __init__(self, most: int, now: float) -> None:
-        self._most, self._left, self._since = most, float(most), now
+    def __init__(self, limit: int, now: float) -> None:
+        self._most, self._left, self._since = limit, float(limit), now
         self.untold = 0
 
     def is_full(self, now: float) -> bool:
         """Return whether it is as if the caller had done nothing."""
-        return self._left + (now - self._since) / _EACH >= self._most and not self.untold
+        return self._left + (now - self._since) / _LINE_INTERVAL >= self._most and not self.untold
 
     def take(self, now: float) -> int:
         """Return how often something was done, if a line may say so now; else 0."""
-        self._left = min(self._most, self._left + (now - self._since) / _EACH)
+        self._left = min(self._most, self._left + (now - self._since) / _LINE_INTERVAL)
         self._since = now
         self.untold += 1
         if self._left < 1:
@@ -99,25 +99,38 @@ class Audit:
         times = self._times("", 1)
         self._note("", origin, request, _UNKNOWN, times)
 
-    def _times(self, who: str, most: int) -> int:
+    def _times(self, caller: str, limit: int) -> int:
         now = self._clock.now()
-        if who not in self._allowances:
-            kept = self._allowances.items()
-            self._allowances = {name: each for name, each in kept if not each.is_full(now)}
-            self._allowances[who] = _Allowance(most, now)
-        return self._allowances[who].take(now)
+        if caller not in self._allowances:
+            allowances = self._allowances.items()
+            self._allowances = {
+                name: allowance for name, allowance in allowances if not allowance.is_full(now)
+            }
+            self._allowances[caller] = _Allowance(limit, now)
+        return self._allowances[caller].take(now)
 
-    def _note(self, who: str, origin: str, request: str, status: int, times: int) -> None:
+    def _note(self, caller: str, origin: str, request: str, status: int, times: int) -> None:
         if times:
-            said = request if len(request) <= _LONGEST else f"{request[:_LONGEST]}…"
-            at = self._clock.wall()
+            shortened = (
+                request
+                if len(request) <= _MAX_REQUEST_CHARACTERS
+                else f"{request[:_MAX_REQUEST_CHARACTERS]}…"
+            )
+            timestamp = self._clock.wall()
             self._write(
-                _Line(at=at, who=who, origin=origin, request=said, status=status, times=times)
+                _Line(
+                    at=timestamp,
+                    who=caller,
+                    origin=origin,
+                    request=shortened,
+                    status=status,
+                    times=times,
+                )
             )
 
     def _write(self, line: _Line) -> None:
         try:
-            if self._path.exists() and self._path.stat().st_size > _LARGEST:
+            if self._path.exists() and self._path.stat().st_size > _MAX_LOG_BYTES:
                 self._path.replace(self._path.with_name("audit.1.jsonl"))
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

@@ -106,7 +106,7 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
             # The file says `workers`, since each worker has a device of its own: an accelerator or
             # a CPU core.
             nodes=tuple(
-                Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes
+                Node(id=node.name, devices=node.workers, switch=node.switch) for node in file.nodes
             )
         ),
         tenants=tuple(_tenant(**msgspec.structs.asdict(each)) for each in file.tenants),
@@ -129,8 +129,8 @@ def _tenant(name: str, code: str, **others: Any) -> Tenant:
 def _explained(message: str, name: str) -> SpecError:
     """Turn msgspec's error into field, got, need and hint."""
     text, _, place = message.partition(" - at `")
-    where = place.rstrip("`").removeprefix("$").removeprefix(".")
-    field = f"{name}: {where}" if where else name
+    place_text = place.rstrip("`").removeprefix("$").removeprefix(".")
+    field = f"{name}: {place_text}" if place_text else name
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown:
         odd = unknown.group(1)
@@ -142,8 +142,8 @@ def _explained(message: str, name: str) -> SpecError:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")
     expected = re.search(r"Expected `(.*)`, got `(.*)`", text)
     if expected:
-        got, need = (_AS_YAML.get(word, word) for word in (expected.group(2), expected.group(1)))
+        actual, need = (_AS_YAML.get(word, word) for word in (expected.group(2), expected.group(1)))
         return SpecError(
-            field, got=got, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}"
+            field, got=actual, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}"
         )
     return SpecError(field, got=text, need="what docs/guides/cluster.md shows")

@@ -29,7 +29,7 @@ from brim.policies.placement import DeviceBlock
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
 
-_LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
+_MAX_CYCLE_BYTES = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 
 # What is raised where bytes, or what they say, are no cycle.
 _NO_CYCLE = (
@@ -78,12 +78,12 @@ def _index(chosen: tuple[str, ...] | None, choices: dict[tuple[str, ...], int]) 
 
 
 @contextlib.contextmanager
-def _checked(what: str) -> Iterator[None]:
+def _checked(subject: str) -> Iterator[None]:
     """Call it damaged where reading it goes wrong."""
     try:
         yield
     except _NO_CYCLE as error:
-        raise EnvironmentFault(f"{what} is damaged: {error}") from error
+        raise EnvironmentFault(f"{subject} is damaged: {error}") from error
 
 
 @_checked("the record of a cycle")
@@ -93,12 +93,12 @@ def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
     Raises:
         EnvironmentFault: the bytes are damaged.
     """
-    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
+    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _MAX_CYCLE_BYTES))
     return _snapshot(found["saw"]), _decision(found["decided"])
 
 
 def _snapshot(saw: dict[str, Any]) -> Snapshot:
-    choices = [tuple(each) for each in saw.get("choices", ())]
+    choices = [tuple(choice) for choice in saw.get("choices", ())]
     return Snapshot(
         now=saw["now"],
         cluster=msgspec.convert(saw["cluster"], Cluster),
@@ -119,8 +119,8 @@ def _state(row: dict[str, Any], choices: Sequence[tuple[str, ...]]) -> JobState:
     kinds, chosen = job.get("kinds"), row.pop("chosen", None)
     job["kinds"] = None if kinds is None else tuple(kinds)
     job["nodes"] = None if chosen is None else choices[chosen]
-    made = Job(**job | {"curve": curve, "priority": Priority(job["priority"])})
-    return JobState(made, **row | {"standing": Standing(row["standing"])})
+    decoded_job = Job(**job | {"curve": curve, "priority": Priority(job["priority"])})
+    return JobState(decoded_job, **row | {"standing": Standing(row["standing"])})
 
 
 def _decision(decided: dict[str, Any]) -> Decision:
@@ -147,7 +147,7 @@ def encode_memory(memory: CycleMemory, *, policy: str) -> bytes:
         policy: whose it is.
     """
     policies = memory.policies.items() if policy in _REMEMBERS else ()
-    rows = [[tenant, priority, each] for (tenant, priority), each in policies]
+    rows = [[tenant, priority, memory] for (tenant, priority), memory in policies]
     return msgspec.msgpack.encode({"policies": rows, "blocks": memory.blocks})
 
 
@@ -162,8 +162,8 @@ def decode_memory(data: bytes, *, policy: str) -> CycleMemory:
     kind = _REMEMBERS.get(policy)
     return CycleMemory(
         policies={
-            (tenant, priority): msgspec.convert(each, kind)
-            for tenant, priority, each in found["policies"]
+            (tenant, priority): msgspec.convert(memory, kind)
+            for tenant, priority, memory in found["policies"]
         },
         blocks=msgspec.convert(found["blocks"], dict[str, tuple[DeviceBlock, ...]]),
     )

@@ -37,8 +37,8 @@ class Foretelling:
             await self._news.wait()
             self._news.clear()
             assert self._last is not None
-            began = self._clock.now()
+            started = self._clock.now()
             # In a thread: a question over HTTP does not wait for many cycles.
             ends = await asyncio.to_thread(foresee, *self._last)
             self._hear(Foretold(ends, self._last[0].now))
-            await asyncio.sleep(max(_PAUSE, (self._clock.now() - began) / _SHARE))
+            await asyncio.sleep(max(_PAUSE, (self._clock.now() - started) / _SHARE))

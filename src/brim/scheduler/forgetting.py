@@ -20,9 +20,9 @@ from brim.interfaces import Clock
 from brim.storage.book import Book
 from brim.storage.removing import remove_run
 
-_LOOK = 5.0  # seconds between two looks for jobs that are old enough
-_AT_ONCE = 50  # jobs: nobody else is answered while they are forgotten
-_AGAIN = 600.0  # seconds before another attempt to remove what could not be removed
+_POLL_INTERVAL = 5.0  # seconds between two looks for jobs that are old enough
+_JOBS_PER_BATCH = 50  # jobs: nobody else is answered while they are forgotten
+_RETRY_INTERVAL = 600.0  # seconds before another attempt to remove what could not be removed
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class Forgetting:
             self.forget_old()
             self._book.give_back()
             for id, user in self._book.leavings().items():
-                if self._clock.now() - self._failed.get(id, float("-inf")) > _AGAIN:
+                if self._clock.now() - self._failed.get(id, float("-inf")) > _RETRY_INTERVAL:
                     await self._clear_quietly(id, user)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def forget_old(self) -> None:
         """Forget the jobs that are old enough, some at a time."""
@@ -63,7 +63,7 @@ class Forgetting:
         if keep is None:
             return
         now = self._clock.wall()
-        old = self._book.jobs.ended_before(now - keep)[:_AT_ONCE]
+        old = self._book.jobs.ended_before(now - keep)[:_JOBS_PER_BATCH]
         if not old:
             return
         with self._book.together():
@@ -85,9 +85,9 @@ class Forgetting:
             raise
         except (BrimError, OSError) as error:  # its account may be gone
             self._failed[record.id] = self._clock.now()
-            where = f"its directory cannot be removed now: {error}"
+            detail = f"its directory cannot be removed now: {error}"
             raise EnvironmentFault(
-                f"{record.id} is forgotten, but {where}; that is tried again"
+                f"{record.id} is forgotten, but {detail}; that is tried again"
             ) from error
 
     async def _clear_quietly(self, id: str, user: str) -> None:

@@ -43,9 +43,9 @@ class Keys:
         self, state_dir: Path, fingerprint: str, *, tenants: Callable[[], Collection[str]]
     ) -> None:
         self._path, self._tenants, self._fingerprint = state_dir / _FILE, tenants, fingerprint
-        kept = token_of(state_dir)
-        self.administrator = token_with(split_token(kept)[0], fingerprint)
-        if self.administrator != kept:
+        admin_token = token_of(state_dir)
+        self.administrator = token_with(split_token(admin_token)[0], fingerprint)
+        if self.administrator != admin_token:
             keep_token(state_dir, self.administrator)
         try:
             self._digests = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
@@ -64,16 +64,16 @@ class Keys:
             authorization: the header.
             origin: where the request comes from.
         """
-        given = (
+        token = (
             _digest(authorization.removeprefix(_SCHEME))
             if authorization.startswith(_SCHEME)
             else ""
         )
         found = None
-        if hmac.compare_digest(given, _digest(self.administrator)):
+        if hmac.compare_digest(token, _digest(self.administrator)):
             found = Caller(tenant=None, origin=origin)
         for tenant, digest in self._digests.items():
-            if hmac.compare_digest(given, digest) and tenant in self._tenants():
+            if hmac.compare_digest(token, digest) and tenant in self._tenants():
                 found = Caller(tenant=tenant, origin=origin)
         return found
 
@@ -84,11 +84,11 @@ class Keys:
             SpecError: the cluster has no such tenant.
             EnvironmentFault: the disk does not take it.
         """
-        known = sorted(self._tenants())
-        if tenant not in known:
+        tenants_declared = sorted(self._tenants())
+        if tenant not in tenants_declared:
             hint = (
-                did_you_mean(tenant, known)
-                if known
+                did_you_mean(tenant, tenants_declared)
+                if tenants_declared
                 else "name it in cluster.yaml, then: brim apply cluster.yaml"
             )
             raise SpecError("TENANT", got=repr(tenant), need="a tenant of this cluster", hint=hint)
@@ -106,7 +106,7 @@ class Keys:
 
     def _keep(self, digests: dict[str, str]) -> None:
         try:
-            write_whole(self._path, msgspec.json.encode(digests), mode=0o600, alone=True)
+            write_whole(self._path, msgspec.json.encode(digests), mode=0o600, is_sole_writer=True)
         except OSError as error:
             raise EnvironmentFault(f"cannot write {self._path}: {error.strerror}") from error
         self._digests = digests

@@ -24,15 +24,22 @@ from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
 
 _log = logging.getLogger(__name__)
-_AGAIN = 1.0  # seconds between two attempts to go on
-_GONE = (
+_RETRY_INTERVAL = 1.0  # seconds between two attempts to go on
+_SCHEDULER_GONE = (
     "the state directory was moved or deleted under its scheduler, which ends with all that it "
     "started"
 )
 _SHARE = 0.1  # of a processor's time, that attempts take at most
-_NEVER = times_of(())
+_NO_TIMES = times_of(())
 _UNKNOWN = ClusterView(
-    policy="", devices=0, headroom=0, held=0, nodes={}, unfinished=0, cycles=_NEVER, looks=_NEVER
+    policy="",
+    devices=0,
+    headroom=0,
+    held=0,
+    nodes={},
+    unfinished=0,
+    cycles=_NO_TIMES,
+    looks=_NO_TIMES,
 )
 
 
@@ -80,16 +87,16 @@ class Lives:
         Raises:
             EnvironmentFault: its state directory is gone.
         """
-        held = ""
+        held_note = ""
         try:
             while True:
                 if self._life is not None:
                     self.problem = self._life.damage
                 if self._life is not None and not self.problem:
-                    await self._schedule(self._life, held)
+                    await self._schedule(self._life, held_note)
                 if not self.problem:
                     return
-                held = await self._hold()
+                held_note = await self._hold()
                 if self.leaves:
                     return
         finally:
@@ -121,17 +128,17 @@ class Lives:
         problem = "; ".join(filter(None, problems))
         return msgspec.structs.replace(view, problem=problem, holds=bool(self.problem))
 
-    def down(self, *, kill: bool, by: str) -> None:
+    def down(self, *, kill: bool, actor: str) -> None:
         """Suspend every job and end; while it holds, end alone, and write nothing.
 
         Args:
             kill: end the processes of jobs at once, also while it holds.
-            by: who wants it.
+            actor: who wants it.
         """
         if not self.problem:
-            self.now.down(kill=kill, by=by)
+            self.now.down(kill=kill, actor=actor)
             return
-        _log.warning("the scheduler ends while it holds, by %s", by)
+        _log.warning("the scheduler ends while it holds, by %s", actor)
         self.leaves, self.kills = True, kill
         self._told.set()
 
@@ -146,8 +153,8 @@ class Lives:
             "tries again"
         )
 
-    async def _schedule(self, life: Scheduler, held: str) -> None:
-        self._scheduling = asyncio.create_task(life.run(held))
+    async def _schedule(self, life: Scheduler, held_note: str) -> None:
+        self._scheduling = asyncio.create_task(life.run(held_note))
         try:
             await self._scheduling
         except (StorageFault, asyncio.CancelledError):
@@ -177,14 +184,14 @@ class Lives:
 
     async def _hold(self) -> str:
         """Wait until another life can begin, or none is wanted; in words, for how long and why."""
-        began, first = self._clock.now(), self.problem
+        started, first = self._clock.now(), self.problem
         _log.error("%s", self._held())  # at this level: it answers why nothing is scheduled
         spent = 0.0
         while True:
             if not self.is_there():
-                raise EnvironmentFault(_GONE)
+                raise EnvironmentFault(_SCHEDULER_GONE)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(_AGAIN, spent / _SHARE)):
+                async with asyncio.timeout(max(_RETRY_INTERVAL, spent / _SHARE)):
                     await self._told.wait()
                 return ""
             tried = self._clock.now()
@@ -192,9 +199,9 @@ class Lives:
             spent = self._clock.now() - tried
             if not self.problem:
                 break
-        held = f"it held for {self._clock.now() - began:.0f} s: {first}"
-        _log.warning("the scheduler goes on; %s", held)
-        return held
+        held_note = f"it held for {self._clock.now() - started:.0f} s: {first}"
+        _log.warning("the scheduler goes on; %s", held_note)
+        return held_note
 
     def _attempt(self) -> str:
         """Begin the next life; why it cannot begin, or nothing."""

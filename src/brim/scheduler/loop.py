@@ -64,7 +64,7 @@ NO_SUCH_JOB = "JOB"  # the field of the error that says so
 NO_SUCH_NODE = "NODE"
 _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
-_MANY = 200
+_MAX_INLINE_JOBS = 200
 _LONGEST_KEY = 200
 
 
@@ -124,28 +124,28 @@ def check_accounts(spec: ClusterSpec) -> None:
             check_account(tenant.user, field=f"tenant {tenant.id}: user")
 
 
-def no_such_job(id: str, known: Collection[str]) -> SpecError:
+def no_such_job(id: str, ids: Collection[str]) -> SpecError:
     """Return the error for a job that is not there.
 
     Args:
-        known: the ids of those that are, as far as the caller may know them.
+        ids: the ids of those that are, as far as the caller may know them.
     """
-    recent = list(known)[-20:]
+    recent = list(ids)[-20:]
     hint = did_you_mean(id, recent) if recent else "there is none yet: brim submit FILE.py"
     return SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
 
 
 def _line_of(snapshot: Snapshot, decision: Decision, policy: str) -> LogLine:
     """A cycle in a line."""
-    held = {state.job.id: state.workers for state in snapshot.jobs}
+    workers_before = {state.job.id: state.workers for state in snapshot.jobs}
     return LogLine(
         "cycle",
         policy=policy,
-        jobs=len(held),
+        jobs=len(workers_before),
         arrived=len(snapshot.arrived),
         devices=snapshot.capacity,
         workers=sum(decision.workers.values()),
-        changed=sum(decision.workers.get(job, 0) != count for job, count in held.items()),
+        changed=sum(decision.workers.get(job, 0) != count for job, count in workers_before.items()),
         wakes_in=None if decision.wake is None else round(decision.wake - snapshot.now, 3),
     )
 
@@ -160,9 +160,9 @@ def _check_deadline(submission: Submission, now: float) -> None:
             hint="--deadline 2h",
         )
     if submission.deadline is not None and submission.deadline > now + FARTHEST_DEADLINE:
-        got = f"a time in {(submission.deadline - now) / 3600.0:.3g} hours"
+        actual = f"a time in {(submission.deadline - now) / 3600.0:.3g} hours"
         raise SpecError(
-            "--deadline", got=got, need="a time within 10 years", hint="leave it out for none"
+            "--deadline", got=actual, need="a time within 10 years", hint="leave it out for none"
         )
 
 
@@ -172,12 +172,14 @@ def _check_size(request: Submit) -> None:
     Either no node could be told of it, or what is shown of it would be nothing but its key.
     """
     if len(request.key) > _LONGEST_KEY:
-        got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
-        raise SpecError("--key", got=got, need=need, hint="--key nightly-2026-11-21")
+        actual, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
+        raise SpecError("--key", got=actual, need=need, hint="--key nightly-2026-11-21")
     size = len(msgspec.msgpack.encode(request.submission))
     if size > MOST_BYTES:
-        got, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB"
-        raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
+        actual, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB"
+        raise SpecError(
+            "--set and --env", got=actual, need=need, hint="put long values into a file"
+        )
 
 
 def check_bundle(request: Submit) -> None:
@@ -195,35 +197,38 @@ def check_bundle(request: Submit) -> None:
             "bundle", got=str(fault), need="the code, as brim submit packs it"
         ) from None
     if PurePath(word_of(spec)).name not in files:
-        got = f"code without {PurePath(word_of(spec)).name!r}"
-        raise SpecError("bundle", got=got, need="the file that the job runs")
+        actual = f"code without {PurePath(word_of(spec)).name!r}"
+        raise SpecError("bundle", got=actual, need="the file that the job runs")
 
 
-def _check_same(known: ScheduledJob, request: Submit) -> None:
+def _check_same(earlier: ScheduledJob, request: Submit) -> None:
     """Raises SpecError where a key is that of another job.
 
     The workers of the job may have been changed since.
     """
-    as_submitted = known.submission.within(request.submission.spec.workers)
-    again = request.submission
+    as_submitted = earlier.submission.within(request.submission.spec.workers)
+    submission = request.submission
     # Its deadline too may say "in 2 h" and mean another moment by now.
-    as_submitted = replace(as_submitted, deadline=again.deadline)
-    if as_submitted not in (by_tenant(again), again):  # the latter: an earlier version took it in
+    as_submitted = replace(as_submitted, deadline=submission.deadline)
+    if as_submitted not in (
+        by_tenant(submission),
+        submission,
+    ):  # the latter: an earlier version took it in
         raise SpecError(
             "--key",
-            got=f"{request.key!r}, with which {known.id} was submitted",
+            got=f"{request.key!r}, with which {earlier.id} was submitted",
             need="the same job again, or another key",
             hint="leave --key out: every submission then gets its own key",
         )
 
 
-def _by(who: str, what: str = "") -> str:
+def _by(actor: str, action: str = "") -> str:
     """A sentence for a story.
 
     >>> _by("ads from 10.0.0.3", "may have 2 workers"), _by("")
     ('may have 2 workers, by ads from 10.0.0.3', '')
     """
-    return ", ".join(part for part in (what, f"by {who}" if who else "") if part)
+    return ", ".join(part for part in (action, f"by {actor}" if actor else "") if part)
 
 
 class Scheduler:
@@ -268,19 +273,19 @@ class Scheduler:
         except EnvironmentFault as fault:
             self._unreadable.append(f"{fault}; promises stand, and plans are made again")
 
-    async def run(self, held: str = "") -> None:
+    async def run(self, held_note: str = "") -> None:
         """Decide and act, until it is told to end.
 
         Args:
-            held: why and for how long this process decided nothing before; empty where it has just
+            held_note: why and for how long this process decided nothing before; empty where it has just
                 come up.
         """
-        beside = [
+        background = [
             asyncio.create_task(self._foretelling.run()),
             asyncio.create_task(self._forgetting.run()),
         ]
-        if held:
-            self._note("went on", held)
+        if held_note:
+            self._note("went on", held_note)
         else:
             self._note("up", self._described())
         for text in self._unreadable:
@@ -289,9 +294,9 @@ class Scheduler:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down", _by(self._ended_by))
         finally:
-            for each in beside:
-                each.cancel()
-            for ended in await asyncio.gather(*beside, return_exceptions=True):
+            for task in background:
+                task.cancel()
+            for ended in await asyncio.gather(*background, return_exceptions=True):
                 if not isinstance(ended, asyncio.CancelledError | StorageFault):
                     _log.error("a task beside the cycles ended by itself", exc_info=ended)
 
@@ -302,11 +307,11 @@ class Scheduler:
         The words are empty where there is no such part.
         """
         damaged = [
-            f"the record of {job} cannot be decoded ({why})"
-            for job, why in self._book.damaged.items()
+            f"the record of {job} cannot be decoded ({problem})"
+            for job, problem in self._book.damaged.items()
         ]
-        more = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
-        return f"{damaged[0]}{more}" if damaged else ""
+        rest = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
+        return f"{damaged[0]}{rest}" if damaged else ""
 
     def tell(self, hear: Callable[[str], None]) -> None:
         """Have `hear` called with the id of each job of which there is news."""
@@ -329,7 +334,7 @@ class Scheduler:
         """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
-        if len(snapshot.jobs) <= _MANY:
+        if len(snapshot.jobs) <= _MAX_INLINE_JOBS:
             return ask()
         return self._backend.meanwhile(asyncio.to_thread(ask))
 
@@ -357,10 +362,10 @@ class Scheduler:
         Raises:
             SpecError: it can never run here, or the key is that of another.
         """
-        known = self._book.keyed(request.key)
-        if known is not None:  # asked first: by now its deadline may have passed
-            _check_same(known, request)
-            return self._view(known)
+        earlier = self._book.keyed(request.key)
+        if earlier is not None:  # asked first: by now its deadline may have passed
+            _check_same(earlier, request)
+            return self._view(earlier)
         check_name(request.name, field="name", hint="the name of the training file")
         check_spec(request.submission.spec)
         _check_size(request)
@@ -393,12 +398,12 @@ class Scheduler:
                 number=0, id=f"{request.name}-?", submission=submission, submitted=now
             )
             jobs = self._backend.jobs
-            known = jobs.is_known(newcomer) and bool(self._book.steps_of(submission))
+            has_lessons = jobs.is_known(newcomer) and bool(self._book.steps_of(submission))
             snapshot = jobs.snapshot(now, memory=self._backend.memory, newcomer=newcomer)
             policy = self._backend.spec.policy
             ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
             forecast = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
-        return forecast_of(forecast, known=known, set_by=self._clock.set_by())
+        return forecast_of(forecast, has_lessons=has_lessons, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:
         """Translate the times of a submission into our own clock.
@@ -406,10 +411,10 @@ class Scheduler:
         A user who submits goes by the host's clock, which somebody may have set; what is promised
         goes by our own.
         """
-        by = self._clock.set_by()
-        if submission.deadline is None or not by:
+        offset = self._clock.set_by()
+        if submission.deadline is None or not offset:
             return submission
-        return replace(submission, deadline=submission.deadline - by)
+        return replace(submission, deadline=submission.deadline - offset)
 
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
@@ -423,15 +428,15 @@ class Scheduler:
                 hint=f"--workers 1:{capacity}",
             )
         check_name(submission.tenant, field="--tenant")
-        known = [tenant.id for tenant in spec.tenants]
-        if known and submission.tenant not in known:
-            hint = did_you_mean(submission.tenant, known)
+        tenants_declared = [tenant.id for tenant in spec.tenants]
+        if tenants_declared and submission.tenant not in tenants_declared:
+            hint = did_you_mean(submission.tenant, tenants_declared)
             is_default = submission.tenant == NO_TENANT
             raise SpecError(
                 "--tenant",
                 got="none, which is required here" if is_default else repr(submission.tenant),
-                need=f"a tenant of this cluster: {' or '.join(sorted(known))}",
-                hint=f"--tenant {known[0]}" if is_default else hint,
+                need=f"a tenant of this cluster: {' or '.join(sorted(tenants_declared))}",
+                hint=f"--tenant {tenants_declared[0]}" if is_default else hint,
             )
 
     def _check_room(self, submission: Submission, request: Submit) -> None:
@@ -447,13 +452,13 @@ class Scheduler:
                 need=f"fewer than {tenant.jobs:,} to submit another",
                 hint="brim cancel JOB ends one; jobs: in cluster.yaml allows more",
             )
-        kept = self._book.bytes_of(id) + len(msgspec.msgpack.encode(submission))
+        stored_bytes = self._book.bytes_of(id) + len(msgspec.msgpack.encode(submission))
         if not self._book.has_code(id, submission.spec.bundle):
-            kept += len(request.bundle)
-        if kept > tenant.code:
+            stored_bytes += len(request.bundle)
+        if stored_bytes > tenant.code:
             raise SpecError(
                 f"tenant {id}",
-                got=f"{format_bytes(kept)} of code and records of its jobs, with this one",
+                got=f"{format_bytes(stored_bytes)} of code and records of its jobs, with this one",
                 need=f"at most {format_bytes(tenant.code)}",
                 hint="brim forget JOB gives room back; code: in cluster.yaml allows more",
             )
@@ -461,7 +466,7 @@ class Scheduler:
     def jobs(
         self,
         *,
-        after: str = "",
+        after_job: str = "",
         limit: int | None = None,
         unfinished: bool = False,
         tenant: str | None = None,
@@ -469,7 +474,7 @@ class Scheduler:
         """Jobs by order of submission.
 
         Args:
-            after: the id of the job behind which they begin; empty: with the first.
+            after_job: the id of the job behind which they begin; empty: with the first.
             limit: at most so many; None: all.
             unfinished: without those that have ended.
             tenant: only those of this one; None: of all.
@@ -477,13 +482,15 @@ class Scheduler:
         Raises:
             SpecError: there is no such job.
         """
-        number = self._find(after).number if after else 0
+        number = self._find(after_job).number if after_job else 0
         if unfinished:
             records = iter([record for record in self._book.unfinished() if record.number > number])
         else:
-            records = self._book.jobs.behind(after) if after else iter(self._book.jobs.values())
-        theirs = (record for record in records if tenant in (None, record.submission.tenant))
-        return [self._view(record) for record in islice(theirs, limit)]
+            records = (
+                self._book.jobs.behind(after_job) if after_job else iter(self._book.jobs.values())
+            )
+        of_tenant = (record for record in records if tenant in (None, record.submission.tenant))
+        return [self._view(record) for record in islice(of_tenant, limit)]
 
     def job(self, id: str) -> JobView:
         """Raises SpecError where there is no such job."""
@@ -498,7 +505,7 @@ class Scheduler:
         return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _user_of(self, tenant: str) -> str:
-        return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
+        return next((owner.user for owner in self._backend.spec.tenants if owner.id == tenant), "")
 
     def user_of(self, id: str) -> str:
         """The account that owns the directory of a job; empty: the scheduler's.
@@ -529,7 +536,7 @@ class Scheduler:
         view = view_of(record, state, run_dir=self._folder / record.id, waits=waits, now=now)
         return by_the_hosts_clock(view, self._clock.set_by())
 
-    def wish(self, id: str, happening: Happening, *, by: str = "") -> JobView:
+    def wish(self, id: str, happening: Happening, *, actor: str = "") -> JobView:
         """Hold, release or cancel a job; once is as good as twice.
 
         Raises:
@@ -540,10 +547,10 @@ class Scheduler:
         asked_again = happening is Happening.CANCEL and record.life.phase is Phase.CANCELLED
         if record.life.ended and not asked_again:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        self._backend.handle(Wished(id, happening, _by(by)))
+        self._backend.handle(Wished(id, happening, _by(actor)))
         return self._view(record)
 
-    def resize(self, id: str, workers: WorkerRange, *, by: str = "") -> JobView:
+    def resize(self, id: str, workers: WorkerRange, *, actor: str = "") -> JobView:
         """Let a job have so many workers, within what its micro-batches allow.
 
         Raises:
@@ -556,11 +563,11 @@ class Scheduler:
         submission = record.submission.within(workers)
         if submission != record.submission:
             self._check(submission)
-        detail = _by(by, f"may have {workers} workers")
+        detail = _by(actor, f"may have {workers} workers")
         self._backend.handle(RangeChanged(id, workers, detail))
         return self._view(record)
 
-    def any_kind(self, id: str, *, by: str = "") -> JobView:
+    def any_kind(self, id: str, *, actor: str = "") -> JobView:
         """Let a job that waits for nodes of the kind on which it began go on on any.
 
         Raises:
@@ -569,16 +576,16 @@ class Scheduler:
         """
         record = self._find(id)
         if not record.submission.spec.exact:
-            got = f"{id}, which is not exact"
+            actual = f"{id}, which is not exact"
             need = "an exact job: others may be on any node"
-            raise SpecError("--any-kind", got=got, need=need, hint="leave out --any-kind")
+            raise SpecError("--any-kind", got=actual, need=need, hint="leave out --any-kind")
         if record.running:
             raise EnvironmentFault(
                 f"{id} is running; --any-kind applies only while a job waits for matching nodes"
             )
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        detail = _by(by, "its weights depend on the nodes on which it goes on")
+        detail = _by(actor, "its weights depend on the nodes on which it goes on")
         self._backend.handle(KindFreed(id, detail))
         return self._view(record)
 
@@ -622,37 +629,37 @@ class Scheduler:
     def nodes(self) -> list[NodeView]:
         """Every node that was described, or has joined."""
         jobs = self._backend.jobs
-        held = Counter[str]()
+        workers_on = Counter[str]()
         for record in self._book.unfinished():
-            held.update(record.held if record.running else {})
+            workers_on.update(record.held if record.running else {})
         unlike = jobs.nodes.unlike(jobs.present.cluster)
         return [
             node_view(
                 node,
                 jobs.nodes.seen.get(node.id),
                 drained=jobs.spec.drained,
-                held=held,
+                workers_on=workers_on,
                 unlike=unlike.get(node.id, ""),
             )
             for node in jobs.present.cluster.nodes
         ]
 
-    def drain(self, name: str, *, undo: bool = False, by: str = "") -> list[NodeView]:
+    def drain(self, name: str, *, undo: bool = False, actor: str = "") -> list[NodeView]:
         """Have nothing run on a node any more, or, with `undo`, again.
 
         Raises:
             SpecError: there is no such node.
         """
         spec = self._backend.spec
-        known = [node.id for node in self._backend.jobs.present.cluster.nodes]
-        if name not in (spec.drained if undo else known):
+        names = [node.id for node in self._backend.jobs.present.cluster.nodes]
+        if name not in (spec.drained if undo else names):
             need = "a drained node" if undo else "a node of this cluster"
-            hint = did_you_mean(name, sorted(spec.drained if undo else known)) or "brim nodes"
+            hint = did_you_mean(name, sorted(spec.drained if undo else names)) or "brim nodes"
             raise SpecError(NO_SUCH_NODE, got=repr(name), need=need, hint=hint)
         drained = spec.drained - {name} if undo else spec.drained | {name}
         with self._book.together():
             self._describe(replace(spec, drained=drained))
-            self._note("node opened" if undo else "node drained", _by(by, name))
+            self._note("node opened" if undo else "node drained", _by(actor, name))
         return self.nodes()
 
     def _describe(self, spec: ClusterSpec) -> None:
@@ -662,12 +669,12 @@ class Scheduler:
     def tenants(self) -> list[TenantView]:
         """Every tenant that was declared, or has a job."""
         spec = self._backend.spec
-        mine: dict[str, list[ScheduledJob]] = {tenant.id: [] for tenant in spec.tenants}
+        jobs_by_tenant: dict[str, list[ScheduledJob]] = {tenant.id: [] for tenant in spec.tenants}
         for record in self._book.unfinished():
-            mine.setdefault(record.submission.tenant, []).append(record)
+            jobs_by_tenant.setdefault(record.submission.tenant, []).append(record)
         owners = {tenant.id: tenant for tenant in spec.tenants}
         views = []
-        for name, records in sorted(mine.items()):
+        for name, records in sorted(jobs_by_tenant.items()):
             holds = sum(record.target for record in records if record.running)
             owner = owners.get(name) or Quota()
             views.append(
@@ -681,7 +688,7 @@ class Scheduler:
             )
         return views
 
-    def reconfigure(self, spec: ClusterSpec, *, by: str = "") -> ClusterView:
+    def reconfigure(self, spec: ClusterSpec, *, actor: str = "") -> ClusterView:
         """Another description of the cluster, from the next cycle on.
 
         Raises:
@@ -690,7 +697,7 @@ class Scheduler:
         check_accounts(spec)
         with self._book.together():
             self._describe(replace(spec, drained=self._backend.spec.drained))
-            self._note("apply", _by(by, self._described()))
+            self._note("apply", _by(actor, self._described()))
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:
@@ -700,7 +707,7 @@ class Scheduler:
         spec = self._backend.spec
         return f"{counted(spec.cluster.devices, 'device')}, policy {spec.policy}"
 
-    def down(self, *, kill: bool, by: str = "") -> None:
+    def down(self, *, kill: bool, actor: str = "") -> None:
         """Suspend every job and end; with `kill`, do not wait for their next step."""
-        self._ended_by = by
+        self._ended_by = actor
         self._backend.drain(kill=kill)

@@ -122,11 +122,11 @@ class CourseOfDecisions:
         for state in snapshot.jobs:
             if state.job.id not in self._jobs:
                 self._jobs[state.job.id] = state.job
-                self._note(state.job.id, "submitted", at=state.job.submitted)
-        there = {state.job.id for state in snapshot.jobs}
-        for job in there & self._ended.keys():  # it was held, or waited for its next start
+                self._note(state.job.id, "submitted", timestamp=state.job.submitted)
+        present = {state.job.id for state in snapshot.jobs}
+        for job in present & self._ended.keys():  # it was held, or waited for its next start
             del self._ended[job]
-        for job in self._jobs.keys() - self._ended.keys() - there:
+        for job in self._jobs.keys() - self._ended.keys() - present:
             self._ended[job] = snapshot.now
             self._give(job, 0, "left out", "")
         for verdict in decision.verdicts:
@@ -134,7 +134,7 @@ class CourseOfDecisions:
             (self._promised.add if promises else self._promised.discard)(verdict.job)
             event = "admitted" if isinstance(verdict, Admitted) else "refused"
             self._note(verdict.job, event, reason=str(verdict.reason), detail=verdict.detail)
-        for job in sorted(there):
+        for job in sorted(present):
             reason, detail = decision.reasons.get(job, ("", ""))
             self._give(job, decision.workers.get(job, 0), str(reason), detail)
         guaranteed = {tenant.id: tenant.guaranteed for tenant in snapshot.tenants}
@@ -143,17 +143,23 @@ class CourseOfDecisions:
             self._supply.append(supply)
 
     def _give(self, job: str, workers: int, reason: str, detail: str) -> None:
-        before = self._workers.get(job, 0)
-        if workers != before:
+        previous = self._workers.get(job, 0)
+        if workers != previous:
             self._workers[job] = workers
-            change = Change(self._now, job, "workers", before, workers, reason, detail)
+            change = Change(self._now, job, "workers", previous, workers, reason, detail)
             self._stories[job].append(change)
 
     def _note(
-        self, job: str, event: str, *, at: float | None = None, reason: str = "", detail: str = ""
+        self,
+        job: str,
+        event: str,
+        *,
+        timestamp: float | None = None,
+        reason: str = "",
+        detail: str = "",
     ) -> None:
-        when = self._now if at is None else at
-        self._stories[job].append(Change(when, job, event, 0, 0, reason, detail))
+        moment = self._now if timestamp is None else timestamp
+        self._stories[job].append(Change(moment, job, event, 0, 0, reason, detail))
 
     def course(
         self, origin: Origin, *, subject: str, policy: str, states: Mapping[str, str]
@@ -186,7 +192,7 @@ class CourseOfDecisions:
             deadline=job.deadline,
             promised=job.id in self._promised,
             holdings=holdings_of(
-                given, start=job.submitted, end=self._now if ended is None else ended
+                worker_changes, start=job.submitted, end=self._now if ended is None else ended
             ),
             story=story,
         )
@@ -232,23 +238,23 @@ class _Journal:
 
     async def apply(self, decision: Decision) -> None:
         row = self._row
-        other = self._other
+        other_policy = self._other
         self.then.take(self._snapshot, self._decided)
         self.again.take(self._snapshot, decision)
         # Where its memory is damaged, the scheduler went on without it as well.
-        unreadable = other is None and _left_by(row) is None
-        self._leave(other or row.policy, None if unreadable else decision.memory)
-        facts = _outcome if other else _everything
-        then, now = facts(self._decided), facts(decision)
-        what = tuple(
-            f"{name}: {then.get(name, 'none')}, this time {now.get(name, 'none')}"
-            for name in sorted(then.keys() | now.keys())
-            if then.get(name) != now.get(name)
+        unreadable = other_policy is None and _left_by(row) is None
+        self._leave(other_policy or row.policy, None if unreadable else decision.memory)
+        facts = _outcome if other_policy else _everything
+        recorded, now = facts(self._decided), facts(decision)
+        differing = tuple(
+            f"{name}: {recorded.get(name, 'none')}, this time {now.get(name, 'none')}"
+            for name in sorted(recorded.keys() | now.keys())
+            if recorded.get(name) != now.get(name)
         )
-        if what:
-            at = self._snapshot.now
+        if differing:
+            moment = self._snapshot.now
             self.differences.append(
-                Difference(cycle=row.number, at=at, policy=row.policy, what=what)
+                Difference(cycle=row.number, at=moment, policy=row.policy, what=differing)
             )
 
 
@@ -281,10 +287,10 @@ def _everything(decision: Decision) -> dict[str, str]:
     """
     found = _outcome(decision) | {"wake": str(decision.wake)}
     for verdict in decision.verdicts:
-        more = verdict.finish if isinstance(verdict, Admitted) else verdict.earliest
+        promise_time = verdict.finish if isinstance(verdict, Admitted) else verdict.earliest
         size = verdict.share if isinstance(verdict, Admitted) else verdict.runs
         found[f"verdict on {verdict.job}"] += (
-            f" ({verdict.reason}: {verdict.detail}; {size}, {more})"
+            f" ({verdict.reason}: {verdict.detail}; {size}, {promise_time})"
         )
     for job, (reason, detail) in decision.reasons.items():
         found[f"reason of {job}"] = f"{reason}: {detail}"

@@ -26,7 +26,7 @@ from brim.wire.identity import SCHEDULER
 from brim.wire.listening import is_loopback, joined_address, listen_on
 from brim.wire.renewed import RenewedCertificate
 
-_AGAIN = 1.0  # seconds between two attempts to write where it is
+_RETRY_INTERVAL = 1.0  # seconds between two attempts to write where it is
 _TO_END = 2  # seconds for requests that are under way when the scheduling ends
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ async def offer(
     authority: Authority,
     certificate: RenewedCertificate | None = None,
     nodes: str = "",
-    until: asyncio.Task[None],
+    scheduling: asyncio.Task[None],
 ) -> None:
     """Answer people until the scheduling has ended, and let them know where.
 
@@ -65,36 +65,36 @@ async def offer(
     )
     api = application(lives, keys=keys, audit=Audit(state_dir, SystemClock()), door=door)
     context = certificate.context if certificate is not None else None
-    beside = [asyncio.create_task(_tell_where(state_dir, contact))]
+    background = [asyncio.create_task(_tell_where(state_dir, contact))]
     if certificate is not None:
-        beside.append(asyncio.create_task(certificate.keep()))
+        background.append(asyncio.create_task(certificate.keep()))
     async with answering(api, listener, door, context=context, to_end=_TO_END) as letting_in:
         try:
-            await asyncio.wait([until, letting_in], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([scheduling, letting_in], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in beside:
-                each.cancel()
+            for task in background:
+                task.cancel()
             remove_scheduler_contact(state_dir, pid=os.getpid())
     if letting_in.done() and not letting_in.cancelled():
         await letting_in  # it ends by a fault alone
-    if not until.cancelled():
-        await until
+    if not scheduling.cancelled():
+        await scheduling
 
 
 async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
     """Let callers know where it is, also where a full disk takes that only later."""
-    said = False
+    is_reported = False
     while True:
         try:
             return write_scheduler_contact(state_dir, contact)
         except OSError as error:
-            if not said:
-                where = joined_address(contact.host, contact.port)
+            if not is_reported:
+                address = joined_address(contact.host, contact.port)
                 _log.warning(
-                    "no client knows that the scheduler is at %s: %s; trying again", where, error
+                    "no client knows that the scheduler is at %s: %s; trying again", address, error
                 )
-            said = True
-            await asyncio.sleep(_AGAIN)
+            is_reported = True
+            await asyncio.sleep(_RETRY_INTERVAL)
 
 
 def certificate_for(

@@ -34,33 +34,33 @@ _KINDS = {"up": "joined", "node back": "joined", "down": "left", "node lost": "l
 
 
 def cluster_course(
-    database: Database, *, subject: str, now: float | None, since: float | None = None
+    database: Database, *, subject: str, now: float | None, start_time: float | None = None
 ) -> Course:
     """The course of a cluster, as far as it was written down.
 
     Args:
         now: where a scheduler runs; None: the history ends with the last thing that happened.
-        since: seconds before the end that are shown; None: all.
+        start_time: seconds before the end that are shown; None: all.
 
     Raises:
         EnvironmentFault: there is nothing to show yet.
     """
     described = database.get(CLUSTER)
     book = Book(database)
-    own = book.cluster_story()
+    cluster_changes = book.cluster_story()
     records = list(book.jobs.values())
     stories = book.stories()
-    times = [change.at for story in (own, *stories.values()) for change in story]
+    times = [change.at for story in (cluster_changes, *stories.values()) for change in story]
     if described is None or not times:
         raise EnvironmentFault(f"nothing has happened yet in {subject}: brim submit FILE.py")
     spec = msgspec.json.decode(described, type=ClusterSpec)
     end = max(max(times), now or 0.0)
     first = min(times)
-    start = first if since is None else max(first, end - since)
+    start = first if start_time is None else max(first, end - start_time)
     jobs = [_job(record, stories[record.id], end) for record in records]
     incidents = [
-        *_of_cluster(own),
-        *(each for job in jobs for each in _of_job(job, stories[job.job], end)),
+        *_of_cluster(cluster_changes),
+        *(incident for job in jobs for incident in _of_job(job, stories[job.job], end)),
     ]
     return Course(
         origin=Origin.LIVE,
@@ -74,9 +74,9 @@ def cluster_course(
             for job in jobs
             if job.submitted <= end and (job.ended is None or job.ended >= start)
         ],
-        supply=_supply(database, own, spec, start),
-        incidents=sorted(each for each in incidents if start <= each.at <= end),
-        schedulers=max(1, sum(change.event == "up" for change in own)),
+        supply=_supply(database, cluster_changes, spec, start),
+        incidents=sorted(incident for incident in incidents if start <= incident.at <= end),
+        schedulers=max(1, sum(change.event == "up" for change in cluster_changes)),
     )
 
 
@@ -92,13 +92,13 @@ def holdings_by(story: Sequence[Change], end: float) -> list[Holding]:
 
 
 def _workers(story: Sequence[Change]) -> Iterator[tuple[float, int, str]]:
-    given = 0
+    count = 0
     runs = False
     for change in story:
         if change.event == "workers":
-            given = change.after
+            count = change.after
         runs = _RUNS.get(change.event, runs)
-        yield change.at, given if runs else 0, reason_of(change) if change.reason else ""
+        yield change.at, count if runs else 0, reason_of(change) if change.reason else ""
 
 
 def _job(record: ScheduledJob, story: Sequence[Change], end: float) -> JobCourse:
@@ -121,11 +121,13 @@ def _of_cluster(story: Sequence[Change]) -> list[Incident]:
     found = []
     runs = False
     for change in story:
-        again = " (the one before ended without brim down)" if change.event == "up" and runs else ""
-        kind = "lost" if again else _KINDS.get(change.event, "round")
-        what = change.event if " " in change.event else f"brim {change.event}"
+        crash_note = (
+            " (the one before ended without brim down)" if change.event == "up" and runs else ""
+        )
+        kind = "lost" if crash_note else _KINDS.get(change.event, "round")
+        title = change.event if " " in change.event else f"brim {change.event}"
         detail = f": {change.detail}" if change.detail else ""
-        found.append(Incident(change.at, kind, f"{what}{detail}{again}"))
+        found.append(Incident(change.at, kind, f"{title}{detail}{crash_note}"))
         runs = change.event == "up" or (runs and change.event != "down")
     return found
 
@@ -133,11 +135,11 @@ def _of_cluster(story: Sequence[Change]) -> list[Incident]:
 def _of_job(job: JobCourse, story: Sequence[Change], end: float) -> list[Incident]:
     found = []
     for change in story:
-        told = f"{job.job}: {change.detail}"
+        sentence = f"{job.job}: {change.detail}"
         if change.event == "forced":
             found.append(Incident(change.at, "lost", f"{job.job}: workers taken by force"))
         elif change.event in (Phase.FAILED.value, Phase.SUSPENDED.value) and change.detail:
-            found.append(Incident(change.at, "lost", told.splitlines()[0]))
+            found.append(Incident(change.at, "lost", sentence.splitlines()[0]))
         elif change.event == "workers" and change.reason == "reclaimed-by-owner":
             text = f"{job.job}: {change.before} to {counted(change.after, 'worker')}, reclaimed"
             found.append(Incident(change.at, "left", text))
@@ -154,14 +156,14 @@ def _supply(
     """The devices that there were whenever that may have changed, as the next cycle saw it."""
     described = [change.at for change in story if change.event != "down" and change.at > start]
     found: list[Supply] = []
-    for at in [start, *described]:
-        row = database.cycle_after(at)
+    for moment in [start, *described]:
+        row = database.cycle_after(moment)
         if row is None:  # nobody has decided anything since
             cluster, tenants = spec.cluster, spec.tenants
         else:
             snapshot, _ = decode_cycle(row.content)
             cluster, tenants = snapshot.cluster, snapshot.tenants
         found.append(
-            Supply(at, cluster.devices, {tenant.id: tenant.guaranteed for tenant in tenants})
+            Supply(moment, cluster.devices, {tenant.id: tenant.guaranteed for tenant in tenants})
         )
     return found

@@ -25,8 +25,8 @@ class TenantTurns:
         """Wait for the turn of a caller; the next one comes after a rest as long as this one takes."""
         loop, lock = asyncio.get_running_loop(), self._locks[caller]
         await lock.acquire()
-        began = loop.time()
+        started = loop.time()
         try:
             yield
         finally:
-            loop.call_later(min(loop.time() - began, _LONGEST_REST), lock.release)
+            loop.call_later(min(loop.time() - started, _LONGEST_REST), lock.release)

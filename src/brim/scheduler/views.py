@@ -68,7 +68,7 @@ def node_view(
     seen: NodeSeen | None,
     *,
     drained: Collection[str],
-    held: Mapping[str, int],
+    workers_on: Mapping[str, int],
     unlike: str = "",
 ) -> NodeView:
     """One node.
@@ -77,13 +77,13 @@ def node_view(
         seen: as it was seen last; None before the first look.
         unlike: how it differs from most nodes; empty where it does not.
         drained: names of the drained nodes.
-        held: workers by node.
+        workers_on: workers by node.
     """
     seen = seen or NodeSeen(up=False)
     return NodeView(
         node=node.id,
         devices=node.devices,
-        held=held.get(node.id, 0),
+        held=workers_on.get(node.id, 0),
         switch=node.switch,
         address=seen.address,
         state=_state_of(seen),
@@ -116,11 +116,13 @@ def by_the_hosts_clock(view: JobView, set_by: float) -> JobView:
     estimates = {name: getattr(view, name) for name in ("first_estimate", "half_estimate")}
     return msgspec.structs.replace(
         view,
-        **{name: at + set_by for name, at in moments.items() if at is not None},
+        **{name: moment + set_by for name, moment in moments.items() if moment is not None},
         **{
-            name: msgspec.structs.replace(each, at=each.at + set_by, finish=each.finish + set_by)
-            for name, each in estimates.items()
-            if each is not None
+            name: msgspec.structs.replace(
+                estimate, at=estimate.at + set_by, finish=estimate.finish + set_by
+            )
+            for name, estimate in estimates.items()
+            if estimate is not None
         },
     )
 
@@ -148,16 +150,18 @@ def _estimate(estimate: Estimate | None, record: ScheduledJob) -> EstimateView |
     )
 
 
-def forecast_of(forecast: AdmissionForecast, *, known: bool, set_by: float = 0.0) -> Forecast:
+def forecast_of(forecast: AdmissionForecast, *, has_lessons: bool, set_by: float = 0.0) -> Forecast:
     """Return the forecast for a job, as far as anything is known of it.
 
     Args:
         set_by: see `by_the_hosts_clock`.
     """
     verdict = forecast.verdict
-    admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
+    admitted = (
+        bool(getattr(verdict, "promises", False)) if has_lessons and verdict is not None else None
+    )
     return Forecast(
-        known=known,
+        known=has_lessons,
         admitted=admitted,
         reason=str(verdict.reason) if verdict else "",
         detail=verdict.detail
@@ -165,14 +169,16 @@ def forecast_of(forecast: AdmissionForecast, *, known: bool, set_by: float = 0.0
         else "its steps are measured first: no job like it has run here",
         workers=forecast.workers,
         takes=dict(forecast.takes),
-        finish=forecast.finish + set_by if known and forecast.finish is not None else None,
-        earliest=forecast.earliest + set_by if known and forecast.earliest is not None else None,
+        finish=forecast.finish + set_by if has_lessons and forecast.finish is not None else None,
+        earliest=forecast.earliest + set_by
+        if has_lessons and forecast.earliest is not None
+        else None,
     )
 
 
 def times_of(seconds: Iterable[float]) -> Times:
     """Return the number, the median and the 99th percentile of these seconds."""
-    ordered = sorted(1000.0 * each for each in seconds) or [0.0]
+    ordered = sorted(1000.0 * second for second in seconds) or [0.0]
     last = len(ordered) - 1
     return Times(
         count=len(ordered), median_ms=ordered[last // 2], p99_ms=ordered[round(0.99 * last)]

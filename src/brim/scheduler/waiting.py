@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_LOOK = 0.2  # seconds between two looks at all logs that somebody follows
+_POLL_INTERVAL = 0.2  # seconds between two looks at all logs that somebody follows
 
 
 class Waiting:
@@ -38,17 +38,17 @@ class Waiting:
         for job in [*self._for_news, *self._for_lines]:
             self.ring(job)
 
-    async def news(self, job: str, *, until: float) -> None:
+    async def news(self, job: str, *, deadline: float) -> None:
         """Wait for news of a job, until a time of the event loop's clock."""
-        await _wait(self._for_news.setdefault(job, asyncio.Event()), until)
+        await _wait(self._for_news.setdefault(job, asyncio.Event()), deadline)
 
-    async def lines(self, job: str, folder: Path, *, until: float) -> None:
+    async def lines(self, job: str, folder: Path, *, deadline: float) -> None:
         """Wait for news of a job, or lines in its logs, which are in this folder."""
         event = self._for_lines.setdefault(job, asyncio.Event())
         self._logs.setdefault(job, (folder, -1))
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
-        await _wait(event, until)
+        await _wait(event, deadline)
 
     async def _look(self) -> None:
         try:
@@ -60,7 +60,7 @@ class Waiting:
                     if size != self._logs[job][1]:
                         self._logs[job] = folder, size
                         self._rung_for_lines(job)
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         finally:
             self._looking = None
             self._logs.clear()
@@ -71,9 +71,9 @@ class Waiting:
             event.set()
 
 
-async def _wait(event: asyncio.Event, until: float) -> None:
+async def _wait(event: asyncio.Event, deadline: float) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(deadline):
             await event.wait()
 
 

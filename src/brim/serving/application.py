@@ -117,8 +117,8 @@ def application(
 
     def refusal(request: Request) -> Response | None:
         """Return the answer that refuses a request by its headers alone, or None."""
-        given = request.headers.get("authorization", "")
-        if token and not hmac.compare_digest(_digest(given.removeprefix(_SCHEME)), digest):
+        header = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(_digest(header.removeprefix(_SCHEME)), digest):
             return _json(
                 _Problem("wrong or missing token: Authorization: Bearer TOKEN"), 401, _CLOSE
             )
@@ -140,21 +140,21 @@ def application(
 
     async def version(request: Request) -> Response:
         manifest = batches.model.manifest
-        about = {
+        details = {
             "version": manifest.version,
             "step": manifest.step,
             "weights_sha256": manifest.weights_sha256,
             "checkpoint": manifest.checkpoint,
             "not_served": list(problems()),
         }
-        return refusal(request) or _json(about)
+        return refusal(request) or _json(details)
 
     async def metrics(request: Request) -> Response:
         manifest = batches.model.manifest
         text = figures.text(version=manifest.version, step=manifest.step, batches=batches.batches)
         return refusal(request) or Response(text, headers={"Content-Type": CONTENT_TYPE})
 
-    async def nothing(request: Request, error: Exception) -> Response:
+    async def no_page(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
         headers = error.headers if isinstance(error, HTTPException) else None
         detail = f"there is no {request.method} {shown(request.url.path)}"
@@ -167,7 +167,7 @@ def application(
             Route("/version", version),
             Route("/metrics", metrics),
         ],
-        exception_handlers={404: nothing, 405: nothing},
+        exception_handlers={404: no_page, 405: no_page},
     )
 
 
@@ -215,9 +215,9 @@ async def _predicted(batches: Batches, content: bytearray) -> tuple[Response, in
         return body, size
 
     body, size = await asyncio.to_thread(begin) if len(content) > LARGE else begin()
-    answer = await batches.predict(body.read, size, beside=body.is_large)
-    said = _Predicted(answer.version, answer.columns)
-    return _json(said, 200, {VERSION: answer.version}), size
+    answer = await batches.predict(body.read, size, in_thread=body.is_large)
+    predicted = _Predicted(answer.version, answer.columns)
+    return _json(predicted, 200, {VERSION: answer.version}), size
 
 
 def _digest(token: str) -> str:

@@ -23,7 +23,7 @@ from brim.errors import BrimError, EnvironmentFault
 from brim.serving.bundle import Model
 from brim.serving.inputs import Inputs, join
 
-_AT_ONCE = 256  # rows that the event loop computes by itself: some milliseconds
+_INLINE_ROWS = 256  # rows that the event loop computes by itself: some milliseconds
 
 
 class Prediction(NamedTuple):
@@ -58,7 +58,7 @@ class Batches:
 
     Args:
         model: that answers at first.
-        most: rows of a batch; a request with more is a batch of its own. 0: each request is.
+        limit: rows of a batch; a request with more is a batch of its own. 0: each request is.
         wait: seconds that a batch waits for further requests.
         room: rows that may wait.
         at_once: rows of a batch up to which the event loop computes it.
@@ -68,11 +68,11 @@ class Batches:
     """
 
     def __init__(
-        self, model: Model, *, most: int, wait: float, room: int, at_once: int = _AT_ONCE
+        self, model: Model, *, limit: int, wait: float, room: int, at_once: int = _INLINE_ROWS
     ) -> None:
         self._model, self._most, self._wait, self._room, self._at_once = (
             model,
-            most,
+            limit,
             wait,
             room,
             at_once,
@@ -91,14 +91,14 @@ class Batches:
         return self._model
 
     async def predict(
-        self, read: Callable[[Model], tuple[Inputs, int]], size: int, *, beside: bool = False
+        self, read: Callable[[Model], tuple[Inputs, int]], size: int, *, in_thread: bool = False
     ) -> Prediction:
         """Answer a request.
 
         Args:
             read: gives the inputs of the request and how many rows they are.
             size: about how many that will be.
-            beside: reading takes long, so the event loop must not do it.
+            in_thread: reading takes long, so the event loop must not do it.
 
         Raises:
             Busy: too many wait already.
@@ -106,7 +106,7 @@ class Batches:
         """
         if self._rows and self._rows + size > self._room:
             raise Busy("too many rows are waiting: ask again")
-        request = _Request(read, size, beside, asyncio.get_running_loop().create_future())
+        request = _Request(read, size, in_thread, asyncio.get_running_loop().create_future())
         self._rows += size
         self._waiting.append(request)
         self._came.set()
@@ -195,7 +195,10 @@ class Batches:
             return done
         return [
             *done,
-            *((request.answer, each) for (request, _, _), each in zip(read, answers, strict=True)),
+            *(
+                (request.answer, answer)
+                for (request, _, _), answer in zip(read, answers, strict=True)
+            ),
         ]
 
 
@@ -210,11 +213,11 @@ def _predict(
     start = 0
     for _, rows in requests:
         part = {name: tensor[start : start + rows] for name, tensor in columns.items()}
-        why = "" if are_numbers else _no_number_in(part)
+        problem = "" if are_numbers else _no_number_in(part)
         answers.append(
-            EnvironmentFault(why)
-            if why
-            else Prediction(model.version, {name: each.tolist() for name, each in part.items()})
+            EnvironmentFault(problem)
+            if problem
+            else Prediction(model.version, {name: column.tolist() for name, column in part.items()})
         )
         start += rows
     return answers

@@ -18,7 +18,7 @@ from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, column
 MOST_ROWS = 1 << 16  # of a request
 LARGE = 1 << 16  # bytes that are decoded at once: less than a millisecond
 _DEEPEST = 4  # nested lists that are split, at most
-_FEW = 1 << 10  # objects of a body that are no rows
+_MAX_OTHER_OBJECTS = 1 << 10  # objects of a body that are no rows
 _MOST_LISTS = 1 << 20
 _MOST_COLUMNS = 1 << 16
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -49,7 +49,7 @@ _list, _object = (
     msgspec.json.Decoder(dict[str, msgspec.Raw]),
 )
 _counted_rows = msgspec.json.Decoder(list[_Row])
-_anything = msgspec.json.Decoder()
+_any_decoder = msgspec.json.Decoder()
 
 
 class Body:
@@ -57,7 +57,7 @@ class Body:
 
     Args:
         content: JSON.
-        most: rows that it may have.
+        limit: rows that it may have.
 
     Attributes:
         is_large: reading it takes long.
@@ -67,23 +67,23 @@ class Body:
         SpecError: it asks for nothing, or for two things, or for too much.
     """
 
-    def __init__(self, content: bytes | bytearray, *, most: int = MOST_ROWS) -> None:
+    def __init__(self, content: bytes | bytearray, *, limit: int = MOST_ROWS) -> None:
         self.is_large = len(content) > LARGE
         if self.is_large:
-            _check_parts(content, most)
-        asked = _decoded(_request, content, "")
+            _check_parts(content, limit)
+        request = _decoded(_request, content, "")
         self._asked = {
             name: raw
             for name in ("rows", "columns", "inputs")
-            if _is_given(raw := getattr(asked, name))
+            if _is_given(raw := getattr(request, name))
         }
-        given = list(self._asked)
-        if len(given) != 1:
-            got = " and ".join(given) or "neither"
+        keys_given = list(self._asked)
+        if len(keys_given) != 1:
+            actual = " and ".join(keys_given) or "neither"
             raise SpecError(
-                "the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}'
+                "the body", got=actual, need="rows, or columns", hint='{"rows": [{"color": "red"}]}'
             )
-        self._given = given[0]
+        self._given = keys_given[0]
         self._rows: list[msgspec.Raw] = []
         self._columns: dict[str, msgspec.Raw] = {}
         raw = self._asked[self._given]
@@ -123,8 +123,8 @@ class Body:
         if self._given == "rows":
             return reader.read(columns_of_rows(self._cells_of_rows()))
         columns = {
-            name: _decoded(_cells, each, f"column {shown(name)}: ")
-            for name, each in self._columns.items()
+            name: _decoded(_cells, column, f"column {shown(name)}: ")
+            for name, column in self._columns.items()
         }
         return reader.read(columns)
 
@@ -138,34 +138,37 @@ class Body:
         return rows
 
 
-def _check_parts(content: bytes | bytearray, most: int) -> None:
+def _check_parts(content: bytes | bytearray, row_limit: int) -> None:
     """Raises SpecError for a body with more objects and lists than what a model takes has."""
-    for mark, limit, what in ((b"{", most + _FEW, "objects"), (b"[", _MOST_LISTS, "lists")):
+    for mark, limit, noun in (
+        (b"{", row_limit + _MAX_OTHER_OBJECTS, "objects"),
+        (b"[", _MOST_LISTS, "lists"),
+    ):
         if _has_more(content, mark, limit):
-            got, hint = f"more than {limit:,} {what}", "send some at a time"
-            raise SpecError("the body", got=got, need=f"{most:,} rows at most", hint=hint)
+            actual, hint = f"more than {limit:,} {noun}", "send some at a time"
+            raise SpecError("the body", got=actual, need=f"{row_limit:,} rows at most", hint=hint)
 
 
-def _check_keys(raw: msgspec.Raw, where: str) -> None:
+def _check_keys(raw: msgspec.Raw, field: str) -> None:
     """Raises SpecError for an object with more keys than any model has columns."""
     content = memoryview(raw)
     if len(content) > LARGE and _has_more(bytes(content), b":", _MOST_COLUMNS):
         raise SpecError(
-            where, got=f"more than {_MOST_COLUMNS:,} columns", need="the columns of the model"
+            field, got=f"more than {_MOST_COLUMNS:,} columns", need="the columns of the model"
         )
 
 
-def _has_more(content: bytes | bytearray, mark: bytes, most: int) -> bool:
+def _has_more(content: bytes | bytearray, mark: bytes, limit: int) -> bool:
     """Return whether a mark stands in JSON more often than that, outside of its texts."""
-    if content.count(mark) <= most:
+    if content.count(mark) <= limit:
         return False
     found = begin = 0
     for text in _TEXT.finditer(content):
         found += content.count(mark, begin, text.start())
         begin = text.end()
-        if found > most:
+        if found > limit:
             return True
-    return found + content.count(mark, begin) > most
+    return found + content.count(mark, begin) > limit
 
 
 def _is_given(raw: msgspec.Raw) -> bool:
@@ -179,17 +182,17 @@ def _pieces(raw: msgspec.Raw, depth: int = 0) -> Any:
     if len(content) > LARGE and depth < _DEEPEST:
         match bytes(content[:1]):
             case b"[":
-                return [_pieces(each, depth + 1) for each in _decoded(_list, raw, "inputs: ")]
+                return [_pieces(item, depth + 1) for item in _decoded(_list, raw, "inputs: ")]
             case b"{":
                 parts = _decoded(_object, raw, "inputs: ")
-                return {name: _pieces(each, depth + 1) for name, each in parts.items()}
-    return _decoded(_anything, raw, "inputs: ")
+                return {name: _pieces(item, depth + 1) for name, item in parts.items()}
+    return _decoded(_any_decoder, raw, "inputs: ")
 
 
 def _decoded(
-    decoder: msgspec.json.Decoder[T], content: bytes | bytearray | msgspec.Raw, where: str
+    decoder: msgspec.json.Decoder[T], content: bytes | bytearray | msgspec.Raw, field: str
 ) -> T:
     try:
         return decoder.decode(content)
     except UNDECODABLE as error:
-        raise Malformed(f"the body is no request: {where}{error}") from error
+        raise Malformed(f"the body is no request: {field}{error}") from error

@@ -121,14 +121,14 @@ def _forget_code() -> None:
 
 
 def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
-    state = dense | {name: each.values for name, each in sides.now.items()}
+    state = dense | {name: rows.values for name, rows in sides.now.items()}
     for table in manifest.tables:
         if table.keyed:
             keys = sides.now[table.name].keys
             state |= {table.beside(KEYS): keys, table.beside(STARTS): starts_of(keys)}
     return {
-        name: nn.Parameter(each, requires_grad=False) if each.is_floating_point() else each
-        for name, each in state.items()
+        name: nn.Parameter(tensor, requires_grad=False) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
     }
 
 
@@ -143,14 +143,14 @@ def changed(model: Model, directory: Path) -> Model:
     """
     manifest = read_manifest(directory)
     if manifest.base != model.version:
-        what = f"changes version {manifest.base}" if manifest.base else "is a bundle"
-        raise EnvironmentFault(f"{directory} {what}, and {model.version} is served")
+        relation = f"changes version {manifest.base}" if manifest.base else "is a bundle"
+        raise EnvironmentFault(f"{directory} {relation}, and {model.version} is served")
     tensors = Contents(directory, manifest).tensors
     dense = open_tensors(tensors[DENSE])
     changes = {table.name: open_change(tensors[table.file]) for table in manifest.tables}
-    why = _why_not(model, manifest, dense, changes)
-    if why:
-        raise EnvironmentFault(f"{directory} does not fit version {model.version}: {why}")
+    problem = _why_not(model, manifest, dense, changes)
+    if problem:
+        raise EnvironmentFault(f"{directory} does not fit version {model.version}: {problem}")
     model.sides.change(changes)
     return replace(model, manifest=manifest, state=_state_of(dense, model.sides, manifest))
 
@@ -163,19 +163,19 @@ def _why_not(
     if _kinds(manifest) != _kinds(model.manifest):
         return f"it changes {sorted(changes)}, the embeddings are {sorted(model.sides.now)}"
     keyed = {table.name: table for table in manifest.tables if table.keyed}
-    beside = {table.beside(name) for table in keyed.values() for name in (KEYS, STARTS)}
-    for name in sorted(model.state.keys() - changes.keys() - beside | dense.keys()):
-        own, other = (_shape_of(each.get(name)) for each in (model.state, dense))
-        if own != other:
-            return f"{name!r} is {other} there, {own} here"
+    side_names = {table.beside(name) for table in keyed.values() for name in (KEYS, STARTS)}
+    for name in sorted(model.state.keys() - changes.keys() - side_names | dense.keys()):
+        own_shape, other_shape = (_shape_of(state.get(name)) for state in (model.state, dense))
+        if own_shape != other_shape:
+            return f"{name!r} is {other_shape} there, {own_shape} here"
     for name, change in changes.items():
-        why = check_change(model.sides.now[name], change)
-        if why:
-            return f"{name!r}: {why}"
-        known = model.sides.now[name].keys
+        problem = check_change(model.sides.now[name], change)
+        if problem:
+            return f"{name!r}: {problem}"
+        own_keys = model.sides.now[name].keys
         if name not in keyed and (
             len(change.removed)
-            or (len(change.rows.keys) and int(change.rows.keys[-1]) >= len(known))
+            or (len(change.rows.keys) and int(change.rows.keys[-1]) >= len(own_keys))
         ):
             return f"{name!r} has rows by their numbers, which do not come and go"
     return ""

@@ -55,16 +55,16 @@ class Contents:
         self.folder = Path(tempfile.mkdtemp(prefix="brim-version-"))
         self.tensors: dict[str, FileCopy] = {}
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        for name, known in manifest.files.items():
+        for name, file_facts in manifest.files.items():
             path = directory / name
             try:
                 check_ours(path.parent, field=str(path.parent))
                 check_ours(path, field=str(path))
-                to = self._for_tensors(name, path) if name in tensors else self._for_file(name)
-                digest = _copied(path, to, known.bytes)
+                target = self._for_tensors(name, path) if name in tensors else self._for_file(name)
+                digest = _copied(path, target, file_facts.bytes)
             except OSError as error:
                 raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
-            if digest != known.sha256:
+            if digest != file_facts.sha256:
                 raise EnvironmentFault(
                     f"{path} is damaged: it does not have the checksum of {MANIFEST}"
                 )
@@ -79,14 +79,14 @@ class Contents:
         return os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
-def _copied(path: Path, to: int, size: int) -> str:
+def _copied(path: Path, target: int, size: int) -> str:
     """Copy a file; its sha256, or nothing where it has another size."""
-    digest, left = hashlib.sha256(), size
-    with os.fdopen(to, "wb") as copy, os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while piece := file.read(min(_PIECE, left + 1)):
-            left -= len(piece)
-            if left < 0:
+    digest, remaining = hashlib.sha256(), size
+    with os.fdopen(target, "wb") as copy, os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        while piece := file.read(min(_PIECE, remaining + 1)):
+            remaining -= len(piece)
+            if remaining < 0:
                 return ""
             digest.update(piece)
             copy.write(piece)
-    return digest.hexdigest() if not left else ""
+    return digest.hexdigest() if not remaining else ""

@@ -51,7 +51,7 @@ from brim.train.inference.weights import trained_model
 from brim.train.software import versions
 from brim.train.state.transfer import weights_sha256
 
-_LOOK = 0.1  # seconds between two looks for a checkpoint
+_POLL_INTERVAL = 0.1  # seconds between two looks for a checkpoint
 COLUMNS, PROGRAM, CODE = fitted.COLUMNS, "model.pt2", "code"
 
 
@@ -149,19 +149,25 @@ class Exporter:
             manifest = write_manifest(draft, manifest)
         return Exported(manifest, sum(len(rows.keys) for rows in weights.rows.values()), weights)
 
-    def delta(self, directory: Path, *, since: str | Exported, step: int | None = None) -> Exported:
+    def delta(
+        self, directory: Path, *, base_version: str | Exported, step: int | None = None
+    ) -> Exported:
         """Write what changed since a version: rows of embeddings, and all other weights.
 
         Args:
-            since: a version, of which the run has the checkpoint; the directory of a bundle or a
+            base_version: a version, of which the run has the checkpoint; the directory of a bundle or a
                 delta; or what was written here before.
             step: as for `bundle`.
 
         Raises: as `bundle`; and SpecError, where there is nothing that a delta could change.
         """
-        base = since.weights if isinstance(since, Exported) else self._base(since)
+        base = (
+            base_version.weights if isinstance(base_version, Exported) else self._base(base_version)
+        )
         _, weights = self._version(step)
-        _check_base(base, weights, base.version if isinstance(since, Exported) else since)
+        _check_base(
+            base, weights, base.version if isinstance(base_version, Exported) else base_version
+        )
         with new_directory(directory) as draft:
             changes = {
                 name: change_between(base.rows[name], rows) for name, rows in weights.rows.items()
@@ -172,7 +178,7 @@ class Exporter:
             manifest = self._manifest(weights, base=base.version)
             _describe(draft, manifest)
             manifest = write_manifest(draft, manifest)
-        rows = sum(len(each.rows.keys) + len(each.removed) for each in changes.values())
+        rows = sum(len(change.rows.keys) + len(change.removed) for change in changes.values())
         return Exported(manifest, rows, weights)
 
     def _version(self, step: int | None) -> tuple[Served, _Weights]:
@@ -182,7 +188,9 @@ class Exporter:
         sha256 = weights_sha256(model)
         served = served_of(self._module, model)
         dense = {
-            name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)
+            name: tensor
+            for name, tensor in served.state_dict().items()
+            if isinstance(tensor, Tensor)
         }
         tables, rows = tables_of(served), {}
         for table in tables:
@@ -196,14 +204,14 @@ class Exporter:
             version_of(step, sha256), sha256, step, tables, rows, dense, columns
         )
 
-    def _base(self, since: str) -> _Weights:
+    def _base(self, base: str) -> _Weights:
         """The weights of the version that a delta is to change."""
-        directory = Path(since)
+        directory = Path(base)
         if not directory.is_dir():
-            return self._known(since, since)
+            return self._known(base, base)
         manifest = read_manifest(directory)
         if manifest.base:
-            return self._known(manifest.version, since)
+            return self._known(manifest.version, base)
         tensors = Contents(directory, manifest).tensors
         return _Weights(
             manifest.version,
@@ -215,26 +223,26 @@ class Exporter:
             manifest.columns_sha256,
         )
 
-    def _known(self, version: str, since: str) -> _Weights:
+    def _known(self, version: str, base: str) -> _Weights:
         """The weights of a version that the run has a checkpoint of."""
         number = version.partition("-")[0]
         if not number.isdecimal():
             raise SpecError(
                 "--since",
-                got=repr(since),
+                got=repr(base),
                 need="a version such as 00000575-1a2b3c4d5e6f, or a bundle",
-                hint=f"--since {since}/",
+                hint=f"--since {base}/",
             )
         step, hint = int(number), "--format bundle: a whole one"
         if step not in self.steps():
-            got = f"{since!r}, of whose step {step} the run has no checkpoint"
+            actual = f"{base!r}, of whose step {step} the run has no checkpoint"
             raise SpecError(
-                "--since", got=got, need="a version with a checkpoint, or a bundle", hint=hint
+                "--since", got=actual, need="a version with a checkpoint, or a bundle", hint=hint
             )
         _, weights = self._version(step)
         if weights.version != version:
-            got = f"{since!r}; the run's checkpoint of that step is {weights.version}"
-            raise SpecError("--since", got=got, need="a version of this run", hint=hint)
+            actual = f"{base!r}; the run's checkpoint of that step is {weights.version}"
+            raise SpecError("--since", got=actual, need="a version of this run", hint=hint)
         return weights
 
     def _take_code(self, draft: Path) -> tuple[str, list[str]]:
@@ -243,7 +251,7 @@ class Exporter:
         Return in words what is not copied.
         """
         file = Path(self._spec.file).resolve()
-        taken = {file}
+        taken_files = {file}
         for module in list(sys.modules.values()):
             path = Path(getattr(module, "__file__", None) or "/")
             if (
@@ -251,8 +259,8 @@ class Exporter:
                 and path.suffix == ".py"
                 and "site-packages" not in path.parts
             ):
-                taken.add(path)
-        for path in taken:
+                taken_files.add(path)
+        for path in taken_files:
             copy = draft / CODE / path.relative_to(file.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
@@ -263,7 +271,7 @@ class Exporter:
             left_out.append(f"environment variables: {', '.join(sorted(self._spec.env))}")
         return f"{CODE}/{file.name}", left_out
 
-    def _manifest(self, weights: _Weights, **more: Any) -> BundleManifest:
+    def _manifest(self, weights: _Weights, **fields: Any) -> BundleManifest:
         store = Store(open_place(self._inference.checkpoints))
         return BundleManifest(
             version=weights.version,
@@ -275,7 +283,7 @@ class Exporter:
             versions=dict(versions()),
             columns_sha256=weights.columns_sha256,
             tables=weights.tables,
-            **more,
+            **fields,
         )
 
 
@@ -295,7 +303,7 @@ def export_each(
     """
     last: Exported | None = None
     whole: list[int] = []  # steps of bundles
-    ours: list[tuple[int, Path]] = []  # all that was written here and is there
+    written_bundles: list[tuple[int, Path]] = []  # all that was written here and is there
     written, room = 0, 0  # bytes of deltas since the last bundle, and of that bundle
     while True:
         step = max(exporter.steps(), default=0)
@@ -309,54 +317,62 @@ def export_each(
                     written, room = 0, last.size_bytes
                     whole.append(step)
                 else:
-                    last = exporter.delta(directory, since=last, step=step)
+                    last = exporter.delta(directory, base_version=last, step=step)
                     written += last.size_bytes
             except EnvironmentFault:
                 if step in exporter.steps():
                     raise
             else:  # where it fails, the run has removed that checkpoint: there is a later one
-                ours.append((step, directory))
+                written_bundles.append((step, directory))
                 say(last)
                 if len(whole) > 2:
                     del whole[0]
-                ours = _without_older(ours, than=whole[0])
-        if stop.wait(_LOOK):
+                written_bundles = _without_older(written_bundles, oldest_step=whole[0])
+        if stop.wait(_POLL_INTERVAL):
             return
 
 
-def _without_older(ours: list[tuple[int, Path]], *, than: int) -> list[tuple[int, Path]]:
+def _without_older(
+    written_bundles: list[tuple[int, Path]], *, oldest_step: int
+) -> list[tuple[int, Path]]:
     """Remove what is older than the bundle of a step; the rest."""
-    for step, directory in ours:
-        if step < than:
+    for step, directory in written_bundles:
+        if step < oldest_step:
             shutil.rmtree(directory, ignore_errors=True)
-    return [each for each in ours if each[0] >= than]
+    return [bundle for bundle in written_bundles if bundle[0] >= oldest_step]
 
 
 def _write_dense(draft: Path, dense: Mapping[str, Tensor]) -> None:
     save_file(
-        {name: each.detach().clone().contiguous() for name, each in dense.items()}, draft / DENSE
+        {name: tensor.detach().clone().contiguous() for name, tensor in dense.items()},
+        draft / DENSE,
     )
 
 
-def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
-    def shapes(of: _Weights) -> dict[str, Any]:
-        dense = {name: (each.dtype, tuple(each.shape)) for name, each in of.dense.items()}
+def _check_base(base: _Weights, weights: _Weights, base_name: str) -> None:
+    def shapes(weights_of: _Weights) -> dict[str, Any]:
+        dense = {
+            name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights_of.dense.items()
+        }
         return {
             **dense,
-            **{name: (rows.values.dtype, rows.values.shape[1]) for name, rows in of.rows.items()},
+            **{
+                name: (rows.values.dtype, rows.values.shape[1])
+                for name, rows in weights_of.rows.items()
+            },
         }
 
     if base.version == weights.version:
         raise SpecError(
             "--since",
-            got=f"{since!r}, which is this version",
+            got=f"{base_name!r}, which is this version",
             need="an earlier one",
             hint="train on",
         )
     if shapes(base) != shapes(weights) or base.columns_sha256 != weights.columns_sha256:
         raise SpecError(
             "--since",
-            got=f"{since!r}, a version of another model or of other columns",
+            got=f"{base_name!r}, a version of another model or of other columns",
             need="one of the same training file and run",
             hint="--format bundle: a whole one",
         )
@@ -364,7 +380,7 @@ def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
 
 def _describe(draft: Path, manifest: BundleManifest) -> None:
     """`README.md`, for people."""
-    what = (
+    description = (
         f"What changed since version `{manifest.base}`"
         if manifest.base
         else "A trained model to be served"
@@ -374,8 +390,8 @@ def _describe(draft: Path, manifest: BundleManifest) -> None:
         if manifest.base
         else "`brim serve DIR` answers from it."
     )
-    left_out = "".join(f"\n- {each}" for each in manifest.left_out)
-    words = f"# Version {manifest.version}\n\n{what}, of `{manifest.checkpoint}`. {use}\n"
+    left_out = "".join(f"\n- {path}" for path in manifest.left_out)
+    words = f"# Version {manifest.version}\n\n{description}, of `{manifest.checkpoint}`. {use}\n"
     if left_out:
         words += f"\nNot in here:\n{left_out}\n"
     write_through(draft / "README.md", words.encode())

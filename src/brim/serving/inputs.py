@@ -37,7 +37,7 @@ _DTYPES |= {
 }
 
 
-_LONGEST = 60  # characters of what was sent that an answer repeats
+_MAX_SHOWN_CHARACTERS = 60  # characters of what was sent that an answer repeats
 
 
 def shown(sent: object) -> str:
@@ -47,7 +47,7 @@ def shown(sent: object) -> str:
     ("'far'", 61)
     """
     whole = repr(sent)
-    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
+    return whole if len(whole) <= _MAX_SHOWN_CHARACTERS else f"{whole[:_MAX_SHOWN_CHARACTERS]}…"
 
 
 def columns_of_rows(
@@ -67,10 +67,10 @@ def columns_of_rows(
     for number, row in enumerate(rows):
         if row.keys() != names:
             odd = sorted(row.keys() ^ names)[0]
-            has = "has" if odd in row else "lacks"
+            verb = "has" if odd in row else "lacks"
             raise SpecError(
                 f"row {number if last is None else last}",
-                got=f"one that {has} {shown(odd)}",
+                got=f"one that {verb} {shown(odd)}",
                 need="the columns of row 0",
                 hint="null: empty",
             )
@@ -115,7 +115,7 @@ class ColumnReader:
                 must be.
         """
         count = self._check(columns)
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         if self._fields:
             cells = _AllCells(columns, self._nulls)
             for name in self._by_function:
@@ -126,10 +126,10 @@ class ColumnReader:
                 np.array([field.ids(rows, columns) for field in self._fields], np.int64).T
                 + self._offsets
             )
-            made["ids"] = torch.from_numpy(ids)
+            tensors["ids"] = torch.from_numpy(ids)
         if self._numbers.names:
-            made["numbers"] = torch.from_numpy(self._numbers.read(columns, self._nulls))
-        return made, count
+            tensors["numbers"] = torch.from_numpy(self._numbers.read(columns, self._nulls))
+        return tensors, count
 
     def _check(self, columns: Mapping[str, Sequence[Cell]]) -> int:
         for name in self.names:
@@ -139,7 +139,7 @@ class ColumnReader:
                     f"column {name!r}", got="nothing", need="one cell in each row", hint=hint
                 )
         for name in columns.keys() - self.names:
-            hint = did_you_mean(name[:_LONGEST], self.names)
+            hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], self.names)
             raise SpecError(
                 f"column {shown(name)}",
                 got="an unknown column",
@@ -148,8 +148,10 @@ class ColumnReader:
             )
         lengths = {len(cells) for cells in columns.values()}
         if len(lengths) != 1 or not lengths - {0}:
-            got = "no rows" if lengths == {0} else f"columns of {sorted(lengths)} rows"
-            raise SpecError("columns", got=got, need="columns of one length, of at least one row")
+            actual = "no rows" if lengths == {0} else f"columns of {sorted(lengths)} rows"
+            raise SpecError(
+                "columns", got=actual, need="columns of one length, of at least one row"
+            )
         return lengths.pop()
 
 
@@ -170,8 +172,10 @@ class _Field:
     def ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
         """The id of each row, from 0 within the field."""
         if not self._is_plain:
-            every = np.ones(rows.size, bool)
-            ids: list[int] = self._encoder.ids_of(self._place, self._column, rows, every).tolist()
+            all_rows = np.ones(rows.size, bool)
+            ids: list[int] = self._encoder.ids_of(
+                self._place, self._column, rows, all_rows
+            ).tolist()
             return ids
         name = self._column.name
         if self._column.buckets is not None:
@@ -190,12 +194,14 @@ class _Numbers:
 
     def __init__(self, encoder: Encoder) -> None:
         found = [
-            (place, each) for place, each in enumerate(encoder.columns) if isinstance(each, Numeric)
+            (place, column)
+            for place, column in enumerate(encoder.columns)
+            if isinstance(column, Numeric)
         ]
         self.names = [column.name for _, column in found]
         moments = [encoder.moments[place] for place, _ in found]
         self._means, self._deviations = (
-            np.array([[each[part]] for each in moments], np.float64) for part in (0, 1)
+            np.array([[moment[part]] for moment in moments], np.float64) for part in (0, 1)
         )
         self._fill = np.array(
             [
@@ -232,15 +238,15 @@ class _Numbers:
                     _refuse(wrong & (not may_be_empty), name, columns, "an empty cell")
             values = np.where(bad, self._fill, values)
         if self._logged.any():
-            some = values[self._logged]
-            values[self._logged] = np.sign(some) * np.log1p(np.abs(some))
+            logged_values = values[self._logged]
+            values[self._logged] = np.sign(logged_values) * np.log1p(np.abs(logged_values))
         values = np.where(self._shifted[:, None], (values - self._means) / self._deviations, values)
         with np.errstate(over="ignore"):
-            made = np.ascontiguousarray(values.T, np.float32)
-        if np.isinf(made).any():
-            for name, column in zip(self.names, made.T, strict=True):
+            array = np.ascontiguousarray(values.T, np.float32)
+        if np.isinf(array).any():
+            for name, column in zip(self.names, array.T, strict=True):
                 _refuse(np.isinf(column), name, columns, "too large")
-        return made
+        return array
 
 
 def _floats(cells: Sequence[Cell], nulls: frozenset[str]) -> Any:
@@ -254,13 +260,15 @@ def _floats(cells: Sequence[Cell], nulls: frozenset[str]) -> Any:
 
 
 def _refuse(
-    wrong: npt.NDArray[np.bool_], name: str, columns: Mapping[str, Sequence[Cell]], what: str
+    wrong: npt.NDArray[np.bool_], name: str, columns: Mapping[str, Sequence[Cell]], problem: str
 ) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         cell = columns[name][row]
-        got = what if cell is None or what == "an empty cell" else f"{shown(cell)}, {what}"
-        raise SpecError(f"column {name!r} of row {row}", got=got, need="a number")
+        actual = (
+            problem if cell is None or problem == "an empty cell" else f"{shown(cell)}, {problem}"
+        )
+        raise SpecError(f"column {name!r} of row {row}", got=actual, need="a number")
 
 
 class _AllCells(dict[str, "_Cells"]):
@@ -355,85 +363,86 @@ class TensorReader:
         Raises:
             SpecError: they are not of these shapes.
         """
-        made = _tensors(inputs, self.shapes, "inputs")
-        counts = {len(each) for each in _leaves(made)}
+        tensors = _tensors(inputs, self.shapes, "inputs")
+        counts = {len(leaf) for leaf in _leaves(tensors)}
         if len(counts) != 1 or not counts - {0}:
             raise SpecError(
                 "inputs", got=f"{sorted(counts)} rows", need="as many in each, and at least one"
             )
-        return made, counts.pop()
+        return tensors, counts.pop()
 
 
 def _is_leaf(shapes: Any) -> bool:
     return isinstance(shapes, dict) and isinstance(shapes.get("dtype"), str) and "shape" in shapes
 
 
-def _tensors(node: Any, shapes: Any, where: str) -> Any:
+def _tensors(node: Any, shapes: Any, path: str) -> Any:
     match shapes:
         case {"dtype": str(dtype), "shape": [_, *rest]}:
             try:
-                made = _tensor(node, _DTYPES[dtype], where)
+                tensor = _tensor(node, _DTYPES[dtype], path)
             except (TypeError, ValueError, RuntimeError, OverflowError) as error:
                 raise SpecError(
-                    where, got=f"no array ({error})", need=f"lists of {dtype}"
+                    path, got=f"no array ({error})", need=f"lists of {dtype}"
                 ) from error
-            if list(made.shape[1:]) != rest or not made.dim():
+            if list(tensor.shape[1:]) != rest or not tensor.dim():
                 raise SpecError(
-                    where, got=f"shape {list(made.shape)}", need=f"shape {['rows', *rest]}"
+                    path, got=f"shape {list(tensor.shape)}", need=f"shape {['rows', *rest]}"
                 )
-            return made
+            return tensor
         case dict():
             if not isinstance(node, dict) or node.keys() != shapes.keys():
                 raise SpecError(
-                    where,
+                    path,
                     got=shown(sorted(node))
                     if isinstance(node, dict)
                     else f"a {type(node).__name__}",
                     need=f"an object with {counted(len(shapes), 'key')}: {sorted(shapes)}",
                 )
             return {
-                name: _tensors(node[name], each, f"{where}.{name}") for name, each in shapes.items()
+                name: _tensors(node[name], shape, f"{path}.{name}")
+                for name, shape in shapes.items()
             }
         case list():
             if not isinstance(node, list) or len(node) != len(shapes):
-                raise SpecError(where, got="something else", need=f"a list of {len(shapes)}")
+                raise SpecError(path, got="something else", need=f"a list of {len(shapes)}")
             return [
-                _tensors(one, each, f"{where}[{i}]")
-                for i, (one, each) in enumerate(zip(node, shapes, strict=True))
+                _tensors(item, shape, f"{path}[{i}]")
+                for i, (item, shape) in enumerate(zip(node, shapes, strict=True))
             ]
     raise SpecError(
-        where,
+        path,
         got=f"a model that takes {shapes}",
         need="tensors",
         hint="serve it by a program of your own",
     )
 
 
-def _tensor(node: Any, dtype: torch.dtype, where: str) -> Tensor:
+def _tensor(node: Any, dtype: torch.dtype, path: str) -> Tensor:
     """A tensor of nested lists.
 
     A whole number may be written as 7 or 7.0, and any number may be a float.
     """
     wide = torch.tensor(node, dtype=torch.float64)
     if dtype.is_floating_point:
-        made = wide.to(dtype)
+        tensor = wide.to(dtype)
         _refuse_number(
-            made.isinf(), wide, where, f", too large for {dtype}", need="a number that it can hold"
+            tensor.isinf(), wide, path, f", too large for {dtype}", need="a number that it can hold"
         )
-        return made
+        return tensor
     whole = torch.tensor(node, dtype=torch.int64)
-    made = whole.to(dtype)
+    tensor = whole.to(dtype)
     need = f"a whole number of {dtype}"
-    _refuse_number((whole.double() != wide) | (made.long() != whole), wide, where, "", need=need)
-    return made
+    _refuse_number((whole.double() != wide) | (tensor.long() != whole), wide, path, "", need=need)
+    return tensor
 
 
-def _refuse_number(wrong: Tensor, values: Tensor, where: str, what: str, *, need: str) -> None:
+def _refuse_number(wrong: Tensor, values: Tensor, path: str, problem: str, *, need: str) -> None:
     if bool(wrong.any()):
         first = wrong.nonzero()[0]
         row = f" of row {int(first[0])}" if len(first) else ""
-        got = f"{values[tuple(first)].item():g}{what}".replace("torch.", "")
-        raise SpecError(f"{where}{row}", got=got, need=need.replace("torch.", ""))
+        actual = f"{values[tuple(first)].item():g}{problem}".replace("torch.", "")
+        raise SpecError(f"{path}{row}", got=actual, need=need.replace("torch.", ""))
 
 
 def _leaves(node: Any) -> list[Tensor]:
@@ -441,8 +450,8 @@ def _leaves(node: Any) -> list[Tensor]:
         return [node]
     return [
         leaf
-        for each in (node.values() if isinstance(node, dict) else node)
-        for leaf in _leaves(each)
+        for item in (node.values() if isinstance(node, dict) else node)
+        for leaf in _leaves(item)
     ]
 
 
@@ -454,5 +463,5 @@ def join(several: Sequence[Inputs]) -> Inputs:
     if isinstance(first, Tensor):
         return torch.cat(list(several))
     if isinstance(first, dict):
-        return {name: join([each[name] for each in several]) for name in first}
+        return {name: join([inputs[name] for inputs in several]) for name in first}
     return [join(list(parts)) for parts in zip(*several, strict=True)]

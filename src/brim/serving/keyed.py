@@ -15,7 +15,7 @@ from brim.embeddings.tables.start_values import start_values
 from brim.errors import SpecError
 
 KEYS, STARTS = "keys", "starts"  # names of the buffers beside the weight
-_TOGETHER = 4  # keys that have the same highest bits, about: keys spread evenly
+_KEYS_PER_PREFIX = 4  # keys that have the same highest bits, about: keys spread evenly
 _STEPS = 32  # that are walked from there, before a search
 
 
@@ -59,7 +59,7 @@ def with_lookups(model: nn.Module) -> nn.Module:
     Raises:
         SpecError: one is of a class of the user's own, which looks up in its own way.
     """
-    made: dict[Embedding, KeyedLookup] = {}
+    lookups: dict[Embedding, KeyedLookup] = {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if not isinstance(module, Embedding):
             continue
@@ -70,12 +70,12 @@ def with_lookups(model: nn.Module) -> nn.Module:
                 need="a brim.Embedding, to be served",
                 hint="have another module call it",
             )
-        if module not in made:
-            made[module] = KeyedLookup(module, name)
+        if module not in lookups:
+            lookups[module] = KeyedLookup(module, name)
         if not name:
-            return made[module]
+            return lookups[module]
         place, _, last = name.rpartition(".")
-        setattr(model.get_submodule(place), last, made[module])
+        setattr(model.get_submodule(place), last, lookups[module])
     return model
 
 
@@ -84,20 +84,20 @@ def starts_of(keys: Tensor) -> Tensor:
 
     Of each value of these, the index says where its keys begin.
     """
-    bits = (len(keys) // _TOGETHER).bit_length()
+    bits = (len(keys) // _KEYS_PER_PREFIX).bit_length()
     return torch.searchsorted(keys, torch.arange(1 << bits) << (BITS - bits))
 
 
-def _find(wanted: Tensor, keys: Tensor, starts: Tensor) -> Tensor:
+def _find(queries: Tensor, keys: Tensor, starts: Tensor) -> Tensor:
     """The place of each key; of one that is not there, that of another."""
     last, bits = len(keys) - 1, len(starts).bit_length() - 1
-    places = starts[wanted >> (BITS - bits)].clamp_(max=last)
+    places = starts[queries >> (BITS - bits)].clamp_(max=last)
     for _ in range(_STEPS):
-        behind = (keys[places] < wanted) & (places < last)
-        if not bool(behind.any()):
+        is_behind = (keys[places] < queries) & (places < last)
+        if not bool(is_behind.any()):
             return places
-        places += behind
-    return torch.searchsorted(keys, wanted).clamp_(max=last)
+        places += is_behind
+    return torch.searchsorted(keys, queries).clamp_(max=last)
 
 
 _SCHEMA = (
@@ -121,18 +121,18 @@ def _keyed_rows(
 
     A trace cannot have what depends on the values of ids.
     """
-    check_ids(ids, of=repr(name))
-    wanted, inverse = torch.unique(mix(ids.long()), return_inverse=True)
-    there, places = torch.zeros(len(wanted), dtype=torch.bool), wanted
+    check_ids(ids, subject=repr(name))
+    queries, inverse = torch.unique(mix(ids.long()), return_inverse=True)
+    is_present, places = torch.zeros(len(queries), dtype=torch.bool), queries
     if len(keys):
-        places = _find(wanted, keys, starts)
-        there = keys[places] == wanted
-    if bool(there.all()):
+        places = _find(queries, keys, starts)
+        is_present = keys[places] == queries
+    if bool(is_present.all()):
         return functional.embedding(places[inverse], rows)
     found = start_values(
-        wanted, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype
+        queries, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype
     )
-    found[there] = rows[places[there]]
+    found[is_present] = rows[places[is_present]]
     return functional.embedding(inverse, found)
 
 

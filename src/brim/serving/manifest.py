@@ -26,7 +26,7 @@ from brim.storage.ownership import check_ours
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"  # all weights but rows
 _FORMAT = 1
-_LARGEST = 16 << 20  # bytes of a manifest
+_MAX_MANIFEST_BYTES = 16 << 20  # bytes of a manifest
 _PIECE = 1 << 22  # bytes that are read at once
 
 
@@ -106,7 +106,7 @@ def version_of(step: int, weights_sha256: str) -> str:
 def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
     """Write the manifest of all files of a draft, which are synced first; return it."""
     files = {}
-    for path in sorted(each for each in draft.rglob("*") if each.is_file()):
+    for path in sorted(path for path in draft.rglob("*") if path.is_file()):
         sync_file(path)
         files[path.relative_to(draft).as_posix()] = _BundleFile(
             bytes=path.stat().st_size, sha256=_sha256(path)
@@ -129,12 +129,12 @@ def read_manifest(directory: Path) -> BundleManifest:
     """
     path = directory / MANIFEST
     if not directory.is_dir() or not path.exists():
-        got = "no manifest.json" if directory.is_dir() else "no such directory"
+        actual = "no manifest.json" if directory.is_dir() else "no such directory"
         hint = f"brim export RUN --output {directory} --format bundle"
-        raise SpecError(str(directory), got=got, need="a bundle", hint=hint)
+        raise SpecError(str(directory), got=actual, need="a bundle", hint=hint)
     check_ours(directory, field=str(directory))
     try:
-        fields = json.loads(read_regular(path, at_most=_LARGEST))
+        fields = json.loads(read_regular(path, at_most=_MAX_MANIFEST_BYTES))
         if not isinstance(fields, dict) or "format" not in fields:
             raise SpecError(
                 str(directory),

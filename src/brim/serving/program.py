@@ -28,7 +28,7 @@ State = dict[str, Tensor]  # by name
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Elements of an embedding's weight from which on it is a file of rows: copying fewer takes less
 # than a millisecond.
-_LARGE = 1 << 16
+_MIN_ROW_FILE_ELEMENTS = 1 << 16
 
 
 class Served(nn.Module):
@@ -49,8 +49,8 @@ class Served(nn.Module):
 
     def forward(self, inputs: Inputs) -> dict[str, Any]:
         output = self.model(inputs) if self._forward is None else self._forward(self.model, inputs)
-        made = output if self._predict is None else self._predict(output)
-        return dict(made) if isinstance(made, Mapping) else {"output": made}
+        predictions = output if self._predict is None else self._predict(output)
+        return dict(predictions) if isinstance(predictions, Mapping) else {"output": predictions}
 
 
 def served_of(module: ModuleType, model: nn.Module) -> Served:
@@ -71,7 +71,7 @@ def tables_of(served: nn.Module) -> list[BundledTable]:
         (f"{name}.weight", isinstance(module, KeyedLookup))
         for name, module in served.named_modules()
         if isinstance(module, KeyedLookup)
-        or (isinstance(module, _KINDS) and module.weight.numel() >= _LARGE)
+        or (isinstance(module, _KINDS) and module.weight.numel() >= _MIN_ROW_FILE_ELEMENTS)
     ]
     return [
         BundledTable(name=name, file=f"rows-{index}.safetensors", keyed=keyed)
@@ -89,17 +89,17 @@ def save_program(path: Path, served: Served, inputs: Inputs) -> str:
     try:
         program = traced("bundle", lambda: trace(served, inputs))
         with torch.no_grad():
-            expected, got = served(inputs), program.module()(inputs)
-        if expected.keys() != got.keys() or not all(
-            torch.equal(expected[name], got[name]) for name in got
+            expected, actual = served(inputs), program.module()(inputs)
+        if expected.keys() != actual.keys() or not all(
+            torch.equal(expected[name], actual[name]) for name in actual
         ):
             return "its trace gives other numbers"
         for name, tensor in program.state_dict.items():
-            nothing = tensor.new_empty(0)
+            empty = tensor.new_empty(0)
             program.state_dict[name] = (
-                nn.Parameter(nothing, requires_grad=False)
+                nn.Parameter(empty, requires_grad=False)
                 if isinstance(tensor, nn.Parameter)
-                else nothing
+                else empty
             )
         traced("bundle", lambda: torch.export.save(program, path))
     except SpecError as error:

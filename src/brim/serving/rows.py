@@ -38,7 +38,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_AT_ONCE = 1 << 20  # rows that are compared at once
+_COMPARED_ROWS = 1 << 20  # rows that are compared at once
 _SAME_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -154,7 +154,7 @@ def open_tensors(file: Path | FileCopy) -> dict[str, Tensor]:
         first = _LENGTH.size + length
         header = json.loads(memory[_LENGTH.size : first])
         header.pop("__metadata__", None)
-        return {name: _tensor(memory, first, known) for name, known in header.items()}
+        return {name: _tensor(memory, first, entry) for name, entry in header.items()}
     except OSError as error:
         raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
     except (
@@ -168,9 +168,9 @@ def open_tensors(file: Path | FileCopy) -> dict[str, Tensor]:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
 
 
-def _tensor(memory: mmap.mmap, first: int, known: dict[str, Any]) -> Tensor:
-    dtype, shape = _DTYPES[known["dtype"]], torch.Size(known["shape"])
-    start, stop = known["data_offsets"]
+def _tensor(memory: mmap.mmap, first: int, entry: dict[str, Any]) -> Tensor:
+    dtype, shape = _DTYPES[entry["dtype"]], torch.Size(entry["shape"])
+    start, stop = entry["data_offsets"]
     count = shape.numel()
     if not 0 <= start <= stop <= len(memory) - first or stop - start != count * dtype.itemsize:
         raise ValueError("a tensor lies beyond the end of the file")
@@ -186,35 +186,37 @@ def change_between(old: EmbeddingRows, new: EmbeddingRows) -> RowChange:
     """Find the rows whose bits are others now, and the keys that are gone."""
     places = _places_of(new.keys, old.keys)
     changed = places < 0
-    known = (places >= 0).nonzero().squeeze(1)
-    for some in torch.split(known, _AT_ONCE):
-        one, other = _bits(new.values[some]), _bits(old.values[places[some]])
-        changed[some] = (one != other).any(1)
-    gone = _places_of(old.keys, new.keys) < 0
-    return RowChange(EmbeddingRows(new.keys[changed], new.values[changed]), old.keys[gone])
+    shared = (places >= 0).nonzero().squeeze(1)
+    for chunk in torch.split(shared, _COMPARED_ROWS):
+        new_bits, old_bits = _bits(new.values[chunk]), _bits(old.values[places[chunk]])
+        changed[chunk] = (new_bits != old_bits).any(1)
+    removed = _places_of(old.keys, new.keys) < 0
+    return RowChange(EmbeddingRows(new.keys[changed], new.values[changed]), old.keys[removed])
 
 
 def _bits(values: Tensor) -> Tensor:
     return values.contiguous().view(_SAME_SIZE[values.dtype.itemsize])
 
 
-def _places_of(keys: Tensor, among: Tensor) -> Tensor:
+def _places_of(keys: Tensor, other_keys: Tensor) -> Tensor:
     """Return where each key is among others.
 
     -1 where it is not.
     """
-    if not len(among):
+    if not len(other_keys):
         return torch.full_like(keys, -1)
-    places = torch.searchsorted(among, keys).clamp_(max=len(among) - 1)
-    return torch.where(among[places] == keys, places, -1)
+    places = torch.searchsorted(other_keys, keys).clamp_(max=len(other_keys) - 1)
+    return torch.where(other_keys[places] == keys, places, -1)
 
 
 def check_change(rows: EmbeddingRows, change: RowChange) -> str:
     """Say why a change does not fit these rows; empty where it does."""
     values = change.rows.values
     if values.shape[1:] != rows.values.shape[1:] or values.dtype != rows.values.dtype:
-        got, need = (f"[{each.shape[1]}] of {each.dtype}" for each in (values, rows.values))
-        return f"its rows are {got}, those of the embedding {need}"
+        actual, need = (
+            f"[{tensor.shape[1]}] of {tensor.dtype}" for tensor in (values, rows.values)
+        )
+        return f"its rows are {actual}, those of the embedding {need}"
     if bool((_places_of(change.removed, rows.keys) < 0).any()):
         return "it removes rows that there are not"
     if bool((_places_of(change.removed, change.rows.keys) >= 0).any()):
@@ -231,15 +233,17 @@ def put(rows: EmbeddingRows, change: RowChange) -> EmbeddingRows:
     stays = torch.ones(len(rows.keys), dtype=torch.bool)
     stays[places[places >= 0]] = False
     stays[_places_of(change.removed, rows.keys)] = False
-    kept, new = rows.keys[stays], change.rows.keys
-    at = torch.searchsorted(kept, new) + torch.arange(len(new))  # both ascend: so do they merged
-    is_new = torch.zeros(len(kept) + len(new), dtype=torch.bool)
-    is_new[at] = True
+    remaining_keys, new = rows.keys[stays], change.rows.keys
+    insert_places = torch.searchsorted(remaining_keys, new) + torch.arange(
+        len(new)
+    )  # both ascend: so do they merged
+    is_new = torch.zeros(len(remaining_keys) + len(new), dtype=torch.bool)
+    is_new[insert_places] = True
     keys, values = (
         new.new_empty(len(is_new)),
         rows.values.new_empty((len(is_new), rows.values.shape[1])),
     )
-    keys[is_new], keys[~is_new] = new, kept
+    keys[is_new], keys[~is_new] = new, remaining_keys
     values[is_new], values[~is_new] = change.rows.values, rows.values[stays]
     return EmbeddingRows(keys, values)
 
@@ -281,8 +285,8 @@ class Sides:
             )
         self._is_whole = False
         side = self._spare
-        for each in (*self._missed, changes):
-            for name, change in each.items():
+        for changes_missed in (*self._missed, changes):
+            for name, change in changes_missed.items():
                 side[name] = put(side[name], change)
         self.now, self._spare, self._missed = side, self.now, [changes]
         self._is_whole = True

@@ -23,7 +23,7 @@ from brim.wire.certificate_file import CertificateFile
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import joined_address, listen_on
 
-_LOOK = 0.2  # seconds between two looks at the directory
+_POLL_INTERVAL = 0.2  # seconds between two looks at the directory
 _ROOM = 4 * MOST_ROWS  # rows that may wait
 _TO_END = 5  # seconds for requests that are under way in the end
 
@@ -59,18 +59,18 @@ def serve(
     versions = None if (place / MANIFEST).exists() or not place.is_dir() else Versions(place)
     if versions is not None:
         check_ours(place, field=str(place))
-    model, there = (open_bundle(place), []) if versions is None else _first(versions)
+    model, candidates = (open_bundle(place), []) if versions is None else _first(versions)
     torch.set_num_threads(model.manifest.threads)
     asyncio.run(
         _serve(
             model,
             versions,
-            there,
+            candidates,
             host=host,
             port=port,
             token=token,
             certificate=certificate,
-            most=most,
+            limit=most,
             wait=wait,
             say=say,
         )
@@ -80,40 +80,40 @@ def serve(
 def _first(versions: Versions) -> tuple[Model, list[Found]]:
     """The newest bundle that can be opened, and what was there when it was chosen."""
     while True:
-        there = versions.look()
-        found, _ = next_of(there, None)
+        candidates = versions.look()
+        found, _ = next_of(candidates, None)
         if found is None:
-            said = "; ".join(versions.problems.values())
+            problems_text = "; ".join(versions.problems.values())
             raise SpecError(
                 str(versions.directory),
-                got=f"no bundle{f' that can be served: {said}' if said else ''}",
+                got=f"no bundle{f' that can be served: {problems_text}' if problems_text else ''}",
                 need="at least one",
                 hint=f"brim export RUN --output {versions.directory}/1 --format bundle",
             )
         model = versions.attempt(found, open_bundle)
         if model is not None:
-            return model, there
+            return model, candidates
 
 
 async def _serve(
     model: Model,
     versions: Versions | None,
-    there: Sequence[Found],
+    candidates: Sequence[Found],
     *,
     host: str,
     port: int,
     token: str,
     certificate: CertificateFile | None,
-    most: int,
+    limit: int,
     wait: float,
     say: Callable[[str], None],
 ) -> None:
     listener = listen_on(
         host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port"
     )
-    door, figures, over = Door(), Figures(), asyncio.Event()
-    batches = Batches(model, most=most, wait=wait, room=_ROOM)
-    watch = _Watch(versions, there, batches, figures, say) if versions is not None else None
+    door, figures, stopping = Door(), Figures(), asyncio.Event()
+    batches = Batches(model, limit=limit, wait=wait, room=_ROOM)
+    watch = _Watch(versions, candidates, batches, figures, say) if versions is not None else None
     app = application(
         batches,
         token=token,
@@ -121,25 +121,25 @@ async def _serve(
         figures=figures,
         problems=lambda: [] if watch is None else watch.problems,
     )
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, over.set)
-    ending = asyncio.create_task(over.wait())
-    beside = [asyncio.create_task(watch.run())] if watch is not None else []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    ending = asyncio.create_task(stopping.wait())
+    background = [asyncio.create_task(watch.run())] if watch is not None else []
     context, scheme = None, "http"
     if certificate is not None:
         context, scheme = certificate.context, "https"
-        beside.append(asyncio.create_task(certificate.keep()))
-    where = joined_address(*listener.getsockname()[:2])
-    say(f"serving version {model.version} at {scheme}://{where}")
+        background.append(asyncio.create_task(certificate.keep()))
+    address = joined_address(*listener.getsockname()[:2])
+    say(f"serving version {model.version} at {scheme}://{address}")
     try:
         async with answering(app, listener, door, context=context, to_end=_TO_END) as letting_in:
             await asyncio.wait([ending, letting_in], return_when=asyncio.FIRST_COMPLETED)
         if not letting_in.cancelled():
             await letting_in  # it ends by a fault alone
     finally:
-        for task in (ending, *beside):
+        for task in (ending, *background):
             task.cancel()
-        await asyncio.gather(ending, *beside, return_exceptions=True)
+        await asyncio.gather(ending, *background, return_exceptions=True)
         batches.close()
 
 
@@ -147,7 +147,7 @@ class _Watch:
     """Looks for new versions, has each take over, and says why one does not.
 
     Args:
-        there: what was there when the version that is served was chosen.
+        candidates: what was there when the version that is served was chosen.
 
     Attributes:
         problems: versions that are not served, and why.
@@ -156,7 +156,7 @@ class _Watch:
     def __init__(
         self,
         versions: Versions,
-        there: Sequence[Found],
+        candidates: Sequence[Found],
         batches: Batches,
         figures: Figures,
         say: Callable[[str], None],
@@ -166,7 +166,7 @@ class _Watch:
         self._passed: dict[Path, str] = {}
         self._known: set[Path] = set()  # that were there at the last look
         self._said: set[tuple[str, Path]] = set()
-        self._note(there, batches.model)
+        self._note(candidates, batches.model)
 
     @property
     def problems(self) -> list[str]:
@@ -192,14 +192,14 @@ class _Watch:
                 self._tell_once("directory", self._versions.directory, str(error))
             except Exception:  # noqa: BLE001 - whatever a version is, the one before is served
                 _log.exception("a version could not be looked at")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _step(self) -> bool:
         """Load what comes next; whether there was anything."""
         current = self._batches.model
-        there = await asyncio.to_thread(self._versions.look)
-        self._note(there, current)
-        found, self._waiting = next_of(there, current.manifest)
+        candidates = await asyncio.to_thread(self._versions.look)
+        self._note(candidates, current)
+        found, self._waiting = next_of(candidates, current.manifest)
         if found is None:
             return False
         open = partial(changed, current) if found.manifest.base else open_bundle
@@ -212,11 +212,11 @@ class _Watch:
         self._say(f"version {model.version} has taken over from {current.version}")
         return True
 
-    def _note(self, there: Sequence[Found], current: Model) -> None:
+    def _note(self, candidates: Sequence[Found], current: Model) -> None:
         """Note what has come, and will not be served."""
-        paths = {each.path for each in there}
+        paths = {version.path for version in candidates}
         self._passed = {path: text for path, text in self._passed.items() if path in paths}
-        self._passed |= passed_over(there, current.manifest, self._known)
+        self._passed |= passed_over(candidates, current.manifest, self._known)
         self._known = paths
 
     def _tell(self) -> None:

@@ -52,22 +52,22 @@ class Versions:
         Raises:
             SpecError: the directory is gone.
         """
-        there: dict[Path, _Stamp] = {}
+        stamps: dict[Path, _Stamp] = {}
         try:
             for path in self.directory.iterdir():
                 if not path.name.startswith("."):
                     try:
-                        there[path] = _stamp(path / MANIFEST)
+                        stamps[path] = _stamp(path / MANIFEST)
                     except OSError:
                         continue  # no bundle, or one that is being removed
         except OSError as error:
             raise SpecError(
                 str(self.directory), got=str(error.strerror), need="a directory of bundles", hint=""
             ) from error
-        for known in (self._known, self._refused, self.problems):
-            for path in known.keys() - there.keys():
-                del known[path]
-        for path, stamp in there.items():
+        for by_path in (self._known, self._refused, self.problems):
+            for path in by_path.keys() - stamps.keys():
+                del by_path[path]
+        for path, stamp in stamps.items():
             if path in self._refused:
                 if not self._refused[path].has_changed(_stamps(path)):
                     continue
@@ -78,7 +78,7 @@ class Versions:
                 if manifest is not None:
                     self._known[path] = (stamp, manifest)
         found = [Found(path, manifest) for path, (_, manifest) in self._known.items()]
-        return sorted(found, key=lambda each: (each.manifest.step, each.path))
+        return sorted(found, key=lambda version: (version.manifest.step, version.path))
 
     def attempt(self, version: Found, open: Callable[[Path], T]) -> T | None:
         """Open a version.
@@ -91,7 +91,7 @@ class Versions:
         return opened
 
     def _try(self, path: Path, open: Callable[[Path], T]) -> T | None:
-        before = _stamps(path)  # what changes while it is read has changed
+        stamps_before = _stamps(path)  # what changes while it is read has changed
         try:
             return open(path)
         except BrimError as error:
@@ -99,7 +99,7 @@ class Versions:
         except Exception as error:  # noqa: BLE001 - whatever a version is, the one before is served
             _log.exception("%s cannot be opened", path)
             self.problems[path] = f"{path} cannot be opened: {type(error).__name__}: {error}"
-        self._refused[path] = _Refused(before)
+        self._refused[path] = _Refused(stamps_before)
         return None
 
     def _forget(self, path: Path) -> None:
@@ -126,8 +126,8 @@ class _Refused:
 
 
 def _stamp(path: str | Path) -> _Stamp:
-    known = os.stat(path)
-    return str(path), known.st_ino, known.st_size, known.st_ctime_ns
+    status = os.stat(path)
+    return str(path), status.st_ino, status.st_size, status.st_ctime_ns
 
 
 def _stamps(directory: Path) -> tuple[_Stamp, ...]:
@@ -161,30 +161,32 @@ def next_of(
     Returns:
         What to load, or None; and what is to be said of deltas that wait for another version.
     """
-    later = [each for each in found if current is None or each.manifest.step > current.step]
-    bundles = [each for each in later if not each.manifest.base]
+    newer = [
+        version for version in found if current is None or version.manifest.step > current.step
+    ]
+    bundles = [version for version in newer if not version.manifest.base]
     if bundles:
-        return max(bundles, key=lambda each: each.manifest.step), {}
-    deltas = [each for each in later if each.manifest.base]
-    for each in deltas:
-        if current is not None and each.manifest.base == current.version:
-            return each, {}
-    bases = {each.manifest.version for each in deltas}
+        return max(bundles, key=lambda version: version.manifest.step), {}
+    deltas = [version for version in newer if version.manifest.base]
+    for delta in deltas:
+        if current is not None and delta.manifest.base == current.version:
+            return delta, {}
+    bases = {delta.manifest.version for delta in deltas}
     waiting = {
-        each.path: f"{each.path} changes version {each.manifest.base}"
+        delta.path: f"{delta.path} changes version {delta.manifest.base}"
         + (
             f", and {current.version} is served: it waits for a bundle, or for the deltas between"
             if current
             else ""
         )
-        for each in deltas
-        if each.manifest.base not in bases
+        for delta in deltas
+        if delta.manifest.base not in bases
     }
     return None, waiting
 
 
 def passed_over(
-    found: Iterable[Found], current: BundleManifest, known: Collection[Path]
+    found: Iterable[Found], current: BundleManifest, ignored: Collection[Path]
 ) -> dict[Path, str]:
     """Name the versions that will never be served.
 
@@ -193,14 +195,17 @@ def passed_over(
     Args:
         found: what there is.
         current: what is served now.
-        known: what was there before; empty at the start, when what is older is history.
+        ignored: what was there before; empty at the start, when what is older is history.
     """
     return {
-        each.path: f"{each.path} is of step {each.manifest.step}, and {current.step} is served "
+        version.path: f"{version.path} is of step {version.manifest.step}, and {current.step} is served "
         f"({current.version}): "
         "only a later step takes over; start a server with this bundle to go back"
-        for each in found
-        if each.path not in known
-        and each.manifest.version != current.version
-        and (each.manifest.step == current.step or (known and each.manifest.step < current.step))
+        for version in found
+        if version.path not in ignored
+        and version.manifest.version != current.version
+        and (
+            version.manifest.step == current.step
+            or (ignored and version.manifest.step < current.step)
+        )
     }

@@ -93,8 +93,8 @@ def policy_called(name: str) -> Policy | Replica:
         return own_policy(name, field="--policy")
     if name in POLICIES:
         return POLICIES[name]
-    inside, _, family = name.rpartition(":")
-    found = _family(family).get(inside)
+    function, _, family = name.rpartition(":")
+    found = _family(family).get(function)
     if found is None:
         raise _unknown(name, family)
     return found if isinstance(found, Replica) else checked_policy(found, name, field="--policy")
@@ -128,7 +128,7 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
     for name in names:
         policy = policy_called(name)
         if isinstance(policy, Replica) and slot is not None and slot < 1:
-            need = " or ".join(f"{each:g}" for each in policy.slots)
+            need = " or ".join(f"{slot:g}" for slot in policy.slots)
             raise SpecError(
                 "--slot",
                 got=f"{slot:g}",
@@ -148,13 +148,13 @@ def check_fit(jobs: Sequence[Job], devices: int) -> None:
         SpecError: a job that runs only on more devices than there are.
     """
     for job in jobs:
-        least = max(job.minimum, job.curve.points[0][0])
-        if least > devices:
+        minimum = max(job.minimum, job.curve.points[0][0])
+        if minimum > devices:
             raise SpecError(
                 f"--trace, job {job.id}",
-                got=f"a minimum of {least} workers",
+                got=f"a minimum of {minimum} workers",
                 need=f"at most {devices}, the devices of the cluster",
-                hint=f"--cluster 1x{least}",
+                hint=f"--cluster 1x{minimum}",
             )
 
 
@@ -238,7 +238,7 @@ def _rounded(value: Any) -> Any:
 
 def find_profiles(trace: Path) -> tuple[Path, Profiles] | None:
     """A folder of profiles near `trace` that has every model of it; None where there is none."""
-    wanted = needed_profiles(trace)
+    models = needed_profiles(trace)
     for root in (trace.parent, trace.parent.parent):
         for folder in sorted({root, *root.glob("profiles"), *root.glob("profiles/*")}):
             if folder.is_dir():
@@ -246,6 +246,6 @@ def find_profiles(trace: Path) -> tuple[Path, Profiles] | None:
                     found = read_profiles(folder)
                 except SpecError:
                     continue
-                if wanted <= found.keys():
+                if models <= found.keys():
                     return folder, found
     return None

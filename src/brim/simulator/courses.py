@@ -40,17 +40,19 @@ def course_of(
     for change in run.changes:
         stories[change.job].append(change)
     verdicts: dict[str, list[tuple[float, Verdict]]] = defaultdict(list)
-    for at, verdict in run.verdicts:
-        verdicts[verdict.job].append((at, verdict))
+    for moment, verdict in run.verdicts:
+        verdicts[verdict.job].append((moment, verdict))
     jobs = [
         _job(outcome, stories[outcome.job.id], verdicts[outcome.job.id], recorded=bool(run.changes))
-        for outcome in sorted(run.outcomes, key=lambda each: (each.job.submitted, each.job.id))
+        for outcome in sorted(
+            run.outcomes, key=lambda outcome: (outcome.job.submitted, outcome.job.id)
+        )
     ]
     start = min((job.submitted for job in jobs), default=0.0)
     ends = [max(job.submitted if job.ended is None else job.ended, start) for job in jobs]
     end = max(ends, default=start)
     guaranteed = {tenant.id: tenant.guaranteed for tenant in tenants}
-    supply = [Supply(at, devices, guaranteed) for at, devices in capacity if at <= end]
+    supply = [Supply(moment, devices, guaranteed) for moment, devices in capacity if moment <= end]
     return Course(
         origin=Origin.SIMULATED,
         subject=subject,
@@ -75,14 +77,14 @@ def _job(
     recorded: bool,
 ) -> JobCourse:
     job = outcome.job
-    refused = max((at for at, _ in verdicts), default=job.submitted)
+    refused = max((moment for moment, _ in verdicts), default=job.submitted)
     ended = refused if outcome.finished is None else outcome.finished
     story = [
         Change(job.submitted, job.id, "submitted"),
         *(_judged(at, verdict) for at, verdict in verdicts),
         *changes,
     ]
-    given = ((each.at, each.after, reason_of(each)) for each in changes)
+    worker_changes = ((change.at, change.after, reason_of(change)) for change in changes)
     return JobCourse(
         job=job.id,
         tenant=job.tenant,
@@ -91,11 +93,11 @@ def _job(
         ended=ended,
         deadline=job.deadline,
         promised=outcome.admitted,
-        holdings=holdings_of(given, start=job.submitted, end=ended) if recorded else [],
-        story=sorted(story, key=lambda each: each.at),
+        holdings=holdings_of(worker_changes, start=job.submitted, end=ended) if recorded else [],
+        story=sorted(story, key=lambda change: change.at),
     )
 
 
-def _judged(at: float, verdict: Verdict) -> Change:
+def _judged(timestamp: float, verdict: Verdict) -> Change:
     event = "admitted" if isinstance(verdict, Admitted) else "refused"
-    return Change(at, verdict.job, event, 0, 0, str(verdict.reason), verdict.detail)
+    return Change(timestamp, verdict.job, event, 0, 0, str(verdict.reason), verdict.detail)

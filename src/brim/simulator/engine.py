@@ -147,8 +147,12 @@ def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str,
     """
     world = _World.ahead_of(snapshot)
     _at_once(_run_ahead(world, decision, decide))
-    ends = {one.job.id: one.finished for one in world.outcomes if one.finished is not None}
-    return ends | {id: one.finish for id, one in world.jobs.items() if one.finish < math.inf}
+    ends = {
+        outcome.job.id: outcome.finished
+        for outcome in world.outcomes
+        if outcome.finished is not None
+    }
+    return ends | {id: job.finish for id, job in world.jobs.items() if job.finish < math.inf}
 
 
 async def _run_ahead(world: _World, decision: Decision, decide: Policy) -> None:
@@ -219,7 +223,7 @@ class _World:
 
     def going_on(self, state: JobState) -> _SimulatedJob:
         """Make a job of one that a policy sees, where its end is put before its progress."""
-        one = _SimulatedJob(
+        simulated = _SimulatedJob(
             job=state.job,
             factor=1.0,
             remaining=state.remaining,
@@ -234,8 +238,8 @@ class _World:
             changed=state.changed,
             pace=state.pace,
         )
-        self._schedule(one)
-        return one
+        self._schedule(simulated)
+        return simulated
 
     def busy(self) -> bool:
         return bool(self.jobs) or self.next < len(self.queue)
@@ -266,50 +270,52 @@ class _World:
         return False
 
     def _next_event(self, wake: float) -> float:
-        soon = min((one.finish for one in self.jobs.values()), default=math.inf)
+        next_finish = min((job.finish for job in self.jobs.values()), default=math.inf)
         if self.settings.failures:
-            soon = min(soon, min((one.breaks for one in self.jobs.values()), default=math.inf))
+            next_finish = min(
+                next_finish, min((job.breaks for job in self.jobs.values()), default=math.inf)
+            )
         if self.next < len(self.queue):
-            soon = min(soon, self.queue[self.next].submitted)
-        soon = max(soon, self.last + self.settings.slot)
+            next_finish = min(next_finish, self.queue[self.next].submitted)
+        next_finish = max(next_finish, self.last + self.settings.slot)
         if self.steps:
-            soon = min(soon, self.steps[0][0])
-        return max(min(soon, wake), self.now)
+            next_finish = min(next_finish, self.steps[0][0])
+        return max(min(next_finish, wake), self.now)
 
     def _advance(self) -> None:
         now, done = self.now, []
-        for one in self.jobs.values():
-            if one.workers:
-                start = one.since if one.since > one.ready else one.ready
-                until = min(now, one.finish)
-                one.attained += one.workers * (until - one.since)
-                until = min(until, one.finish - self.settings.overheads.end)
-                if until > start:
-                    one.remaining = max(one.remaining - one.rate * (until - start), _EPSILON)
-                    one.pace = one.caution * one.factor * one.slowed
-                if one.finish <= now + _EPSILON:
-                    done.append(one)
-                elif one.breaks <= now:
-                    self._fail(one)
-            one.since = now
-        for one in done:
-            del self.jobs[one.job.id]
-            self.outcomes.append(_outcome(one, one.finish))
+        for job in self.jobs.values():
+            if job.workers:
+                start = job.since if job.since > job.ready else job.ready
+                worked_until = min(now, job.finish)
+                job.attained += job.workers * (worked_until - job.since)
+                worked_until = min(worked_until, job.finish - self.settings.overheads.end)
+                if worked_until > start:
+                    job.remaining = max(job.remaining - job.rate * (worked_until - start), _EPSILON)
+                    job.pace = job.caution * job.factor * job.slowed
+                if job.finish <= now + _EPSILON:
+                    done.append(job)
+                elif job.breaks <= now:
+                    self._fail(job)
+            job.since = now
+        for job in done:
+            del self.jobs[job.job.id]
+            self.outcomes.append(_outcome(job, job.finish))
             if self.settings.record:
                 self.changes.append(
-                    Change(one.finish, one.job.id, "workers", one.workers, 0, "finished", "")
+                    Change(job.finish, job.job.id, "workers", job.workers, 0, "finished", "")
                 )
 
-    def _fail(self, one: _SimulatedJob) -> None:
-        undone = min(one.job.work - one.remaining, one.rate * self.settings.overheads.lost)
-        one.remaining += undone
-        one.ready = self.now + self.settings.overheads.recovery
-        one.since = self.now
-        self._schedule(one)
+    def _fail(self, job: _SimulatedJob) -> None:
+        undone = min(job.job.work - job.remaining, job.rate * self.settings.overheads.lost)
+        job.remaining += undone
+        job.ready = self.now + self.settings.overheads.recovery
+        job.since = self.now
+        self._schedule(job)
         if self.settings.record:
             text = f"a worker died: {undone:.0f} steps to redo"
             self.changes.append(
-                Change(self.now, one.job.id, "workers", one.workers, one.workers, "failed", text)
+                Change(self.now, job.job.id, "workers", job.workers, job.workers, "failed", text)
             )
 
     def _arrivals(self) -> tuple[str, ...]:
@@ -333,10 +339,10 @@ class _World:
         states = tuple(
             [
                 JobState(
-                    one.job, one.remaining, one.workers, one.judgement.standing, one.attained, self._ready(one),
-                    one.changed, one.pace, self._unsaved(one) if rights else 0.0, _NOWHERE, one.unmeasured,
+                    job.job, job.remaining, job.workers, job.judgement.standing, job.attained, self._ready(job),
+                    job.changed, job.pace, self._unsaved(job) if rights else 0.0, _NOWHERE, job.unmeasured,
                 )
-                for one in self.jobs.values()
+                for job in self.jobs.values()
             ]
         )  # fmt: skip
         return Snapshot(
@@ -351,23 +357,23 @@ class _World:
             memory=self.memory,
         )
 
-    def _ready(self, one: _SimulatedJob) -> float:
+    def _ready(self, job: _SimulatedJob) -> float:
         """Return the time from which a job makes progress, with its end's overhead put before.
 
         A job that only has to end makes no progress before its end.
         """
-        if one.workers and self.settings.overheads.end:
-            return max(one.ready, one.finish - one.remaining / one.rate)
-        return one.ready
+        if job.workers and self.settings.overheads.end:
+            return max(job.ready, job.finish - job.remaining / job.rate)
+        return job.ready
 
-    def _unsaved(self, one: _SimulatedJob) -> float:
+    def _unsaved(self, job: _SimulatedJob) -> float:
         """Seconds since the last checkpoint.
 
         Checkpoints are written at each change and as far apart as `lost` says.
         """
         interval = 2.0 * self.settings.overheads.lost
-        worked = max(self.now - max(one.changed, one.ready), 0.0)
-        return worked % interval if interval and one.workers else one.unsaved
+        worked = max(self.now - max(job.changed, job.ready), 0.0)
+        return worked % interval if interval and job.workers else job.unsaved
 
     async def apply(self, decision: Decision) -> None:
         """Give the jobs the workers that were decided, at what that costs them."""
@@ -378,12 +384,12 @@ class _World:
             self._judge(verdict)
         used = active = 0
         moved = decision.moved
-        for name, one in self.jobs.items():
+        for name, job in self.jobs.items():
             workers = decision.workers.get(name, 0)
             used += workers
             active += workers > 0
-            if workers != one.workers or name in moved:
-                self._resize(one, workers, moved=name in moved, decision=decision)
+            if workers != job.workers or name in moved:
+                self._resize(job, workers, moved=name in moved, decision=decision)
         if used > self.capacity and not self.is_ahead:
             raise InternalError(
                 f"the policy used {used} of {self.capacity} devices at {self.now:.0f}"
@@ -396,43 +402,43 @@ class _World:
             )
 
     def _judge(self, verdict: Verdict) -> None:
-        one = self.jobs[verdict.job]
-        one.verdict = verdict
-        one.judgement = judge(verdict, one.job.deadline)
+        job = self.jobs[verdict.job]
+        job.verdict = verdict
+        job.judgement = judge(verdict, job.job.deadline)
         self.verdicts.append((self.now, verdict))
-        if one.judgement.standing is Standing.REFUSED:
+        if job.judgement.standing is Standing.REFUSED:
             del self.jobs[verdict.job]
-            self.outcomes.append(_outcome(one, None))
+            self.outcomes.append(_outcome(job, None))
 
-    def _resize(self, one: _SimulatedJob, workers: int, *, moved: bool, decision: Decision) -> None:
+    def _resize(self, job: _SimulatedJob, workers: int, *, moved: bool, decision: Decision) -> None:
         settings, now = self.settings, self.now
         if settings.record:
-            reason, detail = decision.reasons.get(one.job.id, ("", ""))
+            reason, detail = decision.reasons.get(job.job.id, ("", ""))
             self.changes.append(
-                Change(now, one.job.id, "workers", one.workers, workers, str(reason), detail)
+                Change(now, job.job.id, "workers", job.workers, workers, str(reason), detail)
             )
         if workers:
-            one.ready = now + settings.overheads.cost(one.workers, workers, moved=moved)
-            if one.started is None:
-                one.started = now
+            job.ready = now + settings.overheads.cost(job.workers, workers, moved=moved)
+            if job.started is None:
+                job.started = now
             if settings.stragglers:
-                one.slowed = settings.slow if self.rng.random() < settings.stragglers else 1.0
-        if workers != one.workers:
-            one.changed = now
-        one.changes += 1
-        one.workers = workers
-        self._schedule(one)
+                job.slowed = settings.slow if self.rng.random() < settings.stragglers else 1.0
+        if workers != job.workers:
+            job.changed = now
+        job.changes += 1
+        job.workers = workers
+        self._schedule(job)
 
-    def _schedule(self, one: _SimulatedJob) -> None:
+    def _schedule(self, job: _SimulatedJob) -> None:
         """Reckon when it will finish, and when it will next break, if nothing changes."""
-        one.rate = one.job.curve.rate(one.workers) * one.factor * one.slowed if one.workers else 0.0
-        start = max(self.now, one.ready)
+        job.rate = job.job.curve.rate(job.workers) * job.factor * job.slowed if job.workers else 0.0
+        start = max(self.now, job.ready)
         end = self.settings.overheads.end
-        one.finish = start + one.remaining / one.rate + end if one.rate > 0 else math.inf
-        if self.settings.failures and one.workers:
-            one.breaks = start + self.rng.expovariate(one.workers / self.settings.failures)
+        job.finish = start + job.remaining / job.rate + end if job.rate > 0 else math.inf
+        if self.settings.failures and job.workers:
+            job.breaks = start + self.rng.expovariate(job.workers / self.settings.failures)
         else:
-            one.breaks = math.inf
+            job.breaks = math.inf
 
     def run(self) -> Run:
         return Run(
@@ -445,13 +451,13 @@ class _World:
         )
 
 
-def _outcome(one: _SimulatedJob, finish: float | None) -> Outcome:
+def _outcome(job: _SimulatedJob, finish: float | None) -> Outcome:
     return Outcome(
-        job=one.job,
-        started=one.started,
+        job=job.job,
+        started=job.started,
         finished=finish,
-        admitted=one.judgement.promised,
-        refused=isinstance(one.verdict, Rejected),
-        attained=one.attained,
-        changes=one.changes,
+        admitted=job.judgement.promised,
+        refused=isinstance(job.verdict, Rejected),
+        attained=job.attained,
+        changes=job.changes,
     )

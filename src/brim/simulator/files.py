@@ -29,17 +29,29 @@ def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for policy, run in runs.items():
-            for one in run.outcomes:
-                job, done = one.job, one.finished
+            for outcome in run.outcomes:
+                job, done = outcome.job, outcome.finished
                 jct = "" if done is None else f"{done - job.submitted:.3f}"
-                who = [policy, job.id, job.tenant, job.label, job.submitted, _text(job.deadline)]
-                when = [_text(one.started), _text(done), jct]
+                job_cells = [
+                    policy,
+                    job.id,
+                    job.tenant,
+                    job.label,
+                    job.submitted,
+                    _text(job.deadline),
+                ]
+                time_cells = [_text(outcome.started), _text(done), jct]
                 writer.writerow(
                     [
-                        *who, *when, int(one.admitted), int(one.refused), int(one.met), f"{one.attained:.1f}",
-                        one.changes,
+                        *job_cells,
+                        *time_cells,
+                        int(outcome.admitted),
+                        int(outcome.refused),
+                        int(outcome.met),
+                        f"{outcome.attained:.1f}",
+                        outcome.changes,
                     ]
-                )  # fmt: skip
+                )
         write_whole(path, file.getvalue().encode())
 
 
@@ -62,7 +74,7 @@ def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
                 rows.append(
                     (change.at, 1, {**body, "reason": change.reason, "detail": change.detail})
                 )
-            for time, _, row in sorted(rows, key=lambda one: (one[0], one[1])):
+            for time, _, row in sorted(rows, key=lambda entry: (entry[0], entry[1])):
                 file.write(json.dumps({"policy": policy, "time": round(time, 3), **row}) + "\n")
         write_whole(path, file.getvalue().encode())
 
@@ -80,11 +92,11 @@ def read_decisions(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / "decisions.jsonl"
     if not path.exists():
-        got = f"{folder}, " + (
+        actual = f"{folder}, " + (
             "which has no decisions.jsonl" if folder.is_dir() else "no such folder"
         )
         need = "a folder that `brim simulate --out` wrote"
-        raise SpecError("--sim", got=got, need=need, hint=nearby(folder))
+        raise SpecError("--sim", got=actual, need=need, hint=nearby(folder))
     with path.open() as file:
         for line in file:
             yield json.loads(line)

@@ -24,7 +24,7 @@ def own_policy(name: str, *, field: str) -> Policy:
         UserCodeError: the file raises.
     """
     found = load_callable(
-        name, field=field, what="a policy: a function from a snapshot to a decision"
+        name, field=field, role="a policy: a function from a snapshot to a decision"
     )
     return checked_policy(found, name, field=field)
 

@@ -57,12 +57,12 @@ def _workers(row: Row, column: str) -> int:
 
 
 def _rate(row: Row, column: str) -> float:
-    return 0.0 if row.text(column).lower() in ("", "nan") else row.number(column, least=0.0)
+    return 0.0 if row.text(column).lower() in ("", "nan") else row.number(column, minimum=0.0)
 
 
-def missing_profile(model: str, batch: int, known: Iterable[tuple[str, int]]) -> SpecError:
+def missing_profile(model: str, batch: int, profiled: Iterable[tuple[str, int]]) -> SpecError:
     """The error for a job whose model was not profiled."""
-    names = [f"{name}-{size}" for name, size in known]
+    names = [f"{name}-{size}" for name, size in profiled]
     return SpecError(
         "--profiles",
         got=f"no profile of {model} at global batch size {batch}",

@@ -73,7 +73,7 @@ def _profile(kind: _Kind) -> str:
         seconds = [
             kind.sample * batch / n + kind.fixed + kind.exchange * math.log2(n) for n in _COUNTS
         ]
-        writer.writerow([batch, *(f"{1 / each:.4f}" for each in seconds)])
+        writer.writerow([batch, *(f"{1 / second:.4f}" for second in seconds)])
     return text.getvalue()
 
 

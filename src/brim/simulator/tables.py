@@ -16,7 +16,7 @@ from brim.storage.files import nearby
 
 _GZIP = b"\x1f\x8b"
 _YES = frozenset({"1", "true", "t", "yes", "y"})
-_NO = frozenset({"", "0", "false", "f", "no", "n"})
+_FALSE = frozenset({"", "0", "false", "f", "no", "n"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Row:
         """Return the text of a cell; empty where the table has no such column."""
         return self.cells.get(column, "")
 
-    def number(self, column: str, *, least: float = -math.inf, need: str = "a number") -> float:
+    def number(self, column: str, *, minimum: float = -math.inf, need: str = "a number") -> float:
         """Return the number in a cell.
 
         Raises:
-            SpecError: the cell has no finite number, or one below `least`.
+            SpecError: the cell has no finite number, or one below `minimum`.
         """
         try:
             found = float(self.text(column))
@@ -47,8 +47,8 @@ class Row:
             found = math.nan
         if not math.isfinite(found):
             raise self.fault(column, need)
-        if found < least:
-            raise self.fault(column, f"{least:g} or more")
+        if found < minimum:
+            raise self.fault(column, f"{minimum:g} or more")
         return found
 
     def positive(self, column: str) -> float:
@@ -63,15 +63,17 @@ class Row:
             raise self.fault(column, need)
         return found
 
-    def count(self, column: str, *, most: int | None = None) -> int:
+    def count(self, column: str, *, maximum: int | None = None) -> int:
         """Return the whole number from 1 in a cell, which may be written as `2.0`.
 
         Raises:
-            SpecError: the cell has none, or one above `most`.
+            SpecError: the cell has none, or one above `maximum`.
         """
-        need = "a whole number from 1" if most is None else f"a whole number from 1 to {most:,}"
+        need = (
+            "a whole number from 1" if maximum is None else f"a whole number from 1 to {maximum:,}"
+        )
         found = self.number(column, need=need)
-        if found != int(found) or not 1 <= found <= (math.inf if most is None else most):
+        if found != int(found) or not 1 <= found <= (math.inf if maximum is None else maximum):
             raise self.fault(column, need)
         return int(found)
 
@@ -82,14 +84,14 @@ class Row:
             SpecError: the cell is neither a number 0 or 1 nor a word for yes or no.
         """
         word = self.text(column).lower().removesuffix(".0")
-        if word not in _YES | _NO:
+        if word not in _YES | _FALSE:
             raise self.fault(column, "1 or true, 0 or false")
         return word in _YES
 
     def fault(self, column: str, need: str, *, hint: str = "") -> SpecError:
         """Return the error for a cell with a wrong value."""
-        got = repr(self.text(column)) if self.text(column) else "an empty cell"
-        return SpecError(f"{self.place}, column {column}", got=got, need=need, hint=hint)
+        actual = repr(self.text(column)) if self.text(column) else "an empty cell"
+        return SpecError(f"{self.place}, column {column}", got=actual, need=need, hint=hint)
 
 
 def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
@@ -107,7 +109,7 @@ def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
             header, or a column twice.
     """
     reader = csv.reader(io.StringIO(_text_of(path, option, hint), newline=""))
-    where = f"{option} {path}"
+    source = f"{option} {path}"
     rows: list[Row] = []
     columns: list[str] = []
     try:
@@ -117,9 +119,9 @@ def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
                 continue
             if not columns:
                 columns = [_name(cell) for cell in cells]
-                _check_once(columns, where, hint)
+                _check_once(columns, source, hint)
                 continue
-            place = f"{where}, line {reader.line_num}"
+            place = f"{source}, line {reader.line_num}"
             while len(cells) > len(columns) and not cells[-1]:  # commas at the end of a line
                 cells.pop()
             if len(cells) != len(columns):
@@ -127,7 +129,7 @@ def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
                 raise SpecError(place, got=f"{len(cells)} cells", need=need, hint=hint)
             rows.append(Row(place, dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
-        raise SpecError(where, got=str(error), need="a CSV file", hint=hint) from error
+        raise SpecError(source, got=str(error), need="a CSV file", hint=hint) from error
     return rows
 
 
@@ -135,10 +137,10 @@ def _name(cell: str) -> str:
     return cell.lower().replace(" ", "_").replace("-", "_")
 
 
-def _check_once(columns: list[str], where: str, hint: str) -> None:
+def _check_once(columns: list[str], source: str, hint: str) -> None:
     for name in columns:
         if name and columns.count(name) > 1:
-            raise SpecError(where, got=f"two columns {name}", need="each column once", hint=hint)
+            raise SpecError(source, got=f"two columns {name}", need="each column once", hint=hint)
 
 
 def _text_of(path: Path, option: str, hint: str) -> str:
@@ -149,13 +151,13 @@ def _text_of(path: Path, option: str, hint: str) -> str:
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except FileNotFoundError:
-        meant = nearby(path)
-        hint = meant if meant.startswith("did") else hint
-        got, need = f"{path}: {NO_SUCH_FILE}", "a CSV file"
+        similar_path = nearby(path)
+        hint = similar_path if similar_path.startswith("did") else hint
+        actual, need = f"{path}: {NO_SUCH_FILE}", "a CSV file"
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        got, need = f"{path}, whose compression is broken ({error})", "a whole file"
+        actual, need = f"{path}, whose compression is broken ({error})", "a whole file"
     except OSError as error:
-        got, need = f"{path} ({error.strerror})", "a file that can be read"
+        actual, need = f"{path} ({error.strerror})", "a file that can be read"
     except UnicodeDecodeError:
-        got, need = f"{path}, which is not text in UTF-8", "a CSV file in UTF-8"
-    raise SpecError(option, got=got, need=need, hint=hint)
+        actual, need = f"{path}, which is not text in UTF-8", "a CSV file in UTF-8"
+    raise SpecError(option, got=actual, need=need, hint=hint)

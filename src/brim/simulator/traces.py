@@ -46,7 +46,10 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
     rows = read_table(path, option="--trace", hint=_HINT)
     if not rows:
         raise SpecError("--trace", got=f"{path} without a row", need="at least one job", hint=_HINT)
-    columns = {ours: _column(path, ours, theirs, rows[0]) for ours, theirs in _COLUMNS.items()}
+    columns = {
+        field: _column(path, field, column_names, rows[0])
+        for field, column_names in _COLUMNS.items()
+    }
     width = len(str(len(rows) - 1))
     jobs = [_job(row, columns, f"{number:0{width}}", profiles) for number, row in enumerate(rows)]
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
@@ -64,18 +67,18 @@ def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
         return frozenset()
 
 
-def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Row) -> str:
-    for name in theirs:
+def _column(path: Path, field: str, column_names: tuple[str, ...], row: Row) -> str:
+    for name in column_names:
         if name in row.cells:
             return name
-    got = ", ".join(row.cells)
-    need = f"a column {' or '.join(theirs)} ({ours})"
-    raise SpecError(f"--trace {path}", got=got, need=need, hint=_HINT)
+    actual = ", ".join(row.cells)
+    need = f"a column {' or '.join(column_names)} ({field})"
+    raise SpecError(f"--trace {path}", got=actual, need=need, hint=_HINT)
 
 
 def _job(row: Row, columns: Mapping[str, str], number: str, profiles: Profiles | None) -> Job:
     model, batch = row.text(columns["model"]), row.count(columns["batch"])
-    requested = row.count(columns["requested"], most=MOST_WORKERS)
+    requested = row.count(columns["requested"], maximum=MOST_WORKERS)
     duration, work = row.positive(columns["duration"]), row.positive(columns["work"])
     if profiles is None:
         curve = ScalingCurve.linear(rate=work / (duration * requested), maximum=requested)
@@ -116,15 +119,17 @@ def _bounds(row: Row, curve: ScalingCurve) -> tuple[int, int | None]:
     minimum = row.count("minimum") if row.text("minimum") else 1
     if not row.text("maximum"):
         return minimum, None
-    maximum, least = row.count("maximum"), max(minimum, curve.points[0][0])
-    if maximum < least:
-        raise row.fault("maximum", f"at least {least}: with fewer workers the job does not run")
+    maximum, minimum_here = row.count("maximum"), max(minimum, curve.points[0][0])
+    if maximum < minimum_here:
+        raise row.fault(
+            "maximum", f"at least {minimum_here}: with fewer workers the job does not run"
+        )
     return minimum, maximum
 
 
 def _priority(row: Row) -> Priority:
     word = row.text("priority") or "preemptible"
-    known = [one.name.lower() for one in Priority]
-    if word.lower() not in known:
-        raise row.fault("priority", " or ".join(known), hint=did_you_mean(word, known))
+    names = [priority.name.lower() for priority in Priority]
+    if word.lower() not in names:
+        raise row.fault("priority", " or ".join(names), hint=did_you_mean(word, names))
     return Priority[word.upper()]

@@ -39,7 +39,7 @@ from brim.storage.files import drafts_beside, is_locked, sync_directory, write_t
 from brim.storage.migrations import Progress, copy_database, migrate
 
 _DATABASE = "scheduler.db"
-_OTHERS = (
+_OTHER_FILES = (
     "token",
     "tenant-tokens.json",
     "authority.pem",
@@ -50,7 +50,7 @@ _OTHERS = (
 )
 # What earlier versions left out: tokens elsewhere name the authority, so the one there stays.
 _MAY_STAY = {"authority.pem", "nodes.token"}
-_BESIDE = (
+_DATABASE_FILES = (
     "scheduler.db-wal",
     "scheduler.db-shm",
 )  # of the database that was there: they must not meet another one
@@ -112,13 +112,13 @@ def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> 
         with drafts_beside(path) as folder:
             copy, draft = folder / _DATABASE, folder / path.name
             _copy_of(state / _DATABASE, copy, progress)
-            others = _others_in(state)
-            manifest = _manifest(state, copy, others, now)
+            other_files = _others_in(state)
+            manifest = _manifest(state, copy, other_files, now)
             with _new_file(draft) as file:
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                     _add(tar, _MANIFEST, msgspec.json.encode(manifest), now)
                     _add_file(tar, _DATABASE, copy, now)
-                    for name, content in others.items():
+                    for name, content in other_files.items():
                         _add(tar, name, content, now)
                 file.flush()
                 os.fsync(file.fileno())
@@ -135,7 +135,7 @@ def _others_in(state: Path) -> dict[str, bytes]:
     The audit log may be rotated meanwhile: its newest part is read first.
     """
     found = {}
-    for name in _OTHERS:
+    for name in _OTHER_FILES:
         with contextlib.suppress(FileNotFoundError):
             found[name] = (state / name).read_bytes()
     return found
@@ -152,12 +152,12 @@ def _copy_of(database: Path, copy: Path, progress: Progress) -> None:
 
 def _check_sound(database: Path, *, name: str) -> None:
     with contextlib.closing(sqlite3.connect(database)) as sql:
-        (said,) = sql.execute("pragma quick_check(1)").fetchone()
-    if said != "ok":
-        raise StorageFault(f"{name} is damaged: {said}")
+        (verdict,) = sql.execute("pragma quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise StorageFault(f"{name} is damaged: {verdict}")
 
 
-def _manifest(state: Path, copy: Path, others: Iterable[str], now: float) -> Manifest:
+def _manifest(state: Path, copy: Path, other_files: Iterable[str], now: float) -> Manifest:
     with contextlib.closing(sqlite3.connect(copy)) as sql:
         contents = [content for (content,) in sql.execute("select record from jobs")]
     ended = sum(_has_ended(content) for content in contents)
@@ -165,7 +165,7 @@ def _manifest(state: Path, copy: Path, others: Iterable[str], now: float) -> Man
         written=now,
         version=brim.__version__,
         state=str(state),
-        files=(_DATABASE, *others),
+        files=(_DATABASE, *other_files),
         jobs=len(contents),
         unfinished=len(contents) - ended,
     )
@@ -250,10 +250,10 @@ def _manifest_of(tar: tarfile.TarFile, path: Path) -> Manifest:
             "FILE", got=f"{path}, which has no {_MANIFEST}", need="a file that brim backup wrote"
         )
     manifest = msgspec.json.decode(_content(tar, first).read(), type=Manifest)
-    if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHERS}:
-        got = f"{path}, which brim {manifest.version} wrote"
+    if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHER_FILES}:
+        actual = f"{path}, which brim {manifest.version} wrote"
         raise SpecError(
-            "FILE", got=got, need="a backup that this version can read", hint="use that version"
+            "FILE", got=actual, need="a backup that this version can read", hint="use that version"
         )
     return manifest
 
@@ -292,8 +292,8 @@ def prepare_restore(path: Path, state: Path, *, now: float, aside: str) -> Resto
         _check_sound(draft / _DATABASE, name=f"the database in {path}")
         migrate(draft / _DATABASE)
         restored = _suspended(draft / _DATABASE, state, written=manifest.written, now=now)
-        for left in draft.glob(f"{_DATABASE}.*"):  # the backup is the copy
-            left.unlink()
+        for leftover in draft.glob(f"{_DATABASE}.*"):  # the backup is the copy
+            leftover.unlink()
         write_through(draft / _ASIDE, aside.encode())
         sync_directory(draft)
         draft.rename(state / _READY)
@@ -352,7 +352,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
 def _suspended(path: Path, state: Path, *, written: float, now: float) -> RestoredBackup:
     """Let the records say what is so: no job has a process."""
     jobs = state / "jobs"
-    folders = {each.name for each in jobs.iterdir()} if jobs.is_dir() else set()
+    folders = {folder.name for folder in jobs.iterdir()} if jobs.is_dir() else set()
     numbers = [int(found[1]) for found in map(_NUMBER.search, folders) if found]
     database = Database(path)
     try:
@@ -364,13 +364,13 @@ def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restor
             age = f"from a backup that was {now - written:.0f} s old"
             book.note(Change(now, event="restored", detail=age))
         unfinished = [record.id for record in book.unfinished()]
-        known = {*book.jobs, *book.damaged, *book.leavings()}
+        job_names = {*book.jobs, *book.damaged, *book.leavings()}
     finally:
         database.close()
     return RestoredBackup(
         go_on=tuple(id for id in unfinished if id in folders),
         begin_anew=tuple(id for id in unfinished if id not in folders),
-        unknown=tuple(sorted(folders - known)),
+        unknown=tuple(sorted(folders - job_names)),
     )
 
 
@@ -431,12 +431,12 @@ def finish_restore(state: Path) -> Path | None:
         aside.mkdir(mode=0o700, exist_ok=True)
         # The database comes last: while it is missing, it is seen that this has not come to its
         # end.
-        for name in (*_BESIDE, *_OTHERS, _DATABASE):
-            new, there = ready / name, state / name
-            if there.exists() and (new.exists() or name not in {*manifest.files, *_MAY_STAY}):
-                there.replace(aside / name)
+        for name in (*_DATABASE_FILES, *_OTHER_FILES, _DATABASE):
+            new, present = ready / name, state / name
+            if present.exists() and (new.exists() or name not in {*manifest.files, *_MAY_STAY}):
+                present.replace(aside / name)
             if new.exists():
-                new.replace(there)
+                new.replace(present)
         sync_directory(aside)
         sync_directory(state)
         shutil.rmtree(ready)

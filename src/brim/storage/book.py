@@ -58,17 +58,17 @@ class JobRecords(Mapping[str, ScheduledJob]):
         """Remove the record of a job that has ended."""
         del self._packed[id], self._ended[id]
 
-    def ended_before(self, at: float) -> list[str]:
+    def ended_before(self, moment: float) -> list[str]:
         """The jobs that ended before that time."""
-        return [id for id, ended in self._ended.items() if ended < at]
+        return [id for id, ended in self._ended.items() if ended < moment]
 
     def behind(self, id: str) -> Iterator[ScheduledJob]:
         """The records behind this one; nothing before them is unpacked."""
         ids = iter(self._packed)
-        for each in ids:
-            if each == id:
+        for job in ids:
+            if job == id:
                 break
-        return (self[each] for each in ids)
+        return (self[job] for job in ids)
 
     def __getitem__(self, id: str) -> ScheduledJob:
         return self.unfinished[id] if id in self.unfinished else _decode(self._packed[id])
@@ -283,11 +283,11 @@ class Book:
 
     def stories(self) -> dict[str, list[Change]]:
         """The histories of all jobs, by id; empty for a job of which nothing is written down."""
-        told: dict[str, list[Change]] = {job: [] for job in self.jobs}
+        histories: dict[str, list[Change]] = {job: [] for job in self.jobs}
         for row in self._database.histories():
-            if row[1] in told:
-                told[row[1]].append(Change(*row))
-        return told
+            if row[1] in histories:
+                histories[row[1]].append(Change(*row))
+        return histories
 
     def unfinished(self) -> list[ScheduledJob]:
         """Jobs that have not ended, by order of submission."""
@@ -329,8 +329,8 @@ class Book:
         """Keep what a job has taught, for the next one like it."""
         name = submission.fingerprint
         if measured.totals:
-            known = self._measured[name] = measured.merged([self.measured(name)])
-            self._database.put_measurements(name, known.totals)
+            merged = self._measured[name] = measured.merged([self.measured(name)])
+            self._database.put_measurements(name, merged.totals)
         if steps:
             per_epoch = self._amounts[name] = max(1, steps // max(1, submission.spec.epochs))
             self._database.put_amount(name, per_epoch)

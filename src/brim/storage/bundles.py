@@ -38,9 +38,11 @@ _TYPE = 156
 _ENCODING = "utf-8"
 _ERRORS = "surrogateescape"
 _ATTEMPTS = 8  # to have a folder whole that others may be making, or removing, too
-_KEPT = 7 * 86_400.0  # seconds that code which no process uses is kept
+_CODE_LIFETIME = 7 * 86_400.0  # seconds that code which no process uses is kept
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_held: list[int] = []  # descriptors of the folders that this process, or a fork of it, may read
+_folder_descriptors: list[
+    int
+] = []  # descriptors of the folders that this process, or a fork of it, may read
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -106,24 +108,28 @@ def _entries(bundle: bytes) -> Iterator[tuple[str, bytes]]:
     Raises:
         ValueError: `pack` would make another archive of these files.
     """
-    at, last, count = 0, "", 0
-    while any(head := bundle[at : at + _BLOCK]):
-        name, size = _header(bundle, at)
-        made = _headers(name.encode(_ENCODING, _ERRORS), size)
-        begin = at + len(made)
-        at = begin + -(-size // _BLOCK) * _BLOCK
-        if bundle[begin - len(made) : begin] != made or any(bundle[begin + size : at]):
-            raise ValueError(f"its entry at {begin - len(made):,} is not a regular file")
-        if (count and name <= last) or at > len(bundle):
+    offset, last, count = 0, "", 0
+    while any(head := bundle[offset : offset + _BLOCK]):
+        name, size = _header(bundle, offset)
+        expected_headers = _headers(name.encode(_ENCODING, _ERRORS), size)
+        begin = offset + len(expected_headers)
+        offset = begin + -(-size // _BLOCK) * _BLOCK
+        if bundle[begin - len(expected_headers) : begin] != expected_headers or any(
+            bundle[begin + size : offset]
+        ):
+            raise ValueError(
+                f"its entry at {begin - len(expected_headers):,} is not a regular file"
+            )
+        if (count and name <= last) or offset > len(bundle):
             raise ValueError(f"the file {name!r} is not in its place, or not whole")
         count += 1
         if count > MOST_FILES:
             raise ValueError(f"it has more than {MOST_FILES:,} files")
         yield name, bundle[begin : begin + size]
         last = name
-    end = -(-(at + 2 * _BLOCK) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-    if not head or len(bundle) != end or any(bundle[at:]):
-        raise ValueError(f"it does not end at {at:,}")
+    end = -(-(offset + 2 * _BLOCK) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
+    if not head or len(bundle) != end or any(bundle[offset:]):
+        raise ValueError(f"it does not end at {offset:,}")
 
 
 def _headers(name: bytes, size: int) -> bytes:
@@ -132,8 +138,8 @@ def _headers(name: bytes, size: int) -> bytes:
     if len(name) <= _NAME:
         return head
     length = len(name) + 1
-    said = name.ljust(-(-length // _BLOCK) * _BLOCK, b"\0")
-    return _filled(_LONG, _LONG[:_NAME], length) + said + head
+    padded_name = name.ljust(-(-length // _BLOCK) * _BLOCK, b"\0")
+    return _filled(_LONG, _LONG[:_NAME], length) + padded_name + head
 
 
 def _filled(like: bytes, name: bytes, size: int) -> bytes:
@@ -146,23 +152,23 @@ def _filled(like: bytes, name: bytes, size: int) -> bytes:
     return bytes(head)
 
 
-def _header(bundle: bytes, at: int) -> tuple[str, int]:
+def _header(bundle: bytes, offset: int) -> tuple[str, int]:
     """The name and the size that the header of an entry states. Raises ValueError."""
-    name = bundle[at : at + _NAME]
-    if bundle[at + _TYPE : at + _TYPE + 1] == tarfile.GNUTYPE_LONGNAME:
-        length = _number(bundle, at)
+    name = bundle[offset : offset + _NAME]
+    if bundle[offset + _TYPE : offset + _TYPE + 1] == tarfile.GNUTYPE_LONGNAME:
+        length = _number(bundle, offset)
         if length > _LONGEST_ENCODED:
             raise ValueError(f"it has a name of {length:,} bytes")
-        name = bundle[at + _BLOCK : at + _BLOCK + length]
-        at += _BLOCK + -(-length // _BLOCK) * _BLOCK
-    return name.rstrip(b"\0").decode(_ENCODING, _ERRORS), _number(bundle, at)
+        name = bundle[offset + _BLOCK : offset + _BLOCK + length]
+        offset += _BLOCK + -(-length // _BLOCK) * _BLOCK
+    return name.rstrip(b"\0").decode(_ENCODING, _ERRORS), _number(bundle, offset)
 
 
-def _number(bundle: bytes, at: int) -> int:
+def _number(bundle: bytes, offset: int) -> int:
     """The size in the header of an entry. Raises ValueError."""
-    digits = bundle[at + _SIZE : at + _SIZE + 11]
+    digits = bundle[offset + _SIZE : offset + _SIZE + 11]
     if len(digits) < 11 or not digits.isdigit():
-        raise ValueError(f"it has no entry of code at {at:,}")
+        raise ValueError(f"it has no entry of code at {offset:,}")
     return int(digits, 8)
 
 
@@ -176,8 +182,8 @@ def _check_names(names: Sequence[str], digest: str) -> None:
         parts = name.split("/")
         is_plain = name.isprintable() and "\\" not in name and len(name) <= _LONGEST_NAME
         leads_out = any(part in ("", ".", "..", COMPILED) for part in parts)
-        within = bisect_left(names, f"{name}/")
-        is_folder = within < len(names) and names[within].startswith(f"{name}/")
+        index = bisect_left(names, f"{name}/")
+        is_folder = index < len(names) and names[index].startswith(f"{name}/")
         if not is_plain or leads_out or is_folder:
             raise EnvironmentFault(f"bundle {digest} has a file of the name {name!r}")
 
@@ -195,7 +201,7 @@ def unpack(bundle: bytes, digest: str) -> Path:
     try:
         cache = _cache()
         folder = cache / digest
-        _held.append(_held_whole(folder, files))
+        _folder_descriptors.append(_held_whole(folder, files))
         _forget_unused(cache)
     except OSError as error:
         raise EnvironmentFault(f"cannot unpack the code of a job: {error}") from error
@@ -239,8 +245,8 @@ def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:
         OSError: the disk does not take it, or does not give back what was written.
     """
     for _ in range(_ATTEMPTS):
-        if (held := _hold(folder, files)) is not None:
-            return held
+        if (descriptor := _hold(folder, files)) is not None:
+            return descriptor
         _make(folder, files)
     raise OSError(f"{folder} does not have what was written to it")
 
@@ -248,15 +254,15 @@ def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:
 def _hold(folder: Path, files: Mapping[str, bytes]) -> int | None:
     """Return a descriptor that keeps a folder there; None where it is not there, or not whole."""
     try:
-        held = os.open(folder, _FOLDER)
+        descriptor = os.open(folder, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         return None
     with contextlib.suppress(OSError):  # not every file system has locks
-        fcntl.flock(held, fcntl.LOCK_SH)
-    if is_lock_of(held, folder) and _content_of(folder) == files:
-        os.utime(held)
-        return held
-    os.close(held)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if is_lock_of(descriptor, folder) and _content_of(folder) == files:
+        os.utime(descriptor)
+        return descriptor
+    os.close(descriptor)
     return None
 
 
@@ -276,58 +282,58 @@ def _content_of(folder: Path) -> dict[str, bytes] | None:
 
 def _below(folder: Path) -> Iterator[Path]:
     """All that is in a folder, but for what Python has compiled there for root."""
-    for above, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != COMPILED]
-        yield from (Path(above, name) for name in [*folders, *names])
+        yield from (Path(parent, name) for name in [*folders, *names])
 
 
 def _make(folder: Path, files: Mapping[str, bytes]) -> None:
     """Have the folder there, whole: ours, or that of another process which was faster."""
     with drafts_beside(folder) as drafts:
-        made = drafts / "code"
-        made.mkdir()
+        draft = drafts / "code"
+        draft.mkdir()
         for name, content in files.items():
-            path = made / name
+            path = draft / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             path.chmod(0o400)
-        for above, folders, _ in os.walk(made):
-            for each in folders:
-                Path(above, each).chmod(0o500)
+        for parent, folders, _ in os.walk(draft):
+            for folder_name in folders:
+                Path(parent, folder_name).chmod(0o500)
         try:
-            made.rename(folder)
+            draft.rename(folder)
         except OSError:
             if _content_of(folder) != files:
                 _remove(folder, drafts)  # damaged: the next attempt makes another
-            _open_up(made)
+            _open_up(draft)
             return
         folder.chmod(0o500)  # behind the rename, which changes the folder itself
 
 
 def _forget_unused(cache: Path) -> None:
     """Remove code that no process has used for long."""
-    old = SystemClock().wall() - _KEPT
+    old = SystemClock().wall() - _CODE_LIFETIME
     for folder in cache.iterdir():
         with contextlib.suppress(OSError):
             if folder.name.startswith(".") or folder.lstat().st_mtime > old:
                 continue
-            held = os.open(folder, _FOLDER)
+            descriptor = os.open(folder, _FOLDER)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with drafts_beside(folder) as drafts:
                     _remove(folder, drafts)
             finally:
-                os.close(held)
+                os.close(descriptor)
 
 
 def _remove(folder: Path, drafts: Path) -> None:
     """Take a folder away whole, and leave it to who removes the drafts."""
     folder.chmod(0o700)
-    gone = folder.rename(drafts / "gone")
-    _open_up(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    moved = folder.rename(drafts / "gone")
+    _open_up(moved)
+    shutil.rmtree(moved, ignore_errors=True)
 
 
 def _open_up(folder: Path) -> None:
-    for above, _, _ in os.walk(folder):
-        Path(above).chmod(0o700)
+    for parent, _, _ in os.walk(folder):
+        Path(parent).chmod(0o700)

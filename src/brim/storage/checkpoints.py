@@ -190,13 +190,13 @@ class Store:
 
     def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
-        where = self._place.where(name)
-        manifest = _read_manifest(self._place.read(name), where)
+        path = self._place.where(name)
+        manifest = _read_manifest(self._place.read(name), path)
         if manifest.step != step or not _is_name(
             manifest.file.name
         ):  # what it names may be removed
             raise EnvironmentFault(
-                f"{where} is damaged: it is of step {manifest.step}, in {manifest.file.name!r}"
+                f"{path} is damaged: it is of step {manifest.step}, in {manifest.file.name!r}"
             )
         return manifest
 
@@ -308,25 +308,25 @@ class Store:
                 manifest.
         """
         names = self._place.names()
-        made = _read_manifest(draft.content, self._place.where(draft.manifest))
+        draft_manifest = _read_manifest(draft.content, self._place.where(draft.manifest))
         if not {draft.file, draft.manifest} <= set(names):
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
-        if gone := made.parts - set(names):
+        if missing := draft_manifest.parts - set(names):
             raise EnvironmentFault(
-                f"the draft of step {draft.step} builds on {self._place.where(min(gone))}, which "
+                f"the draft of step {draft.step} builds on {self._place.where(min(missing))}, which "
                 "is gone"
             )
         manifest = f"{_folder(draft.step)}/{_MANIFEST}"
-        before = self._complete(draft.step, names) if manifest in names else None
+        earlier = self._complete(draft.step, names) if manifest in names else None
         self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
-        self._at_hand -= made.parts
+        self._at_hand -= draft_manifest.parts
         with contextlib.suppress(
             EnvironmentFault
         ):  # it is official; what it replaced only takes space
-            self._remove_file(draft.step, before)
-            if before is not None and before.parts - made.parts:
-                self._remove_parts(dropped=before.parts, only=before.parts)
+            self._remove_file(draft.step, earlier)
+            if earlier is not None and earlier.parts - draft_manifest.parts:
+                self._remove_parts(dropped=earlier.parts, candidates=earlier.parts)
         return self.where(draft.step)
 
     def adopt(self, writer: str, *, at_most: int) -> None:
@@ -340,8 +340,8 @@ class Store:
             EnvironmentFault: the place does not answer, or did not take the manifest.
         """
         newest = max((step for step in self.steps() if step <= at_most), default=0)
-        left = [name for name in self.drafts() if name.endswith(".json")]
-        for name in sorted(left, reverse=True):
+        left_drafts = [name for name in self.drafts() if name.endswith(".json")]
+        for name in sorted(left_drafts, reverse=True):
             folder, _, file = name.partition("/")
             step = _step_of(folder)
             if step is None or not newest < step <= at_most or file.partition("-")[0] != writer:
@@ -378,26 +378,28 @@ class Store:
         """
         names = self._place.names()
         manifests = {step: self._complete(step, names) for step in _official(names)}
-        own = {
+        own_drafts = {
             step: manifest
             for step, manifest in manifests.items()
             if newest is None or step <= newest
         }
-        sound = {step: manifest.metrics for step, manifest in own.items() if manifest}
-        gone = set(surplus(sound, keep=keep, best=best, unsound_since=unsound_since))
+        sound = {step: manifest.metrics for step, manifest in own_drafts.items() if manifest}
+        obsolete = set(surplus(sound, keep=keep, best=best, unsound_since=unsound_since))
         # What is damaged does not count; it goes when it is older than all that are kept.
-        gone |= {step for step in manifests if step < min(sound.keys() - gone, default=0)}
-        for step in sorted(gone):
+        obsolete |= {step for step in manifests if step < min(sound.keys() - obsolete, default=0)}
+        for step in sorted(obsolete):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
             self._remove_file(step, manifests[step])
-        kept = {step: manifests[step] for step in manifests.keys() - gone}
-        for name in _unnamed(names, kept, writers):
+        remaining = {step: manifests[step] for step in manifests.keys() - obsolete}
+        for name in _unnamed(names, remaining, writers):
             self._place.remove(name)
         if any(map(_is_part, names)):
-            dropped = [manifests[step] for step in gone]
+            dropped = [manifests[step] for step in obsolete]
             self._remove_parts(
-                dropped={name for each in dropped if each is not None for name in each.parts},
+                dropped={
+                    name for manifest in dropped if manifest is not None for name in manifest.parts
+                },
                 writers=writers,
             )
 
@@ -414,19 +416,19 @@ class Store:
         *,
         dropped: Collection[str],
         writers: Collection[str] = (),
-        only: Collection[str] | None = None,
+        candidates: Collection[str] | None = None,
     ) -> None:
         """Remove files of tables that neither an official checkpoint nor a draft names.
 
         Args:
             dropped: what checkpoints named that are gone now.
             writers: whose files are to be left alone.
-            only: of these; None of all.
+            candidates: of these; None of all.
         """
         names = self._place.names()  # after what else is removed: drafts may have come meanwhile
         named = self._named_parts(names)
         if named is not None:
-            found = filter(_is_part, names if only is None else names.keys() & only)
+            found = filter(_is_part, names if candidates is None else names.keys() & candidates)
             for name in disused(
                 found, named=named, dropped=dropped, writers=writers, at_hand=self._at_hand
             ):
@@ -442,12 +444,12 @@ class Store:
         """
         named: set[str] = set()
         official = {f"{_folder(step)}/{_MANIFEST}" for step in _official(names)}
-        others = {
+        other_manifests = {
             name
             for name in names
             if name.endswith(".json") and _step_of(name.partition("/")[0]) is not None
         }
-        for name in official | others if drafts else official:
+        for name in official | other_manifests if drafts else official:
             try:
                 named |= _read_manifest(self._place.read(name), self._place.where(name)).parts
             except EnvironmentFault as fault:
@@ -487,9 +489,11 @@ class Store:
             if fault.retryable:
                 raise
             return None
-        wanted = {f"{_folder(step)}/{manifest.file.name}": manifest.file.size_bytes}
-        wanted |= {file.name: file.size_bytes for table in manifest.tables for file in table.files}
-        return manifest if wanted.items() <= names.items() else None
+        expected = {f"{_folder(step)}/{manifest.file.name}": manifest.file.size_bytes}
+        expected |= {
+            file.name: file.size_bytes for table in manifest.tables for file in table.files
+        }
+        return manifest if expected.items() <= names.items() else None
 
 
 def _folder(step: int) -> str:
@@ -544,7 +548,7 @@ def _write_manifest(manifest: _Manifest) -> bytes:
     return json.dumps({**fields, "manifest_sha256": _checksum(fields)}).encode()
 
 
-def _read_manifest(content: bytes, where: str) -> _Manifest:
+def _read_manifest(content: bytes, path: str) -> _Manifest:
     """Decode a manifest.
 
     Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are.
@@ -552,18 +556,18 @@ def _read_manifest(content: bytes, where: str) -> _Manifest:
     try:
         fields = json.loads(content)
         if not isinstance(fields, dict) or fields.get("manifest_sha256") != _checksum(fields):
-            raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
+            raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
         if fields.get("format") not in _READABLE:
             raise EnvironmentFault(
-                f"{where} has format {fields.get('format')}, this version reads {_FORMAT}"
+                f"{path} has format {fields.get('format')}, this version reads {_FORMAT}"
             )
         manifest = msgspec.convert(fields, _Manifest)
     except UNDECODABLE as error:
-        raise EnvironmentFault(f"{where} is damaged: {error}") from error
+        raise EnvironmentFault(f"{path} is damaged: {error}") from error
     if not all(map(_is_part, manifest.parts)) or not all(
-        is_chain(each.parts) for each in manifest.tables
+        is_chain(table.parts) for table in manifest.tables
     ):
-        raise EnvironmentFault(f"{where} is damaged: its tables do not consist of bases and deltas")
+        raise EnvironmentFault(f"{path} is damaged: its tables do not consist of bases and deltas")
     return manifest
 
 

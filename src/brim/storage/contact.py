@@ -23,7 +23,7 @@ from brim.storage.files import write_whole
 
 CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
-_LONGEST = 1 << 16  # bytes of a contact
+_MAX_CONTACT_BYTES = 1 << 16  # bytes of a contact
 T = TypeVar("T")
 
 # Signals are sent to it: 0 and less would be many processes.
@@ -49,7 +49,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_contact(run_dir: Path, contact: Contact) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(run_dir / CONTACT, msgspec.json.encode(contact), mode=0o600, alone=True)
+    write_whole(run_dir / CONTACT, msgspec.json.encode(contact), mode=0o600, is_sole_writer=True)
 
 
 def read_contact(run_dir: Path) -> Contact | None:
@@ -122,7 +122,7 @@ def token_of(state_dir: Path) -> str:
 
 def keep_token(state_dir: Path, token: str) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(state_dir / _TOKEN, token.encode(), mode=0o600, alone=True)
+    write_whole(state_dir / _TOKEN, token.encode(), mode=0o600, is_sole_writer=True)
 
 
 def read_token(environment: Mapping[str, str]) -> str:
@@ -167,7 +167,9 @@ def token_in(path: Path, *, field: str) -> str:
 
 def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600, alone=True)
+    write_whole(
+        state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600, is_sole_writer=True
+    )
 
 
 def remove_scheduler_contact(state_dir: Path, *, pid: int) -> None:
@@ -184,6 +186,6 @@ def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(read_regular(path, at_most=_LONGEST), type=kind)
+        return msgspec.json.decode(read_regular(path, at_most=_MAX_CONTACT_BYTES), type=kind)
     except (OSError, *UNDECODABLE):
         return None

@@ -61,7 +61,7 @@ delete from cycles where number <= :oldest or number < (
 # What a few cycles need. Below that nothing is written any more: a log that is full would fail in
 # the middle of things, and the processes of jobs could not be started either.
 _ROOM_BYTES = 4 << 20
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
 )
 
@@ -126,7 +126,7 @@ class Database:
         self.times_taught = 0
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
-            self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
+            self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_LOCK_TIMEOUT)
             if format_of(self._sql) == 0:
                 self._sql.execute(
                     "pragma auto_vacuum = incremental"
@@ -181,9 +181,9 @@ class Database:
             self._tell(fault)
             raise
         except (sqlite3.Error, OSError) as error:
-            said = StorageFault(f"{self._path}: {error}")
-            self._tell(said)
-            raise said from error
+            storage_fault = StorageFault(f"{self._path}: {error}")
+            self._tell(storage_fault)
+            raise storage_fault from error
 
     def _tell(self, fault: StorageFault) -> None:
         if self._alarm is not None:
@@ -195,10 +195,10 @@ class Database:
         SQLite itself would go on with a file that was removed.
         """
         try:
-            same = _identity(self._path) == self._file
+            is_same_file = _identity(self._path) == self._file
         except FileNotFoundError:
-            same = False
-        if not same:
+            is_same_file = False
+        if not is_same_file:
             raise StorageFault(f"{self._path} was removed or replaced")
         disk = os.statvfs(self._path)
         room = disk.f_bavail * disk.f_frsize
@@ -288,9 +288,11 @@ class Database:
     def add_history(self, row: HistoryRow) -> None:
         """Add a line to the story of a job or of the cluster itself, and log it."""
         self._write(f"insert into history ({_HISTORY}) values (?, ?, ?, ?, ?, ?, ?)", row)
-        _, job, event, before, after, reason, detail = row
+        _, job, event, previous_count, new_count, reason, detail = row
         level = logging.WARNING if event in _BAD else logging.INFO
-        changed = {"before": before, "after": after} if before != after else {}
+        changed = (
+            {"before": previous_count, "after": new_count} if previous_count != new_count else {}
+        )
         _log.log(level, LogLine(event, job=job, **changed, reason=reason, detail=detail))
 
     def history(self, job: str) -> list[HistoryRow]:
@@ -329,7 +331,7 @@ class Database:
 
     # Cycles ---------------------------------------------------------------------------------------
 
-    def add_cycle(self, at: float, policy: str, content: bytes, memory: bytes) -> None:
+    def add_cycle(self, timestamp: float, policy: str, content: bytes, memory: bytes) -> None:
         """Keep a cycle, and forget the oldest beyond what is kept.
 
         Args:
@@ -337,7 +339,8 @@ class Database:
         """
         names = "at, policy, content, memory"
         number = self._write(
-            f"insert into cycles ({names}) values (?, ?, ?, ?)", (at, policy, content, memory)
+            f"insert into cycles ({names}) values (?, ?, ?, ?)",
+            (timestamp, policy, content, memory),
         )
         if number % _FORGET_EVERY == 0:
             limits = {"oldest": number - _CYCLES_KEPT, "most": _CYCLE_BYTES_KEPT}
@@ -348,9 +351,9 @@ class Database:
         with self._sound():
             yield from map(CycleRow._make, self._sql.execute(f"{_CYCLES} order by number"))
 
-    def cycle_after(self, at: float) -> CycleRow | None:
+    def cycle_after(self, moment: float) -> CycleRow | None:
         """The first cycle after that time."""
-        row = self._row(f"{_CYCLES} where at > ? order by number limit 1", (at,))
+        row = self._row(f"{_CYCLES} where at > ? order by number limit 1", (moment,))
         return CycleRow(*row) if row else None
 
     def last_cycle_number(self) -> int:
@@ -386,12 +389,12 @@ class Database:
         row = self._row(query, (fingerprint,))
         return int(row[0]) if row else None
 
-    def lessons(self, most: int) -> Taught:
+    def lessons(self, limit: int) -> Taught:
         """Return what was learned last, at most so many rows of each kind."""
         newest = "order by rowid desc limit ?"
         return Taught(
-            measurements=self._rows(f"select * from measurements {newest}", (most,)),
-            amounts=self._rows(f"select * from amounts {newest}", (most,)),
+            measurements=self._rows(f"select * from measurements {newest}", (limit,)),
+            amounts=self._rows(f"select * from amounts {newest}", (limit,)),
         )
 
     def add_lessons(self, lessons: Taught) -> None:

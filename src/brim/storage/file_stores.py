@@ -14,7 +14,7 @@ from brim.storage.files import sizes_of, sync_directory, write_through, write_wh
 
 T = TypeVar("T")
 Data = bytes | bytearray
-_PATIENCE = 60.0  # seconds that a store may be away
+_STORE_TIMEOUT = 60.0  # seconds that a store may be away
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # between tries; then the last again
 _NOT_SHARED = ("memory",)
 # Short timeouts: a connection that hangs must not outlast the patience above. Trying again is done
@@ -147,7 +147,7 @@ class Remote:
         root: str,
         url: str,
         *,
-        patience: float = _PATIENCE,
+        patience: float = _STORE_TIMEOUT,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._system, self._root, self._url = system, root.rstrip("/"), url.rstrip("/")
@@ -163,9 +163,7 @@ class Remote:
                 found = self._system.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-            return {
-                path[len(self._root) + 1 :]: int(about["size"]) for path, about in found.items()
-            }
+            return {path[len(self._root) + 1 :]: int(info["size"]) for path, info in found.items()}
 
         return self._tried("list", "", find)
 
@@ -192,14 +190,14 @@ class Remote:
 
     def _tried(self, verb: str, name: str, function: Callable[[], T]) -> T:
         """Call a function until it succeeds, or patience ends, or waiting cannot help."""
-        began, tries = monotonic(), 0
+        started, tries = monotonic(), 0
         while True:
             try:
                 return function()
             except (FileNotFoundError, PermissionError) as error:
                 raise EnvironmentFault(f"cannot {verb} {self.where(name)}: {error}") from error
             except Exception as error:  # each store's library has exceptions of its own
-                waited = monotonic() - began
+                waited = monotonic() - started
                 if waited >= self._patience:
                     raise EnvironmentFault(
                         f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}",
@@ -215,7 +213,7 @@ def open_place(
     location: str,
     *,
     field: str = "--checkpoints",
-    patience: float = _PATIENCE,
+    patience: float = _STORE_TIMEOUT,
     warn: Callable[[str], None] = lambda _: None,
 ) -> FileStore:
     """The place that a path or a URL names.

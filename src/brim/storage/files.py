@@ -50,13 +50,13 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
     False where it was removed, or another is there now.
     """
     try:
-        there = path.stat()
+        found_file = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True  # nobody can tell now
-    held = os.fstat(descriptor)
-    return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+    locked_file = os.fstat(descriptor)
+    return (locked_file.st_dev, locked_file.st_ino) == (found_file.st_dev, found_file.st_ino)
 
 
 def is_locked(path: Path) -> bool:
@@ -78,16 +78,16 @@ def is_locked(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, how: int) -> bool:
+def _taken(descriptor: int, operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
 def write_whole(
-    path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o666, alone: bool = False
+    path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o666, is_sole_writer: bool = False
 ) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
@@ -98,15 +98,15 @@ def write_whole(
     Args:
         content: all of it, or pieces of it in order, for a file that is larger than memory.
         mode: its rights, of which the process's umask takes some.
-        alone: nobody else may be writing it now; so temporary files of earlier writers are left by
+        is_sole_writer: nobody else may be writing it now; so temporary files of earlier writers are left by
             the dead, and go.
 
     Raises:
         OSError: the directory is missing, full or not writable; nothing is left behind.
     """
-    if alone:
-        for left in path.parent.glob(f".{path.name}.*{_DRAFT}"):
-            left.unlink(missing_ok=True)
+    if is_sole_writer:
+        for stale_draft in path.parent.glob(f".{path.name}.*{_DRAFT}"):
+            stale_draft.unlink(missing_ok=True)
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_DRAFT}")
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -135,16 +135,16 @@ def drafts_beside(path: Path) -> Iterator[Path]:
         OSError: the directory above is missing, full or not writable.
     """
     beginning = f".{path.name}."
-    for left in path.parent.iterdir():
-        if left.name.startswith(beginning) and left.name.endswith(_DRAFT):
+    for stale_draft in path.parent.iterdir():
+        if stale_draft.name.startswith(beginning) and stale_draft.name.endswith(_DRAFT):
             with contextlib.suppress(OSError):
-                _remove_dead(left)
-    folder, held = _new_folder(beginning, path.parent)
+                _remove_dead(stale_draft)
+    folder, descriptor = _new_folder(beginning, path.parent)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(descriptor)
 
 
 def _new_folder(beginning: str, parent: Path) -> tuple[Path, int]:
@@ -152,12 +152,12 @@ def _new_folder(beginning: str, parent: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(_DRAFT, beginning, parent))
         with contextlib.suppress(FileNotFoundError):
-            held = os.open(folder, _FOLDER)
+            descriptor = os.open(folder, _FOLDER)
             with contextlib.suppress(OSError):  # not every file system has locks
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if is_lock_of(held, folder):  # else somebody took it for one of the dead
-                return folder, held
-            os.close(held)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_lock_of(descriptor, folder):  # else somebody took it for one of the dead
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _remove_dead(folder: Path) -> None:
@@ -165,12 +165,12 @@ def _remove_dead(folder: Path) -> None:
 
     Raises OSError where there are no locks.
     """
-    held = os.open(folder, _FOLDER)
+    descriptor = os.open(folder, _FOLDER)
     try:
-        if os.fstat(held).st_uid == os.geteuid() and _taken(held, fcntl.LOCK_EX):
+        if os.fstat(descriptor).st_uid == os.geteuid() and _taken(descriptor, fcntl.LOCK_EX):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def write_through(path: Path, content: bytes | bytearray) -> None:
@@ -242,9 +242,9 @@ def sizes_of(folder: Path) -> dict[str, int]:
         OSError: the disk gives no answer.
     """
     found = {}
-    for below, _, names in os.walk(folder, onerror=_raise_faults):
+    for subfolder, _, names in os.walk(folder, onerror=_raise_faults):
         for name in names:
-            path = Path(below, name)
+            path = Path(subfolder, name)
             with contextlib.suppress(FileNotFoundError):
                 if path.is_file():
                     found[str(path.relative_to(folder))] = path.stat().st_size

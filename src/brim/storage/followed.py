@@ -19,11 +19,11 @@ from brim.host.holes import hole_of
 from brim.host.untrusted import NotRegularError, open_regular
 
 _CHUNK = 1 << 20  # bytes of a file at once
-_LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
+_MAX_LINE_BYTES = 4 << 20  # bytes of a line; a longer one is none of ours
 _LOG = 256 << 10  # bytes of a log at once; where there are more, the last
 _LOGS_AT_ONCE = 16 << 20  # bytes of all logs; the others come with the next answer
-_LOOK = 1.0  # seconds between two looks for logs
-_NOTHING = Mark()
+_POLL_INTERVAL = 1.0  # seconds between two looks for logs
+_NO_MARK = Mark()
 
 
 class FollowedRecords:
@@ -37,7 +37,7 @@ class FollowedRecords:
         self._run_dir = run_dir
         self._proved: dict[str, int] = {}  # the file of each name, as the disk numbers it
         self._logs: list[str] = []
-        self._looked = -_LOOK
+        self._looked = -_POLL_INTERVAL
 
     def sizes(self, marks: Mapping[str, Mark]) -> dict[str, int]:
         """Return the bytes of each file that is followed, events before steps.
@@ -78,15 +78,15 @@ class FollowedRecords:
 
     def _names_of_logs(self, marks: Mapping[str, Mark]) -> list[str]:
         """Return the logs that a follower has, and others as far as it takes more."""
-        if monotonic() - self._looked >= _LOOK:
+        if monotonic() - self._looked >= _POLL_INTERVAL:
             self._looked = monotonic()
             with contextlib.suppress(OSError):
-                names = sorted(f"logs/{each}" for each in os.listdir(self._run_dir / "logs"))
+                names = sorted(f"logs/{log}" for log in os.listdir(self._run_dir / "logs"))
                 self._logs = [name for name in names if is_followed(name)]
         had = [name for name in self._logs if name in marks]
         room = MOST_LOGS - len(marks.keys() - {EVENTS, STEPS})
-        others = [name for name in self._logs if name not in marks]
-        return [*had[:MOST_LOGS], *others[: max(0, room)]]
+        other_logs = [name for name in self._logs if name not in marks]
+        return [*had[:MOST_LOGS], *other_logs[: max(0, room)]]
 
     @contextlib.contextmanager
     def _opened(self, name: str, mark: Mark) -> Iterator[tuple[int, int, bool]]:
@@ -106,7 +106,7 @@ class FollowedRecords:
         self, name: str, marks: Mapping[str, Mark], end: int, *, at_most: int | None = None
     ) -> tuple[list[tuple[Part, bytes]], bool]:
         """Return whole lines up to an end, and whether there are more."""
-        mark, first, lines = marks.get(name, _NOTHING), b"", 0
+        mark, first, lines = marks.get(name, _NO_MARK), b"", 0
         try:
             with self._opened(name, mark) as (file, _, goes_on):
                 place = mark.place if goes_on else 0
@@ -119,13 +119,13 @@ class FollowedRecords:
             return ([(Part(name, 0, 0, again=True), b"")], False) if mark.place else ([], False)
         found = [(Part(name, 0, len(first), again=not goes_on), first)] if first else []
         if data or lines or not goes_on:
-            again = not (goes_on or first)
-            found.append((Part(name, place, len(data), lines, again=again), data))
+            is_behind = not (goes_on or first)
+            found.append((Part(name, place, len(data), lines, again=is_behind), data))
         return found, bool(data) and place + len(data) < end
 
     def _log(self, name: str, marks: Mapping[str, Mark]) -> Iterator[tuple[Part, bytes]]:
         """Yield the bytes of a log, the last where there are many: it is cut at its front."""
-        mark = marks.get(name, _NOTHING)
+        mark = marks.get(name, _NO_MARK)
         with (
             contextlib.suppress(FileNotFoundError, NotRegularError),
             self._opened(name, mark) as (file, size, goes_on),
@@ -140,27 +140,27 @@ def _whole_lines(file: int, place: int, end: int) -> bytes:
     data = os.pread(file, min(_CHUNK, max(0, end - place)), place)
     whole = data.rfind(b"\n") + 1
     if not whole and len(data) == _CHUNK:
-        data = os.pread(file, min(_LONGEST, end - place), place)
-        whole = data.find(b"\n") + 1 or (len(data) if len(data) == _LONGEST else 0)
+        data = os.pread(file, min(_MAX_LINE_BYTES, end - place), place)
+        whole = data.find(b"\n") + 1 or (len(data) if len(data) == _MAX_LINE_BYTES else 0)
     return data[:whole]
 
 
 def _first_line(file: int) -> bytes:
-    data = os.pread(file, _LONGEST, 0)
+    data = os.pread(file, _MAX_LINE_BYTES, 0)
     return data[: data.find(b"\n") + 1]
 
 
-def _left_out(file: int, place: int, until: int) -> tuple[int, int]:
-    """Return where the first line behind `until` begins, and how many lines are before it."""
+def _left_out(file: int, place: int, end: int) -> tuple[int, int]:
+    """Return where the first line behind `end` begins, and how many lines are before it."""
     lines = 0
-    while place < until:
-        block = os.pread(file, min(_CHUNK, until - place), place)
+    while place < end:
+        block = os.pread(file, min(_CHUNK, end - place), place)
         if not block:
             return place, lines
         lines += block.count(b"\n")
         place += len(block)
     if not lines and os.pread(file, 1, place - 1) == b"\n":
         return place, 0
-    rest = os.pread(file, _LONGEST, place)
+    rest = os.pread(file, _MAX_LINE_BYTES, place)
     found = rest.find(b"\n") + 1
     return place + found, lines + bool(found)

@@ -32,7 +32,9 @@ CHANGED_CODE = "code-changed.tar"  # as it was when the run went on last, where 
 def write_job(run_dir: Path, spec: JobSpec) -> None:
     """Raises EnvironmentFault where the directory cannot be written."""
     try:
-        write_whole(run_dir / JOB_FILE, msgspec.json.format(msgspec.json.encode(spec)), alone=True)
+        write_whole(
+            run_dir / JOB_FILE, msgspec.json.format(msgspec.json.encode(spec)), is_sole_writer=True
+        )
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
 
@@ -64,7 +66,7 @@ def code_of(spec: JobSpec) -> Code | None:
     if source is None:
         return None
     try:
-        code = collect(source, spec.include, most=LARGEST)
+        code = collect(source, spec.include, limit_bytes=LARGEST)
     except OSError as error:
         raise SpecError(
             error.filename or source.name,
@@ -99,21 +101,23 @@ def keep_code(run_dir: Path, spec: JobSpec) -> None:
     Raises:
         EnvironmentFault: the code of a bundle is not there, or cannot be written.
     """
-    kept = run_dir / CODE
+    code_file = run_dir / CODE
     try:
         if spec.bundle:
-            if not kept.exists() and spec.inference is not None:
-                write_whole(kept, bundle_of(Path(spec.inference.run), spec.bundle), alone=True)
+            if not code_file.exists() and spec.inference is not None:
+                write_whole(
+                    code_file, bundle_of(Path(spec.inference.run), spec.bundle), is_sole_writer=True
+                )
             return
         # The process that runs the file says what is wrong with it.
         with contextlib.suppress(SpecError):
             if (code := code_of(spec)) is None:
                 return
             bundle, changed = pack(code.files), run_dir / CHANGED_CODE
-            if not kept.exists():
-                write_whole(kept, bundle, alone=True)
-            elif read_bundle_file(kept) != bundle:
-                write_whole(changed, bundle, alone=True)
+            if not code_file.exists():
+                write_whole(code_file, bundle, is_sole_writer=True)
+            elif read_bundle_file(code_file) != bundle:
+                write_whole(changed, bundle, is_sole_writer=True)
             else:
                 changed.unlink(missing_ok=True)
     except OSError as error:
@@ -123,7 +127,7 @@ def keep_code(run_dir: Path, spec: JobSpec) -> None:
 def write_bundle(run_dir: Path, bundle: bytes) -> None:
     """Put the code of a job into its directory, where its processes look for it. Raises OSError."""
     if not (run_dir / CODE).exists():
-        write_whole(run_dir / CODE, bundle, alone=True)
+        write_whole(run_dir / CODE, bundle, is_sole_writer=True)
 
 
 def kept_bundle(run_dir: Path) -> bytes:
@@ -190,25 +194,25 @@ def change_of_source(run_dir: Path, spec: JobSpec) -> str:
         return ""
     try:
         bundle = read_bundle_file(run_dir / CODE)
-        kept = read_bundle(bundle, digest_of(bundle))
+        kept_bundle = read_bundle(bundle, digest_of(bundle))
     except (OSError, EnvironmentFault):
         return ""
-    changed = [name for name, content in kept.items() if _has_changed(source, name, content)]
+    changed = [name for name, content in kept_bundle.items() if _has_changed(source, name, content)]
     if not changed:
         return ""
     names = ", ".join(str(source.place(name)) for name in sorted(changed))
-    have, used = (
+    current, used = (
         ("has", "is used as it is") if len(changed) == 1 else ("have", "are used as they are")
     )
     return (
-        f"{names} {have} changed since this run began, and {used} now: {run_dir / CODE} has what it "
+        f"{names} {current} changed since this run began, and {used} now: {run_dir / CODE} has what it "
         "began with"
     )
 
 
-def _has_changed(source: CodeFile, name: str, kept: bytes) -> bool:
+def _has_changed(source: CodeFile, name: str, kept_digest: bytes) -> bool:
     try:
         path = Path(os.path.realpath(source.place(name)))
-        return read_regular(path, at_most=len(kept)) != kept
+        return read_regular(path, at_most=len(kept_digest)) != kept_digest
     except OSError as error:  # it has more than was kept, or is gone
         return error.errno == errno.EFBIG or name != source.name

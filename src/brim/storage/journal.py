@@ -20,7 +20,9 @@ from brim.storage.files import is_locked, lock, write_whole
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 28  # bytes that a journal may have: masters write theirs again long before
+_MAX_JOURNAL_BYTES = (
+    1 << 28
+)  # bytes that a journal may have: masters write theirs again long before
 
 
 class Journal:
@@ -38,10 +40,10 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            held = lock(_lock_of(path))
-            if held is None:
+            lock_file = lock(_lock_of(path))
+            if lock_file is None:
                 raise EnvironmentFault(f"another process writes {path}", retryable=True)
-            self._lock = held
+            self._lock = lock_file
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
@@ -80,7 +82,7 @@ class Journal:
             OSError: the disk did not take them; the journal is as before.
         """
         content = b"".join(map(_frame, payloads))
-        write_whole(self._path, content, mode=0o600, alone=True)
+        write_whole(self._path, content, mode=0o600, is_sole_writer=True)
         os.close(self._file)
         self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
@@ -117,7 +119,7 @@ def set_aside_if_damaged(path: Path) -> str:
     Return what is wrong with it, or nothing.
     """
     try:
-        content = read_regular(path, at_most=_LONGEST)
+        content = read_regular(path, at_most=_MAX_JOURNAL_BYTES)
         read_frames(content, name=str(path))
     except FileNotFoundError:
         return ""
@@ -152,24 +154,28 @@ def read_frames(content: bytes, *, name: str) -> tuple[list[bytes], int]:
     >>> read_frames(_frame(b"one") + _frame(b"two")[:-1], name="journal")
     ([b'one'], 15)
     """
-    payloads, at = [], 0
-    while at < len(content):
-        header = content[at : at + _HEADER.size]
+    payloads, offset = [], 0
+    while offset < len(content):
+        header = content[offset : offset + _HEADER.size]
         if len(header) < _HEADER.size:
             break
-        if not any(header) and not content[at:].strip(
+        if not any(header) and not content[offset:].strip(
             b"\0"
         ):  # a host that went down may leave zeros
             break
         length, length_checksum, checksum = _HEADER.unpack(header)
-        end = at + _HEADER.size + length
+        end = offset + _HEADER.size + length
         if zlib.crc32(header[: _LENGTH.size]) != length_checksum:
-            raise EnvironmentFault(f"{name} is damaged at byte {at}: a length without its checksum")
-        payload = content[at + _HEADER.size : end]
+            raise EnvironmentFault(
+                f"{name} is damaged at byte {offset}: a length without its checksum"
+            )
+        payload = content[offset + _HEADER.size : end]
         if len(payload) < length:
             break
         if zlib.crc32(payload) != checksum:
-            raise EnvironmentFault(f"{name} is damaged at byte {at}: an entry without its checksum")
+            raise EnvironmentFault(
+                f"{name} is damaged at byte {offset}: an entry without its checksum"
+            )
         payloads.append(payload)
-        at = end
-    return payloads, at
+        offset = end
+    return payloads, offset

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from brim.domain.kept_run import (
     CHECKPOINTS,
-    KEPT,
+    LIVENESS_FILE,
     PART,
     KeptFile,
     grows,
@@ -31,7 +31,7 @@ from brim.host.untrusted import open_regular
 from brim.storage.file_stores import FileStore
 from brim.storage.files import lock, write_whole
 
-_SAME = 256  # bytes at a place by which two files are told apart: a record has a time
+_COMPARED_BYTES = 256  # bytes at a place by which two files are told apart: a record has a time
 _TO_COPY = 60.0  # seconds that another process, which copies the same run, is waited for
 _LOCK = ".copy.lock"  # in a copy: held by who brings it up to date
 _VERSIONS = ".versions"  # in a copy: the versions of its files, a directory of small files
@@ -75,7 +75,7 @@ def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
             path = Path(folder, file)
             name = str(path.relative_to(run_dir))
             # One that was brought here from a store has that store's word on who adds to it.
-            if name == KEPT or not is_kept(name, checkpoints=checkpoints):
+            if name == LIVENESS_FILE or not is_kept(name, checkpoints=checkpoints):
                 continue
             with contextlib.suppress(FileNotFoundError):  # it was just removed, or replaced
                 seen = path.lstat()
@@ -104,65 +104,65 @@ def read_file(run_dir: Path, name: str, start: int, *, at_most: int = PART) -> b
         return file.read(at_most)
 
 
-def copy_run(run: KeptRun, into: Path, *, checkpoints: bool = False) -> None:
+def copy_run(run: KeptRun, directory: Path, *, checkpoints: bool = False) -> None:
     """Make a copy of a run, or bring it up to date; where another run has its name, start from scratch.
 
     Args:
-        into: the directory of the copy; made where it is missing.
+        directory: the directory of the copy; made where it is missing.
         checkpoints: also its checkpoints, where they are in the run's directory.
 
     Raises:
         EnvironmentFault: the run, or the disk here, does not answer.
     """
     try:
-        into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone_in(into):
-            _bring_up_to_date(run, into, checkpoints=checkpoints)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone_in(directory):
+            _bring_up_to_date(run, directory, checkpoints=checkpoints)
     except OSError as error:
-        raise EnvironmentFault(f"cannot write the copy {into}: {error}") from error
+        raise EnvironmentFault(f"cannot write the copy {directory}: {error}") from error
 
 
 @contextlib.contextmanager
-def _alone_in(into: Path) -> Iterator[None]:
+def _alone_in(directory: Path) -> Iterator[None]:
     """Keep other processes from the copy meanwhile.
 
     Raises:
         EnvironmentFault: one is at it, for too long.
     """
     deadline = monotonic() + _TO_COPY
-    while (held := lock(into / _LOCK)) is None:
+    while (lock_file := lock(directory / _LOCK)) is None:
         if monotonic() > deadline:
             raise EnvironmentFault(
-                f"another process has been copying to {into} for {_TO_COPY:.0f} s: wait for it, or "
+                f"another process has been copying to {directory} for {_TO_COPY:.0f} s: wait for it, or "
                 "end it",
                 retryable=True,
             )
     try:
         yield
     finally:
-        os.close(held)
+        os.close(lock_file)
 
 
-def _bring_up_to_date(run: KeptRun, into: Path, *, checkpoints: bool) -> None:
+def _bring_up_to_date(run: KeptRun, directory: Path, *, checkpoints: bool) -> None:
     """Copy what has come since the last time, as `copy_run` says. Raises OSError too."""
     files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
     # By its records it is seen whether it is the same run; a manifest names other files.
     files.sort(key=lambda file: (not grows(file.name), file.name.endswith(_MANIFEST)))
     try:
-        _copy_files(run, files, into)
+        _copy_files(run, files, directory)
     except _AnotherRun:
-        _empty(into)
-        _copy_files(run, files, into)
-    if KEPT not in {file.name for file in files}:
-        (into / KEPT).unlink(missing_ok=True)
+        _empty(directory)
+        _copy_files(run, files, directory)
+    if LIVENESS_FILE not in {file.name for file in files}:
+        (directory / LIVENESS_FILE).unlink(missing_ok=True)
     if checkpoints:
-        _remove_others(into, {file.name for file in files})
+        _remove_others(directory, {file.name for file in files})
 
 
-def _copy_files(run: KeptRun, files: list[KeptFile], into: Path) -> None:
+def _copy_files(run: KeptRun, files: list[KeptFile], directory: Path) -> None:
     for file in files:
         with contextlib.suppress(FileNotFoundError):  # it was just removed
-            _copy_file(run, file, into)
+            _copy_file(run, file, directory)
 
 
 def _empty(folder: Path) -> None:
@@ -176,13 +176,13 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _copy_file(run: KeptRun, file: KeptFile, into: Path) -> None:
-    path = into / file.name
+def _copy_file(run: KeptRun, file: KeptFile, directory: Path) -> None:
+    path = directory / file.name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if grows(file.name):
         _read_on(run, file, path)
         return
-    noted = into / _VERSIONS / file.name
+    noted = directory / _VERSIONS / file.name
     with contextlib.suppress(FileNotFoundError):
         if file.version and path.exists() and noted.read_text() == file.version:
             return
@@ -221,15 +221,15 @@ def _goes_on(run: KeptRun, file: KeptFile, descriptor: int, place: int) -> bool:
     """Return whether a copy that ends at a place is the beginning of what the run has."""
     if not file.begin <= place <= file.size:
         return False
-    start = max(file.begin, place - _SAME)
-    here = os.pread(descriptor, place - start, start)
-    return _bytes_of(run, file.name, start, len(here)) == here
+    start = max(file.begin, place - _COMPARED_BYTES)
+    copied_end = os.pread(descriptor, place - start, start)
+    return _bytes_of(run, file.name, start, len(copied_end)) == copied_end
 
 
 def _begins_alike(run: KeptRun, file: KeptFile, descriptor: int) -> bool:
     """Return whether a copy may be of this run, though it does not end as the run's file does."""
-    there = _bytes_of(run, file.name, 0, min(_SAME, os.fstat(descriptor).st_size))
-    return os.pread(descriptor, len(there), 0) == there
+    run_start = _bytes_of(run, file.name, 0, min(_COMPARED_BYTES, os.fstat(descriptor).st_size))
+    return os.pread(descriptor, len(run_start), 0) == run_start
 
 
 def _bytes_of(run: KeptRun, name: str, start: int, size: int) -> bytes:
@@ -262,10 +262,10 @@ def _pieces(run: KeptRun, name: str, start: int) -> Iterator[bytes]:
         start += len(piece)
 
 
-def _remove_others(into: Path, names: set[str]) -> None:
+def _remove_others(directory: Path, names: set[str]) -> None:
     """Remove checkpoints from a copy that the run has no more."""
-    for path in sorted((into / CHECKPOINTS).glob("*/*"), reverse=True):
-        if str(path.relative_to(into)) not in names:
+    for path in sorted((directory / CHECKPOINTS).glob("*/*"), reverse=True):
+        if str(path.relative_to(directory)) not in names:
             path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it has other files
                 path.parent.rmdir()
@@ -301,11 +301,11 @@ class StoredRun:
         return [*found, *growing]
 
     def read(self, name: str, start: int) -> bytes:
-        number, within = divmod(start, PART)
-        kept, within = (part_name(name, number), within) if grows(name) else (name, start)
-        if within >= self._listed.get(kept, 0):
+        number, offset = divmod(start, PART)
+        stored_name, offset = (part_name(name, number), offset) if grows(name) else (name, start)
+        if offset >= self._listed.get(stored_name, 0):
             return b""
-        return self._place.read(kept)[within:]
+        return self._place.read(stored_name)[offset:]
 
 
 class Keeping:
@@ -346,7 +346,7 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer.
         """
-        self._place.replace(KEPT, f"{now:.0f}".encode())
+        self._place.replace(LIVENESS_FILE, f"{now:.0f}".encode())
 
     def note_end(self) -> None:
         """Say in the store that nobody adds to the run any more.
@@ -354,7 +354,7 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer.
         """
-        self._place.remove(KEPT)
+        self._place.remove(LIVENESS_FILE)
 
     def _keep_parts(self, file: KeptFile) -> None:
         """Write the parts of a file that are not there, or not as long.
@@ -371,11 +371,11 @@ class Keeping:
             size = min(PART, file.size - number * PART)
             self._keep(part_name(file.name, number), str(size), file.name, number * PART, size)
 
-    def _keep(self, kept: str, version: str, name: str, start: int, size: int) -> None:
+    def _keep(self, stored_name: str, version: str, name: str, start: int, size: int) -> None:
         assert self._kept is not None
-        if self._kept.get(kept) == version:
+        if self._kept.get(stored_name) == version:
             return
         with contextlib.suppress(FileNotFoundError):  # it was just removed
             content = b"" if not size else read_file(self._run_dir, name, start, at_most=size)
-            self._place.replace(kept, content)
-            self._kept[kept] = version
+            self._place.replace(stored_name, content)
+            self._kept[stored_name] = version

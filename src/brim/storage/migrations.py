@@ -23,7 +23,7 @@ from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
 FORMAT = 6
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     0.2  # seconds that another process may keep the file locked, where there is nothing to do
 )
 _PAGES = 2_000  # that are copied between two reports
@@ -74,7 +74,7 @@ def migrate(path: Path) -> Path | None:
         return None
     try:
         with contextlib.closing(
-            sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+            sqlite3.connect(path, isolation_level=None, timeout=_LOCK_TIMEOUT)
         ) as sql:
             format = format_of(sql)
     except sqlite3.Error as error:
@@ -83,10 +83,10 @@ def migrate(path: Path) -> Path | None:
         check_format(path, format)
     if format in (0, FORMAT):
         return None
-    kept = kept_copy(path, format)
+    copy_path = kept_copy(path, format)
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-            copy_database(sql, kept)
+            copy_database(sql, copy_path)
             sql.execute("pragma synchronous = full")
             sql.execute("pragma auto_vacuum = incremental")
             sql.execute("vacuum")
@@ -102,7 +102,7 @@ def migrate(path: Path) -> Path | None:
         *UNDECODABLE,
     ) as error:
         raise StorageFault(f"cannot migrate {path}: {error}") from error
-    return kept
+    return copy_path
 
 
 def _take(sql: sqlite3.Connection, step: int) -> None:
@@ -143,7 +143,9 @@ def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress)
     try:
         sql.execute("select count(*) from sqlite_master").fetchone()
         sql.backup(
-            copy, pages=_PAGES, progress=lambda _, left, all: progress(1.0 - left / max(1, all))
+            copy,
+            pages=_PAGES,
+            progress=lambda _, pages_left, all: progress(1.0 - pages_left / max(1, all)),
         )
     finally:
         sql.execute("rollback")
@@ -158,10 +160,10 @@ def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
     Before, only the last one did, in a setting.
     """
     last = sql.execute("select value from settings where name = 'memory'").fetchone()
-    by = sql.execute("select policy from cycles order by number desc limit 1").fetchone()
+    policy_row = sql.execute("select policy from cycles order by number desc limit 1").fetchone()
     # What other policies remembered only saved them work, and nobody can read it any more.
-    nothing = _packed({"policies": [], "blocks": {}})
-    memory = last[0] if last and by == ("brim",) else nothing
+    empty_memory = _packed({"policies": [], "blocks": {}})
+    memory = last[0] if last and policy_row == ("brim",) else empty_memory
     sql.execute("alter table cycles rename to old_cycles")
     sql.execute(
         "create table cycles (number integer primary key, at real not null, policy text not null,"
@@ -172,7 +174,7 @@ def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
         "insert into cycles select number, at, policy, content,"
         " case when number = (select max(number) from old_cycles) then ? else ? end from "
         "old_cycles",
-        (memory, nothing),
+        (memory, empty_memory),
     )
     sql.execute("drop table old_cycles")
     sql.execute("delete from settings where name = 'memory'")
@@ -188,8 +190,8 @@ def _workers_have_nodes(sql: sqlite3.Connection) -> None:
 
 def _on_node(content: bytes, node: str) -> bytes:
     record = msgspec.msgpack.decode(content)
-    for now, before in (("plan", "workers"), ("told", "target"), ("coming", "coming")):
-        count = record.pop(before, 0)
+    for now, old_field in (("plan", "workers"), ("told", "target"), ("coming", "coming")):
+        count = record.pop(old_field, 0)
         if isinstance(count, int):
             record[now] = {node: count} if count else {}
     record.setdefault("home", node if record.get("launches") else "")
@@ -211,7 +213,7 @@ def _plans_are_part_of_what_is_remembered(sql: sqlite3.Connection) -> None:
 
     Jobs can be forgotten, and their numbers are given once.
     """
-    _rewrite(sql, "cycles", "memory", _memory_with_plans, where="policy = 'brim'")
+    _rewrite(sql, "cycles", "memory", _memory_with_plans, condition="policy = 'brim'")
     sql.execute("create table leavings (job text primary key, user text not null) strict")
     numbers = "select coalesce(max(number), 0) from jobs"
     sql.execute("create table numbers (last integer not null) strict")
@@ -267,9 +269,9 @@ def _rewrite(
     table: str,
     column: str,
     change: Callable[[bytes], bytes],
-    where: str = "true",
+    condition: str = "true",
 ) -> None:
-    numbers = sql.execute(f"select number from {table} where {where}").fetchall()
+    numbers = sql.execute(f"select number from {table} where {condition}").fetchall()
     for (number,) in numbers:  # one at a time: a journal may have 256 MiB
         (content,) = sql.execute(
             f"select {column} from {table} where number = ?", (number,)

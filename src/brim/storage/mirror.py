@@ -25,7 +25,7 @@ from brim.domain.followed import (
     digest_of_tail,
     is_followed,
 )
-from brim.domain.kept_run import KEPT
+from brim.domain.kept_run import LIVENESS_FILE
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.host.holes import free_front
 from brim.storage.files import lock, write_whole
@@ -57,7 +57,7 @@ class RecordsMirror:
     """The mirror of one run in a directory, of one process.
 
     Args:
-        into: the directory; made where it is missing.
+        directory: the directory; made where it is missing.
         limit: bytes of records that it may have.
 
     Attributes:
@@ -68,23 +68,28 @@ class RecordsMirror:
         EnvironmentFault: it cannot be written, or another process has it.
     """
 
-    def __init__(self, into: Path, *, limit: int = _LIMIT) -> None:
-        self._into, self._limit = into, limit
+    def __init__(self, directory: Path, *, limit: int = _LIMIT) -> None:
+        self._into, self._limit = directory, limit
         self.restarts = 0
         self._files: dict[str, _Copied] = {}
         try:
-            into.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (into / "logs").mkdir(mode=0o700, exist_ok=True)
-            held = lock(into / _LOCK)
-            if held is None:
-                raise EnvironmentFault(f"another process follows a run into {into}", retryable=True)
-            self._lock = held
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / "logs").mkdir(mode=0o700, exist_ok=True)
+            lock_file = lock(directory / _LOCK)
+            if lock_file is None:
+                raise EnvironmentFault(
+                    f"another process follows a run into {directory}", retryable=True
+                )
+            self._lock = lock_file
             left_out = self._read_places()
-            for name in (*_RECORDS, *sorted(f"logs/{each}" for each in os.listdir(into / "logs"))):
+            for name in (
+                *_RECORDS,
+                *sorted(f"logs/{log}" for log in os.listdir(directory / "logs")),
+            ):
                 if is_followed(name):
                     self._files[name] = self._found(name, *left_out.get(name, (0, 0)))
         except OSError as error:
-            raise EnvironmentFault(f"cannot write the mirror {into}: {error}") from error
+            raise EnvironmentFault(f"cannot write the mirror {directory}: {error}") from error
 
     def _found(self, name: str, place: int, size: int) -> _Copied:
         """Take up a file as it was left: a torn line is cut off."""
@@ -92,13 +97,13 @@ class RecordsMirror:
         if not path.exists():
             return _Copied()
         with path.open("r+b") as file:
-            here = os.fstat(file.fileno()).st_size
+            size_here = os.fstat(file.fileno()).st_size
             if name in _RECORDS:
-                here = _end_of_lines(file.fileno(), here)
-            if here < size:
-                here, place, size = 0, 0, 0
-            file.truncate(here)
-        return _Copied(place + here - size, here, here - size)
+                size_here = _end_of_lines(file.fileno(), size_here)
+            if size_here < size:
+                size_here, place, size = 0, 0, 0
+            file.truncate(size_here)
+        return _Copied(place + size_here - size, size_here, size_here - size)
 
     def marks(self, *, proved: bool) -> dict[str, Mark]:
         """Return up to where there is what.
@@ -110,12 +115,12 @@ class RecordsMirror:
             OSError: the disk does not answer.
         """
         if proved:
-            return {name: Mark(each.place) for name, each in self._files.items()}
-        for name, each in self._files.items():
-            if each.place and not each.exact:  # nothing tells it from another file
+            return {name: Mark(copied.place) for name, copied in self._files.items()}
+        for name, copied in self._files.items():
+            if copied.place and not copied.exact:  # nothing tells it from another file
                 self._files[name] = _Copied()
                 self.restarts += name in _RECORDS
-        return {name: self._proof(name, each) for name, each in self._files.items()}
+        return {name: self._proof(name, copied) for name, copied in self._files.items()}
 
     def _proof(self, name: str, copied: _Copied) -> Mark:
         tail = min(TAIL, copied.exact)
@@ -189,11 +194,11 @@ class RecordsMirror:
 
     def _leave_out(self, part: Part, descriptor: int, copied: _Copied) -> None:
         """Put empty lines in the place of those that did not come."""
-        left = part.lines
-        while left:
-            lines = min(left, _PAUSE_OF_EMPTY)
+        lines_left = part.lines
+        while lines_left:
+            lines = min(lines_left, _PAUSE_OF_EMPTY)
             copied.size += os.pwrite(descriptor, b"\n" * lines, copied.size)
-            left -= lines
+            lines_left -= lines
         if part.lines or part.again:
             copied.place, copied.exact = part.place, 0
             self._write_places(part.name, copied)
@@ -207,7 +212,9 @@ class RecordsMirror:
 
     def _write_places(self, name: str, copied: _Copied) -> None:
         places = self._read_places() | {name: (copied.place, copied.size)}
-        write_whole(self._into / _PLACES, msgspec.json.encode(places), mode=0o600, alone=True)
+        write_whole(
+            self._into / _PLACES, msgspec.json.encode(places), mode=0o600, is_sole_writer=True
+        )
 
     def note_alive(self, now: float) -> None:
         """Say to who reads it that it is kept up to date.
@@ -216,12 +223,12 @@ class RecordsMirror:
             now: seconds since 1970.
         """
         with contextlib.suppress(OSError):
-            (self._into / KEPT).write_text(f"{now:.0f}")
+            (self._into / LIVENESS_FILE).write_text(f"{now:.0f}")
 
     def close(self) -> None:
         """Leave it; who reads it knows that nothing more comes."""
         with contextlib.suppress(OSError):
-            (self._into / KEPT).unlink(missing_ok=True)
+            (self._into / LIVENESS_FILE).unlink(missing_ok=True)
         os.close(self._lock)
 
 

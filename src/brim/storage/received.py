@@ -78,9 +78,9 @@ class ReceivedFiles:
 
         def chunks() -> Iterator[bytes]:
             with file:
-                left = size
-                while left and (data := file.read(min(left, _CHUNK))):
-                    left -= len(data)
+                remaining = size
+                while remaining and (data := file.read(min(remaining, _CHUNK))):
+                    remaining -= len(data)
                     yield data
 
         return size, chunks()

@@ -112,8 +112,8 @@ class _Removal:
         return moved
 
 
-def _open_folder(path: Path | str, above: int | None = None) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+def _open_folder(path: Path | str, parent: int | None = None) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
 
 
 def _names_in(folder: int) -> Iterator[str]:

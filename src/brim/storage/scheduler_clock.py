@@ -36,14 +36,14 @@ def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
     except OSError:
         return SystemClock()  # nobody can tell what the seconds of an earlier life mean
     with contextlib.suppress(OSError, *UNDECODABLE):
-        kept = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
-        if kept.boot == boot:
-            return SystemClock(offset=kept.offset)
+        kept_clock = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
+        if kept_clock.boot == boot:
+            return SystemClock(offset=kept_clock.offset)
     clock = SystemClock()
     if keep:
         with contextlib.suppress(
             OSError
         ):  # a full disk: the next one reads the host's, as this one does
             content = msgspec.json.encode(_Kept(boot=boot, offset=clock.offset))
-            write_whole(state_dir / _FILE, content, mode=0o600, alone=True)
+            write_whole(state_dir / _FILE, content, mode=0o600, is_sole_writer=True)
     return clock

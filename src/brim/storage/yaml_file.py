@@ -65,8 +65,8 @@ def read_yaml(path: Path, *, words: bool = False) -> Any:
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise SpecError(where, got=str(problem), need="valid YAML") from None
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise SpecError(place, got=str(problem), need="valid YAML") from None
     # What yaml itself raises of values that are not what their tags say, and of nesting without
     # end.
     except (LookupError, TypeError, AttributeError, *UNDECODABLE) as error:
@@ -88,18 +88,18 @@ def _parsed(path: Path, loader: Any) -> Any:
     return found
 
 
-def _count(value: Any, known: dict[int, int]) -> int:
+def _count(value: Any, sizes: dict[int, int]) -> int:
     """Return how many values a value contains.
 
     A value that is part of itself has no end.
 
     Args:
-        known: the counts of lists and mappings that were counted, by their `id`.
+        sizes: the counts of lists and mappings that were counted, by their `id`.
     """
     if not isinstance(value, (list, dict)):
         return 1
-    if id(value) not in known:
-        known[id(value)] = _MOST_VALUES + 1  # while it is being counted
+    if id(value) not in sizes:
+        sizes[id(value)] = _MOST_VALUES + 1  # while it is being counted
         inner = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_count(each, known) for each in inner)
-    return known[id(value)]
+        sizes[id(value)] = 1 + sum(_count(item, sizes) for item in inner)
+    return sizes[id(value)]

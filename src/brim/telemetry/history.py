@@ -123,8 +123,8 @@ class RunState:
                 pass
 
     def _add_worker(self, event: WorkerChanged) -> None:
-        known = self.crew.get(event.worker)
-        if known and event.pid and known.pid not in (0, event.pid):
+        member = self.crew.get(event.worker)
+        if member and event.pid and member.pid not in (0, event.pid):
             # Names begin from w1 with each start: the worker that had one before ended with its
             # agent, and nobody was left to say so.
             self._all_gone(event.at)
@@ -141,7 +141,7 @@ class RunState:
             until=event.at if event.state in ("lost", "left") else None,
         )
 
-    def _all_gone(self, at: float) -> None:
+    def _all_gone(self, timestamp: float) -> None:
         for life in self.present:
             self.crew[life.worker] = replace(life, until=at)
 
@@ -187,8 +187,8 @@ class RunHistory(RunState):
     @property
     def ahead(self) -> int | None:
         """Batches that a worker may be ahead of others, where training is asynchronous."""
-        asked = self.spec.get("asynchronous")
-        return asked if isinstance(asked, int) else None
+        setting = self.spec.get("asynchronous")
+        return setting if isinstance(setting, int) else None
 
     @property
     def verb(self) -> str:
@@ -201,9 +201,9 @@ class RunHistory(RunState):
         if len(self.recent) < 2:
             return 0.0
         newest = self.recent[-1].at
-        inside = [step for step in self.recent if newest - step.at <= window]
-        span = newest - inside[0].at
-        return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
+        steps_inside = [step for step in self.recent if newest - step.at <= window]
+        span = newest - steps_inside[0].at
+        return sum(step.samples for step in steps_inside[1:]) / span if span > 0 else 0.0
 
     def table_rates(self, *, window: float = 5.0) -> dict[str, tuple[float, float]]:
         """Rows of each table that were read and changed per second.
@@ -211,16 +211,18 @@ class RunHistory(RunState):
         The rates are over the last `window` seconds of steps.
         """
         newest = self.recent[-1].at if self.recent else 0.0
-        inside = [step for step in self.recent if newest - step.at <= window]
-        span = newest - inside[0].at if inside else 0.0
+        steps_inside = [step for step in self.recent if newest - step.at <= window]
+        span = newest - steps_inside[0].at if steps_inside else 0.0
         if span <= 0:
             return {}
         return {
             name: (
-                sum(step.tables[name].read for step in inside[1:] if name in step.tables) / span,
-                sum(step.tables[name].changed for step in inside[1:] if name in step.tables) / span,
+                sum(step.tables[name].read for step in steps_inside[1:] if name in step.tables)
+                / span,
+                sum(step.tables[name].changed for step in steps_inside[1:] if name in step.tables)
+                / span,
             )
-            for name in inside[-1].tables
+            for name in steps_inside[-1].tables
         }
 
     def hottest(self, table: str) -> tuple[tuple[int, int], ...]:
@@ -281,11 +283,11 @@ class RunHistory(RunState):
             case _:
                 self._extend_session(event.at)
 
-    def _extend_session(self, at: float) -> None:
+    def _extend_session(self, timestamp: float) -> None:
         self._lead = None
         if self.sessions:
             session = self.sessions[-1]
-            self.sessions[-1] = session._replace(end=max(session.end, at))
+            self.sessions[-1] = session._replace(end=max(session.end, timestamp))
 
 
 def read_history(run_dir: Path) -> RunHistory:
@@ -312,14 +314,14 @@ class RunReader:
         return fresh
 
 
-def _named(names: list[str], most: int = 3) -> str:
+def _named(names: list[str], limit: int = 3) -> str:
     """A few names.
 
     >>> _named(["a", "b", "c", "d", "e"])
     'a, b, c and 2 others'
     """
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {counted(more, 'other')}" if more > 0 else "")
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {counted(rest, 'other')}" if rest > 0 else "")
 
 
 def describe_event(event: Event, history: RunHistory) -> str:
@@ -426,8 +428,8 @@ def because(reason: str) -> str:
 
 def describe_metrics(metrics: dict[str, float | None]) -> str:
     """`: auc 0.7712, log loss 0.46`, or nothing."""
-    known = [f"{name} {value:.4f}" for name, value in metrics.items() if value is not None]
-    return ": " + ", ".join(known) if known else ""
+    values = [f"{name} {value:.4f}" for name, value in metrics.items() if value is not None]
+    return ": " + ", ".join(values) if values else ""
 
 
 def milliseconds(seconds: float) -> str:

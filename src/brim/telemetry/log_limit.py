@@ -19,7 +19,9 @@ from pathlib import Path
 
 from brim.host.holes import free_front
 
-_LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
+_POLL_INTERVAL = (
+    0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
+)
 _SELDOM = 1.0  # where less than half of it is used
 _SLACK = 8  # an eighth of the limit is freed at once, so that a log that grows slowly is seldom cut
 _FARTHEST = 1 << 40  # no disk lets a file grow for ever
@@ -44,7 +46,7 @@ class LogLimit:
         try:
             while True:
                 used = await asyncio.to_thread(self.enforce)  # a disk may take its time
-                await asyncio.sleep(_LOOK if used > self.limit // 2 else _SELDOM)
+                await asyncio.sleep(_POLL_INTERVAL if used > self.limit // 2 else _SELDOM)
         finally:
             self.enforce()
 
@@ -59,11 +61,11 @@ class LogLimit:
         used = sum(sizes.values())
         if used <= self.limit:
             return used
-        most = _most_of_each(sizes.values(), self.limit - self.limit // _SLACK)
+        limit_each = _most_of_each(sizes.values(), self.limit - self.limit // _SLACK)
         for path, size in sizes.items():
-            if size > most:
+            if size > limit_each:
                 with contextlib.suppress(OSError):
-                    _cut(path, most)
+                    _cut(path, limit_each)
         return used
 
     def _names(self) -> Iterable[str]:
@@ -83,10 +85,10 @@ def _most_of_each(sizes: Iterable[int], limit: int) -> int:
     >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
     (200, 430)
     """
-    left = sorted(sizes)
-    while left[0] * len(left) <= limit:
-        limit -= left.pop(0)
-    return limit // len(left)
+    remaining = sorted(sizes)
+    while remaining[0] * len(remaining) <= limit:
+        limit -= remaining.pop(0)
+    return limit // len(remaining)
 
 
 def _size_on_disk(path: str) -> int:
@@ -98,12 +100,12 @@ def _size_on_disk(path: str) -> int:
     return min(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
 
 
-def _cut(path: str, most: int) -> None:
+def _cut(path: str, limit: int) -> None:
     """Free all but the last bytes of a log. Raises OSError where that cannot be done now."""
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(file)
-        begin = (found.st_size - most) // found.st_blksize * found.st_blksize
+        begin = (found.st_size - limit) // found.st_blksize * found.st_blksize
         if begin > _FARTHEST:
             os.ftruncate(file, 0)
         elif begin > 0:

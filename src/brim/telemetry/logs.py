@@ -13,10 +13,10 @@ from pathlib import Path
 from brim.errors import SpecError, did_you_mean
 from brim.host.untrusted import NotRegularError, open_regular
 
-_MOST = 1 << 18  # bytes of a file that are read at once
+_READ_BYTES = 1 << 18  # bytes of a file that are read at once
 _MOST_OF_ALL = 4 << 20  # and of all files together: there may be any number
 _BLOCK = 4096  # what `brim.telemetry.log_limit` frees of a log is a multiple of this
-_GONE = b"\0"  # how a byte reads that was freed
+_FREED_BYTE = b"\0"  # how a byte reads that was freed
 
 
 class Tail:
@@ -36,13 +36,13 @@ class Tail:
     ) -> None:
         self._folder, self._worker = run_dir / "logs", worker
         self.places = dict(places or {})
-        known = sorted(path.stem for path in self._folder.glob("*.log"))
-        if worker and worker not in known:
+        names = sorted(path.stem for path in self._folder.glob("*.log"))
+        if worker and worker not in names:
             raise SpecError(
                 "--worker",
                 got=repr(worker),
                 need=f"a worker of {run_dir}",
-                hint=did_you_mean(worker, known) if known else "no worker has printed anything",
+                hint=did_you_mean(worker, names) if names else "no worker has printed anything",
             )
 
     def fresh(self, reads: int = 1) -> list[tuple[str, str]]:
@@ -70,10 +70,10 @@ class Tail:
         for path in sorted(self._folder.glob("*.log"), key=_natural):
             if self._worker not in ("", path.stem):
                 continue
-            before = self.places.get(path.stem, 0)
-            found, self.places[path.stem] = _read(path, before)
+            place_before = self.places.get(path.stem, 0)
+            found, self.places[path.stem] = _read(path, place_before)
             lines += [(path.stem, line) for line in found]
-            took += min(_MOST, max(0, self.places[path.stem] - before))
+            took += min(_READ_BYTES, max(0, self.places[path.stem] - place_before))
             if took > _MOST_OF_ALL:
                 break  # the next call reads on
         return lines
@@ -83,8 +83,8 @@ def last_line(log: Path) -> str:
     """The last line of a log; empty where it says nothing, or is not there."""
     try:
         with os.fdopen(open_regular(log), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST))
-            lines = file.read().strip(_GONE + b" \t\r\n").splitlines()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
+            lines = file.read().strip(_FREED_BYTE + b" \t\r\n").splitlines()
     except OSError:
         lines = []
     return lines[-1].decode(errors="replace") if lines else ""
@@ -104,32 +104,32 @@ def _read(path: Path, place: int) -> tuple[list[str], int]:
             return ["[this log was emptied, and begins again]"], 0
         begin, content = _read_what_is_left(file.fileno(), place)
     # A last line without an end waits for it, unless it is longer than what is read at once.
-    cut = content.rfind(b"\n") + 1 or (len(content) if len(content) == _MOST else 0)
+    cut = content.rfind(b"\n") + 1 or (len(content) if len(content) == _READ_BYTES else 0)
     if not cut:
         return [], place
     if begin == place:
         return content[:cut].decode(errors="replace").splitlines(), place + cut
     torn = content.find(b"\n") + 1  # the rest of a line whose beginning is gone
-    told = f"[{begin + torn - place:,} bytes are left out: more than --log-limit keeps]"
-    return [told, *content[torn:cut].decode(errors="replace").splitlines()], begin + cut
+    omission = f"[{begin + torn - place:,} bytes are left out: more than --log-limit keeps]"
+    return [omission, *content[torn:cut].decode(errors="replace").splitlines()], begin + cut
 
 
 def _read_what_is_left(file: int, place: int) -> tuple[int, bytes]:
     """Some bytes from a place on, or behind what is gone from there on, and where they begin."""
     while True:
         begin = _first_left(file, place)
-        content = os.pread(file, _MOST, begin)
+        content = os.pread(file, _READ_BYTES, begin)
         if begin == _first_left(file, place):  # else some went while they were read
             return begin, content
 
 
 def _first_left(file: int, place: int) -> int:
     """The first place that is not in the hole at the front of a log."""
-    if os.pread(file, 1, place) != _GONE:
+    if os.pread(file, 1, place) != _FREED_BYTE:
         return place
 
     def is_left(block: int) -> bool:
-        return bool(os.pread(file, _BLOCK, block * _BLOCK).strip(_GONE))
+        return bool(os.pread(file, _BLOCK, block * _BLOCK).strip(_FREED_BYTE))
 
     size = os.fstat(file).st_size
     blocks = range(place // _BLOCK, -(-size // _BLOCK))

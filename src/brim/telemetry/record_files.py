@@ -28,7 +28,7 @@ EVENTS: RecordName = "events.jsonl"
 STEPS: RecordName = "steps.jsonl"
 _BLOCK = 1 << 20
 _COUNTED = 64 * _BLOCK  # bytes of lines that one call passes over: some hundredths of a second
-_LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
+_MAX_LINE_BYTES = 4 << 20  # bytes of a line; a longer one is none of ours
 T = TypeVar("T")
 
 
@@ -185,7 +185,7 @@ class LineReader(Generic[T]):
         last = size - self._at_most
         found = os.pread(file, self._at_most, last).find(b"\n") + 1
         if not found:  # a long line, or one that is not complete: it begins before
-            last = max(self._offset, last - _LONGEST)
+            last = max(self._offset, last - _MAX_LINE_BYTES)
             found = os.pread(file, max(size - self._at_most - last, 0), last).rfind(b"\n") + 1
         self._count_up_to(file, last + found)
         return first
@@ -204,22 +204,22 @@ class LineReader(Generic[T]):
 
     def _lines(self, file: int, at_once: int) -> bytes:
         """The next whole lines, or the next one where that is longer."""
-        some = os.pread(file, at_once, self._offset)
-        self.behind = len(some) == at_once
-        end = some.rfind(b"\n") + 1
+        chunk = os.pread(file, at_once, self._offset)
+        self.behind = len(chunk) == at_once
+        end = chunk.rfind(b"\n") + 1
         if self.behind and not end:
-            some = os.pread(file, _LONGEST, self._offset)
-            end = some.find(b"\n") + 1
-        if not end and len(some) == _LONGEST:
+            chunk = os.pread(file, _MAX_LINE_BYTES, self._offset)
+            end = chunk.find(b"\n") + 1
+        if not end and len(chunk) == _MAX_LINE_BYTES:
             self.behind = False
             self.damage = (
                 f"{self._path} is damaged at byte {self._offset}: a line of more than "
-                f"{_LONGEST >> 20} MiB"
+                f"{_MAX_LINE_BYTES >> 20} MiB"
             )
         elif not end:
             self.behind = False  # a line that is not complete
         self._offset += end
-        return some[:end]
+        return chunk[:end]
 
     def _decoded(self, whole: bytes) -> list[tuple[int, T]]:
         records = []
@@ -269,10 +269,10 @@ def in_order(
     for event in events:
         stretch.append(event)
         if isinstance(event, Restored):
-            before = []
+            earlier_events = []
             while waiting and waiting[0][0] <= event.commits:
-                before.append(waiting.popleft())
-            yield from _by_time(stretch[:-1], before)
+                earlier_events.append(waiting.popleft())
+            yield from _by_time(stretch[:-1], earlier_events)
             yield 0, event
             stretch = []
     yield from _by_time(stretch, waiting)

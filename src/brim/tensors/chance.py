@@ -91,17 +91,17 @@ def _is_filled(cell: Any) -> bool:
 def seed_generators(generators: list[Generator], seed: int) -> None:
     """Seed each with a seed of its own."""
     for number, generator in enumerate(generators):
-        own = mix(seed, number)
+        derived = mix(seed, number)
         match generator:
             case torch.Generator():
-                generator.manual_seed(own)
+                generator.manual_seed(derived)
             case np.random.Generator():
                 bits: Any = generator.bit_generator
-                bits.state = type(bits)(own).state
+                bits.state = type(bits)(derived).state
             case np.random.RandomState():
-                generator.seed(own & 0xFFFFFFFF)
+                generator.seed(derived & 0xFFFFFFFF)
             case random.Random():
-                generator.seed(own)
+                generator.seed(derived)
 
 
 def seed_host(seed: int) -> None:
@@ -124,7 +124,7 @@ class Sources:
 
     Args:
         model: the network; those in the attributes of its modules.
-        others: objects with generators in their attributes.
+        drawers: objects with generators in their attributes.
 
     >>> class Noisy(nn.Module):
     ...     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Sources:
     True
     """
 
-    def __init__(self, model: nn.Module, *others: object) -> None:
-        things = [*model.modules(), *others]
+    def __init__(self, model: nn.Module, *drawers: object) -> None:
+        things = [*model.modules(), *drawers]
         self._generators = own_generators(*(vars(thing) for thing in things))
 
     def seed(self, seed: int) -> None:
@@ -169,7 +169,7 @@ class Chance:
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Draw from this chance in here; outside, the process goes on with its own."""
-        outside = _state()
+        process_state = _state()
         if self._seed is None:
             _go_on_from(self._state)
         else:
@@ -179,7 +179,7 @@ class Chance:
             yield
         finally:
             self._state = _state()
-            _go_on_from(outside)
+            _go_on_from(process_state)
 
 
 def _state() -> Any:

@@ -48,12 +48,12 @@ def lay_out(tensors: Mapping[str, Tensor]) -> tuple[bytearray, dict[str, Bytes]]
     text += b" " * (-len(text) % _LENGTH.size)
     data = bytearray(_LENGTH.pack(len(text)) + text)
     first = len(data)
-    for left in range(
+    for remaining in range(
         stop, 0, -len(_ZEROS)
     ):  # piece by piece: nobody else runs while memory is made
-        data += _ZEROS[:left]
+        data += _ZEROS[:remaining]
     memory = np.frombuffer(data, np.uint8)[first:]
-    return data, {name: memory[slice(*each["data_offsets"])] for name, each in header.items()}
+    return data, {name: memory[slice(*entry["data_offsets"])] for name, entry in header.items()}
 
 
 def copy_to(place: Bytes, tensor: Tensor) -> None:

@@ -50,31 +50,31 @@ def give_back(*, all_but: int = _KEPT_BYTES) -> None:
         trim(ctypes.c_size_t(0))
 
 
-def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
+def make_own(tensors: Iterable[Tensor], *, limit_bytes: int = READY_BYTES) -> None:
     """Write these values to their own places, where they are few.
 
     Pages that a template shares become the worker's own.
     """
     on_host = [t.detach() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
-    if sum(tensor.nbytes for tensor in on_host) > most:
+    if sum(tensor.nbytes for tensor in on_host) > limit_bytes:
         return
     for tensor in on_host:
         if tensor.is_contiguous():
             tensor.copy_(tensor.clone())
 
 
-def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
+def have_ready(memory: mmap.mmap, *, limit_bytes: int = READY_BYTES) -> None:
     """Put the beginning of a mapping into this process's page tables.
 
     They are as if all of it had been written to.
     """
-    size = min(len(memory), most) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = min(len(memory), limit_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if size:
         with contextlib.suppress(OSError):  # an older kernel: then faults come one by one
             memory.madvise(_POPULATE_WRITE, 0, size)
 
 
-def have_mapped(memory: mmap.mmap, file: int, within: range) -> None:
+def have_mapped(memory: mmap.mmap, file: int, section: range) -> None:
     """Put a part of a mapped file into this process's page tables.
 
     Only pages that the file has: holes stay holes.
@@ -83,7 +83,7 @@ def have_mapped(memory: mmap.mmap, file: int, within: range) -> None:
     thirty times as long.
     """
     for start, stop in _pages_of(file):
-        start, stop = max(start, within.start), min(stop, within.stop)
+        start, stop = max(start, section.start), min(stop, section.stop)
         start -= start % mmap.PAGESIZE
         if start < stop:
             with contextlib.suppress(OSError):  # as above

@@ -17,7 +17,7 @@ from brim.data.feed import MicroBatchRequest
 from brim.train.state.digests import Digests, digests_of, root_of
 
 SAMPLES = "samples"
-_BEHIND = "committed"
+_COMMITTED = "committed"
 _IN_STATE = (
     "Something else than the weights, the seed and the samples decides what it comes to: most often "
     "a network, a queue or a running value that the script keeps beside the model given to "
@@ -78,35 +78,35 @@ class StepAudit:
         Args:
             committed: steps of its state.
         """
-        return {_BEHIND: committed, **_by_kind(self.seen)}
+        return {_COMMITTED: committed, **_by_kind(self.seen)}
 
-    def apart_from(self, ahead: Mapping[str, Any], *, step: int) -> str:
+    def apart_from(self, early: Mapping[str, Any], *, step: int) -> str:
         """Return a warning where the first micro-batch came to something else before the job stood.
 
         Empty where it did not, and where this worker has another micro-batch.
 
         Args:
-            ahead: of the checkpoint that the job goes on from; empty where it has none.
+            early: of the checkpoint that the job goes on from; empty where it has none.
             step: the steps that are committed.
         """
-        if self.own != 0 or ahead.get(_BEHIND) != step:
+        if self.own != 0 or early.get(_COMMITTED) != step:
             return ""
-        made = _by_kind(self.made)
-        apart = next((kind for kind in made if made[kind] != ahead.get(kind)), "")
-        if not apart:
+        digests = _by_kind(self.made)
+        kind_apart = next((kind for kind in digests if digests[kind] != early.get(kind)), "")
+        if not kind_apart:
             return ""
-        what, why, hint = f"another {apart}", NOT_KEPT, TO_KEEP
-        if apart == SAMPLES:
-            what, why, hint = "other samples", _IN_DATA, _TO_READ
+        subject, reason, hint = f"another {kind_apart}", NOT_KEPT, TO_KEEP
+        if kind_apart == SAMPLES:
+            subject, reason, hint = "other samples", _IN_DATA, _TO_READ
         return (
-            f"micro-batch 0 of step {step + 1} has {what} than before the job was suspended: its weights "
-            f"will not be those of a job that was not\n  {why}\n  hint: {hint}"
+            f"micro-batch 0 of step {step + 1} has {subject} than before the job was suspended: its weights "
+            f"will not be those of a job that was not\n  {reason}\n  hint: {hint}"
         )
 
     @property
     def word(self) -> bytes:
         """Return the word on it for the others, one digest for each of the two."""
-        roots = [root_of(each) if each else b"" for each in (self.made, self.seen)]
+        roots = [root_of(digests) if digests else b"" for digests in (self.made, self.seen)]
         return msgspec.msgpack.encode(roots)
 
     @property
@@ -120,7 +120,7 @@ def _by_kind(digests: Digests) -> dict[str, str]:
     kinds = dict.fromkeys(path.partition(" ")[0] for path in digests)
     return {
         kind: root_of(
-            {path: each for path, each in digests.items() if path.partition(" ")[0] == kind}
+            {path: digest for path, digest in digests.items() if path.partition(" ")[0] == kind}
         ).hex()
         for kind in kinds
     }
@@ -141,19 +141,19 @@ def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *,
         names: of the workers, by rank.
         step: its number, from 1.
     """
-    made, _ = msgspec.msgpack.decode(tables[finding.owner], type=tuple[Digests, Digests])
+    owned, _ = msgspec.msgpack.decode(tables[finding.owner], type=tuple[Digests, Digests])
     _, seen = msgspec.msgpack.decode(tables[finding.auditor], type=tuple[Digests, Digests])
-    different = [path for path in made if seen.get(path) != made[path]]
-    different += [path for path in seen if path not in made]
+    different = [path for path in owned if seen.get(path) != owned[path]]
+    different += [path for path in seen if path not in owned]
     owner, auditor = names[finding.owner], names[finding.auditor]
     workers = f"twice by {owner}" if owner == auditor else f"by {owner} and by {auditor}"
-    apart = "" if owner == auditor else "the workers do not agree: "
+    prefix = "" if owner == auditor else "the workers do not agree: "
     if different[0] == SAMPLES:
-        what, why, hint = "from other samples", _IN_DATA, _TO_READ
+        subject, reason, hint = "from other samples", _IN_DATA, _TO_READ
     else:
-        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-        what, why, hint = f"with different {different[0]}{more}", _IN_STATE, TO_KEEP
+        rest = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+        subject, reason, hint = f"with different {different[0]}{rest}", _IN_STATE, TO_KEEP
     return (
-        f"{apart}micro-batch {finding.micro} of step {step} was computed {workers}, {what}\n  {why}\n"
+        f"{prefix}micro-batch {finding.micro} of step {step} was computed {workers}, {subject}\n  {reason}\n"
         f"  hint: {hint}"
     )

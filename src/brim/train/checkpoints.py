@@ -41,11 +41,11 @@ _SHORT, _LONG = (
     2.0,
     90.0,
 )  # seconds that a write under way is waited for: at the end of an epoch, of the job
-_LOOK = 0.01
+_POLL_INTERVAL = 0.01
 _TO_DIE = 10.0  # seconds until the kernel has ended the others of an heir's host
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
-_FEW = 1 << 16  # rows of one that is, where each must be looked for
-_AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
+_MAX_SMALL_ROWS = 1 << 16  # rows of one that is, where each must be looked for
+_MAX_DELTA_BYTES = 16 << 20  # bytes of changed rows that training waits for
 # how often what changed meanwhile is written in the background before training waits for the rest
 _PASSES = 3
 
@@ -133,8 +133,8 @@ class Checkpoints:
 
         Its metrics are those of that state.
         """
-        every = self._spec.checkpoint_every
-        return bool(self._spec.keep_best) or not (every.steps or every.seconds)
+        interval = self._spec.checkpoint_every
+        return bool(self._spec.keep_best) or not (interval.steps or interval.seconds)
 
     def begin(self, *, ends_epoch: bool) -> None:
         """Copy the state and have it written.
@@ -207,16 +207,18 @@ class Checkpoints:
         """Copy what changed in the tables since what is in storage; all of those that are small."""
         bases = self._bases
         assert bases is not None, "who has no writer takes nothing"
-        taken = []
-        for each in self.state.tables:
-            if _is_small(each):
-                taken.append(take(each, (), step=step))
+        copies = []
+        for table in self.state.tables:
+            if _is_small(table):
+                copies.append(take(table, (), step=step))
             else:
-                taken.append(take(each, bases.chain(each), step=step, oldest=bases.oldest(each)))
-                each.follow(step)
+                copies.append(
+                    take(table, bases.chain(table), step=step, oldest=bases.oldest(table))
+                )
+                table.follow(step)
         round, new = bases.hand_over()
         return TakenTables(
-            taken=taken, new=new, on_end=lambda tables: bases.know(tables, round=round)
+            taken=copies, new=new, on_end=lambda tables: bases.know(tables, round=round)
         )
 
     def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
@@ -226,7 +228,7 @@ class Checkpoints:
             EnvironmentFault: it is needed, and the place did not take it.
         """
         assert self._bases is not None, "who has no writer has no checkpoints"
-        bases, large = self._bases, [each for each in self.state.tables if not _is_small(each)]
+        bases, large = self._bases, [table for table in self.state.tables if not _is_small(table)]
         self._look_at_bases()
         for _ in range(
             2 if needed else 1
@@ -251,10 +253,13 @@ class Checkpoints:
             return False
         if self._passes >= _PASSES and not needed:
             return True  # as much changes as is written
-        since = [(each, self._bases.chain(each)[-1].step) for each in tables]
-        if not needed and not all(each.follows(step) for each, step in since):
+        chains = [(table, self._bases.chain(table)[-1].step) for table in tables]
+        if not needed and not all(table.follows(step) for table, step in chains):
             return False  # looking through all rows would take the longer the more there are
-        return sum(each.row_bytes * each.count_since(step) for each, step in since) <= _AT_ONCE
+        return (
+            sum(table.row_bytes * table.count_since(step) for table, step in chains)
+            <= _MAX_DELTA_BYTES
+        )
 
     def _await_bases(self, patience: float, *, renewed: bool) -> None:
         assert self._bases is not None, "who has no writer has no checkpoints"
@@ -264,7 +269,7 @@ class Checkpoints:
                 files, deadline = self._bases.files, monotonic() + patience
             if monotonic() >= deadline:
                 return
-            self._listen(_LOOK)
+            self._listen(_POLL_INTERVAL)
 
     def _look_at_bases(self) -> bool:
         """Return whether bases for checkpoints have just come, or have failed."""
@@ -296,7 +301,7 @@ class Checkpoints:
         while self._writer is not None and self._writer.in_flight is not None:
             if monotonic() >= deadline:
                 return False
-            self._listen(_LOOK)
+            self._listen(_POLL_INTERVAL)
         return True
 
     def now(self, *, ahead: bool = False) -> None:
@@ -362,8 +367,8 @@ class Checkpoints:
             with given_up(self._store) as new:
                 new += tables.new
                 stored = store_taken(self._store, tables.taken, writer=_heir())
-                for table, taken in zip(stored, tables.taken, strict=True):
-                    new += new_files(table, taken.chain)
+                for table, copied in zip(stored, tables.taken, strict=True):
+                    new += new_files(table, copied.chain)
                 self._store.draft(
                     replace(checkpoint, data=copy.data(), tables=stored), writer=_heir()
                 )
@@ -431,16 +436,18 @@ class Checkpoints:
 
     def _of_networks(self, checkpoint: Checkpoint) -> list[StoredTable]:
         """The tables of a checkpoint that a network without tables would have as weights."""
-        keyed = {each.name for each in self.state.tables if not isinstance(each, NumberedRows)}
-        return [each for each in checkpoint.tables if each.name not in keyed and not each.oldest]
+        keyed = {table.name for table in self.state.tables if not isinstance(table, NumberedRows)}
+        return [
+            table for table in checkpoint.tables if table.name not in keyed and not table.oldest
+        ]
 
     def _has_tables_of(self, checkpoint: Checkpoint) -> bool:
         """Return whether this job has the same tables as a checkpoint.
 
         Only those count that could be weights.
         """
-        own = {each.name for each in self.state.tables if isinstance(each, NumberedRows)}
-        return {each.name for each in self._of_networks(checkpoint)} == own
+        names = {table.name for table in self.state.tables if isinstance(table, NumberedRows)}
+        return {table.name for table in self._of_networks(checkpoint)} == names
 
     def _put_tables(self, checkpoint: Checkpoint) -> None:
         """Read the rows of tables into place, file by file.
@@ -448,7 +455,7 @@ class Checkpoints:
         Where one is damaged, those of an older one follow.
         """
         assert self._store is not None, "what is read comes from there"
-        missing = sorted(self.state.keyed - {each.name for each in checkpoint.tables})
+        missing = sorted(self.state.keyed - {table.name for table in checkpoint.tables})
         if missing:
             raise SpecError(
                 f"embedding {', '.join(repr(name.removesuffix('.weight')) for name in missing)}",
@@ -457,14 +464,14 @@ class Checkpoints:
                 hint="start again in another --run-dir",
             )
         self.state.clear_tables()
-        own: dict[str, RowTable] = {each.name: each for each in self.state.tables}
+        tables: dict[str, RowTable] = {table.name: table for table in self.state.tables}
         # Where it was made by other options, or an older brim, what are weights there or here goes
         # through a state.
-        later = [] if self._has_tables_of(checkpoint) else self._of_networks(checkpoint)
+        as_weights = [] if self._has_tables_of(checkpoint) else self._of_networks(checkpoint)
         for stored in checkpoint.tables:
-            if stored.name in own and stored not in later:
-                put_table(self._store, stored, own[stored.name])
-        self._store.check(replace(checkpoint, tables=tuple(later)))
+            if stored.name in tables and stored not in as_weights:
+                put_table(self._store, stored, tables[stored.name])
+        self._store.check(replace(checkpoint, tables=tuple(as_weights)))
 
     def _read_tables(self, checkpoint: Checkpoint, places: Mapping[str, Any]) -> dict[str, Any]:
         """Read those tables of a checkpoint that could be weights, whole, as a part of a state."""
@@ -481,7 +488,7 @@ class Checkpoints:
 
 
 def _is_small(table: RowTable) -> bool:
-    is_few = isinstance(table, NumberedRows) or table.count < _FEW
+    is_few = isinstance(table, NumberedRows) or table.count < _MAX_SMALL_ROWS
     return is_few and table.count * table.row_bytes < _SMALL
 
 
@@ -498,5 +505,5 @@ def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     optimizers = (
         state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
     )
-    kept = flatten([each.get("state", {}) for each in optimizers])[1]
-    return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept
+    tensors = flatten([optimizer.get("state", {}) for optimizer in optimizers])[1]
+    return [value for value in state["model"].values() if isinstance(value, nn.Parameter)] + tensors

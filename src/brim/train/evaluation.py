@@ -69,20 +69,20 @@ def evaluate_together(
     """
     chunks = max(1, -(-feed.samples // CHUNK))
     spans = chunks_of_step(0, chunks, feed.samples)
-    mine = [(chunk, spans[chunk]) for chunk in share(chunks, world_size, rank)]
+    chunks_here = [(chunk, spans[chunk]) for chunk in share(chunks, world_size, rank)]
     with undisturbed(model) as put_back:
         seen = []
-        for output, target in outputs(model, feed, mine, forward=forward, seed=seed):
+        for output, target in outputs(model, feed, chunks_here, forward=forward, seed=seed):
             seen.append(observe(metrics, output, target))
             put_back()
             meanwhile()
-    everyone = [
-        msgspec.msgpack.decode(each)
-        for each in gather(msgspec.msgpack.encode([seen, feed.digest()]))
+    answers = [
+        msgspec.msgpack.decode(answer)
+        for answer in gather(msgspec.msgpack.encode([seen, feed.digest()]))
     ]
-    if len({digest for _, digest in everyone}) > 1:
+    if len({digest for _, digest in answers}) > 1:
         raise reads_differently(feed.dataset, "different samples in different workers")
-    return results(metrics, [state for states, _ in everyone for state in states])
+    return results(metrics, [state for states, _ in answers for state in states])
 
 
 def outputs(

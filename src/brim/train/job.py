@@ -112,8 +112,8 @@ class Job:
         Servers come behind.
         """
         rank, workers = self.parts.members.rank, self.parts.members.workers
-        before = sum(each < rank for each in workers)
-        return before if rank in workers else len(workers) + rank - before
+        first_index = sum(worker < rank for worker in workers)
+        return first_index if rank in workers else len(workers) + rank - first_index
 
     @property
     def world_size(self) -> int:

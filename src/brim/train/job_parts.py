@@ -85,7 +85,7 @@ class JobParts:
 
     def layout(self) -> Layout:
         """Return the layout of what a micro-batch adds to a step."""
-        carried = [tensor for each in self.carried.values() for tensor in each.tensors]
+        carried = [tensor for carried in self.carried.values() for tensor in carried.tensors]
         tables = self.embeddings
         return Layout(
             [*self.contributions.like, *carried],
@@ -94,10 +94,10 @@ class JobParts:
             gradients=len(self.contributions.parameters),
         )
 
-    def spent(self, work: str, since: float) -> float:
+    def spent(self, work: str, start: float) -> float:
         """Count the seconds since then as spent on a kind of work; return the time."""
         now = monotonic()
-        self.seconds[work] += now - since
+        self.seconds[work] += now - start
         return now
 
 
@@ -159,7 +159,7 @@ def assemble(
     parts = JobParts(
         spec=spec,
         model=network,
-        device=next((each.device for each in network.parameters()), torch.device("cpu")),
+        device=next((parameter.device for parameter in network.parameters()), torch.device("cpu")),
         members=members,
         optimization=optimization,
         embeddings=embeddings,
@@ -188,11 +188,11 @@ def _trail_of(context: WorkerContext | None) -> Trail | None:
     return None
 
 
-def not_asynchronous(what: str) -> SpecError:
+def not_asynchronous(feature: str) -> SpecError:
     """Return the error of asynchronous training beside something that needs steps in order."""
     return SpecError(
         "--async",
-        got=f"it beside {what}",
+        got=f"it beside {feature}",
         need="steps that may be applied in any order",
         hint="train without --async",
     )

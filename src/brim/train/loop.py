@@ -252,8 +252,8 @@ class Loop:
         """Do the next of what comes between two steps."""
         parts = self._parts
         match action:
-            case Settle(within):
-                parts.members.settle(within)
+            case Settle(timeout):
+                parts.members.settle(timeout)
             case Act.COMPARE if round.held:
                 if parts.asynchrony is None:
                     # One by itself compares nothing, and has no digests.
@@ -279,14 +279,14 @@ class Loop:
         schedule = self._parts.state.schedule
         return schedule is not None and self._parts.state.committed % schedule.steps_per_epoch == 0
 
-    def use(self, feed: Feed, given: object) -> None:
+    def use(self, feed: Feed, data: object) -> None:
         """Read from a feed what comes next: see `TrainingData.use`.
 
         Samples that were read ahead from elsewhere are dropped.
         """
         if self._round is not None:
             self._round.stop_reading()
-        self._data.use(feed, given)
+        self._data.use(feed, data)
 
     def batches_of_epoch(self, feed: Feed) -> Iterator[MicroBatch]:
         """Yield this worker's micro-batches of every step of the current epoch.
@@ -329,7 +329,7 @@ class Loop:
     def _look_ahead(self, previous: Round, feed: Feed) -> Iterator[MicroBatch]:
         """Have a micro-batch of the next step computed, for the state that is to be written."""
         parts = self._parts
-        wanted = requests(
+        coming_requests = requests(
             self._data.schedule,
             parts=previous.parts,
             micro_batches=(0,),
@@ -338,7 +338,9 @@ class Loop:
         )
         self._round = previous
         loaders = self._data.part_of(feed.loaders)
-        previous.reads = Reads(feed.read(islice(wanted, 1), loaders=loaders), is_quick=False)
+        previous.reads = Reads(
+            feed.read(islice(coming_requests, 1), loaders=loaders), is_quick=False
+        )
         try:
             yield from self.steps.look_ahead(previous, previous.reads)
         finally:
@@ -359,7 +361,7 @@ class Loop:
                     round.audits = AuditPlan(
                         round.shares, round.first, is_across=not feed.has_shards
                     )
-                wanted = requests(
+                coming_requests = requests(
                     self._data.schedule,
                     parts=round.parts,
                     micro_batches=round.mine,
@@ -368,7 +370,7 @@ class Loop:
                 )
                 loaders = self._data.part_of(feed.loaders)
                 read = feed.read(
-                    wanted, loaders=loaders, meanwhile=partial(self._wait_for_data, round)
+                    coming_requests, loaders=loaders, meanwhile=partial(self._wait_for_data, round)
                 )
                 round.reads = Reads(read, is_quick=feed.is_quick)
             yield from self.steps.micro_batches(round, round.reads, parts.state.committed)
@@ -411,9 +413,13 @@ class Loop:
         while batch is not None:
             self._between_steps(round, patience=0.01 * round.pace)
             number = end - self._data.schedule.steps_per_epoch + batch
-            wanted = requests(self._data.schedule, parts=1, micro_batches=round.mine, after=number)
+            coming_requests = requests(
+                self._data.schedule, parts=1, micro_batches=round.mine, after=number
+            )
             loaders = self._data.part_of(feed.loaders)
-            read = feed.read(islice(wanted, 1), loaders=loaders, meanwhile=parts.members.poll)
+            read = feed.read(
+                islice(coming_requests, 1), loaders=loaders, meanwhile=parts.members.poll
+            )
             round.reads = Reads(read, is_quick=False)
             yield from self.steps.micro_batches(round, round.reads, number)
             round.stop_reading()
@@ -430,9 +436,9 @@ class Loop:
 
     def step(self, loss: Tensor, optimizer: torch.optim.Optimizer | None) -> float | None:
         """Do the backward pass of the current micro-batch: see `Job.step`."""
-        made, round = self.steps, self._round
-        if made.under_way is None or made.under_way.micro is None or round is None:
-            if not made.is_given_up:
+        own_steps, round = self.steps, self._round
+        if own_steps.under_way is None or own_steps.under_way.micro is None or round is None:
+            if not own_steps.is_given_up:
                 raise SpecError(
                     "job.step",
                     got="a second call for one batch",
@@ -440,13 +446,13 @@ class Loop:
                     hint="add the losses: job.step(loss_real + loss_fake)",
                 )
             return None
-        done = made.take(round, loss, optimizer)
+        done = own_steps.take(round, loss, optimizer)
         if done is None:
             return None
         step, index = done
         with self.while_it_lasts():
-            return made.commit(round, step).losses[index]
-        made.is_given_up = True
+            return own_steps.commit(round, step).losses[index]
+        own_steps.is_given_up = True
         return None
 
     # The ends of epochs and of the job ------------------------------------------------------------
@@ -463,8 +469,8 @@ class Loop:
         measured = parts.state.metrics if parts.state.measured == parts.state.committed else {}
         parts.optimization.end_epoch(measured)
         parts.state.epoch += 1
-        for each in parts.carried.values():
-            each.begin_epoch()
+        for carried in parts.carried.values():
+            carried.begin_epoch()
         if parts.asynchrony is not None:
             parts.asynchrony.end_epoch()
         self.steps.under_way = None
@@ -476,14 +482,14 @@ class Loop:
 
     def left_early(self) -> SpecError:
         schedule = self._parts.state.schedule
-        where = (
+        place = (
             "before its first step"
             if schedule is None
             else f"after step {self._parts.state.committed} of {schedule.steps}"
         )
         return SpecError(
             "your training loop",
-            got=f"a loop that was left {where}",
+            got=f"a loop that was left {place}",
             need="a loop to its end: other workers would stop at a different sample",
             hint="job.stop() ends a job early, at the same step on all workers",
         )

@@ -21,7 +21,7 @@ from brim.coordination.job.participant import (
     FetchState,
     Flow,
     GiveState,
-    Heard,
+    Incoming,
     Interrupted,
     LeaveState,
     Need,
@@ -64,13 +64,13 @@ from brim.wire.peer import Listener, connect
 
 T = TypeVar("T")
 
-_LOOK = 1.0  # seconds between looks at what no message announces
+_POLL_INTERVAL = 1.0  # seconds between looks at what no message announces
 # seconds between looks in passing: a micro-batch may be quicker than the call of the system
 _GLANCE = 0.001
 _COMPANY = (
     0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
 )
-_PATIENCE = 60.0
+_EXTRA_PATIENCE = 60.0
 _PIECE_BYTES = 1 << 20  # of a row, that go to other hosts together: 8 ms at 1 Gbit/s
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
@@ -193,7 +193,7 @@ class Members(Protocol):
         """
         ...
 
-    def next_round(self, kept: Kept) -> Exchange:
+    def next_round(self, keeper: Kept) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -251,14 +251,14 @@ class Members(Protocol):
         ...
 
     def commit(
-        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+        self, step: int, report: bytes, *, overlap: Callable[[], None] | None = None
     ) -> bool:
         """Have a step count: behind this there is no way back, so its update must follow.
 
         Args:
             step: its number.
             report: on it.
-            meanwhile: done while the answer is on its way, where it is waited for.
+            overlap: done while the answer is on its way, where it is waited for.
 
         Returns:
             Whether it is known to be the round's last. Of one member alone that is known later: see
@@ -266,11 +266,11 @@ class Members(Protocol):
         """
         ...
 
-    def settle(self, within: float | None = None) -> None:
+    def settle(self, timeout: float | None = None) -> None:
         """Wait for the answer to the last commit, where that was not waited for.
 
         Args:
-            within: seconds after which to go on without it; None waits for it.
+            timeout: seconds after which to go on without it; None waits for it.
 
         Raises:
             RoundChanged: it says that this commit was the round's last.
@@ -281,11 +281,11 @@ class Members(Protocol):
         """Tell the master something."""
         ...
 
-    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
+    def hand_over(self, has_tables: Sequence[bool], tables: Tree) -> bool:
         """Have hosts that lack the tables get them from one that has them.
 
         Args:
-            have: of each rank, whether its host has them as far as it knows.
+            has_tables: of each rank, whether its host has them as far as it knows.
             tables: of this host.
 
         Returns:
@@ -320,8 +320,8 @@ class Loner:
     def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
 
-    def next_round(self, kept: Kept) -> Exchange:
-        kept.restore()
+    def next_round(self, keeper: Kept) -> Exchange:
+        keeper.restore()
         return Alone()
 
     def await_replacement(self) -> None:
@@ -349,14 +349,14 @@ class Loner:
         return step
 
     def commit(
-        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+        self, step: int, report: bytes, *, overlap: Callable[[], None] | None = None
     ) -> bool:
         return self.arrive(step, COMMIT, report).hold
 
-    def settle(self, within: float | None = None) -> None:
+    def settle(self, timeout: float | None = None) -> None:
         pass
 
-    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
+    def hand_over(self, has_tables: Sequence[bool], tables: Tree) -> bool:
         return False
 
     def tell(self, message: WorkerMessage) -> None:
@@ -447,12 +447,12 @@ class Membership:
     def _patience(self) -> float:
         """Seconds that a silent worker is waited for: where it hangs, its agent ends it before."""
         limit = self._context.spec.hang_timeout
-        return math.inf if limit is None else limit + _PATIENCE
+        return math.inf if limit is None else limit + _EXTRA_PATIENCE
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
-        most = spec.workers.maximum + spec.servers
-        if spec.transport != "distributed" and spec.asynchronous is None and most > 1:
+        total = spec.workers.maximum + spec.servers
+        if spec.transport != "distributed" and spec.asynchronous is None and total > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
         if layout.is_on_host:  # a device is in use until the kernel has cleared the process away
             give_notice(self._context.notice)
@@ -529,59 +529,59 @@ class Membership:
                 resume = flow.throw
                 answer = error
 
-    def _receive(self, within: float | None) -> Heard | None:
+    def _receive(self, timeout: float | None) -> Incoming | None:
         """Hear the next that comes, or None after so many seconds."""
-        if within == 0.0:
+        if timeout == 0.0:
             return self._heard(0.0) if self._has_news else None
         if self._meanwhile is not None:
-            meanwhile, self._meanwhile = self._meanwhile, None
-            meanwhile()
-        deadline = math.inf if within is None else monotonic() + within
+            overlap, self._meanwhile = self._meanwhile, None
+            overlap()
+        deadline = math.inf if timeout is None else monotonic() + timeout
         while True:
-            left = deadline - monotonic()
-            heard = self._heard(max(0.0, min(left, _LOOK)))
-            if heard is not None or left <= 0:
-                return heard
-            self._moves += within is not None  # who waits for long on purpose does not hang
+            remaining = deadline - monotonic()
+            message = self._heard(max(0.0, min(remaining, _POLL_INTERVAL)))
+            if message is not None or remaining <= 0:
+                return message
+            self._moves += timeout is not None  # who waits for long on purpose does not hang
 
     @property
     def _has_news(self) -> bool:
         return self._leave.asked or self._link.pending()
 
-    def _heard(self, within: float) -> Heard | None:
+    def _heard(self, timeout: float) -> Incoming | None:
         if self._leave.asked:
             self._leave.asked = False
             return AskedToLeave()
-        heard = self._link.receive(within)
-        if isinstance(heard, Dismissed):
+        message = self._link.receive(timeout)
+        if isinstance(message, Dismissed):
             self._inheritance.settle(on_me=False)
-        return heard
+        return message
 
-    def _meet(self, need: Need, kept: Kept) -> object:
+    def _meet(self, need: Need, keeper: Kept) -> object:
         """Do what a flow needs, and return what came of it."""
         match need:
             case RestoreState(recorded):
-                restored, problems = kept.restore(recorded)
+                restored, problems = keeper.restore(recorded)
                 for problem in problems:
                     self.tell(Warn(message=f"{problem}; going on from {restored}"))
-                return restored, kept.state.committed
+                return restored, keeper.state.committed
             case FetchState(donor, greeting):
                 with self._call(donor.address, greeting) as peer:
                     tree = receive_state(peer, timeout=self._patience, cancelled=self._is_called)
-                kept.state.put(tree)
-                return kept.state.committed
+                keeper.state.put(tree)
+                return keeper.state.committed
             case GiveState(_, greeting):
                 with self._accept(greeting) as peer:
-                    tree = kept.state.get()
+                    tree = keeper.state.get()
                     send_state(peer, tree, timeout=self._patience, cancelled=self._is_called)
             case CatchUp(recorded):
-                kept.catch_up(recorded or 0)
-                return kept.state.committed
+                keeper.catch_up(recorded or 0)
+                return keeper.state.committed
             case WriteState(recorded):
-                kept.catch_up(recorded or 0)
-                kept.now(ahead=True)
+                keeper.catch_up(recorded or 0)
+                keeper.now(ahead=True)
             case LeaveState():
-                self._leave_behind(kept)
+                self._leave_behind(keeper)
             case BeHeir(on_me):
                 knows_all = self._context.spec.asynchronous is None  # others' last steps, too
                 self._inheritance.settle(on_me=on_me and knows_all)
@@ -621,16 +621,16 @@ class Membership:
         return self.arrive(step, TURN).step
 
     def commit(
-        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+        self, step: int, report: bytes, *, overlap: Callable[[], None] | None = None
     ) -> bool:
-        self._meanwhile = meanwhile
+        self._meanwhile = overlap
         try:
             return self._run(self._participant.commit(step, report, now=monotonic()))
         finally:
             self._meanwhile = None
 
-    def settle(self, within: float | None = None) -> None:
-        self._run(self._participant.settle(within))
+    def settle(self, timeout: float | None = None) -> None:
+        self._run(self._participant.settle(timeout))
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return self._run(self._participant.arrive(step, phase, payload))
@@ -643,26 +643,26 @@ class Membership:
 
     # Rounds ---------------------------------------------------------------------------------------
 
-    def next_round(self, kept: Kept) -> Exchange:
-        self._link.on_publish = kept.permit
+    def next_round(self, keeper: Kept) -> Exchange:
+        self._link.on_publish = keeper.permit
         flow, need = self._waiting or (self._participant.next_round(), None)
         self._waiting = None
-        exchange: Exchange = self._run(flow, kept, need)
+        exchange: Exchange = self._run(flow, keeper, need)
         return exchange
 
-    def _leave_behind(self, kept: Kept) -> None:
+    def _leave_behind(self, keeper: Kept) -> None:
         """Leave to the next agent what this worker has said, then what it has.
 
         So no state is ahead of the records.
         """
-        behind = SystemClock().wall() - monotonic()
+        clock_offset = SystemClock().wall() - monotonic()
         with self._speaking:
-            words = self._participant.last_words(behind=behind)
+            words = self._participant.last_words(wall_offset=clock_offset)
         self._inheritance.leave_words(words)
-        kept.leave()
+        keeper.leave()
 
-    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
-        givers = self._round.givers(have)
+    def hand_over(self, hidden_texts: Sequence[bool], tables: Tree) -> bool:
+        givers = self._round.givers(hidden_texts)
         if None in givers.values():
             raise InternalError("no host has the tables of embeddings")
         greeting = f"round {self._round.round} tables for {{}}"
@@ -692,7 +692,7 @@ class Membership:
             address,
             greeting,
             self._context.secret,
-            timeout=_PATIENCE,
+            timeout=_EXTRA_PATIENCE,
             patience=self._patience,
             cancelled=self._is_called,
             insecure=self._context.spec.insecure,

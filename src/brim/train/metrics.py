@@ -121,8 +121,8 @@ class _Auc:
             return math.nan
         # Twice the number of pairs in the right order, as a whole number: each tie is one of the
         # two.
-        below = np.cumsum(negatives) - negatives
-        twice = sum((positives * (2 * below + negatives)).tolist())
+        lower = np.cumsum(negatives) - negatives
+        twice = sum((positives * (2 * lower + negatives)).tolist())
         return float(twice / (2 * pairs))
 
 
@@ -169,11 +169,11 @@ def _right(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _check_tensors(output: object, target: object) -> None:
-    for name, given in (("an output", output), ("a target", target)):
-        if not isinstance(given, Tensor):
+    for name, value in (("an output", output), ("a target", target)):
+        if not isinstance(value, Tensor):
             raise SpecError(
                 "metrics()",
-                got=f"{name} that is a {type(given).__name__}",
+                got=f"{name} that is a {type(value).__name__}",
                 need="a tensor: what brim.metrics measure has one number, or one row, per sample",
                 hint="a metric of your own, an object with observe(output, target) and "
                 "result(states)",

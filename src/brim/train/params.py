@@ -18,7 +18,7 @@ from typing import TypeVar
 from brim.errors import SpecError, did_you_mean
 
 ENVIRONMENT_VARIABLE = "BRIM_PARAMETERS"
-_asked: set[str] = set()
+_requested_names: set[str] = set()
 T = TypeVar("T", str, int, float, bool)
 
 
@@ -36,7 +36,7 @@ def param(name: str, default: T) -> T:
     >>> param("learning_rate", 1e-3)
     0.001
     """
-    _asked.add(name)
+    _requested_names.add(name)
     text = _given().get(name)
     if text is None:
         return default
@@ -64,10 +64,10 @@ def check_all_used(module: ModuleType) -> None:
     Raises:
         SpecError: there is one.
     """
-    unread = _given().keys() - _asked
+    unread = _given().keys() - _requested_names
     if not unread:
         return
-    names = _asked | _read_later(module)
+    names = _requested_names | _read_later(module)
     for name in sorted(unread - names):
         raise SpecError(
             f"--set {name}",
@@ -81,12 +81,14 @@ def check_all_used(module: ModuleType) -> None:
 
 def _read_later(module: ModuleType) -> set[str]:
     """Return what calls of `brim.param` name in a file, and in modules of its folder that it has imported."""
-    own = getattr(module, "__file__", None)
-    if not own:
+    module_file = getattr(module, "__file__", None)
+    if not module_file:
         return set()
-    folder = Path(own).resolve().parent
-    paths = {Path(each) for each in (_file_of(each) for each in list(sys.modules.values())) if each}
-    files = {Path(own), *(path for path in paths if path.resolve().is_relative_to(folder))}
+    folder = Path(module_file).resolve().parent
+    paths = {
+        Path(path) for path in (_file_of(module) for module in list(sys.modules.values())) if path
+    }
+    files = {Path(module_file), *(path for path in paths if path.resolve().is_relative_to(folder))}
     names: set[str] = set()
     for path in files:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
@@ -106,11 +108,11 @@ def _names_in(code: bytes) -> set[str]:
     """
     nodes = list(ast.walk(ast.parse(code)))
     aliases = {
-        each.asname or each.name
+        name.asname or name.name
         for node in nodes
         if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if each.name == "param"
+        for name in node.names
+        if name.name == "param"
     }
     named = {
         id(node.func): name
@@ -134,7 +136,7 @@ def _names_in(code: bytes) -> set[str]:
 
 def _name_of(call: ast.Call) -> str | None:
     """Return the text that a call has as its first argument, or as `name=`."""
-    by_name = [each.value for each in call.keywords if each.arg == "name"]
+    by_name = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
     for first in (*call.args[:1], *by_name):
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
             return first.value

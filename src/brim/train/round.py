@@ -81,8 +81,8 @@ class Round:
 
         One that takes long would be waited for.
         """
-        each = self.pace / max(1, len(self.mine))
-        return self.parts > 1 and each < _LONG
+        micro_seconds = self.pace / max(1, len(self.mine))
+        return self.parts > 1 and micro_seconds < _LONG
 
     def emptied(self) -> Round:
         """Return the same without what takes memory, in which nothing is added up."""
@@ -171,16 +171,16 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
     parts.spent("agree", started)
     if len(set(roots)) == 1:
         return
-    everyone = members.arrive(step, "differ", msgspec.msgpack.encode(digests)).payloads
-    tables = _comparable([msgspec.msgpack.decode(each, type=Digests) for each in everyone])
-    what = describe_difference(tables, members.names)
-    if not what:
+    payloads = members.arrive(step, "differ", msgspec.msgpack.encode(digests)).payloads
+    tables = _comparable([msgspec.msgpack.decode(payload, type=Digests) for payload in payloads])
+    difference = describe_difference(tables, members.names)
+    if not difference:
         return
-    text = f"the workers do not agree after step {step}: {what}\n  {_advice(what)}"
+    text = f"the workers do not agree after step {step}: {difference}\n  {_advice(difference)}"
     old = [table for rank, table in enumerate(tables) if rank not in members.newcomers]
-    apart = [rank for rank in members.newcomers if tables[rank] != old[0]]
-    if apart and all(table == old[0] for table in old):
-        members.turn_away(apart, text)
+    differing = [rank for rank in members.newcomers if tables[rank] != old[0]]
+    if differing and all(table == old[0] for table in old):
+        members.turn_away(differing, text)
     raise UserCodeError(f"{text}\n  The last checkpoint on which all agreed is kept.")
 
 
@@ -208,19 +208,19 @@ def settle_tables(parts: JobParts) -> None:
     was_here = tables.is_shown and not members.is_newcomer
     # Where workers take turns there is one host, whose tables are as far as the last turn.
     is_there = tables.step == step or (parts.asynchrony is not None and tables.step is not None)
-    has = was_here or is_there
+    has_tables = was_here or is_there
     if is_first:
         # What can be taken back is forgotten here. So tables that lack a step are those of no step
         # until another host has given them: one that restored theirs would take them for whole.
-        tables.step = step if has else None
+        tables.step = step if has_tables else None
         tables.take_back(step)
-    have = [has]
+    has_parts = [has_tables]
     if members.world_size > 1:
-        word = b"1" if has else b""
-        have = [bool(each) for each in members.arrive(step, "tables", word).payloads]
-    if not any(have):
+        word = b"1" if has_tables else b""
+        has_parts = [bool(payload) for payload in members.arrive(step, "tables", word).payloads]
+    if not any(has_parts):
         raise _tables_are_gone(step)
-    if members.world_size > 1 and members.hand_over(have, tables):
+    if members.world_size > 1 and members.hand_over(has_parts, tables):
         members.arrive(step, "handed over")
     if is_first:
         tables.step = step
@@ -240,22 +240,22 @@ def _tables_are_gone(step: int) -> EnvironmentFault:
     )
 
 
-def _advice(what: str) -> str:
+def _advice(difference: str) -> str:
     """Return advice for a difference between workers, by what differs."""
-    if what.startswith(SAMPLES):
+    if difference.startswith(SAMPLES):
         return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
-    if what.startswith(STOP):
+    if difference.startswith(STOP):
         return (
             "They do not agree on job.stop(): the script decides by variables that a newcomer does "
             "not have.\n"
             '  hint: keep them in a dict, and name it: job.register_state("best", best)'
         )
-    if what.startswith(ATTRIBUTES):
+    if difference.startswith(ATTRIBUTES):
         return (
             "A forward pass sets it once, and each worker did so from its own samples.\n"
             "  hint: set it in __init__, or run one batch through the model before brim.join"
         )
-    if _RATE.search(what.partition(" differs")[0]):
+    if _RATE.search(difference.partition(" differs")[0]):
         return (
             "They have different learning rates: something that brim does not carry sets them.\n"
             "  hint: pass the scheduler: brim.join(..., scheduler=scheduler), or job.register_state what "

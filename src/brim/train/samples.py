@@ -32,11 +32,11 @@ def to_device(value: Any, device: torch.device) -> Any:
         case Tensor():
             return value.to(device, non_blocking=True)
         case dict():
-            return {key: to_device(each, device) for key, each in value.items()}
+            return {key: to_device(item, device) for key, item in value.items()}
         case tuple() if hasattr(value, "_fields"):
-            return type(value)(*(to_device(each, device) for each in value))
+            return type(value)(*(to_device(item, device) for item in value))
         case tuple() | list():
-            return type(value)(to_device(each, device) for each in value)
+            return type(value)(to_device(item, device) for item in value)
         case Mapping() if hasattr(value, "to"):  # what tokenizers give
             return value.to(device)
     return value

@@ -51,7 +51,7 @@ _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in
 # Stands in for the number of a micro-batch when seeding the update.
 _UPDATE = 1 << 41
 
-_NOTHING = OwnedRows(
+_NO_OWNED_ROWS = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
 )
 
@@ -204,7 +204,7 @@ class Steps:
         others.refuse_other_optimizers(
             parts.optimization.optimizers,
             lambda: (owner := current()) is not None and owner.is_amid_batch,
-            until=self,
+            owner=self,
         )
 
     @property
@@ -309,11 +309,11 @@ class Steps:
             return
         spans = cut(step.span, round.parts)
         while step.todo and not len(spans[step.todo[0]]):
-            nothing = parts.contributions.nothing(stop=self.is_stop_asked, due=step.due)
-            for each in parts.carried.values():
-                nothing += each.nothing()
+            contribution = parts.contributions.nothing(stop=self.is_stop_asked, due=step.due)
+            for carried in parts.carried.values():
+                contribution += carried.nothing()
             round.rows.add(step.todo[0], parts.embeddings.nothing())
-            round.accumulator.add(step.todo.popleft(), nothing)
+            round.accumulator.add(step.todo.popleft(), contribution)
 
     def _hand_out(self, round: Round, step: StepUnderWay, read: Read) -> MicroBatch:
         parts = self._parts
@@ -328,12 +328,12 @@ class Steps:
         parts.embeddings.begin()
         parts.sources.seed(mix(parts.spec.seed, step.batch, read.request.micro))
         span = read.request.span
-        carried = {name: each.of(step.places(span)) for name, each in parts.carried.items()}
-        since = parts.spent("data", started)
+        carried = {name: carried.of(step.places(span)) for name, carried in parts.carried.items()}
+        read_at = parts.spent("data", started)
         step.micro = MicroUnderWay(
             read=read,
             weight=len(span) / len(step.span),
-            since=since,
+            since=read_at,
             losses=[None] * len(parts.optimization.optimizers),
             carried=carried,
         )
@@ -408,18 +408,18 @@ class Steps:
                 parts.members.tell(Warn(message=text))
 
     def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: MicroUnderWay) -> int:
-        known = self._parts.optimization.optimizers
+        optimizers = self._parts.optimization.optimizers
         if optimizer is None and not self._parts.optimization.are_disjoint:
             raise SpecError(
                 "job.step",
-                got=f"a loss for one of {len(known)} optimizers that share parameters",
+                got=f"a loss for one of {len(optimizers)} optimizers that share parameters",
                 need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
         index = (
             0
             if optimizer is None
-            else next((i for i, each in enumerate(known) if each is optimizer), None)
+            else next((i for i, candidate in enumerate(optimizers) if candidate is optimizer), None)
         )
         if index is None:
             raise SpecError(
@@ -442,8 +442,8 @@ class Steps:
         micro = step.micro
         assert micro is not None
         step.micro = None
-        taken = [loss for loss in micro.losses if loss is not None]
-        if not taken:
+        losses = [loss for loss in micro.losses if loss is not None]
+        if not losses:
             raise SpecError(
                 "your training loop",
                 got="a batch without a step",
@@ -460,8 +460,8 @@ class Steps:
         )
         if micro.carried or parts.carried:
             check_names(parts.carried, micro.carried)
-            for name, each in parts.carried.items():
-                contribution += each.left_by(
+            for name, carried in parts.carried.items():
+                contribution += carried.left_by(
                     step.places(micro.read.request.span), micro.carried[name]
                 )
         if step.audit is not None and step.audit.has(micro.read.request):
@@ -474,7 +474,7 @@ class Steps:
             return
         round.rows.add(step.todo[0], rows)
         round.accumulator.add(step.todo.popleft(), contribution)
-        step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
+        step.losses.append(torch.cat(losses).sum().reshape(1) if len(losses) > 1 else losses[0])
         step.done.append((micro.read.request, micro.read.crc32))
         step.marks.update(micro.read.marks)
         self._skip_empty(round, step)
@@ -533,8 +533,8 @@ class Steps:
                 self._compare(round, step)
                 parts.spent("wait", started)
             case Act.SUM:
-                own = round.accumulator.only() if parts.members.world_size == 1 else []
-                step.total = round.exchange.total(own)
+                buffers_alone = round.accumulator.only() if parts.members.world_size == 1 else []
+                step.total = round.exchange.total(buffers_alone)
                 step.busy += parts.spent("reduce", started) - started
             case Act.PREPARE:
                 step.total = round.exchange.fetch(step.total)
@@ -544,11 +544,11 @@ class Steps:
                 if step.outcome is not None:
                     round.exchange.took(step.busy)
                 report = msgspec.msgpack.encode(self._report(round, step))
-                ahead = partial(self._look_ahead, round, step)
-                held = parts.members.commit(step.number, report, meanwhile=ahead)
+                look_ahead = partial(self._look_ahead, round, step)
+                is_committed = parts.members.commit(step.number, report, overlap=look_ahead)
                 round.pace = monotonic() - step.since
                 parts.spent("wait", started)
-                return held
+                return is_committed
             case Act.APPLY:
                 assert step.outcome is not None, "it was prepared"
                 self._apply(step.total, step.outcome, samples=len(step.span))
@@ -572,22 +572,22 @@ class Steps:
         assert audit is not None, "it has one"
         assert round.audits is not None, "it plans them"
 
-        def together(phase: str, word: bytes) -> Sequence[bytes]:
-            alone = members.world_size == 1
-            return [word] if alone else members.arrive(step.number, phase, word).payloads
+        def exchange_words(phase: str, word: bytes) -> Sequence[bytes]:
+            is_alone = members.world_size == 1
+            return [word] if is_alone else members.arrive(step.number, phase, word).payloads
 
-        ahead, self._parts.state.ahead = self._parts.state.ahead, {}
-        if text := audit.apart_from(ahead, step=step.number):
+        early, self._parts.state.ahead = self._parts.state.ahead, {}
+        if text := audit.apart_from(early, step=step.number):
             members.tell(Warn(message=text))
-        findings = findings_of(round.audits, together("audited", audit.word))
+        findings = findings_of(round.audits, exchange_words("audited", audit.word))
         if findings:
-            tables = together("differ", audit.tables)
-            apart, finding = newcomers_apart(findings, members.newcomers)
+            tables = exchange_words("differ", audit.tables)
+            differing, finding = newcomers_apart(findings, members.newcomers)
             text = describe(finding, tables, members.names, step=step.number + 1)
             is_deterministic = torch.are_deterministic_algorithms_enabled()
             if self._parts.device.type == "cpu" or is_deterministic:
-                if apart:
-                    members.turn_away(apart, text)
+                if differing:
+                    members.turn_away(differing, text)
                 raise UserCodeError(text)
             if round.rank == 0 and not self._warned_of_audit:
                 members.tell(Warn(message=f"{text}{NOT_DETERMINISTIC}"))
@@ -619,16 +619,16 @@ class Steps:
             started = parts.spent("compute", started)
         self._put_rows(round)
         total = round.accumulator.only()
-        before = parts.members.turn(step.number)
+        turn_before = parts.members.turn(step.number)
         started = parts.spent("wait", started)
         with asynchrony.turn(round.number):
-            step.staleness = before - step.number
+            step.staleness = turn_before - step.number
             parts.checkpoints.await_copy()
             parts.contributions.reset()
-            asynchrony.refresh(before)
+            asynchrony.refresh(turn_before)
             parts.contributions.begin()
             if round.rank == 0:
-                fresh, round.looked_at = range(round.looked_at + 1, before + 1), before
+                fresh, round.looked_at = range(round.looked_at + 1, turn_before + 1), turn_before
                 if any(map(parts.checkpoints.is_due, fresh)):
                     parts.embeddings.check_unchanged()
                     parts.checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
@@ -638,7 +638,7 @@ class Steps:
             asynchrony.mark(step.batch % self._data.schedule.steps_per_epoch)
             asynchrony.store()
         started = parts.spent("apply", started)
-        round.held = parts.members.commit(before, report)
+        round.held = parts.members.commit(turn_before, report)
         round.pace = monotonic() - step.since
         parts.spent("wait", started)
         round.commits += 1
@@ -672,7 +672,7 @@ class Steps:
         return (
             round.exchange.rows_owned()
             if is_counted
-            else [_NOTHING] * len(self._parts.embeddings.weights)
+            else [_NO_OWNED_ROWS] * len(self._parts.embeddings.weights)
         )
 
     def _prepare(self, round: Round, total: list[Tensor]) -> StepOutcome:
@@ -687,8 +687,10 @@ class Steps:
         parts.contributions.reset()
         if not self._moves(outcome):
             return outcome
-        own = len(parts.contributions.like)
-        parts.contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
+        dense_count = len(parts.contributions.like)
+        parts.contributions.put_back(
+            total[:dense_count], outcome, shared=round.exchange.shares_result
+        )
         used = outcome.used[len(outcome.used) - len(parts.embeddings.weights) :]
         parts.embeddings.update(self._changes(round.exchange, used), step=parts.state.committed + 1)
         for name in parts.embeddings.newly_full():
@@ -712,16 +714,18 @@ class Steps:
         if not embeddings.delay:
             owned = list(exchange.rows_owned())
             if self._parts.spec.clip_norm is not None:
-                owned = [each._replace(rows=each.rows.copy()) for each in owned]
-                self._clip(exchange, [each.rows for each in owned], used)
-            return [each if is_used else None for each, is_used in zip(owned, used, strict=True)]
-        rows = [each.copy() for each in exchange.rows_total()]  # all of them wait, on each worker
+                owned = [part._replace(rows=part.rows.copy()) for part in owned]
+                self._clip(exchange, [part.rows for part in owned], used)
+            return [part if is_used else None for part, is_used in zip(owned, used, strict=True)]
+        rows = [part.copy() for part in exchange.rows_total()]  # all of them wait, on each worker
         self._clip(exchange, rows, used)
         due = embeddings.put_off(rows)
         if not due:
             return [None] * len(rows)
         owned = list(exchange.owned_of(due))
-        return [each if len(of.ids) else None for each, of in zip(owned, due, strict=True)]
+        return [
+            part if len(table_due.ids) else None for part, table_due in zip(owned, due, strict=True)
+        ]
 
     def _clip(self, exchange: Exchange, rows: Sequence[GradientRows], used: Sequence[bool]) -> None:
         """Scale down the gradients of the network, and these rows, where the norm is too large.
@@ -730,12 +734,12 @@ class Steps:
         """
         if self._parts.spec.clip_norm is None:
             return
-        stand_ins = [nn.Parameter(torch.empty_like(each.values)) for each in rows]
-        for stand_in, each in zip(stand_ins, rows, strict=True):
-            stand_in.grad = each.values
+        stand_ins = [nn.Parameter(torch.empty_like(row.values)) for row in rows]
+        for stand_in, part in zip(stand_ins, rows, strict=True):
+            stand_in.grad = part.values
         total = zip(exchange.rows_total(), used, strict=True)
         self._parts.optimization.clip(
-            [each.values for each, is_used in total if is_used], stand_ins
+            [part.values for part, is_used in total if is_used], stand_ins
         )
 
     def _apply(self, total: list[Tensor], outcome: StepOutcome, *, samples: int) -> None:
@@ -760,8 +764,8 @@ class Steps:
 
     def _put_carried(self, total: Sequence[Tensor], samples: int) -> None:
         rest = iter(total)
-        for each in self._parts.carried.values():
-            each.put(list(islice(rest, len(each.tensors))), samples=samples)
+        for carried in self._parts.carried.values():
+            carried.put(list(islice(rest, len(carried.tensors))), samples=samples)
 
     def _moves(self, outcome: StepOutcome) -> bool:
         """Return whether a step is applied: its losses are numbers, or `--on-nan` only warns."""
@@ -786,9 +790,11 @@ class Steps:
         if parts.spec.on_nan == "stop":
             raise self._not_finite(text)
         if is_first and (parts.members.rank == 0 or parts.takes_turns):
-            does = "its update is left out" if parts.spec.on_nan == "skip" else "training goes on"
+            consequence = (
+                "its update is left out" if parts.spec.on_nan == "skip" else "training goes on"
+            )
             parts.members.tell(
-                Warn(message=f"{text}; {does}; the last checkpoint before it is kept")
+                Warn(message=f"{text}; {consequence}; the last checkpoint before it is kept")
             )
         if is_first:
             parts.state.unsound_since = number
@@ -824,14 +830,14 @@ def _check_loss(loss: object) -> None:
             hint="leave out .item()",
         )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = (
+        actual = (
             f"a tensor of shape {list(loss.shape)}"
             if isinstance(loss, Tensor)
             else f"a {type(loss).__name__}"
         )
         raise SpecError(
             "loss",
-            got=what,
+            got=actual,
             need="a scalar: the mean over the micro-batch",
             hint="reduction='mean'",
         )

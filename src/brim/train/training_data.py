@@ -49,7 +49,7 @@ class TrainingData:
         """Return whether this very data is read now."""
         return self.feed is not None and self._given is data
 
-    def use(self, feed: Feed, given: object) -> None:
+    def use(self, feed: Feed, data: object) -> None:
         """Read from a feed what `Job.batches` is asked for of some data.
 
         Raises:
@@ -60,7 +60,7 @@ class TrainingData:
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
         self.close()
-        self.feed, self._given = feed, given
+        self.feed, self._given = feed, data
         self.witness = Witness(self._parts, feed) if feed.is_stream else None
 
     def contents_of(self, marks: Mapping[int, StreamMark]) -> int | None:
@@ -149,11 +149,11 @@ class TrainingData:
                 need="data in which a sample goes on where the one a step before it ended",
                 hint="job.batches(data, shuffle=False)",
             )
-        for name, each in self._parts.carried.items():
-            if each.places != feed.global_batch_size:
+        for name, carried in self._parts.carried.items():
+            if carried.places != feed.global_batch_size:
                 raise SpecError(
                     f"carried {name!r}",
-                    got=f"{each.places} places",
+                    got=f"{carried.places} places",
                     need=f"{feed.global_batch_size}: one for each sample of a step",
                     hint="job.carry(name, start, dim=1) where dimension 1 of start is that of the "
                     "samples",
@@ -194,26 +194,26 @@ class TrainingData:
         )
 
 
-def agreed(name: str, given: int | None, asked: int, *, default: int) -> int:
+def agreed(name: str, in_script: int | None, on_command_line: int, *, default: int) -> int:
     """Return the one number that the script and the command line agree on.
 
     Args:
         name: of the option.
-        given: by the script, or None.
-        asked: by the command line, or 0.
+        in_script: by the script, or None.
+        on_command_line: by the command line, or 0.
         default: where neither says one.
 
     Raises:
         SpecError: they say different numbers, or one below 1.
     """
-    if given is not None and asked and given != asked:
+    if in_script is not None and on_command_line and in_script != on_command_line:
         raise SpecError(
             f"--{name}",
-            got=str(asked),
-            need=f"{given}, as the script has it",
+            got=str(on_command_line),
+            need=f"{in_script}, as the script has it",
             hint=f"leave out --{name}",
         )
-    number = asked or default if given is None else given
+    number = on_command_line or default if in_script is None else in_script
     if number < 1:
         raise SpecError(name, got=str(number), need="a whole number from 1")
     return number

@@ -39,10 +39,10 @@ class Witness:
 
     def _marks_of(self, epoch: int) -> Marks:
         """Return the marks on which all have agreed in an epoch."""
-        kept = self._parts.state.streams
-        if kept.get(_EPOCH) != [epoch]:
+        streams = self._parts.state.streams
+        if streams.get(_EPOCH) != [epoch]:
             return {}
-        return {int(name): StreamMark(*mark) for name, mark in kept.items() if name != _EPOCH}
+        return {int(name): StreamMark(*mark) for name, mark in streams.items() if name != _EPOCH}
 
     def compare(self, epoch: int, marks: Marks, *, commits: int, ends_epoch: bool) -> None:
         """Compare the marks of a step before it counts; all members call this in each step.
@@ -58,25 +58,25 @@ class Witness:
         """
         if self._feed.marks_of is None or not (ends_epoch or _is_due(commits)):
             return
-        members, everyone = self._parts.members, [marks]
+        members, answers_of_all = self._parts.members, [marks]
         if members.world_size > 1:
             payload = msgspec.msgpack.encode(marks)
             answers = members.arrive(self._parts.state.committed, "streams", payload).payloads
-            everyone = [msgspec.msgpack.decode(each, type=Marks) for each in answers]
-        agreed = self._agreed(epoch, everyone, members.names)
-        kept = {**self._marks_of(epoch), **agreed}
+            answers_of_all = [msgspec.msgpack.decode(answer, type=Marks) for answer in answers]
+        agreed = self._agreed(epoch, answers_of_all, members.names)
+        all_marks = {**self._marks_of(epoch), **agreed}
         self._parts.state.streams = {
             _EPOCH: [epoch],
-            **{str(shard): list(kept[shard]) for shard in sorted(kept)},
+            **{str(shard): list(all_marks[shard]) for shard in sorted(all_marks)},
         }
 
     def _agreed(
-        self, epoch: int, everyone: Sequence[Mapping[int, StreamMark]], names: Sequence[str]
+        self, epoch: int, marks_of_all: Sequence[Mapping[int, StreamMark]], names: Sequence[str]
     ) -> Marks:
         """Return the marks of all. Raises SpecError where two of them differ."""
         agreed: Marks = {}
         first: dict[int, str] = {}
-        for name, marks in zip(names, everyone, strict=True):
+        for name, marks in zip(names, marks_of_all, strict=True):
             for shard, mark in marks.items():
                 if agreed.setdefault(shard, mark) != mark:
                     raise _differ(self._feed, epoch, mark, [first[shard], name])

@@ -47,18 +47,18 @@ def split(text: str, *, field: str) -> tuple[Path, str]:
 
 
 def _near(path: Path) -> str:
-    names = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    names = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
     return did_you_mean(path.name, names) if names else f"ls {path.parent}"
 
 
-def load_callable(text: str, *, field: str, what: str) -> Callable[..., Any]:
+def load_callable(text: str, *, field: str, role: str) -> Callable[..., Any]:
     """Load the callable that `FILE.py:NAME` names.
 
     The file is run, with its directory importable as a script's is.
 
     Args:
         field: the option, for messages.
-        what: what it should be, as in "a policy: a function of a snapshot".
+        role: what it should be, as in "a policy: a function of a snapshot".
 
     Raises:
         SpecError: there is no such file or name, or it cannot be called.
@@ -67,19 +67,19 @@ def load_callable(text: str, *, field: str, what: str) -> Callable[..., Any]:
     path, name = split(text, field=field)
     module = _run(path)
     if not hasattr(module, name):
-        known = [key for key, each in vars(module).items() if _is_own(each, module)]
+        names = [key for key, value in vars(module).items() if _is_own(value, module)]
         raise SpecError(
             field,
             got=f"{name!r}, which {path} does not define",
-            need=what,
-            hint=did_you_mean(name, known) if known else f"write def {name}(…) in {path}",
+            need=role,
+            hint=did_you_mean(name, names) if names else f"write def {name}(…) in {path}",
         )
     found = getattr(module, name)
     if not callable(found):
         raise SpecError(
             field,
             got=f"{text}, which is of type {type(found).__name__}",
-            need=what,
+            need=role,
             hint="name a function or a class of the file",
         )
     return found  # type: ignore[no-any-return]
@@ -107,14 +107,14 @@ def _run(path: Path) -> ModuleType:
 def trace_of(error: BaseException) -> str:
     """A traceback from the user's first frame on, without what called it."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parent)
-    theirs = next(
+    package = str(Path(__file__).resolve().parent)
+    first_theirs = next(
         (
             index
             for index, frame in enumerate(frames)
-            if not frame.filename.startswith((ours, "<frozen"))
+            if not frame.filename.startswith((package, "<frozen"))
         ),
         0,
     )
-    told = traceback.format_list(frames[theirs:]) + traceback.format_exception_only(error)
-    return "Traceback (most recent call last):\n" + "".join(told).rstrip()
+    text = traceback.format_list(frames[first_theirs:]) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(text).rstrip()

@@ -85,11 +85,11 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
     word = word_of(spec)
     if not word:
         return spec
-    there = str(folder / Path(word).name)
+    script = str(folder / Path(word).name)
     if spec.file:
-        return replace(spec, file=there)
-    at = spec.command.index(word)
-    return replace(spec, command=(*spec.command[:at], there, *spec.command[at + 1 :]))
+        return replace(spec, file=script)
+    index = spec.command.index(word)
+    return replace(spec, command=(*spec.command[:index], script, *spec.command[index + 1 :]))
 
 
 def parse(source: bytes, filename: str = "<unknown>") -> ast.Module:
@@ -125,25 +125,25 @@ class Code:
 
     def not_taken(self, spec: JobSpec) -> list[str]:
         """Say what the code visibly refers to and is no part of it, in sentences."""
-        said = []
+        sentences = []
         for module, place in sorted(self.elsewhere.items()):
-            said.append(
+            sentences.append(
                 f"not sent with the code: module {module}, from {place}: install it on each host"
             )
         named = list(self._named_files(spec))
         if named:
-            more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-            said.append(
-                f"not sent with the code: {', '.join(named[:_MOST_NAMED])}{more}: each host that "
+            rest = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+            sentences.append(
+                f"not sent with the code: {', '.join(named[:_MOST_NAMED])}{rest}: each host that "
                 "runs it needs them at this path; or name data by URL, and small files by --include"
             )
         using = sorted(name for name, tree in self._trees.items() if _uses_file(tree))
         if using:
-            said.append(
+            sentences.append(
                 f"{', '.join(using)} uses __file__: that is the place of the code that was sent, "
                 "with nothing beside it but what --include names"
             )
-        return said
+        return sentences
 
     def variables(self) -> dict[str, str]:
         """Map each variable of the environment that the code visibly reads to the file that does."""
@@ -155,8 +155,8 @@ class Code:
         options = [*spec.parameters.values(), *spec.command[1:]]
         literals = (text for tree in self._trees.values() for text in _literals(tree))
         for text in [*options, *literals]:
-            for above in (Path(spec.directory or "."), folder):
-                path = above / text
+            for base in (Path(spec.directory or "."), folder):
+                path = base / text
                 if not _may_name_file(text) or not _is_there(path, text):
                     continue
                 if path.resolve() in seen or self._has(path):
@@ -173,18 +173,18 @@ class Code:
             return False
 
 
-def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code:
+def collect(source: CodeFile, include: Sequence[str] = (), *, limit_bytes: int) -> Code:
     """Find the code of a job.
 
     Args:
         include: globs of files of its folder that are taken as well.
-        most: bytes that are read of it; what does not fit is only measured.
+        limit_bytes: bytes that are read of it; what does not fit is only measured.
 
     Raises:
         OSError: a file of it cannot be read.
         SpecError: a glob leads out of the folder, or to no file.
     """
-    code, left = Code(source), most
+    code, remaining = Code(source), limit_bytes
     folder = _Folder(source.folder)
     waiting = [source.name, *_included(folder, include)]
     while waiting:
@@ -193,11 +193,11 @@ def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code
             continue
         path = Path(os.path.realpath(source.place(name)))
         code.sizes[name] = size = path.stat().st_size
-        if size > left:
+        if size > remaining:
             continue
-        code.files[name] = content = read_regular(path, at_most=left)
+        code.files[name] = content = read_regular(path, at_most=remaining)
         code.sizes[name] = len(content)
-        left -= len(content)
+        remaining -= len(content)
         if not name.endswith(".py") or len(content) > _LARGEST_PARSED:
             continue
         try:
@@ -291,8 +291,8 @@ def _imported(tree: ast.Module, name: str) -> Iterator[str]:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
             case ast.ImportFrom(module=module, level=level):
-                above = package[: len(package) - level + 1] if level else []
-                base = ".".join([*above, *([module] if module else [])])
+                prefix = package[: len(package) - level + 1] if level else []
+                base = ".".join([*prefix, *([module] if module else [])])
                 if base:
                     yield base
                 yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
@@ -330,9 +330,9 @@ def _all_of(package: Path, folder: _Folder) -> list[str]:
     """All modules of a package, by names relative to the folder."""
     found, waiting = [], [package]
     while waiting:
-        above = waiting.pop()
-        for entry in folder.entries(above):
-            path = above / entry.name
+        parent = waiting.pop()
+        for entry in folder.entries(parent):
+            path = parent / entry.name
             if entry.is_dir(follow_symlinks=False):
                 waiting += [path] if not entry.name.startswith(".") else []
             elif entry.name.endswith(_SUFFIXES):
@@ -355,7 +355,7 @@ def _elsewhere(module: str, folder: Path) -> str:
     installed = [
         Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")
     ]
-    if any(origin.is_relative_to(each) for each in (*installed, folder)):
+    if any(origin.is_relative_to(root) for root in (*installed, folder)):
         return ""
     if "site-packages" in origin.parts or "dist-packages" in origin.parts:
         return ""

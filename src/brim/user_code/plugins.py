@@ -55,10 +55,10 @@ def load_plugin(plugin: EntryPoint) -> Any:
     try:
         return plugin.load()
     except Exception as error:  # a module may raise anything while it is imported
-        why = (str(error).splitlines() or [""])[0]
-        what = f"{plugin.name} of the package {package_of(plugin)}"
+        reason = (str(error).splitlines() or [""])[0]
+        subject = f"{plugin.name} of the package {package_of(plugin)}"
         raise EnvironmentFault(
-            f"{what} cannot be imported: {type(error).__name__}: {why}"
+            f"{subject} cannot be imported: {type(error).__name__}: {reason}"
         ) from error
 
 

@@ -18,9 +18,14 @@ def trace_of(error: BaseException) -> str:
     A lack of memory is said last.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parents[1])
+    package = str(Path(__file__).resolve().parents[1])
     first = next(
-        (i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0
+        (
+            i
+            for i, frame in enumerate(frames)
+            if not frame.filename.startswith((package, "<frozen"))
+        ),
+        0,
     )
     lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
     return "Traceback (most recent call last):\n" + "".join(lines) + _said_of_memory(error)
@@ -28,10 +33,10 @@ def trace_of(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """Return where a user's code was when an error came, as `loop.py:19`; empty if nowhere."""
-    ours = str(Path(__file__).resolve().parents[1])
+    package = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = frame.filename
-        if not path.startswith((ours, "<", *_LIBRARIES)) and "site-packages" not in path:
+        if not path.startswith((package, "<", *_LIBRARIES)) and "site-packages" not in path:
             return f"{Path(path).name}:{frame.lineno}"
     return ""
 
@@ -39,14 +44,14 @@ def place_of(error: BaseException) -> str:
 def _said_of_memory(error: BaseException) -> str:
     """A last line for an error that means that memory ran out; empty for others."""
     if isinstance(error, torch.OutOfMemoryError):
-        where = "device"
+        device = "device"
     elif isinstance(error, MemoryError) or _is_refusal(error):
-        where = "host"
+        device = "host"
     else:
         return ""
     first = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
     return (
-        f"out of memory on this {where}: {first}; run fewer workers on it, have them do less at a "
+        f"out of memory on this {device}: {first}; run fewer workers on it, have them do less at a "
         "time "
         "(--micro-batches), or hold less at once\n"
     )

@@ -27,7 +27,7 @@ from brim.host.clock import wall
 from brim.wire.identity import LIFETIME, Identity, Subject, fingerprint_of, server_name
 
 # Clocks of hosts differ: nothing is lost where a certificate seems to be older than its key.
-_BEFORE = timedelta(days=1)
+_CLOCK_TOLERANCE = timedelta(days=1)
 _OF_AUTHORITIES = timedelta(days=3650)
 # What is raised for keys, certificates and requests that are none, or of kinds that nobody here knows.
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
@@ -89,7 +89,7 @@ class Authority:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BEFORE)
+            .not_valid_before(now - _CLOCK_TOLERANCE)
             .not_valid_after(now + _OF_AUTHORITIES)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
@@ -154,10 +154,10 @@ class Authority:
             ProtocolError: it is no request, or not for such a key.
         """
         try:
-            asked = x509.load_pem_x509_csr(request)
-            key = asked.public_key()
+            csr = x509.load_pem_x509_csr(request)
+            key = csr.public_key()
             is_ours = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == _CURVE.name
-            if not is_ours or not asked.is_signature_valid:
+            if not is_ours or not csr.is_signature_valid:
                 raise ProtocolError("a request for a certificate of another kind of key")
         except _UNREADABLE as error:
             raise ProtocolError(f"no request for a certificate: {error}") from error
@@ -186,7 +186,7 @@ class Authority:
             .issuer_name(self._own.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BEFORE)
+            .not_valid_before(now - _CLOCK_TOLERANCE)
             .not_valid_after(now + timedelta(seconds=for_s))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)

@@ -80,17 +80,17 @@ class Bodies:
 
     def _size_of(self, request: Request) -> int:
         """The bytes that a body may have, as its sender says; one who says nothing takes all."""
-        said = request.headers.get("content-length", "")
-        if not (said.isascii() and said.isdecimal()):
+        length_text = request.headers.get("content-length", "")
+        if not (length_text.isascii() and length_text.isdecimal()):
             return self._largest
-        if len(said) > len(str(self._largest)) or int(said) > self._largest:
+        if len(length_text) > len(str(self._largest)) or int(length_text) > self._largest:
             raise BodyTooLarge
-        return int(said)
+        return int(length_text)
 
     async def _take(self, size: int, caller: str, in_all: int, deadline: float) -> None:
         def fits() -> bool:
-            own = self._held[caller] + size <= self._of_caller
-            return own and self._held.total() + size <= in_all
+            own_size = self._held[caller] + size <= self._of_caller
+            return own_size and self._held.total() + size <= in_all
 
         if not fits():
             if self._waiting[caller] >= _MOST_WAITING:

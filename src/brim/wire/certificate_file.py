@@ -10,7 +10,7 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault
 
-_LOOK = 2.0  # seconds between two looks at the files
+_POLL_INTERVAL = 2.0  # seconds between two looks at the files
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class CertificateFile:
     async def keep(self) -> None:
         """Show another certificate once there is one, for ever: handshakes that begin later see it."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
             try:
                 if (seen := self._stamps()) != self._seen:
                     self._seen = seen
@@ -55,16 +55,16 @@ class CertificateFile:
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self._path, self._key, password=_nobody_to_ask)
         except OSError as error:  # of ssl as well
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
             if isinstance(error, ssl.SSLError):
-                why = "no certificate with its key, in PEM and not encrypted"
-            where = str(self._path) if self._key is None else f"{self._path} and {self._key}"
-            raise EnvironmentFault(f"cannot use the certificate in {where}: {why}") from error
+                reason = "no certificate with its key, in PEM and not encrypted"
+            paths = str(self._path) if self._key is None else f"{self._path} and {self._key}"
+            raise EnvironmentFault(f"cannot use the certificate in {paths}: {reason}") from error
 
     def _stamps(self) -> list[tuple[int, int]]:
         """Return what tells files from others that were there before; raises OSError."""
         found = [os.stat(path) for path in (self._path, self._key) if path is not None]
-        return [(each.st_mtime_ns, each.st_ino) for each in found]
+        return [(status.st_mtime_ns, status.st_ino) for status in found]
 
 
 def _nobody_to_ask() -> str:

@@ -45,16 +45,16 @@ _NONCE_BYTES = 16
 _MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no use to the other
 _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
 _TO_LOOK = 10.0  # seconds that one look for who listens at an address may take
-_AGAIN = 0.05  # seconds between two looks for who listens at an address
+_POLL_INTERVAL = 0.05  # seconds between two looks for who listens at an address
 _NOT_OURS = "what listens there is not the master of this run, or the token is wrong"
 _UNKNOWN = "this challenge is not of this master, or is over"
-_LARGEST = 1 << 30
+_MAX_MESSAGE_BYTES = 1 << 30
 _MOST_CONNECTIONS = 256
 # behind the name of the local socket: that of the one that callers of the port are led to
 _REMOTE = "-remote"
 _FILES = "-files"  # and that of the one that takes in files
 _OPTIONS = [
-    ("grpc.max_send_message_length", _LARGEST),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -64,14 +64,14 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
-_HEARD = ("grpc.max_receive_message_length", _LARGEST)
+_RECEIVE_LIMIT = ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)
 _LONGEST_DETAIL = 2_000  # characters
 _LARGEST_ANSWER = 1 << 20  # bytes of what a master says of its run, which are a few thousand
 # Who asks need not trust the master: it may be that of a tenant.
 _ANSWERED = ("grpc.max_receive_message_length", _LARGEST_ANSWER)
 _OF_SERVERS = [
     *_OPTIONS,
-    _HEARD,
+    _RECEIVE_LIMIT,
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 10_000),  # an agent has a call under way all the time
@@ -91,15 +91,15 @@ class _Said(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-_said: Codec[_Said] = Codec(_Said)
+_answer_codec: Codec[_Said] = Codec(_Said)
 
 
 def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
     """Return what decodes the answer: nothing is made of what nobody has asked for."""
 
     def decode(answer: bytes) -> Answer:
-        said = _said.decode(answer)
-        return Answer(ok=said.ok, detail=said.detail[:_LONGEST_DETAIL])
+        reply = _answer_codec.decode(answer)
+        return Answer(ok=reply.ok, detail=reply.detail[:_LONGEST_DETAIL])
 
     return _answer.decode if question.verb == "status" else decode
 
@@ -133,8 +133,8 @@ class _Challenges:
     def knows(self, challenge: bytes) -> bool:
         return challenge in self._nonces
 
-    def is_answered(self, challenge: bytes, given: bytes) -> bool:
-        return is_proof(given, self._secret, _CALLER, self._nonces.pop(challenge), challenge)
+    def is_answered(self, challenge: bytes, proof_given: bytes) -> bool:
+        return is_proof(proof_given, self._secret, _CALLER, self._nonces.pop(challenge), challenge)
 
 
 class JobServer:
@@ -177,14 +177,14 @@ class JobServer:
         self._relay: Relay | None = None
         self._files: RunFileServer | None = None
         if remote is not None:
-            behind = self._door.address + _REMOTE
-            self._servers.append(self._server(behind))
+            remote_path = self._door.address + _REMOTE
+            self._servers.append(self._server(remote_path))
             of_files = self._door.address.removeprefix(_UNIX) + _FILES
             self._relay = Relay(
                 remote,
-                behind.removeprefix(_UNIX),
-                others={GREETING[:4]: of_files},
-                most=_MOST_CONNECTIONS,
+                remote_path.removeprefix(_UNIX),
+                other_paths={GREETING[:4]: of_files},
+                limit=_MOST_CONNECTIONS,
                 identity=run_identity(workers_secret(token), MASTER),
             )
             self._files = RunFileServer(files, of_files, workers_secret(token), bundle, records)
@@ -275,7 +275,7 @@ class AgentStream:
         self._door = _Door(address)
         self._identity = _identity_for(address, token)
         self._finding = asyncio.ensure_future(
-            _channel_to(self._door.address, self._identity, _HEARD)
+            _channel_to(self._door.address, self._identity, _RECEIVE_LIMIT)
         )
         self._call = asyncio.ensure_future(self._open())
 
@@ -364,14 +364,14 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
         while True:
             caller = _ProvingCaller(derived(token, _USE))
             try:
-                said = _result_of(
+                reply = _result_of(
                     greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end
                 )
-                metadata = caller.answered(said)
-                asked = answer_question.future(
+                metadata = caller.answered(reply)
+                call = answer_question.future(
                     iter((question,)), metadata=metadata, wait_for_ready=True
                 )
-                answer: Answer = _result_of(asked, end)
+                answer: Answer = _result_of(call, end)
             except TimeoutError as error:
                 fault = f"the master at {address} did not answer in {timeout:.0f} s"
                 raise EnvironmentFault(fault) from error
@@ -481,13 +481,13 @@ async def _find(address: str, context: ssl.SSLContext) -> str:
                     host, port, ssl=context, server_hostname=server_name(MASTER)
                 )
         except OSError as error:
-            if why := stranger_of(error):
-                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
-            await asyncio.sleep(_AGAIN)
+            if reason := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {reason}") from error
+            await asyncio.sleep(_POLL_INTERVAL)
             continue
-        found, at = writer.get_extra_info("peername")[:2]
+        found, peer_address = writer.get_extra_info("peername")[:2]
         writer.transport.abort()
-        return joined_address(found, at)
+        return joined_address(found, peer_address)
 
 
 def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
@@ -497,22 +497,22 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
         NotTheMaster: another process does.
         EnvironmentFault: nobody has by this time.
     """
-    where, name = split_address(address), server_name(MASTER)
+    address_pair, name = split_address(address), server_name(MASTER)
     while True:
         try:
-            left = max(_AGAIN, end - monotonic())
-            with socket.create_connection(where, timeout=left) as line:
-                found, at = line.getpeername()[:2]
+            remaining = max(_POLL_INTERVAL, end - monotonic())
+            with socket.create_connection(address_pair, timeout=remaining) as line:
+                found, peer_address = line.getpeername()[:2]
                 context.wrap_socket(line, server_hostname=name).close()
-            return joined_address(found, at)
+            return joined_address(found, peer_address)
         except OSError as error:
-            if why := stranger_of(error):
-                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
+            if reason := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {reason}") from error
             if monotonic() >= end:
                 raise EnvironmentFault(
                     f"the master at {address} does not answer: {error}"
                 ) from error
-        sleep(_AGAIN)
+        sleep(_POLL_INTERVAL)
 
 
 def _result_of(call: Any, end: float) -> Any:
@@ -542,13 +542,13 @@ class _ProvingCaller:
         self._secret, self._nonce = secret, secrets.token_bytes(_NONCE_BYTES)
         self.greeting = ((_NONCE, self._nonce),)
 
-    def answered(self, said: bytes) -> tuple[tuple[str, bytes], ...]:
+    def answered(self, reply: bytes) -> tuple[tuple[str, bytes], ...]:
         """Return the metadata of the second call, which answer the master's challenge.
 
         Raises NotTheMaster.
         """
-        given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-        if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):
+        proof_given, challenge = reply[:PROOF_BYTES], reply[PROOF_BYTES:]
+        if not is_proof(proof_given, self._secret, _MASTER, self._nonce, challenge):
             raise NotTheMaster(_NOT_OURS)
         return (_CHALLENGE, challenge), (
             _PROOF,

@@ -36,10 +36,10 @@ _TO_SHOW_TOKEN = 10.0  # seconds until the headers of a request must be complete
 _TO_READ = 10.0  # seconds in which a client's host takes in, of an answer that waits, at least
 _LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
-_FEWEST = 64  # who may be served at least
+_MIN_GUESTS = 64  # who may be served at least
 _MOST_OF_CALLER = 1024  # requests of a tenant at once: each may hold what was sent with it
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
-_AGAIN = 1.0  # seconds until somebody is accepted again where descriptors were used up
+_RETRY_INTERVAL = 1.0  # seconds until somebody is accepted again where descriptors were used up
 _TO_SAY_GOODBYE = 1.0  # seconds that an idle connection has for its end, when the server ends
 _FOR_EVER = 365 * 86400.0  # seconds
 _ACKNOWLEDGED = struct.Struct("120xQ")  # the place of tcpi_bytes_acked in struct tcp_info
@@ -112,10 +112,10 @@ class Door:
             all_room: the caller may have all of it; of a tenant's requests, half of what is served
                 may be, and no more than a thousand.
         """
-        most = self._most_guests
+        limit = self._most_guests
         if not all_room:
-            most = max(1, min(most // 2, _MOST_OF_CALLER))
-        if len(self._guests) >= self._most_guests or self._of_caller[caller] >= most:
+            limit = max(1, min(limit // 2, _MOST_OF_CALLER))
+        if len(self._guests) >= self._most_guests or self._of_caller[caller] >= limit:
             return False
         connection = self._at.get(client)
         if connection is not None and connection in self._strangers:
@@ -145,7 +145,7 @@ class Door:
         """Note that the server ends: whose requests were answered does its part of that soon."""
         if connection in self._strangers and not _has_asked(connection):
             self._forget_stranger(connection)
-            self._let_wait(connection, within=_TO_SAY_GOODBYE)
+            self._let_wait(connection, timeout=_TO_SAY_GOODBYE)
 
     def closed(self, connection: H11Protocol) -> None:
         """A connection is no more."""
@@ -176,33 +176,37 @@ class Door:
         return True
 
     def _let_wait(
-        self, connection: H11Protocol, *, again: bool = True, within: float | None = None
+        self, connection: H11Protocol, *, repeats: bool = True, timeout: float | None = None
     ) -> None:
-        loop, taken = asyncio.get_running_loop(), self._taken(connection)
+        loop, requests_taken = asyncio.get_running_loop(), self._taken(connection)
         self._strangers[connection] = loop.call_later(
-            self._to_show_token if within is None else within, self._late, connection, again, taken
+            self._to_show_token if timeout is None else timeout,
+            self._late,
+            connection,
+            repeats,
+            requests_taken,
         )
 
     def _forget_stranger(self, connection: H11Protocol) -> None:
         if connection in self._strangers:
             self._strangers.pop(connection).cancel()
 
-    def _late(self, connection: H11Protocol, again: bool, before: int) -> None:
+    def _late(self, connection: H11Protocol, repeats: bool, bytes_before: int) -> None:
         """Close a connection whose time is over, unless it reads what it was answered before.
 
         Where this process was late itself, first look at what has come meanwhile.
         """
         if connection in self._readers:  # it has another deadline
             self._let_wait(connection)
-        elif again and _has_asked(connection):
-            self._let_wait(connection, again=False)
-        elif self._taken(connection) >= before + _LEAST_READ:
+        elif repeats and _has_asked(connection):
+            self._let_wait(connection, repeats=False)
+        elif self._taken(connection) >= bytes_before + _LEAST_READ:
             self._let_wait(connection)
         else:
             self._send_away(connection)
 
-    def _look_at_reader(self, connection: H11Protocol, before: int) -> None:
-        if self._taken(connection) >= before + _LEAST_READ:
+    def _look_at_reader(self, connection: H11Protocol, bytes_before: int) -> None:
+        if self._taken(connection) >= bytes_before + _LEAST_READ:
             self.lags(connection)
         else:
             self._send_away(connection)
@@ -217,8 +221,10 @@ class Door:
 
     def _next_to_go(self) -> H11Protocol:
         """Return the oldest of the host with the most, of those who ask nothing if there are any."""
-        waiting = [each for each in self._strangers if not _has_asked(each)] or [*self._strangers]
-        return first_of_crowd({each: _host_of(each) for each in waiting})
+        waiting = [stranger for stranger in self._strangers if not _has_asked(stranger)] or [
+            *self._strangers
+        ]
+        return first_of_crowd({stranger: _host_of(stranger) for stranger in waiting})
 
     def _send_away(self, connection: H11Protocol) -> None:
         line, is_open = self._lines.get(connection), connection not in self._handshakes
@@ -237,7 +243,7 @@ def _room(strangers: int) -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    return max(_FEWEST, limit - strangers - BACKLOG - _KEPT_BACK)
+    return max(_MIN_GUESTS, limit - strangers - BACKLOG - _KEPT_BACK)
 
 
 def _host_of(connection: H11Protocol) -> str:
@@ -357,7 +363,7 @@ async def _let_in(
                 continue
             except OSError as error:
                 _log.warning("no connection can be accepted: %s", error)
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL)
                 continue
             connection = make()
             door.knocks(connection, line, client[:2])
@@ -374,10 +380,10 @@ async def _welcome(
     connection: H11Protocol, line: socket.socket, door: Door, context: ssl.SSLContext | None
 ) -> None:
     # asyncio would count all the time since an answer was written, however much of it is read.
-    until = {} if context is None else {"ssl_shutdown_timeout": _FOR_EVER}
+    tls_options = {} if context is None else {"ssl_shutdown_timeout": _FOR_EVER}
     try:
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: connection, line, ssl=context, **until
+            lambda: connection, line, ssl=context, **tls_options
         )
     except OSError:  # it does not speak TLS, has gone, or was sent away
         door.closed(connection)

@@ -38,7 +38,7 @@ GREETING = b"enrol with brim\n"  # the first bytes, by which a port tells it fro
 _USE = "enrolment"  # of the secret
 _SERVER, _JOINER = b"enrolment", b"joiner"  # whose proof it is
 _NONCE_BYTES = 16
-_LONGEST = 1 << 13  # bytes of a message
+_MAX_MESSAGE_BYTES = 1 << 13  # bytes of a message
 _LONGEST_NAME = 200  # characters
 _TO_ENROL = 5.0  # seconds that it may take, all of it
 
@@ -100,22 +100,22 @@ class EnrolmentServer:
             return
         nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(_NONCE_BYTES)
         writer.write(proof(self._secret, _SERVER, nonce, challenge) + challenge)
-        given = await reader.readexactly(PROOF_BYTES)
-        length = length_of(await reader.readexactly(HEAD_BYTES), most=_LONGEST)
-        asked = await reader.readexactly(length)
-        if not is_proof(given, self._secret, _JOINER, nonce, challenge, asked):
+        proof_given = await reader.readexactly(PROOF_BYTES)
+        length = length_of(await reader.readexactly(HEAD_BYTES), limit=_MAX_MESSAGE_BYTES)
+        content = await reader.readexactly(length)
+        if not is_proof(proof_given, self._secret, _JOINER, nonce, challenge, content):
             reply = EnrolReply(problem="the token is of another run or cluster")
         else:
-            reply = self._reply(_requests.decode(asked))
+            reply = self._reply(_requests.decode(content))
         writer.write(frame(_replies.encode(reply)))
         await writer.drain()
 
-    def _reply(self, asked: EnrolRequest) -> EnrolReply:
-        if not asked.name.isprintable() or not 0 < len(asked.name) <= _LONGEST_NAME:
+    def _reply(self, request: EnrolRequest) -> EnrolReply:
+        if not request.name.isprintable() or not 0 < len(request.name) <= _LONGEST_NAME:
             return EnrolReply(problem=f"a name has 1 to {_LONGEST_NAME} printable characters")
-        subject = Subject(self._authority.scope, self._role, asked.name)
+        subject = Subject(self._authority.scope, self._role, request.name)
         try:
-            return EnrolReply(certificate=self._authority.sign(asked.request, subject))
+            return EnrolReply(certificate=self._authority.sign(request.request, subject))
         except ProtocolError as error:
             return EnrolReply(problem=str(error))
 
@@ -145,30 +145,32 @@ def enrol(host: str, port: int, token: str, *, server: str, name: str, timeout: 
         client_context(authority).wrap_socket(line, server_hostname=server_name(server)) as call,
     ):
         close_in_children(call)
-        asked = _requests.encode(EnrolRequest(name=name, request=request))
-        reply = _ask(call, derived(secret, _USE), asked)
+        content = _requests.encode(EnrolRequest(name=name, request=request))
+        reply = _ask(call, derived(secret, _USE), content)
     if not reply.certificate:
         raise EnvironmentFault(f"{host} port {port} gave this host no certificate: {reply.problem}")
     return Identity(key, reply.certificate, authority)
 
 
-def _ask(call: ssl.SSLSocket, secret: bytes, asked: bytes) -> EnrolReply:
+def _ask(call: ssl.SSLSocket, secret: bytes, content: bytes) -> EnrolReply:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     call.sendall(GREETING + nonce)
-    said = _exactly(call, PROOF_BYTES + _NONCE_BYTES)
-    challenge = said[PROOF_BYTES:]
-    if not is_proof(said[:PROOF_BYTES], secret, _SERVER, nonce, challenge):
+    greeting = _exactly(call, PROOF_BYTES + _NONCE_BYTES)
+    challenge = greeting[PROOF_BYTES:]
+    if not is_proof(greeting[:PROOF_BYTES], secret, _SERVER, nonce, challenge):
         return EnrolReply(problem="the token is of another run or cluster")
-    call.sendall(proof(secret, _JOINER, nonce, challenge, asked) + frame(asked))
-    return _replies.decode(_exactly(call, length_of(_exactly(call, HEAD_BYTES), most=_LONGEST)))
+    call.sendall(proof(secret, _JOINER, nonce, challenge, content) + frame(content))
+    return _replies.decode(
+        _exactly(call, length_of(_exactly(call, HEAD_BYTES), limit=_MAX_MESSAGE_BYTES))
+    )
 
 
 def _exactly(call: ssl.SSLSocket, size: int) -> bytes:
     """Read so many bytes. Raises ConnectionError where fewer come."""
     data = b""
     while len(data) < size:
-        more = call.recv(size - len(data))
-        if not more:
+        received = call.recv(size - len(data))
+        if not received:
             raise ConnectionError("the connection was closed before a certificate came")
-        data += more
+        data += received
     return data

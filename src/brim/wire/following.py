@@ -36,7 +36,7 @@ _WAIT = 20.0  # seconds for which a master may have nothing to say
 _TO_ANSWER = 15.0  # and that it may be late with saying so
 _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two calls in vain: at first, and at last
 _TO_NOTE = 15.0  # seconds after which it is noted again that the run is followed
-_MOST = 32 << 20  # bytes of one answer
+_MAX_ANSWER_BYTES = 32 << 20  # bytes of one answer
 
 
 class Mirrored(Protocol):
@@ -132,7 +132,7 @@ class RecordsFollower:
                     await writer.drain()
                     reply = replies.decode(await frame_from(reader))
                     size = sum(part.size for part in reply.parts)
-                    if reply.problem or size > _MOST:
+                    if reply.problem or size > _MAX_ANSWER_BYTES:
                         raise ProtocolError(reply.problem or f"{size:,} bytes are no answer")
                     data = await reader.readexactly(size)
                 self.is_connected, self.problem = True, ""
@@ -158,9 +158,9 @@ class RecordsFollower:
         try:
             nonce = secrets.token_bytes(NONCE_BYTES)
             writer.write(GREETING + nonce)
-            said = await reader.readexactly(PROOF_BYTES + NONCE_BYTES)
-            given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-            if not is_proof(given, self._secret, KEEPER, nonce, challenge):
+            greeting = await reader.readexactly(PROOF_BYTES + NONCE_BYTES)
+            proof_given, challenge = greeting[:PROOF_BYTES], greeting[PROOF_BYTES:]
+            if not is_proof(proof_given, self._secret, KEEPER, nonce, challenge):
                 raise PermissionError(f"what listens at {self._address} is not of this run")
             writer.write(proof(self._secret, CALLER, nonce, challenge))
         except BaseException:

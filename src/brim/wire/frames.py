@@ -20,14 +20,14 @@ def frame(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def length_of(head: bytes | bytearray, *, most: int = LARGEST) -> int:
+def length_of(head: bytes | bytearray, *, limit: int = LARGEST) -> int:
     """Return the length of the message behind the first `HEAD_BYTES` of a frame.
 
     Raises:
         ProtocolError: it cannot be meant.
     """
     (length,) = _LENGTH.unpack(head)
-    if length > most:
+    if length > limit:
         raise ProtocolError(f"a frame of {length} bytes is larger than any message")
     return int(length)
 
@@ -46,13 +46,13 @@ class FrameBuffer:
     def feed(self, data: bytes) -> list[bytes]:
         """Raises ProtocolError where a length cannot be meant."""
         self._bytes += data
-        frames, at = [], 0
-        while len(self._bytes) - at >= _LENGTH.size:
-            length = length_of(self._bytes[at : at + HEAD_BYTES])
-            if len(self._bytes) - at - _LENGTH.size < length:
+        frames, offset = [], 0
+        while len(self._bytes) - offset >= _LENGTH.size:
+            length = length_of(self._bytes[offset : offset + HEAD_BYTES])
+            if len(self._bytes) - offset - _LENGTH.size < length:
                 break
-            start = at + _LENGTH.size
+            start = offset + _LENGTH.size
             frames.append(bytes(self._bytes[start : start + length]))
-            at = start + length
-        del self._bytes[:at]
+            offset = start + length
+        del self._bytes[:offset]
         return frames

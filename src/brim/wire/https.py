@@ -28,7 +28,7 @@ INSECURE = "BRIM_INSECURE"  # set to 1: a token may go to another host as it is
 
 _LARGEST_PORT = 2**16 - 1
 _KUBERNETES = r"kubernetes(?:://(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?/?)?"
-_known: dict[str, bytes] = {}  # authorities, by their fingerprints
+_authorities: dict[str, bytes] = {}  # authorities, by their fingerprints
 
 
 def namespace_in(url: str) -> str | None:
@@ -82,15 +82,15 @@ def scheduler_url(text: str, *, field: str) -> str:
             need="another address of the scheduler's host, or its name",
             hint="on that host: ip -6 address show scope global",
         )
-    near = is_loopback(host)
-    if scheme == "http" and not near and os.environ.get(INSECURE, "") != "1":
+    is_local = is_loopback(host)
+    if scheme == "http" and not is_local and os.environ.get(INSECURE, "") != "1":
         raise SpecError(
             field,
             got=f"{text!r}, over which a token would pass through the network as it is",
             need="an https:// address",
             hint=f"for brim up --insecure on a network that you trust: export {INSECURE}=1",
         )
-    return f"{scheme or ('http' if near else 'https')}://{joined_address(host, port)}"
+    return f"{scheme or ('http' if is_local else 'https')}://{joined_address(host, port)}"
 
 
 def url_elsewhere(url: str) -> str:
@@ -130,11 +130,11 @@ def connection_to(
         return http.client.HTTPSConnection(
             address, timeout=timeout, context=ssl.create_default_context()
         )
-    trusted = authority.encode() or _known.get(fingerprint)
+    trusted = authority.encode() or _authorities.get(fingerprint)
     if trusted is None:
         host, port = split_address(address)
         trusted = authority_at(host, port, fingerprint=fingerprint, timeout=timeout)
-        _known[fingerprint] = trusted
+        _authorities[fingerprint] = trusted
     return _SchedulerConnection(address, trusted, timeout=timeout)
 
 

@@ -127,8 +127,10 @@ class Identity:
         key, *certificates = pem.split(_BEGIN_CERTIFICATE)
         if b"PRIVATE KEY" not in key or len(certificates) != 2:
             raise ValueError("not a key with two certificates")
-        own, authority = (_BEGIN_CERTIFICATE + each for each in certificates)
-        return cls(key, own, authority)
+        certificate_pem, authority = (
+            _BEGIN_CERTIFICATE + certificate for certificate in certificates
+        )
+        return cls(key, certificate_pem, authority)
 
 
 def fingerprint_of(authority: bytes) -> str:
@@ -237,8 +239,8 @@ def grpc_options(role: str) -> list[tuple[str, str]]:
 
 def subject_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Subject | None:
     """Return who is at the other end of a connection; None: it showed no certificate."""
-    shown = connection.getpeercert() or {}
-    names: Any = shown.get("subjectAltName", ())
+    certificate_fields = connection.getpeercert() or {}
+    names: Any = certificate_fields.get("subjectAltName", ())
     return next((Subject.of(value) for kind, value in names if kind == "URI"), None)
 
 
@@ -263,8 +265,8 @@ def authority_at(host: str, port: int, *, fingerprint: str, timeout: float) -> b
         context.wrap_socket(line) as connection,
     ):
         close_in_children(connection)
-        shown = _certificates_of(connection)
-    for certificate in shown[1:]:
+        chain = _certificates_of(connection)
+    for certificate in chain[1:]:
         if fingerprint and fingerprint_of(certificate) == fingerprint:
             return certificate
     raise NotTheAuthority(
@@ -277,7 +279,8 @@ def _certificates_of(connection: ssl.SSLSocket) -> list[bytes]:
     """Return the certificates that the other end shows, PEM, its own first."""
     if hasattr(connection, "get_unverified_chain"):  # from Python 3.13
         return [
-            ssl.DER_cert_to_PEM_cert(each).encode() for each in connection.get_unverified_chain()
+            ssl.DER_cert_to_PEM_cert(certificate).encode()
+            for certificate in connection.get_unverified_chain()
         ]
     inner: Any = connection._sslobj  # type: ignore[attr-defined]
-    return [each.public_bytes().encode() for each in inner.get_unverified_chain()]
+    return [certificate.public_bytes().encode() for certificate in inner.get_unverified_chain()]

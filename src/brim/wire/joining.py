@@ -41,7 +41,7 @@ from brim.wire.strangers import Strangers
 
 NODE = "node"  # the role
 _CLUSTER = "cluster"  # whose authority signs
-_LARGEST = 1 << 20  # bytes of a message: an environment may be long
+_MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message: an environment may be long
 _TO_SHAKE_HANDS = 5.0
 _TO_CALL = 2.0  # less than a lease, so that a host that is silent is called again within one
 _TO_PART = 5.0  # seconds that the other end may take to take in what was said, and to close
@@ -151,7 +151,7 @@ _to_node: Codec[ToNode] = Codec(ToNode)
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield what comes, until the other end is gone. Raises ProtocolError for what makes no sense."""
     buffer = FrameBuffer()
-    held = 0
+    held_bytes = 0
     while True:
         try:
             data = await reader.read(_READ)
@@ -159,11 +159,11 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             return
         if not data:
             return
-        held += len(data)
+        held_bytes += len(data)
         for payload in buffer.feed(data):
-            held = 0
+            held_bytes = 0
             yield payload
-        if held > _LARGEST:
+        if held_bytes > _MAX_MESSAGE_BYTES:
             raise ProtocolError("a message that is larger than any")
 
 
@@ -181,7 +181,7 @@ class NodeLine:
     name: str
     host: str
     _writer: asyncio.StreamWriter
-    _most: int = field(default=_LARGEST, repr=False)
+    _most: int = field(default=_MAX_MESSAGE_BYTES, repr=False)
 
     def send(self, message: ToNode) -> None:
         """Say something, without waiting. One that does not read what it is told is cut off."""

@@ -59,8 +59,8 @@ class WorkerLink:
         """The next message, or None when a signal or the timeout came first."""
         deadline = monotonic() + timeout
         while not (self._inbox or self.is_over):
-            left = deadline - monotonic()
-            if left < 0 or self._read(left):
+            remaining = deadline - monotonic()
+            if remaining < 0 or self._read(remaining):
                 break
         if self._inbox:
             return self._inbox.popleft()
@@ -74,7 +74,7 @@ class WorkerLink:
         """Wait once; True when a signal ended the wait."""
         wakeup = self._wakeup if timeout else None
         link = None if self.is_over else self._socket
-        ready = readable([each.fileno() for each in (link, wakeup) if each], timeout)
+        ready = readable([source.fileno() for source in (link, wakeup) if source], timeout)
         if link and link.fileno() in ready:
             try:
                 data = self._socket.recv(1 << 20)

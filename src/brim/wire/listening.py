@@ -28,7 +28,7 @@ def take_port(
     *,
     backlog: int = 128,
     family: int | None = None,
-    both: bool = False,
+    dual_stack: bool = False,
 ) -> socket.socket:
     """Listen on a port; where any will do, and other hosts can call it, on one of $BRIM_PORTS.
 
@@ -36,7 +36,7 @@ def take_port(
         host: name or address, without brackets.
         port: 0 for any that is free.
         family: of the address; None: what it looks like.
-        both: addresses of IPv4 can call, too.
+        dual_stack: addresses of IPv4 can call, too.
 
     Raises:
         EnvironmentFault: all ports of the range are taken.
@@ -44,19 +44,19 @@ def take_port(
     """
     family = family_of(host) if family is None else family
     ports = [port] if port or is_loopback(host) else _ports()
-    for each in ports:
+    for candidate in ports:
         try:
             return socket.create_server(
-                (host, each), family=family, backlog=backlog, dualstack_ipv6=both
+                (host, candidate), family=family, backlog=backlog, dualstack_ipv6=dual_stack
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE or ports == [port]:
                 raise
-    what = f"port {ports[0]} is"
+    subject = f"port {ports[0]} is"
     if len(ports) > 1:
-        what = f"all {len(ports)} ports of {min(ports)}-{max(ports)} are"
+        subject = f"all {len(ports)} ports of {min(ports)}-{max(ports)} are"
     raise EnvironmentFault(
-        f"cannot listen on {host or 'this host'}: {what} taken; --ports (or {PORTS_VARIABLE}) names a "
+        f"cannot listen on {host or 'this host'}: {subject} taken; --ports (or {PORTS_VARIABLE}) names a "
         "larger range"
     )
 
@@ -88,8 +88,8 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family = found[0][0]
-        both = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
-        listener = take_port(host, port, family=family, backlog=backlog, both=both)
+        dual_stack = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
+        listener = take_port(host, port, family=family, backlog=backlog, dual_stack=dual_stack)
         # Connections inherit it. asyncio sees to it only for sockets that it makes itself.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -98,11 +98,13 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
                 listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
         return listener
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        who = holder_of(port) if error.errno == errno.EADDRINUSE else ""
-        by = f" (it is {who}'s)" if who else ""
-        where = joined_address(host, port)
-        raise EnvironmentFault(f"cannot listen on {where}: {why}{by}; {hint}") from error
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        holder = holder_of(port) if error.errno == errno.EADDRINUSE else ""
+        holder_note = f" (it is {holder}'s)" if holder else ""
+        address = joined_address(host, port)
+        raise EnvironmentFault(
+            f"cannot listen on {address}: {reason}{holder_note}; {hint}"
+        ) from error
 
 
 def address_towards(master: str) -> str:
@@ -114,9 +116,9 @@ def address_towards(master: str) -> str:
     host, port = split_address(master)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        family, kind, _, _, where = found[0]
+        family, kind, _, _, target = found[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(where)
+            probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError as error:
         raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
@@ -213,9 +215,9 @@ def _listeners(port: int) -> Iterator[tuple[str, int]]:
 def _sockets_of(pid: str) -> set[str]:
     found = set()
     with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-        for each in os.scandir(f"/proc/{pid}/fd"):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                found.add(os.readlink(each.path))
+                found.add(os.readlink(entry.path))
     return found
 
 

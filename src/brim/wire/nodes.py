@@ -17,7 +17,7 @@ from brim.errors import EnvironmentFault
 from brim.wire.messages.codec import Codec
 
 _SOCKET = "socket"
-_LARGEST = 1 << 20  # bytes of a message: an environment may be long
+_MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message: an environment may be long
 _MOST_DESCRIPTORS = 8
 
 
@@ -72,12 +72,12 @@ def listen_on_node(folder: Path) -> socket.socket:
     with _short(folder) as path, contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of an earlier life
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    before = os.umask(0o177)
+    old_umask = os.umask(0o177)
     try:
         with _short(folder) as path:
             listener.bind(path)
     finally:
-        os.umask(before)
+        os.umask(old_umask)
     listener.listen(8)
     return listener
 
@@ -86,7 +86,7 @@ def call_node(folder: Path) -> socket.socket | None:
     """A connection to the node agent of this folder; None where none listens."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.setblocking(False)  # it answers when it has time, and nobody waits for it
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_MESSAGE_BYTES)
     try:
         with _short(folder) as path:
             line.connect(path)
@@ -121,7 +121,7 @@ def receive(line: socket.socket) -> tuple[NodeRequest, list[int]] | None:
         2
     ):  # who hung up without hearing our answers is told of once, in front of its last words
         with contextlib.suppress(ConnectionError):
-            data, descriptors, _, _ = socket.recv_fds(line, _LARGEST, _MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(line, _MAX_MESSAGE_BYTES, _MOST_DESCRIPTORS)
             break
     if not data:
         return None

@@ -40,16 +40,18 @@ from brim.wire.strangers import first_of_crowd
 _GREETING = struct.Struct(
     f"<H{PROOF_BYTES}s"
 )  # how long the greeting is that follows, and its proof
-_LONGEST = 512  # bytes of a greeting
+_MAX_GREETING_BYTES = 512  # bytes of a greeting
 _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
 _MOST_CALLERS = 64  # that have not greeted yet; with more, one of the host with the most has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
 _UNANSWERED = 3.0
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
-_AT_ONCE = 1 << 18  # bytes that a stream is given at once, which may encrypt them
+_SEND_BYTES = 1 << 18  # bytes that a stream is given at once, which may encrypt them
 _WORTH = 1 << 18  # bytes that are worth waking up for, where so many are to come from a peer
-_HELD = 1 << 15  # bytes, and more, that encryption may keep until all of a record is there
+_BUFFERED_BYTES = (
+    1 << 15
+)  # bytes, and more, that encryption may keep until all of a record is there
 # what a stream says that cannot go on now
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -80,7 +82,7 @@ class _PendingCaller:
         if len(self.said) < _GREETING.size:
             return _GREETING.size - len(self.said)
         length, _ = _GREETING.unpack_from(self.said)
-        return _GREETING.size + length - len(self.said) if length <= _LONGEST else -1
+        return _GREETING.size + length - len(self.said) if length <= _MAX_GREETING_BYTES else -1
 
 
 class Listener:
@@ -125,18 +127,18 @@ class Listener:
 
     def _look(self) -> None:
         """Hear those who call, for a moment: one who is slow holds up nobody."""
-        began = monotonic()
+        started = monotonic()
         with selectors.DefaultSelector() as selector:
-            for each in (self._socket, *self._callers):
-                selector.register(each, selectors.EVENT_READ, each)
+            for watched in (self._socket, *self._callers):
+                selector.register(watched, selectors.EVENT_READ, watched)
             ready: list[socket.socket] = [key.data for key, _ in selector.select(_SLICE)]
-        for each in ready:
-            if each is self._socket:
+        for watched in ready:
+            if watched is self._socket:
                 self._admit()
-            elif each in self._callers:
-                self._hear(each, self._callers[each])
-        self._listened += monotonic() - began
-        late = [peer for peer, each in self._callers.items() if self._listened > each.deadline]
+            elif watched in self._callers:
+                self._hear(watched, self._callers[watched])
+        self._listened += monotonic() - started
+        late = [peer for peer, caller in self._callers.items() if self._listened > caller.deadline]
         for peer in late:
             self._dismiss(peer)
 
@@ -166,8 +168,8 @@ class Listener:
         So a crowd on one host pushes out no worker of another.
         """
         callers = self._callers.items()
-        unknown = {peer: each.host for peer, each in callers if not each.is_known}
-        return first_of_crowd(unknown or {peer: each.host for peer, each in callers})
+        unknown = {peer: caller.host for peer, caller in callers if not caller.is_known}
+        return first_of_crowd(unknown or {peer: caller.host for peer, caller in callers})
 
     def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
         """Hear all that is there: of what a stream has decrypted, no wait would tell."""
@@ -188,10 +190,10 @@ class Listener:
         except (OSError, UnicodeDecodeError):  # a stranger, or a worker that died while calling
             self._dismiss(peer)
 
-    def _answer(self, peer: socket.socket, said: bytes) -> None:
-        _, given = _GREETING.unpack_from(said)
-        words = (self.address.encode(), said[_GREETING.size :])
-        if not is_proof(given, self._secret, _CALL, *words):
+    def _answer(self, peer: socket.socket, greeting_bytes: bytes) -> None:
+        _, secret_given = _GREETING.unpack_from(greeting_bytes)
+        words = (self.address.encode(), greeting_bytes[_GREETING.size :])
+        if not is_proof(secret_given, self._secret, _CALL, *words):
             self._dismiss(peer)
             return
         greeting = words[-1].decode()
@@ -212,7 +214,9 @@ class Listener:
         A stream of the round that begins may have been accepted already, while this worker waited
         in the last.
         """
-        for greeting in [each for each in self._waiting if is_over(each)]:
+        for greeting in [
+            greeting_waiting for greeting_waiting in self._waiting if is_over(greeting_waiting)
+        ]:
             self._waiting.pop(greeting).close()
 
     def close(self) -> None:
@@ -264,16 +268,16 @@ def connect(
                 peer, server_hostname=name, do_handshake_on_connect=False
             )
             close_in_children(peer)
-            began = monotonic()
+            started = monotonic()
             _shake_hands(shaking, timeout=patience, cancelled=cancelled)
-            patience = max(0.0, patience - (monotonic() - began))
+            patience = max(0.0, patience - (monotonic() - started))
         _greet(
             peer, secret, address.encode(), greeting.encode(), timeout=patience, cancelled=cancelled
         )
     except BaseException as error:
         peer.close()
-        if why := stranger_of(error):
-            raise PeerLost(f"{_STRANGER}: {why}", retryable=True) from error
+        if reason := stranger_of(error):
+            raise PeerLost(f"{_STRANGER}: {reason}", retryable=True) from error
         if isinstance(error, OSError):
             raise PeerLost(
                 f"worker at {address} does not answer: {error}", retryable=True
@@ -370,10 +374,10 @@ def write_all(
 
 
 def read_exactly(
-    peer: socket.socket, into: Sequence[memoryview], *, timeout: float, cancelled: Cancelled
+    peer: socket.socket, buffers: Sequence[memoryview], *, timeout: float, cancelled: Cancelled
 ) -> None:
     """Fill all of it; raises as `swap` does."""
-    swap({}, {peer: into}, timeout=timeout, cancelled=cancelled)
+    swap({}, {peer: buffers}, timeout=timeout, cancelled=cancelled)
 
 
 def swap(
@@ -457,7 +461,7 @@ class Traffic:
         """Count silence from now on: before, nobody had anything to say."""
         self._last_moved = self._answered = monotonic()
 
-    def move(self, within: float) -> bool:
+    def move(self, timeout: float) -> bool:
         """Move what can be, and return whether anything could; wait so many seconds for that.
 
         Raises:
@@ -466,15 +470,15 @@ class Traffic:
         untold: list[socket.socket] = [
             peer for peer in self._encrypted if self._to_fill[peer] and peer.pending()
         ]
-        found = self._selector.select(0.0 if untold else within)
+        found = self._selector.select(0.0 if untold else timeout)
         ready: dict[socket.socket, int] = {key.data: events for key, events in found}
         if ready:
             self._looked = monotonic()
         elif not untold and monotonic() - self._looked > _SLICE:  # less may be there
             self._looked = monotonic()
-            untold = [peer for peer, least in self._least.items() if least > 1]
-        for each in untold:  # of which no wait would tell
-            ready[each] = ready.get(each, 0) | selectors.EVENT_READ
+            untold = [peer for peer, minimum in self._least.items() if minimum > 1]
+        for watched_peer in untold:  # of which no wait would tell
+            ready[watched_peer] = ready.get(watched_peer, 0) | selectors.EVENT_READ
         moved = 0
         for peer, events in ready.items():
             try:
@@ -511,17 +515,17 @@ class Traffic:
         events = (selectors.EVENT_WRITE if self._to_send[peer] else 0) | (
             selectors.EVENT_READ if self._to_fill[peer] else 0
         )
-        known = self._selector.get_map().get(peer)
-        if known is None and events:
+        registered = self._selector.get_map().get(peer)
+        if registered is None and events:
             self._selector.register(peer, events, data=peer)
-        elif known is not None and not events:
+        elif registered is not None and not events:
             self._selector.unregister(peer)
-        elif known is not None and events != known.events:
+        elif registered is not None and events != registered.events:
             self._selector.modify(peer, events, data=peer)
-        least = _least_of(self._to_fill[peer], peer)
-        if least != self._least[peer]:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-            self._least[peer] = least
+        minimum = _least_of(self._to_fill[peer], peer)
+        if minimum != self._least[peer]:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, minimum)
+            self._least[peer] = minimum
 
 
 _Todo = dict[socket.socket, deque[memoryview]]
@@ -539,8 +543,8 @@ def _least_of(views: Iterable[memoryview], peer: socket.socket) -> int:
         count += len(view)
         if count >= _WORTH:
             break
-    held = _HELD if isinstance(peer, ssl.SSLSocket) else 0
-    return max(1, min(count, _WORTH) - held)
+    buffered = _BUFFERED_BYTES if isinstance(peer, ssl.SSLSocket) else 0
+    return max(1, min(count, _WORTH) - buffered)
 
 
 def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
@@ -549,7 +553,7 @@ def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
 
 def _send(peer: socket.socket, view: memoryview) -> int:
     """Send some of it; what a stream has encrypted and not sent is to be given to it again."""
-    return peer.send(view[:_AT_ONCE])
+    return peer.send(view[:_SEND_BYTES])
 
 
 def _receive(peer: socket.socket, view: memoryview) -> int:

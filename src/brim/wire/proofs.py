@@ -31,15 +31,15 @@ def proof(secret: bytes, *words: bytes) -> bytes:
     return _hmac(secret, words)
 
 
-def is_proof(given: bytes, secret: bytes, *words: bytes) -> bool:
-    """Return whether `given` is the proof of these words.
+def is_proof(proof_given: bytes, secret: bytes, *words: bytes) -> bool:
+    """Return whether `proof_given` is the proof of these words.
 
     The time of the comparison does not tell how much of it is right.
 
     >>> is_proof(proof(b"s", b"a", b"b"), b"s", b"a", b"b"), is_proof(proof(b"s", b"ab"), b"s", b"a", b"b")
     (True, False)
     """
-    return hmac.compare_digest(given, proof(secret, *words))
+    return hmac.compare_digest(proof_given, proof(secret, *words))
 
 
 def _hmac(key: bytes, words: tuple[bytes, ...] | list[bytes]) -> bytes:

@@ -27,7 +27,7 @@ from brim.wire.strangers import Strangers
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
 _STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
 _UNANSWERED = 3.0  # seconds after which a host counts as gone whose kernel does not answer
-_AT_ONCE = 1 << 16  # bytes that are decrypted at once
+_DECRYPT_BYTES = 1 << 16  # bytes that are decrypted at once
 _STRANGERS = 64  # callers that have not said yet whom they want
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
@@ -91,17 +91,17 @@ class _End(asyncio.Protocol):
             self.other.close()
 
     def _expect_progress(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        unsent = self.transport.get_write_buffer_size()
         wait = self.patience or _STUCK
-        self._due = asyncio.get_running_loop().call_later(wait, self._look, left)
+        self._due = asyncio.get_running_loop().call_later(wait, self._look, unsent)
 
     def _expect_nothing(self) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
-    def _look(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
+    def _look(self, unsent_before: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent_before:
             self._expect_progress()
         else:
             self.transport.abort()
@@ -132,14 +132,14 @@ class _CallerEnd(_End):
 
     def data_received(self, data: bytes) -> None:
         try:
-            said, is_over = self._decrypt(data)
+            plain, is_over = self._decrypt(data)
         except ssl.SSLError:  # it speaks no TLS, or has no certificate of this run
-            said, is_over = b"", True
+            plain, is_over = b"", True
         self._pass_on()
-        if self.other is not None and said:
-            super().data_received(said)
+        if self.other is not None and plain:
+            super().data_received(plain)
         elif not self._is_led:
-            self.first += said
+            self.first += plain
             if len(self.first) >= _TELLING and not is_over:
                 self._is_led = True
                 self._expect_nothing()
@@ -155,15 +155,15 @@ class _CallerEnd(_End):
             ssl.SSLError: this is no TLS, or the caller shows no certificate that is good here.
         """
         self._incoming.write(data)
-        said = bytearray()
+        plain = bytearray()
         with contextlib.suppress(ssl.SSLWantReadError):  # until more comes
             if not self._is_known:
                 self._tls.do_handshake()
                 self._is_known = True
-            while chunk := self._tls.read(_AT_ONCE):
-                said += chunk
-            return bytes(said), True
-        return bytes(said), False
+            while chunk := self._tls.read(_DECRYPT_BYTES):
+                plain += chunk
+            return bytes(plain), True
+        return bytes(plain), False
 
     def write(self, data: bytes) -> None:
         """Send it to this end, encrypted."""
@@ -194,8 +194,8 @@ class Relay:
     Args:
         listener: stays open for others that have it.
         path: of the Unix socket.
-        others: the Unix sockets of other servers, by the first bytes of calls that are for them.
-        most: connections at once of callers that have said whom they want; more are closed.
+        other_paths: the Unix sockets of other servers, by the first bytes of calls that are for them.
+        limit: connections at once of callers that have said whom they want; more are closed.
         identity: that callers are shown.
 
     Attributes:
@@ -207,11 +207,11 @@ class Relay:
         listener: socket.socket,
         path: str,
         *,
-        others: Mapping[bytes, str],
-        most: int,
+        other_paths: Mapping[bytes, str],
+        limit: int,
         identity: RunIdentity,
     ) -> None:
-        self._listener, self._path, self._others, self._most = listener, path, others, most
+        self._listener, self._path, self._others, self._most = listener, path, other_paths, limit
         self._identity = identity
         self._callers: set[_CallerEnd] = set()
         self._strangers = Strangers(_STRANGERS)
@@ -248,11 +248,11 @@ class Relay:
     async def _reach(self, caller: _CallerEnd) -> None:
         loop, end = asyncio.get_running_loop(), _End()
         try:
-            other = self._others.get(caller.first[:_TELLING])
-            path = other or self._path
-            if other is None:
+            path_of_other = self._others.get(caller.first[:_TELLING])
+            path = path_of_other or self._path
+            if path_of_other is None:
                 self.called_at = monotonic()
-            caller.patience = end.patience = _STUCK_ON_DISK if other else 0.0
+            caller.patience = end.patience = _STUCK_ON_DISK if path_of_other else 0.0
             await loop.create_unix_connection(lambda: end, path)
         except OSError:
             caller.transport.abort()
@@ -262,8 +262,8 @@ class Relay:
             return
         caller.other, end.other = end, caller
         end.write(caller.first)
-        for each in (caller, end):
-            each.transport.resume_reading()
+        for end_of_relay in (caller, end):
+            end_of_relay.transport.resume_reading()
 
     def forget(self, caller: _CallerEnd) -> None:
         """Forget a caller that is gone."""

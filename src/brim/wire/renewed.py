@@ -51,9 +51,9 @@ class RenewedCertificate:
                     _log.warning("the certificate for clients was not renewed: %s", error)
 
     def _renew(self) -> None:
-        since = self._now()
+        renewal_start = self._now()
         show(self.context, self._issued())
-        self._since = since
+        self._since = renewal_start
 
     def _issued(self) -> Identity:
         return self._authority.issue(self._role, addresses=self._addresses, for_s=self._lifetime)

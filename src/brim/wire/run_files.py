@@ -52,7 +52,7 @@ _MOST_CALLS = 64
 _LARGEST_BUNDLE = 1 << 24  # bytes, of which it takes as many as it is said to have
 _LONGEST_WAIT = 30.0  # seconds for which a follower may be told nothing
 _TO_SEE_OFF = 2.0  # seconds that followers have for the last words of a run
-_LOOK = 0.05  # seconds between two looks for what is new
+_POLL_INTERVAL = 0.05  # seconds between two looks for what is new
 _THREADS = 8  # that wait for the disk
 
 
@@ -180,7 +180,7 @@ class RunFileServer:
         while monotonic() < deadline and any(
             _lacks(records, marks) for records, marks in self._followers.values()
         ):
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def stop(self) -> None:
         """Accept nothing more, and end the calls that are under way."""
@@ -229,8 +229,8 @@ class RunFileServer:
             return False
         nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
         writer.write(proof(self._secret, KEEPER, nonce, challenge) + challenge)
-        given = await reader.readexactly(PROOF_BYTES)
-        return is_proof(given, self._secret, CALLER, nonce, challenge)
+        proof_given = await reader.readexactly(PROOF_BYTES)
+        return is_proof(proof_given, self._secret, CALLER, nonce, challenge)
 
     @property
     def _place(self) -> KeptFolder:
@@ -262,11 +262,11 @@ class RunFileServer:
         except OSError as error:
             problem = error
         try:
-            left = request.size
-            while left:
+            remaining = request.size
+            while remaining:
                 async with asyncio.timeout(_TO_ANSWER):
-                    data = await reader.readexactly(min(left, _CHUNK))
-                left -= len(data)
+                    data = await reader.readexactly(min(remaining, _CHUNK))
+                remaining -= len(data)
                 if file is not None and problem is None:
                     problem = await self._tried(file.write, data)
             if file is not None and problem is None:
@@ -322,27 +322,27 @@ class RunFileServer:
         read = partial(records.read, request.marks, steps_at_most=request.steps_at_most)
         if any(mark.tail for mark in request.marks.values()):  # what it has is to be proved
             return await self._in_thread(read)
-        began, found = monotonic(), list[tuple[Part, bytes]]()
+        started, found = monotonic(), list[tuple[Part, bytes]]()
         while not found:
-            if not await self._until_news(records, request, began):
+            if not await self._until_news(records, request, started):
                 return []
             found = await self._in_thread(read)
             if not found:  # a line, and not all of it yet
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         return found
 
     async def _until_news(
-        self, records: RecordsToFollow, request: FileRequest, began: float
+        self, records: RecordsToFollow, request: FileRequest, started: float
     ) -> bool:
         """Wait until there is an event that a follower lacks, or anything else once that is due.
 
         False: there is nothing for as long as it waits.
         """
-        while (waited := monotonic() - began) < min(request.wait, _LONGEST_WAIT):
+        while (waited := monotonic() - started) < min(request.wait, _LONGEST_WAIT):
             new = _lacks(records, request.marks)
             if EVENTS in new or (new and (self._ending or waited >= request.linger)):
                 return True
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         return False
 
 
@@ -359,7 +359,7 @@ async def frame_from(reader: asyncio.StreamReader) -> bytes:
         EOFError: there is none.
         ProtocolError: no header is so long.
     """
-    length = length_of(await reader.readexactly(HEAD_BYTES), most=_LONGEST_HEADER)
+    length = length_of(await reader.readexactly(HEAD_BYTES), limit=_LONGEST_HEADER)
     async with asyncio.timeout(_TO_ANSWER):
         return await reader.readexactly(length)
 
@@ -370,8 +370,8 @@ async def _answer(writer: asyncio.StreamWriter, reply: FileReply) -> None:
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Send data, in chunks: the time of a call is that of a chunk."""
-    for at in range(0, len(data), _CHUNK):
-        writer.write(data[at : at + _CHUNK])
+    for offset in range(0, len(data), _CHUNK):
+        writer.write(data[offset : offset + _CHUNK])
         async with asyncio.timeout(_TO_ANSWER):
             await writer.drain()
 
@@ -452,8 +452,8 @@ class RunFiles:
                 line = self._line = self._line or self._call()
                 line.sendall(frame(requests.encode(request)))
                 view = memoryview(data)
-                for at in range(0, len(view), _CHUNK):  # the time of a call is that of a chunk
-                    line.sendall(view[at : at + _CHUNK])
+                for offset in range(0, len(view), _CHUNK):  # the time of a call is that of a chunk
+                    line.sendall(view[offset : offset + _CHUNK])
                 line.settimeout(_TO_BE_KEPT if request.verb == "write" else _TO_ANSWER)
                 reply = replies.decode(_next_frame(line))
                 line.settimeout(_TO_ANSWER)
@@ -484,8 +484,8 @@ class RunFiles:
             OSError: it does not answer.
             PermissionError: what listens there is not of this run.
         """
-        *others, last = self._address.split(",")
-        for address in others:
+        *earlier_addresses, last = self._address.split(",")
+        for address in earlier_addresses:
             with contextlib.suppress(OSError):  # the master may be at any of them by now
                 return self._call_at(address)
         return self._call_at(last)
@@ -500,9 +500,9 @@ class RunFiles:
             close_in_children(line)
             nonce = secrets.token_bytes(NONCE_BYTES)
             line.sendall(GREETING + nonce)
-            said = bytes(_exactly(line, PROOF_BYTES + NONCE_BYTES))
-            given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-            if not is_proof(given, self._secret, KEEPER, nonce, challenge):
+            greeting = bytes(_exactly(line, PROOF_BYTES + NONCE_BYTES))
+            proof_given, challenge = greeting[:PROOF_BYTES], greeting[PROOF_BYTES:]
+            if not is_proof(proof_given, self._secret, KEEPER, nonce, challenge):
                 raise PermissionError(f"what listens at {address} is not of this run")
             line.sendall(proof(self._secret, CALLER, nonce, challenge))
         except BaseException as error:
@@ -518,7 +518,7 @@ def _name(path: str) -> str:
 
 
 def _next_frame(line: socket.socket) -> bytes:
-    length = length_of(_exactly(line, HEAD_BYTES), most=_LONGEST_HEADER)
+    length = length_of(_exactly(line, HEAD_BYTES), limit=_LONGEST_HEADER)
     return bytes(_exactly(line, length))
 
 

@@ -23,7 +23,7 @@ def first_of_crowd(hosts: Mapping[Stranger, str]) -> Stranger:
     2
     """
     crowd, _ = Counter(hosts.values()).most_common(1)[0]
-    return next(each for each, host in hosts.items() if host == crowd)
+    return next(stranger for stranger, host in hosts.items() if host == crowd)
 
 
 class Strangers:
@@ -33,11 +33,11 @@ class Strangers:
     out nobody on another.
 
     Args:
-        most: of them at once.
+        limit: of them at once.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._hosts: dict[asyncio.Transport, str] = {}  # the oldest first
 
     def __len__(self) -> int:

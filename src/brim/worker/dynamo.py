@@ -53,7 +53,7 @@ _running = threading.RLock()
 def _run(module: ModuleType) -> None:
     """Run the module, once; what it uses of itself meanwhile is there or not, as in any import."""
     with _running:
-        finders = [each for each in sys.meta_path if isinstance(each, _Submodules)]
+        finders = [finder for finder in sys.meta_path if isinstance(finder, _Submodules)]
         if not finders:
             return
         sys.meta_path.remove(finders[0])

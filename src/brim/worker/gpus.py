@@ -13,7 +13,7 @@ import torch
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TO_TRY = 60  # seconds
-_taken: list[socket.socket] = []  # names that are this process's as long as it lives
+_names_taken: list[socket.socket] = []  # names that are this process's as long as it lives
 
 
 @contextlib.contextmanager
@@ -44,12 +44,12 @@ def hide_gpus() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
+    previous = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -99,7 +99,7 @@ def take_own_gpu(place: int) -> None:
         count = torch.cuda.device_count()
     if count < 2:
         return
-    gpus = [word_of(place + each, count, os.environ.get(_VISIBLE)) for each in range(count)]
+    gpus = [word_of(place + offset, count, os.environ.get(_VISIBLE)) for offset in range(count)]
     os.environ[_VISIBLE] = next(filter(_take, gpus), gpus[0])
 
 
@@ -129,5 +129,5 @@ def _take(gpu: str) -> bool:
     except OSError:
         mark.close()
         return False
-    _taken.append(mark)
+    _names_taken.append(mark)
     return True

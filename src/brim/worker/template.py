@@ -238,23 +238,23 @@ def _fork_for_another_parent() -> int:
     Raises:
         OSError: there can be no more processes.
     """
-    here, there = os.pipe()
-    between = os.fork()
-    if between == 0:
+    reader, writer = os.pipe()
+    intermediate = os.fork()
+    if intermediate == 0:
         try:
             pid = os.fork()
         except OSError:
             os._exit(1)
         if pid:
-            os.write(there, pid.to_bytes(8, "little"))
+            os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
-        os.close(here)
-        os.close(there)
+        os.close(reader)
+        os.close(writer)
         return 0
-    os.close(there)
-    os.waitpid(between, 0)
-    pid = int.from_bytes(os.read(here, 8), "little")
-    os.close(here)
+    os.close(writer)
+    os.waitpid(intermediate, 0)
+    pid = int.from_bytes(os.read(reader, 8), "little")
+    os.close(reader)
     if not pid:
         raise OSError("a worker cannot be forked")
     return pid
@@ -346,13 +346,13 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _begin_again(
-    arguments: argparse.Namespace, environment: Mapping[str, str], *how: str
+    arguments: argparse.Namespace, environment: Mapping[str, str], *arguments_before: str
 ) -> NoReturn:
     """Become a new program without what was imported ahead, as which the same process goes on."""
     for descriptor in (arguments.control, arguments.stacks):
         os.set_inheritable(descriptor, True)
     show_no_more(arguments.stacks)
-    words = [*how, "--run-dir", arguments.run_dir, "--host", arguments.host]
+    words = [*arguments_before, "--run-dir", arguments.run_dir, "--host", arguments.host]
     words += ["--control", str(arguments.control), "--stacks", str(arguments.stacks)]
     os.execve(sys.executable, run_module("brim.worker.template", *words), environment)
 

@@ -24,7 +24,7 @@ calls = []
 if PATIENCE := param(
     "patience", 0.0
 ):  # of a worker with others that send nothing, instead of a minute
-    membership._PATIENCE = exchange._TO_CONNECT = exchange._PATIENCE = PATIENCE
+    membership._EXTRA_PATIENCE = exchange._TO_CONNECT = exchange._PATIENCE = PATIENCE
 
 
 def loss(output, target):

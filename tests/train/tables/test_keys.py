@@ -47,10 +47,10 @@ def test_neighbours_fall_into_all_parts_alike(ids: torch.Tensor) -> None:
 
 def test_a_negative_id_is_named() -> None:
     with pytest.raises(SpecError, match="ids of 'user': got -7, need whole numbers from 0"):
-        check_ids(torch.tensor([[3, -7], [-2, 0]]), of="'user'")
+        check_ids(torch.tensor([[3, -7], [-2, 0]]), subject="'user'")
 
 
 def test_ids_are_whole_numbers() -> None:
-    check_ids(torch.tensor([], dtype=torch.int32), of="'user'")
+    check_ids(torch.tensor([], dtype=torch.int32), subject="'user'")
     with pytest.raises(SpecError, match="got float32, need int64 or int32"):
-        check_ids(torch.tensor([1.0]), of="'user'")
+        check_ids(torch.tensor([1.0]), subject="'user'")

@@ -33,7 +33,7 @@ def _fill(
     (free, end, workers, kept).
     """
     times, values = list(free[0]), list(free[1])
-    curve, left, kept = job.job.curve, job.left, True
+    curve, remaining, is_kept = job.job.curve, job.left, True
     levels = tuple(n for n, _ in curve.points)
     cap = min(job.cap, devices)
     begin, first = now, -1
@@ -43,24 +43,24 @@ def _fill(
             values[place] = devices
         workers = cap if values[place] >= cap else largest(levels, values[place])
         first = workers if first < 0 else first
-        end = math.ceil(begin + left / curve.rates[workers]) if workers else math.inf
+        end = math.ceil(begin + remaining / curve.rates[workers]) if workers else math.inf
         if end <= stop:
             last = align(now, end, slot)
-            at = bisect_left(times, last)
-            if at == len(times) or times[at] != last:
+            index = bisect_left(times, last)
+            if index == len(times) or times[index] != last:
                 insort(times, last)
-                values.insert(at, values[place])
+                values.insert(index, values[place])
             elif end < last:
-                values[at] = values[
+                values[index] = values[
                     place
                 ]  # what was free after it is overwritten by what was free before
             for k in range(place, bisect_left(times, end)):
                 values[k] -= workers
-            return (times, values), end, first, kept and end <= job.deadline
-        left -= (stop - begin) * curve.rates[workers]
+            return (times, values), end, first, is_kept and end <= job.deadline
+        remaining -= (stop - begin) * curve.rates[workers]
         values[place] -= workers
         begin = stop
-        kept &= begin <= job.deadline
+        is_kept &= begin <= job.deadline
     raise AssertionError("the last segment is open and free")
 
 
@@ -81,9 +81,9 @@ class _Replay:
         self.restarts = Restarts(devices=cluster.devices, node=cluster.node_size, slot=slot)
 
     def run(self) -> list[Replayed]:
-        before = now = self.events.list[0].time
+        previous = now = self.events.list[0].time
         while self.events.list:
-            self._advance(before, now)
+            self._advance(previous, now)
             event = self.events.list.pop(0)
             for job in event.ends:
                 if job in self.runnable:
@@ -101,27 +101,27 @@ class _Replay:
                 break
             if self.admission:
                 self._charge()
-            before, now = now, self.events.next_after(now, self.slot)
+            previous, now = now, self.events.next_after(now, self.slot)
         return self.jobs
 
-    def _advance(self, before: float, now: float) -> None:
+    def _advance(self, previous: float, now: float) -> None:
         for job in self.runnable:
             if job.workers:
-                seconds = now - before - max(now - job.end, 0.0)
+                seconds = now - previous - max(now - job.end, 0.0)
                 steps = max(seconds - job.overhead, 0.0) * job.rate()
                 if job.left <= steps and job.end > now:
                     # It kept workers longer than planned (only ends and arrivals are events) and is
                     # done.
                     self.events.move_end(job, job.end, now)
-                    job.end = before + math.ceil(job.left / job.rate())
+                    job.end = previous + math.ceil(job.left / job.rate())
                 job.left -= steps
             job.overhead = 0.0
 
     def _judge(self, job: Replayed, now: float) -> bool:
         if not self.admission:
             return False
-        plans, kept = self._plan([*self.runnable, job], now)
-        if not kept:
+        plans, is_kept = self._plan([*self.runnable, job], now)
+        if not is_kept:
             job.refused = True
             return False
         job.admitted = True
@@ -133,12 +133,12 @@ class _Replay:
         self, jobs: list[Replayed], now: float
     ) -> tuple[list[tuple[Replayed, float, int]], bool]:
         free: Free = ([now], [self.devices])
-        plans, kept = [], True
+        plans, is_kept = [], True
         for job in sorted(jobs, key=lambda job: job.deadline):
             free, end, workers, good = _fill(job, now, free, self.devices, self.slot)
             plans.append((job, end, workers))
-            kept &= good
-        return plans, kept
+            is_kept &= good
+        return plans, is_kept
 
     def _commit(
         self, plans: list[tuple[Replayed, float, int]], now: float, *, stale: bool = False

@@ -43,9 +43,9 @@ class _Replay:
         self.restarts = Restarts(devices=cluster.devices, node=cluster.node_size, slot=slot)
 
     def run(self) -> list[Replayed]:
-        before = now = self.events.list[0].time
+        previous = now = self.events.list[0].time
         while self.events.list or self.runnable:
-            self._advance(before, now)
+            self._advance(previous, now)
             event = self.events.find(now)
             if event is not None:
                 self.events.list.remove(event)
@@ -60,15 +60,15 @@ class _Replay:
                 self.events.move_end(job, -1.0, job.end)
             self._plan_changes(now)
             self._charge()
-            before = now
+            previous = now
             now = self.events.next_after(now, self.slot) if self.events.list else now + 10
         return self.jobs
 
-    def _advance(self, before: float, now: float) -> None:
+    def _advance(self, previous: float, now: float) -> None:
         for job in self.runnable:
             if not job.workers:
                 continue
-            seconds = max(now - before - max(now - job.real_end, 0.0), 0.0)
+            seconds = max(now - previous - max(now - job.real_end, 0.0), 0.0)
             steps = max(seconds - job.overhead, 0.0) * job.rate()
             if job.left <= steps and job.end > now:
                 self.events.move_end(job, job.end, now)
@@ -91,22 +91,22 @@ class _Replay:
                 self.events.list.remove(event)
 
     def _admit(self, arrived: list[Replayed], now: float) -> None:
-        kept = True
+        is_kept = True
         if arrived:
-            kept = self._plan(sorted(self.runnable + arrived, key=lambda job: job.deadline), now)
+            is_kept = self._plan(sorted(self.runnable + arrived, key=lambda job: job.deadline), now)
         for job in arrived:
-            if kept or not self.admission or job.deadline == math.inf:
+            if is_kept or not self.admission or job.deadline == math.inf:
                 self.runnable.append(job)
                 job.admitted = self.admission and job.deadline < math.inf
             else:
                 job.refused = True
         self.runnable.sort(key=lambda job: job.deadline)
-        if not arrived or len(self.runnable) == 0 or not kept:
+        if not arrived or len(self.runnable) == 0 or not is_kept:
             self._plan(self.runnable, now)
 
     def _plan(self, jobs: Sequence[Replayed], now: float) -> bool:
         self.free = ([now], [self.devices])
-        kept = True
+        is_kept = True
         for job in jobs:
             if job.left <= 0:
                 job.left = 1e-9
@@ -119,8 +119,8 @@ class _Replay:
                 plan.real_end,
                 plan.plan[0][1],
             )
-            kept &= plan.kept
-        return kept
+            is_kept &= plan.kept
+        return is_kept
 
     def _plan_changes(self, now: float) -> None:
         changes = [time for job in self.runnable for time, _ in job.plan if time > now]

@@ -99,8 +99,8 @@ class _Filling:
         real_end = math.ceil(self.now + self.left / rate)
         end = align(self.now, real_end, self.slot)
         if nxt >= end and self.job.deadline >= real_end:
-            was = self._before_at(end)
-            self._break(end, was)
+            free_before = self._before_at(end)
+            self._break(end, free_before)
             for k, time in enumerate(self.times):
                 if self.now <= time < end:
                     self.values[k] -= workers
@@ -123,15 +123,15 @@ class _Filling:
         for time in self.times[:stop]:
             self.allocation.setdefault(time, 0)
         for level in self.levels:
-            work, until = 0.0, self.due
+            work, fill_end = 0.0, self.due
             for k in range(stop - 1, first - 1, -1):
                 begin = self.times[k]
                 workers = min(level, largest(self.levels, self.values[k]))
                 if workers:
-                    work += self._length(begin, until) * rates[workers]
+                    work += self._length(begin, fill_end) * rates[workers]
                     if work >= self.left:
                         return self._forward(first, k, level, previous)
-                until = begin
+                fill_end = begin
             previous = level
         return None
 
@@ -250,12 +250,14 @@ def grant_surplus(
             if not 0 < step - job.workers <= surplus:
                 keys[id(job)] = -math.inf
                 continue
-            own = _given_back(job, now, free)
-            plan = fill(job, now, own, devices=devices, slot=slot, first=step)
+            own_free = _given_back(job, now, free)
+            plan = fill(job, now, own_free, devices=devices, slot=slot, first=step)
             plans[id(job)] = plan
-            held = Filled(job.plan, job.end, job.real_end, free, True).device_time()
+            current_time = Filled(job.plan, job.end, job.real_end, free, True).device_time()
             keys[id(job)] = (
-                (plan.device_time() - held) / (step - job.workers) if job.workers else math.inf
+                (plan.device_time() - current_time) / (step - job.workers)
+                if job.workers
+                else math.inf
             )
         order.sort(key=lambda job: -keys[id(job)])
         chosen = next((job for job in order if id(job) in plans), None)

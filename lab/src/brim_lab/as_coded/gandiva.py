@@ -71,16 +71,16 @@ class _Replay:
             self.count += 1
             for job in self.running:
                 job.overhead = overhead(job.cap, devices=self.devices, restart=restart)
-            after = self.arrivals.next_after(now, self.slot)
-            now, passed = after, after - now
+            next_time = self.arrivals.next_after(now, self.slot)
+            now, passed = next_time, next_time - now
         return self.jobs
 
-    def _start(self, job: Replayed, now: float, otherwise: list[Replayed]) -> None:
+    def _start(self, job: Replayed, now: float, waiting_jobs: list[Replayed]) -> None:
         if self._place(job):
             job.started = now
             self.running.append(job)
         else:
-            otherwise.append(job)
+            waiting_jobs.append(job)
 
     def _place(self, job: Replayed) -> bool:
         sets = self.classes[job.cap]
@@ -108,7 +108,7 @@ class _Replay:
     def _join(sets: list[_NodeSet], chosen: _NodeSet, job: Replayed) -> None:
         chosen.jobs.append(job)
         chosen.load += 1
-        sets.sort(key=lambda one: one.load)
+        sets.sort(key=lambda node_set: node_set.load)
 
     def _balance(self) -> None:
         """Share the nodes out by demand.
@@ -116,16 +116,18 @@ class _Replay:
         The artifact does so before it credits the interval that has passed, which is a fault.
         """
         demand = {
-            size: size * sum(len(one.jobs) for one in sets) for size, sets in self.classes.items()
+            size: size * sum(len(node_set.jobs) for node_set in sets)
+            for size, sets in self.classes.items()
         }
-        held = {
-            size: self.node * sum(one.nodes for one in sets) for size, sets in self.classes.items()
+        loads = {
+            size: self.node * sum(node_set.nodes for node_set in sets)
+            for size, sets in self.classes.items()
         }
         total = sum(demand.values())
         for size, sets in self.classes.items():
             if demand[size]:
                 target = min(math.floor(demand[size] / total * self.devices), demand[size])
-                change = target - held[size]
+                change = target - loads[size]
                 # Devices that a job needs, where those of a set were meant: it gives up too many
                 # sets.
                 if change > 0:
@@ -142,9 +144,9 @@ class _Replay:
                 sets.append(_NodeSet(nodes, nodes * self.node // size))
                 last = nodes - 1  # its inner loop has the same variable
         if last > 0:
-            jobs = [job for one in sets for job in one.jobs]
-            for one in sets:
-                one.jobs, one.load = [], 0
+            jobs = [job for node_set in sets for job in node_set.jobs]
+            for node_set in sets:
+                node_set.jobs, node_set.load = [], 0
             for job in jobs:
                 self._join(sets, sets[0], job)
 
@@ -152,17 +154,17 @@ class _Replay:
         count = min(count, len(sets) - 1)
         moved: list[Replayed] = []
         for _ in range(count):
-            gone = sets.pop(0)
-            moved.extend(gone.jobs)
-            self.free += gone.nodes
+            removed = sets.pop(0)
+            moved.extend(removed.jobs)
+            self.free += removed.nodes
         for job in moved:
             self._join(sets, sets[0], job)
 
     def _execute(self, now: float, passed: float) -> bool:
         released = False
         for sets in self.classes.values():
-            for one in list(sets):
-                turn = one.jobs[: one.capacity]
+            for node_set in list(sets):
+                turn = node_set.jobs[: node_set.capacity]
                 ended = []
                 for job in turn:
                     job.left -= max(passed - job.overhead, 0.0)
@@ -171,14 +173,14 @@ class _Replay:
                         job.finished = now + job.left
                         job.met = job.finished <= job.deadline
                         ended.append(job)
-                if int(now % 60) == 0 and len(one.jobs) > len(turn):
-                    one.jobs = one.jobs[len(turn) :] + turn
+                if int(now % 60) == 0 and len(node_set.jobs) > len(turn):
+                    node_set.jobs = node_set.jobs[len(turn) :] + turn
                 for job in ended:
                     self.running.remove(job)
-                    one.jobs.remove(job)
-                if not one.jobs:
-                    self.free += one.nodes
-                    sets.remove(one)
+                    node_set.jobs.remove(job)
+                if not node_set.jobs:
+                    self.free += node_set.nodes
+                    sets.remove(node_set)
                     released = True
         for job in self.running:
             job.overhead = 0.0

@@ -46,14 +46,14 @@ def replay(name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = SL
     )
     outcomes = tuple(
         Outcome(
-            job=one.job,
-            started=one.started,
-            finished=one.finished,
-            admitted=one.admitted,
-            refused=one.refused,
-            judged=one.met,
+            job=job.job,
+            started=job.started,
+            finished=job.finished,
+            admitted=job.admitted,
+            refused=job.refused,
+            judged=job.met,
         )
-        for one in replayed
+        for job in replayed
     )
     return Run(outcomes=outcomes, devices=cluster.devices)
 

@@ -35,16 +35,18 @@ def interior_shares(
     """
     floor = float(np.max((waited + needs) / isolated))
 
-    def least(rho: float) -> Vector:
+    def smallest_shares(rho: float) -> Vector:
         return np.minimum(needs / np.maximum(rho * isolated - waited, 1e-12), 1.0)
 
     low, high = floor, floor
-    while float(sizes @ least(high)) > devices:
+    while float(sizes @ smallest_shares(high)) > devices:
         high *= 2.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if float(sizes @ least(middle)) > devices else (low, middle)
-    lower = least(high)
+        low, high = (
+            (middle, high) if float(sizes @ smallest_shares(middle)) > devices else (low, middle)
+        )
+    lower = smallest_shares(high)
     if high > floor * (1 + 1e-9):
         return lower  # the capacity binds: no freedom is left
     span = 1.0 - lower
@@ -90,12 +92,12 @@ class _Replay:
                 self.runnable.extend(event.starts)
             running = self._choose(now) if self.runnable else []
             if self.arrivals.list:
-                soon = self.arrivals.next_after(now, self.slot)
-                if soon - now < self.slot:
+                next_arrival = self.arrivals.next_after(now, self.slot)
+                if next_arrival - now < self.slot:
                     self.arrivals.list[0].time = now + self.slot
                 elif not self.runnable:  # nothing to do for whole slots
-                    now += max(math.ceil((soon - now) / self.slot) - 1, 0) * self.slot
-                    if soon - now < self.slot:
+                    now += max(math.ceil((next_arrival - now) / self.slot) - 1, 0) * self.slot
+                    if next_arrival - now < self.slot:
                         self.arrivals.list[0].time = now + self.slot
             self._advance(running, now)
             now += self.slot
@@ -109,9 +111,9 @@ class _Replay:
         # fault).
         isolated = np.minimum(math.ceil(self.devices / len(jobs)) / sizes, 1.0)
         for job, share in zip(jobs, isolated.tolist(), strict=True):
-            left, previous = self.before.get(job.job.id, (job.left, 1.0))
+            remaining, previous = self.before.get(job.job.id, (job.left, 1.0))
             self.isolated[job.job.id] = (
-                self.isolated.get(job.job.id, 0.0) + (left - job.left) / previous
+                self.isolated.get(job.job.id, 0.0) + (remaining - job.left) / previous
             )
             self.before[job.job.id] = (job.left, share)
         if float(sizes.sum()) > self.devices:
@@ -132,14 +134,14 @@ class _Replay:
         return chosen
 
     def _advance(self, running: list[Replayed], now: float) -> None:
-        after = now + self.slot
+        slot_end = now + self.slot
         for job in running:
             end = now + job.end
             job.end = max(0.0, job.end - self.slot)
             job.left -= self.slot * job.job.curve.rates[job.cap]
             if job.left <= 0:
-                end = after
-            if end <= after:
+                end = slot_end
+            if end <= slot_end:
                 job.finished, job.met = end, end <= job.deadline
                 self.runnable.remove(job)
 

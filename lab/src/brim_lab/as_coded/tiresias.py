@@ -117,11 +117,11 @@ class _Replay:
             for service in queue:
                 if not service.running:
                     continue
-                left = service.job.job.duration - service.total
+                remaining = service.job.job.duration - service.total
                 if restart:
                     service.overhead = overhead(service.job.cap, devices=self.devices, restart=True)
-                    left += service.overhead
-                end = int(now + left)
+                    remaining += service.overhead
+                end = int(now + remaining)
                 event = max(now + self.slot, end)
                 if event < soonest:
                     soonest, ending = event, []

@@ -81,28 +81,28 @@ class Events:
             self.list[place] if place < len(self.list) and self.list[place].time == time else None
         )
 
-    def move_end(self, job: Replayed, before: float, after: float) -> None:
-        """Plan the end of `job` at `after` rather than at `before`."""
-        if before == after:
+    def move_end(self, job: Replayed, old_end: float, new_end: float) -> None:
+        """Plan the end of `job` at `new_end` rather than at `old_end`."""
+        if old_end == new_end:
             return
-        event = self.find(before)
+        event = self.find(old_end)
         if event is not None and job in event.ends:
             event.ends.remove(job)
             if not event.ends and not event.starts:
                 self.list.remove(event)
-        event = self.at(after)
+        event = self.at(new_end)
         if job not in event.ends:
             event.ends.append(job)
 
     def next_after(self, now: float, slot: float) -> float:
         """Merge what falls into the window after `now`; the time of the next event."""
         events = self.list
-        soon = events[0].time
-        while int(soon - now) <= slot and len(events) > 1:
+        next_time = events[0].time
+        while int(next_time - now) <= slot and len(events) > 1:
             events[0].time = now + slot
             if events[1].time - now > slot:
                 break
-            soon = events[1].time
+            next_time = events[1].time
             events[0].starts.extend(events[1].starts)
             events[0].ends.extend(events[1].ends)
             del events[1]
@@ -153,9 +153,9 @@ class Restarts:
         self.count += 1
         if restart:
             self.seen.clear()
-        for job, known in zip(placed, cached, strict=True):
+        for job, cached_ranks in zip(placed, cached, strict=True):
             job.overhead = overhead(
-                job.workers, devices=self.devices, restart=restart, cached=known
+                job.workers, devices=self.devices, restart=restart, cached=cached_ranks
             )
 
     def _first_ranks(self, sizes: list[int]) -> list[int]:
@@ -179,7 +179,7 @@ class Restarts:
             else:
                 host, used, fresh = fresh, 0, fresh + 1
             ranks.append(host * self.node + used)
-            left = self.node - used - size
-            if left:
-                holes.setdefault(left & -left, []).append((host, used + size))
+            unused = self.node - used - size
+            if unused:
+                holes.setdefault(unused & -unused, []).append((host, used + size))
         return ranks

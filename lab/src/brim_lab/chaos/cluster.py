@@ -66,8 +66,8 @@ class ClusterTrial:
     @property
     def devices(self) -> dict[str, int]:
         """The number of devices of each node, by the node's name."""
-        each, more = divmod(self.workers.maximum, self.nodes)
-        return {f"n{k}": each + (k <= more) for k in range(1, self.nodes + 1)}
+        devices_each, remainder = divmod(self.workers.maximum, self.nodes)
+        return {f"n{k}": devices_each + (k <= remainder) for k in range(1, self.nodes + 1)}
 
     @property
     def setting(self) -> dict[str, str | int]:
@@ -100,9 +100,9 @@ def run_cluster_trial(
         calm: how a job ends that nothing is done to, by its epochs.
         deadline: seconds that the whole trial may take, beside what its deeds take themselves.
     """
-    began = SystemClock().now()
+    started = SystemClock().now()
     directory.mkdir(parents=True)
-    end = began + deadline + sum(deed.seconds for deed in trial.deeds)
+    end = started + deadline + sum(deed.seconds for deed in trial.deeds)
     run = _Running(job, trial, directory)
     try:
         broken = [*run.to_the_end(end), *run.come_down(), *run.broken_promises(calm)]
@@ -111,7 +111,7 @@ def run_cluster_trial(
         run.close()
     if not broken:
         shutil.rmtree(directory)
-    seconds = SystemClock().now() - began
+    seconds = SystemClock().now() - started
     return Result(
         trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes
     )
@@ -159,19 +159,22 @@ class _Running:
 
     def to_the_end(self, end: float) -> list[str]:
         """Do what is to be done until every job has ended; what is broken about that."""
-        began = math.inf
+        started = math.inf
         while self.clock.now() < end:
             self._look()
-            began = min(began, self.clock.now()) if self.keeper.lives else began
-            for deed in [deed for deed in self.waiting if deed.at <= self.clock.now() - began]:
+            started = min(started, self.clock.now()) if self.keeper.lives else started
+            for deed in [deed for deed in self.waiting if deed.at <= self.clock.now() - started]:
                 if self._do(deed):
                     self.waiting.remove(deed)
             if self._is_over():
                 return self.keeper.failures
             time.sleep(_POLL)
-        left = [view.job for view in self.user.views.values() if not view.has_ended]
+        unfinished = [view.job for view in self.user.views.values() if not view.has_ended]
         busy = f" and {self.user.pending}" if self.user.pending else ""
-        return [*self.keeper.failures, f"it had not ended by its deadline: {', '.join(left)}{busy}"]
+        return [
+            *self.keeper.failures,
+            f"it had not ended by its deadline: {', '.join(unfinished)}{busy}",
+        ]
 
     def _is_over(self) -> bool:
         if self.user.busy() or self.submitted < sum(
@@ -190,9 +193,9 @@ class _Running:
         self.keeper.poll(told_to_go=self.user.going_down)
 
     def _let_go_on(self, now: float) -> None:
-        for at, pid in [each for each in self.stopped if each[0] <= now]:
+        for wake_at, pid in [stopped for stopped in self.stopped if stopped[0] <= now]:
             send(pid, signal.SIGCONT)
-            self.stopped.remove((at, pid))
+            self.stopped.remove((wake_at, pid))
 
     # Deeds ----------------------------------------------------------------------------------------
 
@@ -257,13 +260,13 @@ class _Running:
 
     def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
         """Return all that is not as it should be now that the scheduler is down."""
-        left = self.around.driver.mark.left_after(_TO_CLEAN_UP)
-        broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
+        survivors = self.around.driver.mark.left_after(_TO_CLEAN_UP)
+        broken = [f"process left over: {pid} {command}" for pid, command in survivors.items()]
         broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
         database = Database(self.state / "scheduler.db")
         book = Book(database)
         stories = book.stories()
-        applied = [at for at, deed in self.struck if deed.kind is DeedKind.APPLY]
+        applied = [moment for moment, deed in self.struck if deed.kind is DeedKind.APPLY]
         broken += [
             *nobody_is_forgotten(self.user.acknowledged, book.jobs),
             *stories_make_sense(stories, book.jobs),
@@ -287,20 +290,23 @@ class _Running:
     def _disturbances(self) -> Iterator[Span]:
         yield from (*self.keeper.absences, *self.user.short)
         commits, end = self._commits(), self.clock.wall()
-        for at, deed in self.struck:
+        for moment, deed in self.struck:
             if deed.kind is DeedKind.STOP_SCHEDULER:
-                yield at, at + deed.seconds
+                yield moment, moment + deed.seconds
             for job, done in commits.items():
                 if deed.kind not in ON_JOB or self.user.ids.get(deed.job) == job:
-                    yield disturbed(at, done, end=min(end, done[-1][0]) if done else end)
+                    yield disturbed(moment, done, end=min(end, done[-1][0]) if done else end)
 
     def strikes(self) -> Iterator[Strike]:
         """Yield each deed with the time for which its job, or all jobs, stood still."""
         commits = self._commits()
-        ends = [*(at for at, _ in self.struck), math.inf][1:]
-        for (at, deed), end in zip(self.struck, ends, strict=True):
-            mine = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
+        ends = [*(moment for moment, _ in self.struck), math.inf][1:]
+        for (moment, deed), end in zip(self.struck, ends, strict=True):
+            job_struck = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
             times = sorted(
-                when for job, done in commits.items() if mine in ("", job) for when, _ in done
+                committed_at
+                for job, done in commits.items()
+                if job_struck in ("", job)
+                for committed_at, _ in done
             )
-            yield Strike(deed.kind, describe_deed(deed), longest_pause(times, at, end))
+            yield Strike(deed.kind, describe_deed(deed), longest_pause(times, moment, end))

@@ -21,7 +21,7 @@ from brim_lab.chaos.promises import (
 )
 from brim_lab.chaos.results import Calm
 
-_KEPT = {
+_EXPECTED_FILES = {
     "scheduler.db",
     "scheduler.db-wal",
     "scheduler.db-shm",
@@ -52,7 +52,7 @@ def job_is_whole(run_dir: Path, record: ScheduledJob, calm: Mapping[int, Calm]) 
         *run_directory_is_whole(run_dir),
         *brim_did_not_stumble(logs),
     ]
-    return [f"{record.id}: {each}" for each in broken]
+    return [f"{record.id}: {problem}" for problem in broken]
 
 
 def database_is_sound(path: Path) -> list[str]:
@@ -69,11 +69,16 @@ def journal_replays(database: Database) -> list[str]:
     """Every cycle decided again gives the same plan."""
     differences = replay(database.cycles()).differences
     return [
-        f"cycle {one.cycle} decided again differs: {'; '.join(one.what)}" for one in differences
+        f"cycle {difference.cycle} decided again differs: {'; '.join(difference.what)}"
+        for difference in differences
     ]
 
 
 def state_is_whole(state: Path) -> list[str]:
     """The scheduler left nothing but what it keeps, and stumbled nowhere."""
-    left = [f"left behind: {path.name}" for path in state.iterdir() if path.name not in _KEPT]
-    return left + brim_did_not_stumble([state / "scheduler.log", *state.glob("nodes/*/node.log")])
+    leftovers = [
+        f"left behind: {path.name}" for path in state.iterdir() if path.name not in _EXPECTED_FILES
+    ]
+    return leftovers + brim_did_not_stumble(
+        [state / "scheduler.log", *state.glob("nodes/*/node.log")]
+    )

@@ -21,7 +21,7 @@ _PASSED_ON = {
     signal.SIGUSR1,
     signal.SIGUSR2,
 }
-_GONE = 126
+_HOST_GONE = 126
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,31 +37,31 @@ def main() -> int:
     """Run the command; its exit status."""
     init, folder, command = sys.argv[1], sys.argv[2], sys.argv[3:]
     try:
-        doors = [os.open(f"/proc/{init}/ns/{each}", os.O_RDONLY) for each in _NAMESPACES]
+        doors = [os.open(f"/proc/{init}/ns/{namespace}", os.O_RDONLY) for namespace in _NAMESPACES]
     except OSError:
         print(f"there is no host any more whose first process is {init}", file=sys.stderr)  # noqa: T201
-        return _GONE
+        return _HOST_GONE
     for door in doors:
         enter(door)
         os.close(door)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if not child:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:  # the stand-in is gone already
-            return _GONE
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return _HOST_GONE
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         os.chdir(folder)
-        own = {
+        own_variables = {
             "HOME": f"{folder}/home",
             "TMPDIR": "/tmp",
             "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch",
         }
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
-        os.execvpe(command[0], command, {**kept, **own})
+        remaining = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
+        os.execvpe(command[0], command, {**remaining, **own_variables})
     for passed in _PASSED_ON:
         signal.signal(passed, lambda number, _: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         number = signal.Signals(os.WTERMSIG(status))

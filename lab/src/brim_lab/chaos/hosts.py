@@ -33,7 +33,7 @@ _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02  # packets of up to 64 KiB: a tenth of the work
 _MTU = 9000
-_ALONE = (sys.executable, "-I", "-S")  # starts in 20 ms
+_ISOLATED_PYTHON = (sys.executable, "-I", "-S")  # starts in 20 ms
 CODE = (str(Path(__file__).resolve().parents[4]), sys.prefix)  # the checkout, and its Python
 # A function of the shell: `show FD FOLDER` makes a folder readable again where something else was
 # mounted over it after it was opened.
@@ -128,7 +128,7 @@ class Host:
     @property
     def prefix(self) -> tuple[str, ...]:
         """The words in front of a command of the host as it is up now."""
-        return (*_ALONE, str(Path(entrance.__file__)), str(self._init), str(self.folder))
+        return (*_ISOLATED_PYTHON, str(Path(entrance.__file__)), str(self._init), str(self.folder))
 
     @property
     def is_up(self) -> bool:
@@ -155,8 +155,8 @@ class Host:
         )
         assert self._outer.stdout is not None
         if self._outer.stdout.readline() != "ready\n":
-            _, why = self._outer.communicate()
-            raise OSError(f"{name} cannot be started in {self.folder}: {why.strip()}")
+            _, errors = self._outer.communicate()
+            raise OSError(f"{name} cannot be started in {self.folder}: {errors.strip()}")
         (self._init,) = children_of(self._outer.pid)
 
     def kill(self) -> None:
@@ -174,8 +174,8 @@ class Host:
     def has(self, pid: int) -> bool:
         """Return whether a process, by its id out here, is one of this host."""
         with contextlib.suppress(OSError):  # it has ended, or the host has
-            there = os.readlink(f"/proc/{self._init}/ns/pid")
-            return os.readlink(f"/proc/{pid}/ns/pid") == there
+            pid_namespace = os.readlink(f"/proc/{self._init}/ns/pid")
+            return os.readlink(f"/proc/{pid}/ns/pid") == pid_namespace
         return False
 
     def processes(self) -> dict[int, str]:
@@ -199,15 +199,15 @@ class Host:
     @contextlib.contextmanager
     def network(self) -> Iterator[None]:
         """Have what this thread opens meanwhile be in the host's network."""
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(f"/proc/{self._init}/ns/net", os.O_RDONLY)
+        old_namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        host_namespace = os.open(f"/proc/{self._init}/ns/net", os.O_RDONLY)
         try:
-            entrance.enter(there)
+            entrance.enter(host_namespace)
             yield
         finally:
-            entrance.enter(before)
-            os.close(there)
-            os.close(before)
+            entrance.enter(old_namespace)
+            os.close(host_namespace)
+            os.close(old_namespace)
 
     def outside(self, pid: int) -> int:
         """The process id out here of a process that has this one in there; 0 where none has."""
@@ -270,7 +270,7 @@ def _carrier(ends: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
         for number, end in enumerate(ends, start=1)
     ]
     process = subprocess.Popen(
-        [*_ALONE, str(Path(switch.__file__)), *ports],
+        [*_ISOLATED_PYTHON, str(Path(switch.__file__)), *ports],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -293,13 +293,13 @@ def _end(namespace: str, number: int, device: str) -> int:
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH", device.encode(), flags))
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
-    inside = ("-n", namespace)
+    option = ("-n", namespace)
     _ip("link", "set", device, "netns", namespace, "name", DEVICE)
-    _ip(*inside, "addr", "add", f"{address_of(number)}/24", "dev", DEVICE)
-    _ip(*inside, "link", "set", DEVICE, "mtu", str(_MTU), "up")
+    _ip(*option, "addr", "add", f"{address_of(number)}/24", "dev", DEVICE)
+    _ip(*option, "link", "set", DEVICE, "mtu", str(_MTU), "up")
     if Path("/proc/net/if_inet6").exists():
-        _ip(*inside, "addr", "add", f"{_address6_of(number)}/64", "dev", DEVICE, "nodad")
-    _ip(*inside, "link", "set", "lo", "up")
+        _ip(*option, "addr", "add", f"{_address6_of(number)}/64", "dev", DEVICE, "nodad")
+    _ip(*option, "link", "set", "lo", "up")
     return descriptor
 
 

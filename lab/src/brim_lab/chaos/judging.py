@@ -42,9 +42,9 @@ def nobody_is_forgotten(
     acknowledged: Iterable[Acknowledged], jobs: Mapping[str, ScheduledJob]
 ) -> list[str]:
     """Check that every job that was taken in is known, and is done unless it was cancelled."""
-    said = list(acknowledged)
-    cancelled = {one.job for one in said if one.deed.kind is DeedKind.CANCEL}
-    taken_in = {one.job for one in said if one.deed.kind in SUBMITS}
+    all_acknowledged = list(acknowledged)
+    cancelled = {item.job for item in all_acknowledged if item.deed.kind is DeedKind.CANCEL}
+    taken_in = {item.job for item in all_acknowledged if item.deed.kind in SUBMITS}
     broken = [f"{job} was acknowledged and is forgotten" for job in sorted(taken_in - jobs.keys())]
     broken += [
         f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)
@@ -69,30 +69,32 @@ def stories_make_sense(
         submitted = sum(change.event == "submitted" for change in story)
         if submitted != 1:
             broken.append(f"{name} was submitted {submitted} times in its story")
-        broken += [f"{name} was started while it {what}" for what in _false_starts(story)]
+        broken += [
+            f"{name} was started while it {false_start}" for false_start in _false_starts(story)
+        ]
         if promised_at(story) is not None and not jobs[name].promised:
             broken.append(f"{name} was promised its deadline, and that is forgotten")
     return broken
 
 
 def _false_starts(story: Sequence[Change]) -> list[str]:
-    found, running, held = [], False, False
+    found, running, is_held = [], False, False
     for change in story:
         if change.event == Phase.RUNNING.value:
-            found += ["ran"] * running + ["was held"] * held
+            found += ["ran"] * running + ["was held"] * is_held
         if change.event in _PHASES:
             running = change.event == Phase.RUNNING.value
-        held = {"hold": True, "release": False}.get(change.event, held)
+        is_held = {"hold": True, "release": False}.get(change.event, is_held)
     return found
 
 
 def promised_at(story: Sequence[Change]) -> float | None:
     """Return when the deadline was promised; None where it was not, or no longer is."""
-    at = None
+    promised_time = None
     for change in story:
         if change.event in _PROMISED:
-            at = change.at if _PROMISED[change.event] else None
-    return at
+            promised_time = change.at if _PROMISED[change.event] else None
+    return promised_time
 
 
 def deadlines_are_kept(
@@ -113,17 +115,23 @@ def deadlines_are_kept(
     """
     broken = []
     for name, record in jobs.items():
-        at, due, ended = promised_at(stories[name]), record.submission.deadline, record.ended
+        promised_time, due, ended = (
+            promised_at(stories[name]),
+            record.submission.deadline,
+            record.ended,
+        )
         if (
-            at is None
+            promised_time is None
             or due is None
             or ended is None
-            or any(at <= when <= ended for when in applied)
+            or any(promised_time <= applied_at <= ended for applied_at in applied)
         ):
             continue
         # `deadline_kept` says only whether a deadline was kept; here faults excuse some lateness.
-        late, lost = ended - due, _together(spans, at, ended)
-        if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (ended - at):
+        late, lost = ended - due, _together(spans, promised_time, ended)
+        if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (
+            ended - promised_time
+        ):
             broken.append(
                 f"{name} was {late:.1f} s late for a promised deadline; faults took {lost:.1f} s "
                 "since then"
@@ -131,7 +139,7 @@ def deadlines_are_kept(
     return broken
 
 
-def disturbed(at: float, commits: Iterable[tuple[float, int]], *, end: float) -> Span:
+def disturbed(moment: float, commits: Iterable[tuple[float, int]], *, end: float) -> Span:
     """Return the span in which a job that was struck made no headway.
 
     It lasts until the job's first commit past the steps that it had, or until `end`.
@@ -140,12 +148,12 @@ def disturbed(at: float, commits: Iterable[tuple[float, int]], *, end: float) ->
     (2.0, 6.0)
     """
     best = 0
-    for when, step in commits:
-        if when <= at:
+    for committed_at, step in commits:
+        if committed_at <= moment:
             best = max(best, step)
         elif step > best:
-            return at, when
-    return at, end
+            return moment, committed_at
+    return moment, end
 
 
 def _together(spans: Iterable[Span], start: float, end: float) -> float:

@@ -200,13 +200,13 @@ class Outside:
     def _after(self, seconds: float, undo: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self._clock.now() + seconds, next(self._numbers), undo))
 
-    def _hold(self, pid: int, fault: Fault, since: float) -> None:
+    def _hold(self, pid: int, fault: Fault, stopped_at: float) -> None:
         """Stop a worker; soon it goes on, and is stopped again until the fault is over."""
-        if self._clock.now() >= since + fault.seconds:
+        if self._clock.now() >= stopped_at + fault.seconds:
             return
         send(pid, signal.SIGSTOP)
         self._after(fault.by, lambda: send(pid, signal.SIGCONT))
-        self._after(2 * fault.by, lambda: self._hold(pid, fault, since))
+        self._after(2 * fault.by, lambda: self._hold(pid, fault, stopped_at))
 
     @property
     def _command(self) -> int:

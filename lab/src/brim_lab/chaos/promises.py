@@ -118,8 +118,8 @@ def _mapped() -> set[str]:
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # it has ended, or is another account's
             for line in maps.read_text().splitlines():
-                _, at, name = line.partition(f"{_SHARED}/")
-                if at:
+                _, mount, name = line.partition(f"{_SHARED}/")
+                if mount:
                     found.add(name.removesuffix(" (deleted)"))
     return found
 
@@ -131,9 +131,9 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
         killed: how many agents were killed; nobody is left then to remove the temporary directory
             of each.
     """
-    left = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
-    left = left if len(left) > killed else []
-    return left + [
+    leftovers = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
+    leftovers = leftovers if len(leftovers) > killed else []
+    return leftovers + [
         f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))
     ]
 
@@ -152,10 +152,17 @@ def nothing_left_on(host: Host, *, killed: int, leads: bool) -> list[str]:
         for path in (host.root / place).iterdir()
         if ("/", *path.relative_to(host.root).parts) != way
     ]
-    left = [f"left behind in /{path.relative_to(host.root)}" for path in temporary]
-    left = left if len(left) > killed else []
-    asked = {"home", "torch"} | (_OF_TRIAL if host.number == 1 else {"run"} if leads else set())
-    kept = [path.name for path in host.folder.iterdir() if not path.name.startswith(tuple(asked))]
+    leftovers = [f"left behind in /{path.relative_to(host.root)}" for path in temporary]
+    leftovers = leftovers if len(leftovers) > killed else []
+    expected = {"home", "torch"} | (_OF_TRIAL if host.number == 1 else {"run"} if leads else set())
+    extra_names = [
+        path.name for path in host.folder.iterdir() if not path.name.startswith(tuple(expected))
+    ]
     home = host.folder / "home"
-    kept += [f"home/{path.name}" for path in home.iterdir() if path.name not in _OF_LIBRARIES]
-    return [f"host {host.number}: {each}" for each in [*left, *(f"left behind: {n}" for n in kept)]]
+    extra_names += [
+        f"home/{path.name}" for path in home.iterdir() if path.name not in _OF_LIBRARIES
+    ]
+    return [
+        f"host {host.number}: {problem}"
+        for problem in [*leftovers, *(f"left behind: {n}" for n in extra_names)]
+    ]

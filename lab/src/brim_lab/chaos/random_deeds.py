@@ -58,27 +58,32 @@ def random_deeds(
     """
     draws = Draws(seed, 2)
     jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
-    asked = [kind for kind in kinds if kind not in ON_PROCESSES]
+    deed_kinds = [kind for kind in kinds if kind not in ON_PROCESSES]
     struck = [kind for kind in kinds if kind in ON_PROCESSES]
     deeds = list(jobs)
-    if asked:
+    if deed_kinds:
         deeds += _drawn(
-            draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN}
+            draws,
+            deed_kinds,
+            draws.below(4),
+            len(jobs),
+            workers,
+            once={DeedKind.CANCEL, DeedKind.DOWN},
         )
     if struck:
         deeds += _drawn(draws, struck, 2 + draws.below(4), len(jobs), workers, once=set())
-    which = Draws(seed, 4)
+    kind_draws = Draws(seed, 4)
     deeds = [
-        replace(deed, node=1 + which.below(nodes)) if deed.kind is DeedKind.KILL_NODE else deed
+        replace(deed, node=1 + kind_draws.below(nodes)) if deed.kind is DeedKind.KILL_NODE else deed
         for deed in deeds
     ]
     return tuple(sorted(deeds, key=lambda deed: deed.at))
 
 
-def _submission(draws: Draws, index: int, epochs: int, within: WorkerRange) -> Deed:
+def _submission(draws: Draws, index: int, epochs: int, limits: WorkerRange) -> Deed:
     is_larger = not draws.below(3) and draws.below(2) == 1
-    low = min(within.minimum + is_larger, within.maximum)
-    high = low + draws.below(within.maximum - low + 1)
+    low = min(limits.minimum + is_larger, limits.maximum)
+    high = low + draws.below(limits.maximum - low + 1)
     due = (0.0, 30.0, 45.0, 90.0)[draws.below(4)]
     return Deed(
         kind=DeedKind.SUBMIT_BY if due else DeedKind.SUBMIT,
@@ -101,30 +106,30 @@ def _drawn(
 ) -> list[Deed]:
     deeds: list[Deed] = []
     times = sorted(0.5 + draws.below(int(_LAST * 100)) / 100 for _ in range(count))
-    for index, at in enumerate(times):
+    for index, moment in enumerate(times):
         if index and not draws.below(3):
-            at = min(at, deeds[-1].at + draws.below(30) / 100)
+            moment = min(moment, deeds[-1].at + draws.below(30) / 100)
         used = [deed.kind for deed in deeds]
         possible = [kind for kind in kinds if kind not in once or kind not in used]
         if sum(kind in _ENDING for kind in used) >= _MOST_ENDINGS:
             possible = [kind for kind in possible if kind not in _ENDING]
         if not possible:
             break
-        deeds.append(_deed(draws.one_of(possible), round(at, 2), draws, jobs, workers))
+        deeds.append(_deed(draws.one_of(possible), round(moment, 2), draws, jobs, workers))
     return deeds
 
 
-def _deed(kind: DeedKind, at: float, draws: Draws, jobs: int, workers: WorkerRange) -> Deed:
-    most = workers.maximum
-    ads = draws.below(most + 1)
+def _deed(kind: DeedKind, moment: float, draws: Draws, jobs: int, workers: WorkerRange) -> Deed:
+    maximum = workers.maximum
+    ads = draws.below(maximum + 1)
     return Deed(
         kind=kind,
-        at=at,
+        at=moment,
         job=1 + draws.below(jobs) if kind in ON_JOB else 0,
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
-        workers=WorkerRange(minimum=1, maximum=1 + draws.below(most))
+        workers=WorkerRange(minimum=1, maximum=1 + draws.below(maximum))
         if kind is DeedKind.RESIZE
         else None,
         ads=ads if kind is DeedKind.APPLY else 0,
-        web=most - ads if kind is DeedKind.APPLY else 0,
+        web=maximum - ads if kind is DeedKind.APPLY else 0,
     )

@@ -40,7 +40,7 @@ _SECONDS = {
         (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 6.0, 20.0)
     ),
 }
-_BY = {
+_FAULT_DURATIONS = {
     FaultKind.DELAY: (0.005, 0.02, 0.05),
     FaultKind.SLOW: (0.02, 0.05, 0.1),
     FaultKind.JUMP_CLOCK: (1.0, -1.0, 60.0, -60.0, 3600.0, -3600.0, 86400.0, -86400.0),
@@ -61,7 +61,7 @@ class Draws:
         return choices[self.below(len(choices))]
 
 
-def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
+def random_workers(seed: int, limits: WorkerRange) -> WorkerRange:
     """Return how many workers the run of this seed has: a range within the given one.
 
     >>> str(random_workers(3, WorkerRange.parse("2:4")))
@@ -69,7 +69,7 @@ def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
     """
     draws = Draws(seed, 0)
     low, high = sorted(
-        within.minimum + draws.below(within.maximum - within.minimum + 1) for _ in range(2)
+        limits.minimum + draws.below(limits.maximum - limits.minimum + 1) for _ in range(2)
     )
     return WorkerRange(minimum=low, maximum=high)
 
@@ -101,48 +101,54 @@ def random_faults(
     ['kill rank 0 at step 4', 'kill rank 0 at step 4', 'kill rank 1 at step 58', 'add 1 at step 59']
     """
     draws = Draws(seed, 1)
-    room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
-    when = _when(draws, steps)
-    for index, step in enumerate(when):
+    room, current, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
+    steps_struck = _when(draws, steps)
+    for index, step in enumerate(steps_struck):
         possible = [
-            kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)
+            kind for kind in kinds if _possible(kind, used, hosts=hosts, current=current, room=room)
         ]
         if not possible:
             break
         kind = draws.one_of(possible)
-        fault = _fault(kind, step, draws, hosts=hosts, wanted=wanted, room=room, servers=servers)
+        fault = _fault(kind, step, draws, hosts=hosts, current=current, room=room, servers=servers)
         # The host of the master is the last to be struck: others have no command behind it.
-        if kind is FaultKind.KILL_HOST and hosts >= LEAST_TO_MOVE and index == len(when) - 1:
+        if (
+            kind is FaultKind.KILL_HOST
+            and hosts >= LEAST_TO_MOVE
+            and index == len(steps_struck) - 1
+        ):
             fault = replace(fault, host=1 + draws.below(hosts))
         faults.append(fault)
         used |= ON_NETWORK if fault.kind in ON_NETWORK else {fault.kind}
         match fault.kind:
             case FaultKind.ADD:
-                room, wanted = room - fault.count, wanted + fault.count
+                room, current = room - fault.count, current + fault.count
             case FaultKind.REMOVE:
-                wanted -= fault.count
+                current -= fault.count
             case FaultKind.TERM:
-                wanted -= 1  # where it strikes a server there is one worker more than that
+                current -= 1  # where it strikes a server there is one worker more than that
     return tuple(faults)
 
 
 def _when(draws: Draws, steps: int) -> list[int]:
     count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
-    at = sorted(1 + draws.below(last) for _ in range(count))
+    fault_steps = sorted(1 + draws.below(last) for _ in range(count))
     for index in range(1, count):
         if not draws.below(3):
-            at[index] = min(at[index], at[index - 1] + draws.below(2))
-    return at
+            fault_steps[index] = min(fault_steps[index], fault_steps[index - 1] + draws.below(2))
+    return fault_steps
 
 
-def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int, room: int) -> bool:
+def _possible(
+    kind: FaultKind, used: set[FaultKind], *, hosts: int, current: int, room: int
+) -> bool:
     if kind in _ONCE and kind in used:
         return False
     match kind:
         case FaultKind.ADD:
             return room > 0
         case FaultKind.REMOVE | FaultKind.TERM:
-            return wanted > 1
+            return current > 1
         case FaultKind.STOP_AGENT:
             return hosts == 1
         case _:
@@ -150,18 +156,18 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
 
 
 def _fault(
-    kind: FaultKind, step: int, draws: Draws, *, hosts: int, wanted: int, room: int, servers: int
+    kind: FaultKind, step: int, draws: Draws, *, hosts: int, current: int, room: int, servers: int
 ) -> Fault:
-    counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(wanted - 1, 2)}
+    counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(current - 1, 2)}
     has_rank = kind is FaultKind.SLOW or kind not in (*FROM_OUTSIDE, *counts)
     return Fault(
         kind=kind,
         step=step,
-        rank=draws.below(wanted + servers) if has_rank else 0,
+        rank=draws.below(current + servers) if has_rank else 0,
         count=1 + draws.below(counts[kind]) if kind in counts else 0,
         host=_host(kind, draws, hosts),
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
-        by=draws.one_of(_BY[kind]) if kind in _BY else 0.0,
+        by=draws.one_of(_FAULT_DURATIONS[kind]) if kind in _FAULT_DURATIONS else 0.0,
     )
 
 

@@ -27,14 +27,14 @@ def by_kind(results: Sequence[Result]) -> list[tuple[str, ...]]:
     They say how often it was performed, and how long nothing was committed after it.
     """
     rows: list[tuple[str, ...]] = []
-    for kind, every in _pauses(results).items():
-        pauses = [pause for pause in every if pause >= 0]
+    for kind, all_pauses in _pauses(results).items():
+        pauses = [pause for pause in all_pauses if pause >= 0]
         times = (
             (milliseconds(statistics.median(pauses)), milliseconds(max(pauses)))
             if pauses
             else ("–", "–")
         )
-        rows.append((str(kind), str(len(every)), *times))
+        rows.append((str(kind), str(len(all_pauses)), *times))
     return rows
 
 
@@ -90,7 +90,7 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
             f"`{result.trial.command(job)}`",
             "",
         ]
-        lines += [f"- {each}" for each in result.broken]
+        lines += [f"- {problem}" for problem in result.broken]
     names = results[0].trial.setting if results else {}
     lines += [
         "",
@@ -99,12 +99,12 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
         _row(("seed", *names, "faults", "s")),
         _row("---" for _ in range(len(names) + 3)),
     ]
-    for one in results:
+    for trial_result in results:
         cells = (
-            one.trial.seed,
-            *one.trial.setting.values(),
-            one.trial.schedule,
-            f"{one.seconds:.1f}",
+            trial_result.trial.seed,
+            *trial_result.trial.setting.values(),
+            trial_result.trial.schedule,
+            f"{trial_result.seconds:.1f}",
         )
         lines.append(_row(map(str, cells)))
     return "\n".join(lines)
@@ -118,7 +118,9 @@ def figure(results: Sequence[Result]) -> Any:
     """Every pause, by kind of fault, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
-    pauses = {kind: [p for p in every if p > 0] for kind, every in _pauses(results).items()}
+    pauses = {
+        kind: [p for p in all_pauses if p > 0] for kind, all_pauses in _pauses(results).items()
+    }
     drawing = Figure(figsize=(8, 0.4 * len(pauses) + 1.2))
     axis = drawing.subplots()
     for place, times in enumerate(pauses.values()):

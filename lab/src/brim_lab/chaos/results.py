@@ -97,7 +97,7 @@ def longest_pause(commits: list[float], start: float, end: float) -> float | Non
     >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
     3.0
     """
-    begins = [start, *(at for at in commits if start < at < end)]
-    follows = [at for at in commits if at > start][: len(begins)]
-    gaps = [after - before for before, after in zip(begins, follows, strict=False)]
+    begins = [start, *(commit for commit in commits if start < commit < end)]
+    follows = [commit for commit in commits if commit > start][: len(begins)]
+    gaps = [successor - start for start, successor in zip(begins, follows, strict=False)]
     return max(gaps, default=None)

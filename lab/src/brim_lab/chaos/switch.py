@@ -22,8 +22,8 @@ _TARGETS = {
     4: slice(VIRTIO_HEADER + 16, VIRTIO_HEADER + 20),
     6: slice(VIRTIO_HEADER + 24, VIRTIO_HEADER + 40),
 }  # by the version of IP
-_LARGEST = 1 << 17
-_AT_ONCE = 32  # packets of one host before the others have their turn
+_MAX_PACKET_BYTES = 1 << 17
+_PACKETS_PER_TURN = 32  # packets of one host before the others have their turn
 
 
 @dataclass
@@ -75,13 +75,13 @@ class _Switch:
         print("done", flush=True)  # noqa: T201
 
     def _take(self, source: _Port) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_PACKETS_PER_TURN):
             try:
-                packet = os.read(source.descriptor, _LARGEST)
+                packet = os.read(source.descriptor, _MAX_PACKET_BYTES)
             except OSError:  # nothing more
                 return
-            where = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)
-            target = self._addresses.get(packet[where]) if where else None
+            port = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)
+            target = self._addresses.get(packet[port]) if port else None
             if target is None or source.loses_from or target.loses_to:
                 continue
             delay = source.delay + target.delay
@@ -106,9 +106,9 @@ def _main() -> None:
     for word in sys.argv[1:]:  # ADDRESS,ADDRESS=DESCRIPTOR
         named, _, descriptor = word.partition("=")
         ports.append(_Port(int(descriptor)))
-        for each in named.split(","):
-            family = socket.AF_INET6 if ":" in each else socket.AF_INET
-            addresses[socket.inet_pton(family, each)] = ports[-1]
+        for address in named.split(","):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            addresses[socket.inet_pton(family, address)] = ports[-1]
     print("ready", flush=True)  # noqa: T201
     _Switch(ports, addresses).carry()
 

@@ -122,11 +122,11 @@ def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
         )
     if summary.get("exit") != "done":
         raise EnvironmentFault(f"{job.file} fails even without faults:\n{run.last_words()}")
-    kept_bytes = sum(each.stat().st_size for each in run.run_dir.rglob("*") if each.is_file())
+    kept_bytes = sum(path.stat().st_size for path in run.run_dir.rglob("*") if path.is_file())
     return Calm(summary["weights_sha256"], summary["steps"], kept_bytes)
 
 
-def copy_files(directory: Path, to: Path) -> None:
+def copy_files(directory: Path, target: Path) -> None:
     """Copy a run's directory without its sockets, which cannot be copied."""
 
     def no_files(folder: str, names: list[str]) -> list[str]:
@@ -136,7 +136,7 @@ def copy_files(directory: Path, to: Path) -> None:
             if not (path := Path(folder, name)).is_dir() and not path.is_file()
         ]
 
-    shutil.copytree(directory, to, ignore=no_files)
+    shutil.copytree(directory, target, ignore=no_files)
 
 
 def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: float) -> Result:
@@ -146,8 +146,8 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         deadline: seconds that the whole trial may take, beside what its faults take themselves.
     """
     clock = SystemClock()
-    began, shared_before = clock.now(), shared_memory()
-    end = began + deadline + sum(fault.seconds for fault in trial.faults)
+    started, shared_before = clock.now(), shared_memory()
+    end = started + deadline + sum(fault.seconds for fault in trial.faults)
     directory.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
         place = directory / "host-1" if trial.hosts > 1 else directory
@@ -166,7 +166,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
     result = Result(
         trial=trial,
         broken=tuple(broken),
-        seconds=clock.now() - began,
+        seconds=clock.now() - started,
         lives=run.lives,
         strikes=tuple(run.strikes()),
     )
@@ -259,9 +259,9 @@ class _Running:
                 if fault.kind in _MAY_END or _takes_the_master(fault)
             ]
             if self.lives > len(ending):  # each of them ends one life
-                many = f"{len(ending)} of the faults until then could end one"
+                explanation = f"{len(ending)} of the faults until then could end one"
                 return [
-                    f"life {self.lives} ended with code {self.code}, and {many}: "
+                    f"life {self.lives} ended with code {self.code}, and {explanation}: "
                     f"{self.last_words()}"
                 ]
             self.outside.wait_for_undone(end)
@@ -288,10 +288,10 @@ class _Running:
         token = {"BRIM_TOKEN": tokens.pop()} if self.outside.lead != 1 else {}
         self.lives += 1
         with (
-            (self.directory / f"summary-{self.lives}.json").open("wb") as out,
+            (self.directory / f"summary-{self.lives}.json").open("wb") as output,
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
-            process = self._here.start(*words, stdout=out, stderr=err, variables=token)
+            process = self._here.start(*words, stdout=output, stderr=err, variables=token)
         self.outside.command = process
         self.code = self.driver.follow(process, self._look, deadline=deadline)
 
@@ -308,9 +308,9 @@ class _Running:
         words += ["--ps", str(self.trial.servers), *self.job.options]
         if self.trial.hosts > 1:
             words += ["--listen", f"{address_of(1)}:{_PORT}", "--agents", str(self.trial.hosts)]
-        left = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
-        if left:
-            words += ["--faults", "; ".join(map(describe, left))]
+        remaining = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
+        if remaining:
+            words += ["--faults", "; ".join(map(describe, remaining))]
         return [*words, "--resume"] if self.lives else words
 
     def _look(self) -> None:
@@ -333,10 +333,12 @@ class _Running:
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
         """Return all that is not as it should be now that the run is over."""
         self.outside.wait_for_undone(end)
-        left = self.driver.mark.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        survivors = self.driver.mark.left_after(
+            _TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP
+        )
         logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
         return [
-            *(f"process left over: {pid} {command}" for pid, command in left.items()),
+            *(f"process left over: {pid} {command}" for pid, command in survivors.items()),
             *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
             *run_directory_is_whole(self.run_dir),
             *brim_did_not_stumble([*logs, *(g.log for g in self.outside.guests.values())]),
@@ -373,9 +375,9 @@ class _Running:
         )
 
     def strikes(self) -> list[Strike]:
-        times = [at for at, _ in self.commits]
-        ends = [*(at for at, _ in self.struck), math.inf][1:]
+        times = [moment for moment, _ in self.commits]
+        ends = [*(moment for moment, _ in self.struck), math.inf][1:]
         return [
-            Strike(fault.kind, describe(fault), longest_pause(times, at, end))
-            for (at, fault), end in zip(self.struck, ends, strict=True)
+            Strike(fault.kind, describe(fault), longest_pause(times, moment, end))
+            for (moment, fault), end in zip(self.struck, ends, strict=True)
         ]

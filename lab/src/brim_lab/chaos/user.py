@@ -22,7 +22,7 @@ from brim_lab.chaos.judging import Acknowledged, Span
 from brim_lab.chaos.results import Job
 from brim_lab.driver import Driver
 
-_AGAIN = 0.1
+_POLL_INTERVAL = 0.1
 _TO_GO_DOWN = 60.0
 
 
@@ -99,7 +99,7 @@ class User:
                 client = Client(self.state)
                 self.views = {view.job: view for view in client.jobs()}
                 self._notice(client.cluster().problem)
-            time.sleep(2 * _AGAIN)
+            time.sleep(2 * _POLL_INTERVAL)
 
     def _notice(self, problem: str) -> None:
         now = self._clock.wall()
@@ -118,7 +118,7 @@ class User:
                     return False
                 call(client)
             except EnvironmentFault:
-                time.sleep(_AGAIN)
+                time.sleep(_POLL_INTERVAL)
                 continue
             self.acknowledged.append(Acknowledged(deed, job))
             return True
@@ -139,7 +139,7 @@ class User:
                 return
             if done.returncode == 2:
                 raise InternalError(f"brim {' '.join(words)}: {done.stderr}")
-            time.sleep(_AGAIN)
+            time.sleep(_POLL_INTERVAL)
 
     def _suspend(self, deed: Deed, _: int) -> None:
         job = self.ids[deed.job]
@@ -164,5 +164,5 @@ class User:
         if self._until_yes(deed, "", lambda client: client.down()):
             end = time.monotonic() + _TO_GO_DOWN
             while is_locked(self.state / SCHEDULER_LOCK) and time.monotonic() < end:
-                time.sleep(_AGAIN / 2)
+                time.sleep(_POLL_INTERVAL / 2)
         self.going_down = False

@@ -51,7 +51,7 @@ _SHARED = {
 @click.argument("file", metavar="FILE", shell_complete=completing.files)
 @option(
     "--runs",
-    type=Value(whole(least=1)),
+    type=Value(whole(minimum=1)),
     default=20,
     show_default=True,
     help="Do this many runs. Each has a seed of its own.",
@@ -87,13 +87,13 @@ _SHARED = {
 )
 @option(
     "--nodes",
-    type=Value(whole(least=1)),
+    type=Value(whole(minimum=1)),
     help="Give the cluster this many nodes. [default: as many as --faults names, else 1 to 3, "
     "drawn from the seed]",
 )
 @option(
     "--deadline",
-    type=Value(whole(least=1)),
+    type=Value(whole(minimum=1)),
     default=60,
     show_default=True,
     help="Give each run this many seconds to end.",
@@ -151,13 +151,17 @@ def _job(file: str, values: dict[str, Any]) -> Job:
     words = [
         f"--set={name}={value}" for name, value in parse_parameters(values["parameters"]).items()
     ]
-    for name in (each for each in _SHARED if each != "epochs" or not values["cluster"]):
+    for name in (
+        option_name for option_name in _SHARED if option_name != "epochs" or not values["cluster"]
+    ):
         value = format_duration(values[name]) if name == "heartbeat_timeout" else str(values[name])
         words += [f"--{name.replace('_', '-')}", value]
     return Job(file=file, options=tuple(words))
 
 
-def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()) -> list[K]:
+def _kinds(
+    text: str, kind_type: type[K], *, hosts: int = 1, requested: Sequence[K] = ()
+) -> list[K]:
     """The kinds to draw from, in a fixed order.
 
     Raises:
@@ -166,32 +170,36 @@ def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()
     """
     from brim_lab.chaos.trial import kinds_possible_here
 
-    known = {kind.replace(" ", "-"): kind for kind in every}
+    by_name = {kind.replace(" ", "-"): kind for kind in kind_type}
     named = [
-        known.get(word.strip()) or _unknown(word, known) for word in text.split(",") if word.strip()
+        by_name.get(word.strip()) or _unknown(word, by_name)
+        for word in text.split(",")
+        if word.strip()
     ]
-    reasons: dict[Any, str] = dict.fromkeys(every, "")
+    reasons: dict[Any, str] = dict.fromkeys(kind_type, "")
     reasons |= {
-        kind: why for kind, why in kinds_possible_here(hosts).items() if isinstance(kind, every)
+        kind: reason
+        for kind, reason in kinds_possible_here(hosts).items()
+        if isinstance(kind, kind_type)
     }
-    for field, kinds in (("--kinds", named), ("--faults", asked)):
+    for field, kinds in (("--kinds", named), ("--faults", requested)):
         for kind in kinds:
             if reasons[kind]:
                 need = f"a fault that can be performed: it {reasons[kind]}"
                 raise SpecError(field, got=repr(str(kind)), need=need)
     left_out = {
-        reason: [k for k in every if reasons[k] == reason]
+        reason: [k for k in kind_type if reasons[k] == reason]
         for reason in set(reasons.values()) - {""}
     }
-    if not named and not asked:
-        for reason, without in left_out.items():
-            click.echo(f"left out: {', '.join(without)} ({reason})", err=True)
-    return [kind for kind in every if not reasons[kind] and (kind in named or not named)]
+    if not named and not requested:
+        for reason, names in left_out.items():
+            click.echo(f"left out: {', '.join(names)} ({reason})", err=True)
+    return [kind for kind in kind_type if not reasons[kind] and (kind in named or not named)]
 
 
-def _unknown(word: str, known: Iterable[str]) -> Never:
+def _unknown(word: str, names: Iterable[str]) -> Never:
     raise SpecError(
-        "--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, known)
+        "--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, names)
     )
 
 
@@ -210,23 +218,25 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
         raise SpecError(
             "--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts"
         )
-    hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
+    hosts, limits, deadline = int(values["hosts"]), values["workers"], values["deadline"]
     servers = values["servers"]
-    given = parse_faults(values["faults"])
-    kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
-    for fault in given:
+    explicit_faults = parse_faults(values["faults"])
+    kinds = _kinds(
+        values["kinds"], FaultKind, hosts=hosts, requested=[fault.kind for fault in explicit_faults]
+    )
+    for fault in explicit_faults:
         takes_master = fault.kind is FaultKind.KILL_HOST and fault.host == 1
-        least = LEAST_TO_MOVE if takes_master else fault.host
-        if hosts < least:
-            need = f"a fault that can be performed: it needs --hosts {least}"
+        minimum = LEAST_TO_MOVE if takes_master else fault.host
+        if hosts < minimum:
+            need = f"a fault that can be performed: it needs --hosts {minimum}"
             raise SpecError("--faults", got=repr(describe(fault)), need=need)
 
     def trials(folder: Path) -> Iterator[Ready]:
         calm = calm_run(job, folder, deadline=deadline)
         _tell_calm(calm)
         for seed in _seeds(values):
-            workers = within if given else random_workers(seed, within)
-            faults = given or random_faults(
+            workers = limits if explicit_faults else random_workers(seed, limits)
+            faults = explicit_faults or random_faults(
                 seed,
                 kinds=kinds,
                 steps=calm.steps,
@@ -256,12 +266,12 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
         raise SpecError(
             "--hosts", got=values["hosts"], need="one host", hint="leave out --hosts or --cluster"
         )
-    within, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
-    given = parse_deeds(values["faults"])
-    number = _nodes(values["nodes"], given, within.maximum)
+    limits, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
+    explicit_deeds = parse_deeds(values["faults"])
+    number = _nodes(values["nodes"], explicit_deeds, limits.maximum)
     kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
     lengths = sorted(
-        {deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs}
+        {deed.epochs for deed in explicit_deeds if deed.kind in SUBMITS} or {epochs, 2 * epochs}
     )
 
     def trials(folder: Path) -> Iterator[Ready]:
@@ -271,24 +281,24 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
             calm[length] = calm_run(of_length, folder / str(length), deadline=deadline)
             _tell_calm(calm[length])
         for seed in _seeds(values):
-            nodes = number or random_nodes(seed, devices=within.maximum)
-            deeds = given or random_deeds(
-                seed, kinds=kinds, epochs=epochs, workers=within, nodes=nodes
+            nodes = number or random_nodes(seed, devices=limits.maximum)
+            deeds = explicit_deeds or random_deeds(
+                seed, kinds=kinds, epochs=epochs, workers=limits, nodes=nodes
             )
-            trial = ClusterTrial(seed=seed, workers=within, nodes=nodes, deeds=deeds)
+            trial = ClusterTrial(seed=seed, workers=limits, nodes=nodes, deeds=deeds)
             yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
 
     return trials
 
 
-def _nodes(asked: int | None, given: Sequence[Deed], devices: int) -> int:
+def _nodes(requested: int | None, explicit_deeds: Sequence[Deed], devices: int) -> int:
     """The nodes of a cluster; 0 where they are drawn.
 
     Raises:
         SpecError: they cannot have a device each, or do not have one that is named.
     """
-    named = max((deed.node for deed in given), default=0)
-    number = asked or max(named, min(1, len(given)))
+    named = max((deed.node for deed in explicit_deeds), default=0)
+    number = requested or max(named, min(1, len(explicit_deeds)))
     if not named <= number <= devices:
         need = f"{max(1, named)} to {devices}: every node that --faults names, a device for each"
         raise SpecError("--nodes", got=str(number), need=need)
@@ -301,17 +311,17 @@ def _tell_calm(calm: Calm) -> None:
 
 def _run_all(job: Job, ready: Iterator[Ready], folder: Path) -> list[Result]:
     results: list[Result] = []
-    kept = False
+    is_kept = False
     trials = list(ready)
     with _progress(len(trials)) as advance:
         for trial, perform in trials:
             directory = folder / f"seed-{trial.seed}"
             result = perform(directory)
             results.append(result)
-            advance(_line(job, result, "" if kept else str(directory)))
-            if result.broken and kept:
+            advance(_line(job, result, "" if is_kept else str(directory)))
+            if result.broken and is_kept:
                 shutil.rmtree(directory)
-            kept = kept or bool(result.broken)
+            is_kept = is_kept or bool(result.broken)
     return results
 
 
@@ -338,21 +348,21 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def _line(job: Job, result: Result, kept: str) -> str:
+def _line(job: Job, result: Result, note: str) -> str:
     trial = result.trial
     setting = ", ".join(
         f"{value} {name}" for name, value in trial.setting.items() if (name, value) != ("hosts", 1)
     )
-    told = f"seed {trial.seed}: {setting}, {trial.schedule or 'no faults'}"
+    description = f"seed {trial.seed}: {setting}, {trial.schedule or 'no faults'}"
     lives = f", {result.lives} lives" if result.lives > 1 else ""
     if not result.broken:
-        return f"{told}: held ({result.seconds:.1f} s{lives})"
+        return f"{description}: held ({result.seconds:.1f} s{lives})"
     lines = [
-        f"{told}: BROKEN ({result.seconds:.1f} s{lives})",
-        *(f"  {each}" for each in result.broken),
+        f"{description}: BROKEN ({result.seconds:.1f} s{lives})",
+        *(f"  {problem}" for problem in result.broken),
     ]
     lines += [f"  repeat: {trial.command(job)}"]
-    return "\n".join([*lines, f"  kept: {kept}"] if kept else lines)
+    return "\n".join([*lines, f"  kept: {note}"] if note else lines)
 
 
 def _table(results: list[Result]) -> str:
@@ -365,12 +375,12 @@ def _table(results: list[Result]) -> str:
         for row in rows
     ]
     broken = sum(bool(result.broken) for result in results)
-    held = (
+    held_text = (
         f"all promises held in {len(results)} runs"
         if not broken
         else f"promises broken in {broken} of {len(results)} runs"
     )
-    return "\n".join([*lines, held])
+    return "\n".join([*lines, held_text])
 
 
 def _report(folder: Path, job: Job, results: list[Result]) -> Path:

@@ -34,7 +34,7 @@ def figures(data: Path, out: Path) -> None:
     for name in ("figure", "trace", "policy", "here", "published"):
         table.add_column(name)
     for cell in cells:
-        here = "-" if cell.ratio is None else f"{cell.ratio:.4f}"
+        ratio_text = "-" if cell.ratio is None else f"{cell.ratio:.4f}"
         paper = "" if cell.published is None else f"{cell.published:.4f}"
-        table.add_row(cell.figure, cell.trace, cell.policy, here, paper)
+        table.add_row(cell.figure, cell.trace, cell.policy, ratio_text, paper)
     console(sys.stdout, width=None if sys.stdout.isatty() else 110).print(table)

@@ -59,7 +59,7 @@ class FilledOnce:
     @property
     def longest_pause(self) -> float:
         """The longest time between two steps, in seconds."""
-        return max(after - at for at, after in pairwise(self.course.steps))
+        return max(current - previous for previous, current in pairwise(self.course.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,8 @@ class BesideService:
         """The part of the slots that the simulator uses."""
         scale, workers = self.scale, self.predicted.workers["elastic"]
         service = tuple(
-            (at, scale.slots - left) for at, left in scale.capacity(until=self.predicted.makespan)
+            (moment, scale.slots - left_slots)
+            for moment, left_slots in scale.capacity(end=self.predicted.makespan)
         )
         end = self.predicted.makespan
         return use_of([workers, service], scale.slots, begin=0.0, end=end)
@@ -95,14 +96,14 @@ class BesideService:
         return claims.in_all(
             [
                 claims.beside_service(
-                    each.course,
-                    waited=each.waited,
-                    use=each.use(self.scale.slots),
+                    round_of.course,
+                    waited=round_of.waited,
+                    use=round_of.use(self.scale.slots),
                     predicted=self.predicted_use,
-                    launches=each.launches,
+                    launches=round_of.launches,
                     calm=self.calm,
                 )
-                for each in self.rounds
+                for round_of in self.rounds
             ]
         )
 
@@ -113,17 +114,17 @@ def beside_service(
     tell: Tell,
     *,
     repeat: int = 1,
-    on: MakeCluster = demo_cluster,
+    make_cluster: MakeCluster = demo_cluster,
 ) -> BesideService:
     """Run it.
 
     Args:
         folder: for everything that it leaves.
-        on: makes the cluster.
+        make_cluster: makes the cluster.
     """
-    with on(scale, folder, tell) as cluster:
-        alone = _serve_alone(cluster)
-        tell(f"alone, the service has its slots after {alone:.1f} s")
+    with make_cluster(scale, folder, tell) as cluster:
+        time_alone = _serve_alone(cluster)
+        tell(f"alone, the service has its slots after {time_alone:.1f} s")
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
         rounds = [_fill(cluster) for _ in range(repeat)]
@@ -136,18 +137,18 @@ def beside_service(
         workers=_wanted(scale),
         scale=scale,
         learnt=learnt,
-        capacity=scale.capacity(until=_LIMIT),
+        capacity=scale.capacity(end=_LIMIT),
     )
     return BesideService(
-        scale=scale, learnt=learnt, alone=alone, rounds=rounds, predicted=predicted, calm=calm
+        scale=scale, learnt=learnt, alone=time_alone, rounds=rounds, predicted=predicted, calm=calm
     )
 
 
 def _serve_alone(cluster: DemoCluster) -> float:
-    most, began = max(cluster.scale.service), cluster.wall()
-    cluster.serve(most)
-    cluster.until_served(most)
-    took = cluster.wall() - began
+    most_slots, started = max(cluster.scale.service), cluster.wall()
+    cluster.serve(most_slots)
+    cluster.until_served(most_slots)
+    took = cluster.wall() - started
     cluster.serve(0)
     return took
 
@@ -156,10 +157,10 @@ def _fill(cluster: DemoCluster) -> FilledOnce:
     """The job, on the slots that the service leaves."""
     cluster.serve(0)
     job = cluster.submit("elastic", _wanted(cluster.scale))
-    course, wanted = cluster.serve_until_ended(job, timeout=_LIMIT)
-    had = cluster.served(wanted, course, job.submitted)
+    course, demand = cluster.serve_until_ended(job, timeout=_LIMIT)
+    had = cluster.served(demand, course, job.submitted)
     launches = cluster.client.job(job.job).launches
-    return FilledOnce(course=course, wanted=wanted, had=had, launches=launches)
+    return FilledOnce(course=course, wanted=demand, had=had, launches=launches)
 
 
 def _wanted(scale: Scale) -> WorkerRange:

@@ -45,7 +45,9 @@ class ChangingWorkers:
     @property
     def claims(self) -> list[Claim]:
         """The claims, each with whether it held in every repetition."""
-        return claims.in_all([claims.changing_workers(each, self.fixed) for each in self.rounds])
+        return claims.in_all(
+            [claims.changing_workers(course, self.fixed) for course in self.rounds]
+        )
 
 
 def changing_workers(
@@ -54,15 +56,15 @@ def changing_workers(
     tell: Tell,
     *,
     repeat: int = 1,
-    on: MakeCluster = demo_cluster,
+    make_cluster: MakeCluster = demo_cluster,
 ) -> ChangingWorkers:
     """Run it.
 
     Args:
         folder: for everything that it leaves.
-        on: makes the cluster.
+        make_cluster: makes the cluster.
     """
-    with on(scale, folder, tell) as cluster:
+    with make_cluster(scale, folder, tell) as cluster:
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
         rounds = [_beside_a_service(cluster) for _ in range(repeat)]
@@ -78,7 +80,7 @@ def changing_workers(
         workers=_wanted(scale),
         scale=scale,
         learnt=learnt,
-        capacity=scale.capacity(until=_LIMIT),
+        capacity=scale.capacity(end=_LIMIT),
     )
     return ChangingWorkers(
         scale=scale, learnt=learnt, rounds=rounds, predicted=predicted, fixed=fixed

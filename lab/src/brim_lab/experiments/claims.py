@@ -42,11 +42,11 @@ def in_all(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
     """
     return [
         replace(
-            each[0],
-            got="; ".join(dict.fromkeys(one.got for one in each)),
-            held=all(one.held for one in each),
+            claims_of[0],
+            got="; ".join(dict.fromkeys(claim.got for claim in claims_of)),
+            held=all(claim.held for claim in claims_of),
         )
-        for each in zip(*rounds, strict=True)
+        for claims_of in zip(*rounds, strict=True)
     ]
 
 
@@ -94,14 +94,14 @@ def two_jobs(
 
 
 def _same_weights(courses: Sequence[TrainingCourse], calm: Mapping[str, str]) -> Claim:
-    other = [course.name for course in courses if course.digest != calm[course.name]]
+    differing = [course.name for course in courses if course.digest != calm[course.name]]
     return Claim(
         claim="the weights are those of undisturbed runs, bit for bit",
-        got=f"others in {', '.join(other)}"
-        if other
+        got=f"others in {', '.join(differing)}"
+        if differing
         else f"the same in {len(courses)} of {len(courses)}",
         need="the same",
-        held=not other,
+        held=not differing,
     )
 
 

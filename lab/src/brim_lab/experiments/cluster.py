@@ -29,7 +29,7 @@ from brim_lab.driver import MARK, Driver
 from brim_lab.experiments.course import TrainingCourse, Workers, left_for
 from brim_lab.experiments.scale import Scale
 
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 _NODE, _METRIC = "demo", "auc"
 _TO_TELL = 10.0  # seconds until the end of a job that has ended is told
 _TO_ANSWER = 180.0  # seconds that a first step may take
@@ -55,8 +55,8 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
     driver.call("up", "--cluster", str(described), "--state", str(state), "--env", MARK)
     tell(f"a scheduler of {scale.slots} slots; its state is in {state}")
     try:
-        here = Cluster(nodes=(Node(id=_NODE, devices=scale.slots),))
-        cluster = DemoCluster(scale, Client(state), tell, here)
+        own_cluster = Cluster(nodes=(Node(id=_NODE, devices=scale.slots),))
+        cluster = DemoCluster(scale, Client(state), tell, own_cluster)
         cluster.warm_up()
         yield cluster
     finally:
@@ -92,13 +92,13 @@ class DemoCluster:
     def until_served(self, slots: int) -> None:
         """Wait until the service has so many slots that nobody else holds."""
 
-    def served(self, wanted: Workers, course: TrainingCourse, origin: float) -> Workers:
+    def served(self, demand: Workers, course: TrainingCourse, origin: float) -> Workers:
         """Return the slots that the service had: of those that it wanted, what one job left.
 
         Args:
             origin: where the times of the course begin, seconds since 1970.
         """
-        return left_for(wanted, course.workers, self.scale.slots)
+        return left_for(demand, course.workers, self.scale.slots)
 
     def serve_until_ended(self, job: JobView, *, timeout: float) -> tuple[TrainingCourse, Workers]:
         """Have the service of the experiment come and go until a job has ended.
@@ -110,19 +110,19 @@ class DemoCluster:
         Raises:
             EnvironmentFault: the job failed, or it took longer than `timeout` seconds.
         """
-        wanted = [(0.0, 0)]
-        for at, slots in self.scale.capacity(until=timeout)[1:]:
-            self.pause(at, since=job.submitted)
+        demand = [(0.0, 0)]
+        for moment, slots in self.scale.capacity(end=timeout)[1:]:
+            self.pause(moment, origin=job.submitted)
             if self.client.job(job.job).has_ended:
                 break
-            taken = self.scale.slots - slots
-            self._tell(f"the service takes {taken} slots")
-            wanted.append((self.wall() - job.submitted, taken))
-            self.serve(taken)
+            taken_slots = self.scale.slots - slots
+            self._tell(f"the service takes {taken_slots} slots")
+            demand.append((self.wall() - job.submitted, taken_slots))
+            self.serve(taken_slots)
         else:
             raise EnvironmentFault(f"{job.job} has not ended after {timeout:.0f} s")
         (course,) = self.ended([job], timeout=_TO_TELL, origin=job.submitted)
-        return course, (*wanted, (course.ended, 0))
+        return course, (*demand, (course.ended, 0))
 
     def submit(
         self,
@@ -179,15 +179,15 @@ class DemoCluster:
         while (view := self.client.job(job.job)).started is None:
             if view.has_ended or self._clock.now() > end:
                 raise EnvironmentFault(f"{job.job} made no step: {view.problem or view.state}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         self.client.cancel(job.job)
         while not self.client.job(job.job).has_ended and self._clock.now() < end:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         return view.started
 
-    def pause(self, seconds: float, *, since: float) -> None:
+    def pause(self, seconds: float, *, origin: float) -> None:
         """Wait until so many seconds have passed since a time of the wall clock."""
-        time.sleep(max(0.0, since + seconds - self._clock.wall()))
+        time.sleep(max(0.0, origin + seconds - self._clock.wall()))
 
     def wall(self) -> float:
         """Seconds since 1970."""
@@ -201,7 +201,7 @@ class DemoCluster:
         Raises:
             EnvironmentFault: one failed, or it took longer than `timeout` seconds.
         """
-        end, told = self._clock.now() + timeout, ""
+        end, last_text = self._clock.now() + timeout, ""
         while True:
             views = [self.client.job(job.job) for job in jobs]
             for view in views:
@@ -210,14 +210,14 @@ class DemoCluster:
                         f"{view.job} {view.state}: {view.problem or view.detail}"
                     )
             line = " · ".join(f"{view.job} {_standing(view)}" for view in views)
-            if line != told:
+            if line != last_text:
                 self._tell(line)
-                told = line
+                last_text = line
             if all(view.has_ended for view in views):
                 return [_course(view, origin) for view in views]
             if self._clock.now() > end:
                 raise EnvironmentFault(f"no end within {timeout:.0f} s: {line}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
 
 def _standing(view: JobView) -> str:

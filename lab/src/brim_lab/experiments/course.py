@@ -55,9 +55,9 @@ class TrainingCourse:
         """Seconds from its submission to its first step."""
         return self.steps[0] - self.submitted
 
-    def steps_by(self, at: float) -> int:
+    def steps_by(self, moment: float) -> int:
         """Steps that were done at a time."""
-        return sum(step <= at for step in self.steps)
+        return sum(step <= moment for step in self.steps)
 
 
 def count_at(points: Workers, time: float) -> int:
@@ -66,20 +66,23 @@ def count_at(points: Workers, time: float) -> int:
     >>> [count_at(((1.0, 4), (2.0, 0)), time) for time in (0.5, 1.0, 2.0)]
     [0, 4, 0]
     """
-    return next((count for at, count in reversed(points) if at <= time), 0)
+    return next((count for moment, count in reversed(points) if moment <= time), 0)
 
 
-def left_for(wanted: Workers, workers: Workers, slots: int) -> Workers:
+def left_for(demand: Workers, workers: Workers, slots: int) -> Workers:
     """Return what a service has of the slots that it wants, where a job's workers have others.
 
     >>> left_for(((0.0, 0), (2.0, 4)), ((1.0, 8), (2.5, 4)), 8)
     ((0.0, 0), (1.0, 0), (2.0, 0), (2.5, 4))
     """
-    times = sorted({at for at, _ in (*wanted, *workers)})
-    return tuple((at, min(count_at(wanted, at), slots - count_at(workers, at))) for at in times)
+    times = sorted({moment for moment, _ in (*demand, *workers)})
+    return tuple(
+        (moment, min(count_at(demand, moment), slots - count_at(workers, moment)))
+        for moment in times
+    )
 
 
-def waits(wanted: Workers, had: Workers) -> list[float]:
+def waits(demand: Workers, had: Workers) -> list[float]:
     """Return the seconds that each rise of what is wanted has waited until all was had.
 
     One that was not had before less was wanted has waited until then.
@@ -88,19 +91,21 @@ def waits(wanted: Workers, had: Workers) -> list[float]:
     [1.0, 1.0]
     """
     return [
-        _reached(had, count, since=at, until=until) - at
-        for (_, before), (at, count), (until, _) in zip(
-            wanted, wanted[1:], wanted[2:], strict=False
+        _reached(had, count, start=moment, end=end) - moment
+        for (_, previous), (moment, count), (end, _) in zip(
+            demand, demand[1:], demand[2:], strict=False
         )
-        if count > before
+        if count > previous
     ]
 
 
-def _reached(points: Workers, count: int, *, since: float, until: float) -> float:
+def _reached(points: Workers, count: int, *, start: float, end: float) -> float:
     """The first time of an interval at which there were so many; its end where there never were."""
-    if count_at(points, since) >= count:
-        return since
-    return next((at for at, has in points if since <= at < until and has >= count), until)
+    if count_at(points, start) >= count:
+        return start
+    return next(
+        (moment for moment, current in points if start <= moment < end and current >= count), end
+    )
 
 
 def use_of(parts: Sequence[Workers], slots: int, *, begin: float, end: float) -> float:
@@ -112,8 +117,14 @@ def use_of(parts: Sequence[Workers], slots: int, *, begin: float, end: float) ->
     >>> use_of([((0.0, 4), (8.0, 2)), ((5.0, 4),)], 8, begin=0.0, end=10.0)
     0.7
     """
-    times = sorted({begin, end, *(at for part in parts for at, _ in part if begin < at < end)})
-    used = sum((until - at) * count_at(part, at) for at, until in pairwise(times) for part in parts)
+    times = sorted(
+        {begin, end, *(moment for part in parts for moment, _ in part if begin < moment < end)}
+    )
+    used = sum(
+        (next_moment - moment) * count_at(part, moment)
+        for moment, next_moment in pairwise(times)
+        for part in parts
+    )
     return used / (slots * (end - begin))
 
 
@@ -144,11 +155,11 @@ def overheads_of(
     >>> round(found.cost(0, 2), 3), round(found.cost(2, 1), 3), found.end
     (2.0, 0.0, 0.5)
     """
-    first, *later = (max(0.0, _lost(course, each, rates)) for each in requests)
+    first, *later_losses = (max(0.0, _lost(course, request, rates)) for request in requests)
     return Overheads(
         name="measured",
         start=first,
-        fixed=statistics.fmean(later) if later else 0.0,
+        fixed=statistics.fmean(later_losses) if later_losses else 0.0,
         end=course.ended - course.steps[-1],
     )
 
@@ -159,19 +170,26 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
     They run from the request to some steps of the world that it asked for, less what these steps
     take there.
     """
-    asked, workers = request
-    formed = next((at for at, count in course.workers if at >= asked and count == workers), None)
+    requested_at, workers = request
+    formed = next(
+        (moment for moment, count in course.workers if moment >= requested_at and count == workers),
+        None,
+    )
     if formed is None:
         raise EnvironmentFault(f"{course.name} never had the {workers} workers that were asked for")
-    before = course.steps_by(asked)
+    steps_before = course.steps_by(requested_at)
     settled = course.steps_by(formed) + _SETTLED
     reached = course.steps[settled - 1]
-    return reached - asked - (settled - before - _begun(course, asked)) / rates[workers]
+    return (
+        reached
+        - requested_at
+        - (settled - steps_before - _begun(course, requested_at)) / rates[workers]
+    )
 
 
-def _begun(course: TrainingCourse, at: float) -> float:
+def _begun(course: TrainingCourse, moment: float) -> float:
     """The part of a step that was done at a time, by that step's length; 0 before the first."""
-    done = course.steps_by(at)
+    done = course.steps_by(moment)
     if not 0 < done < len(course.steps):
         return 0.0
-    return (at - course.steps[done - 1]) / (course.steps[done] - course.steps[done - 1])
+    return (moment - course.steps[done - 1]) / (course.steps[done] - course.steps[done - 1])

@@ -53,30 +53,32 @@ def draw_changing_workers(found: ChangingWorkers, path: Path) -> None:
 def changing_workers_figure(found: ChangingWorkers) -> Figure:
     """The workers over time above, the AUC by step below."""
     figure = Figure(figsize=_SIZE, layout="constrained")
-    above, below = figure.subplots(2, 1, height_ratios=[1.2, 1.0])
+    upper, lower = figure.subplots(2, 1, height_ratios=[1.2, 1.0])
     course = found.rounds[-1]
-    _stack(above, {"elastic job": course.workers})
-    _outline(above, [found.predicted.workers["elastic"]])
-    left = [*found.scale.capacity(until=course.ended), (course.ended, 0)]
-    _steps(above, tuple(left), color="grey", linewidth=1.0, label="left by the online service")
-    _slots(above, found.scale.slots)
-    above.legend(loc="upper right", ncols=2, fontsize=8.5)
-    above.set_xlabel("seconds since the submission")
+    _stack(upper, {"elastic job": course.workers})
+    _outline(upper, [found.predicted.workers["elastic"]])
+    left_slots = [*found.scale.capacity(end=course.ended), (course.ended, 0)]
+    _steps(
+        upper, tuple(left_slots), color="grey", linewidth=1.0, label="left by the online service"
+    )
+    _slots(upper, found.scale.slots)
+    upper.legend(loc="upper right", ncols=2, fontsize=8.5)
+    upper.set_xlabel("seconds since the submission")
     text = f"done after {course.ended:.1f} s, simulated {found.predicted.makespan:.1f} s"
-    above.set_title(f"the elastic job beside an online service: {text}", loc="left", fontsize=9.5)
+    upper.set_title(f"the elastic job beside an online service: {text}", loc="left", fontsize=9.5)
     for place, fixed in enumerate(found.fixed):
         steps, values = zip(*fixed.metric, strict=True)
         size, workers = 13 - 4 * place, found.scale.fixed[place]
-        below.plot(
+        lower.plot(
             steps, values, "o", markersize=size, fillstyle="none", label=f"{workers} workers, fixed"
         )
     steps, values = zip(*course.metric, strict=True)
-    below.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
-    below.set(xlabel="step", ylabel="AUC of the test split")
-    below.legend(loc="best", fontsize=8.5)
-    below.grid(alpha=0.3)
-    same = "the same weights" if course.digest == found.fixed[0].digest else "OTHER WEIGHTS"
-    below.set_title(f"the AUC after each epoch: {same}", loc="left", fontsize=9.5)
+    lower.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
+    lower.set(xlabel="step", ylabel="AUC of the test split")
+    lower.legend(loc="best", fontsize=8.5)
+    lower.grid(alpha=0.3)
+    weights_note = "the same weights" if course.digest == found.fixed[0].digest else "OTHER WEIGHTS"
+    lower.set_title(f"the AUC after each epoch: {weights_note}", loc="left", fontsize=9.5)
     return figure
 
 
@@ -87,8 +89,8 @@ def beside_service_figure(found: BesideService) -> Figure:
     run, slots = found.rounds[-1], found.scale.slots
     _stack(axis, {"training": run.course.workers, "the service": run.had})
     _outline(axis, [found.predicted.workers["elastic"]])
-    left = tuple((at, slots - count) for at, count in run.wanted)
-    _steps(axis, left, color="grey", linewidth=1.0, label="left by the service")
+    left_slots = tuple((moment, slots - count) for moment, count in run.wanted)
+    _steps(axis, left_slots, color="grey", linewidth=1.0, label="left by the service")
     _slots(axis, slots)
     axis.legend(loc="upper right", ncols=4, fontsize=8.5)
     axis.set_xlabel("seconds since the submission")
@@ -99,14 +101,14 @@ def beside_service_figure(found: BesideService) -> Figure:
 
 def _stack(axis: Any, parts: Mapping[str, Workers]) -> None:
     """Live workers as areas, the first lowest."""
-    times = sorted({0.0, *(at for part in parts.values() for at, _ in part)})
+    times = sorted({0.0, *(moment for part in parts.values() for moment, _ in part)})
     rows = [[count_at(part, time) for time in times] for part in parts.values()]
     axis.stackplot(times, rows, step="post", labels=parts, colors=["C0", "C1"], alpha=0.55)
 
 
 def _outline(axis: Any, jobs: Sequence[Workers]) -> None:
     """Simulated workers as dashed lines, each on top of the one before."""
-    times = sorted({0.0, *(at for job in jobs for at, _ in job)})
+    times = sorted({0.0, *(moment for job in jobs for moment, _ in job)})
     for number in range(len(jobs)):
         total = tuple(
             (time, sum(count_at(job, time) for job in jobs[: number + 1])) for time in times
@@ -116,7 +118,9 @@ def _outline(axis: Any, jobs: Sequence[Workers]) -> None:
 
 
 def _steps(axis: Any, points: Workers, **style: Any) -> None:
-    axis.step([at for at, _ in points], [count for _, count in points], where="post", **style)
+    axis.step(
+        [moment for moment, _ in points], [count for _, count in points], where="post", **style
+    )
 
 
 def _slots(axis: Any, slots: int) -> None:

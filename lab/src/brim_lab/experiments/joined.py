@@ -25,11 +25,11 @@ from brim_lab.experiments.scale import Scale
 
 _HOME, _HOSTS = "home", 3
 _PORT = 4001  # of the scheduler, for nodes
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _TO_JOIN = 120.0  # seconds until all nodes are up
 _TO_LEAVE = 60.0  # seconds until all have given way
 # What a host may keep of a node: whose it is, its log, and the code of jobs, for a week.
-_KEPT = ("state/node/", "home/.cache/brim/code/")
+_EXPECTED_FILES = ("state/node/", "home/.cache/brim/code/")
 _OF_A_NODE = {".lock", "node.json", "node.log"}
 
 
@@ -46,12 +46,12 @@ def joined_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoClust
     """
     driver = Driver()
     with contextlib.ExitStack() as undo:
-        home, *others = undo.enter_context(hosts_in(folder.resolve(), 1 + _HOSTS))
+        home, *other_hosts = undo.enter_context(hosts_in(folder.resolve(), 1 + _HOSTS))
         undo.callback(driver.end)
         with _scheduler(home, driver) as state, home.network():
             nodes = [
                 _join(host, driver, home, state, devices=devices)
-                for host, devices in zip(others, shared(scale.slots), strict=True)
+                for host, devices in zip(other_hosts, shared(scale.slots), strict=True)
             ]
             contact = read_scheduler_contact(state)
             assert contact is not None, "brim up waits for it"
@@ -64,7 +64,7 @@ def joined_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoClust
             cluster.warm_up(scale.slots)
             yield cluster
             _see_off(nodes)
-        _check_clean(home, others)
+        _check_clean(home, other_hosts)
 
 
 def shared(slots: int) -> list[int]:
@@ -77,8 +77,8 @@ def shared(slots: int) -> list[int]:
 
 
 def _begin(host: Host, driver: Driver, *words: str, **variables: str) -> subprocess.Popen[str]:
-    own = {"HOME": str(host.folder / "home"), "BRIM_HOME": str(host.folder / "state")}
-    return driver.behind(host.prefix).start(*words, variables={**own, **variables})
+    own_variables = {"HOME": str(host.folder / "home"), "BRIM_HOME": str(host.folder / "state")}
+    return driver.behind(host.prefix).start(*words, variables={**own_variables, **variables})
 
 
 def _call(host: Host, driver: Driver, *words: str) -> None:
@@ -114,7 +114,7 @@ def _await_nodes(client: Client, count: int) -> None:
     while sum(view.state == "up" for view in client.nodes()) < count + 1:
         if monotonic() > end:
             raise EnvironmentFault(f"not all of {count} nodes are up: {client.nodes()}")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _see_off(nodes: Sequence[subprocess.Popen[str]]) -> None:
@@ -127,14 +127,14 @@ def _see_off(nodes: Sequence[subprocess.Popen[str]]) -> None:
             raise EnvironmentFault(f"a node ended with {node.returncode}: {err.strip()}")
 
 
-def _check_clean(home: Host, others: Sequence[Host]) -> None:
+def _check_clean(home: Host, other_hosts: Sequence[Host]) -> None:
     """Raises EnvironmentFault where something is left that nobody asked for."""
-    for host in (home, *others):
+    for host in (home, *other_hosts):
         files = set() if host is home else {name for name in host.files() if not _is_kept(name)}
-        if left := [*host.processes().values(), *sorted(files)]:
-            raise EnvironmentFault(f"left on host {host.number}: {', '.join(left)}")
+        if leftovers := [*host.processes().values(), *sorted(files)]:
+            raise EnvironmentFault(f"left on host {host.number}: {', '.join(leftovers)}")
 
 
 def _is_kept(name: str) -> bool:
-    node, code = _KEPT
+    node, code = _EXPECTED_FILES
     return name.startswith(code) or (name.startswith(node) and Path(name).name in _OF_A_NODE)

@@ -12,7 +12,7 @@ from brim_lab.experiments.cluster import DemoCluster, Tell
 from brim_lab.experiments.course import Request, overheads_of
 from brim_lab.experiments.prediction import Learnt
 
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _LIMIT = 300.0  # seconds for one size
 
 
@@ -34,9 +34,9 @@ def measure(cluster: DemoCluster, tell: Tell) -> Learnt:
     watch.poll()
     rates = watch.measured.rates
     overheads = overheads_of(course, requests, rates)
-    told = ", ".join(f"{1 / rate:.2f} s on {size}" for size, rate in rates.items())
+    rates_text = ", ".join(f"{1 / rate:.2f} s on {size}" for size, rate in rates.items())
     costs = f"a start costs {overheads.start:.2f} s, a change of workers {overheads.fixed:.2f} s"
-    tell(f"a step takes {told}; {costs}, an end {overheads.end:.2f} s")
+    tell(f"a step takes {rates_text}; {costs}, an end {overheads.end:.2f} s")
     return Learnt(rates=rates, overheads=overheads)
 
 
@@ -48,17 +48,17 @@ def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:
     """Wait until so many steps of a world of this size have been seen."""
     end = cluster.wall() + _LIMIT
     watch.poll()
-    before = watch.measured.totals.get(size, (0.0, 0.0))[0]
+    steps_before = watch.measured.totals.get(size, (0.0, 0.0))[0]
     while True:
         watch.poll()
-        there = watch.state.round is not None and watch.state.round.world_size == size
+        is_of_size = watch.state.round is not None and watch.state.round.world_size == size
         if (
-            there
+            is_of_size
             and watch.measured.totals.get(size, (0.0, 0.0))[0]
-            >= before + cluster.scale.steps_each - 0.5
+            >= steps_before + cluster.scale.steps_each - 0.5
         ):
             return
         if cluster.wall() > end or watch.failed or watch.summary:
             detail = watch.failed.message if watch.failed else f"step {watch.step} of {watch.steps}"
             raise EnvironmentFault(f"the job was not measured on {size} workers: {detail}")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)

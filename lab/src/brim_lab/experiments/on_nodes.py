@@ -43,18 +43,18 @@ def nodes_cluster(
         cluster: whose nodes have 8 GPUs each. Those that are no slots are taken by others' pods.
     """
     jobs = JobsOnNodes(cluster, _NAMESPACE)
-    before = os.environ.get("KUBECONFIG")
+    old_kubeconfig = os.environ.get("KUBECONFIG")
     os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
     try:
-        with contextlib.closing(_KubeCluster(scale, jobs, tell)) as made:
-            made.warm_up(scale.slots)
-            yield made
+        with contextlib.closing(_KubeCluster(scale, jobs, tell)) as kube_cluster:
+            kube_cluster.warm_up(scale.slots)
+            yield kube_cluster
     finally:
         jobs.uninstall()
-        if before is None:
+        if old_kubeconfig is None:
             del os.environ["KUBECONFIG"]
         else:
-            os.environ["KUBECONFIG"] = before
+            os.environ["KUBECONFIG"] = old_kubeconfig
 
 
 class _Jobs(KubeJobs):
@@ -66,9 +66,9 @@ class _Jobs(KubeJobs):
         self._submitted: dict[str, float] = {}
 
     def submit(self, request: Submit) -> JobView:
-        at = wall()
+        submitted_at = wall()
         view = super().submit(request)
-        self._submitted[view.job] = at  # an object's age is in whole seconds
+        self._submitted[view.job] = submitted_at  # an object's age is in whole seconds
         folder = self._folder_of(view.job)
         folder.mkdir()
         folder.chmod(0o777)
@@ -121,14 +121,14 @@ class _KubeCluster(DemoCluster):
     def until_served(self, slots: int) -> None:
         self._service.until_serving(slots)
 
-    def served(self, wanted: Workers, course: TrainingCourse, origin: float) -> Workers:
-        changes = [(at - origin, count) for at, count in self._service.changes()]
-        return tuple((at, count) for at, count in changes if at < course.ended)
+    def served(self, demand: Workers, course: TrainingCourse, origin: float) -> Workers:
+        changes = [(moment - origin, count) for moment, count in self._service.changes()]
+        return tuple((moment, count) for moment, count in changes if moment < course.ended)
 
     def warm_up(self, workers: int = 1) -> None:
         """Run a job to its first step: nodes have read then what pods read."""
-        everybody = WorkerRange(minimum=workers, maximum=workers)
-        job = self.submit("warm-up", everybody, epochs=1).job
+        worker_range = WorkerRange(minimum=workers, maximum=workers)
+        job = self.submit("warm-up", worker_range, epochs=1).job
         until(lambda: self.client.job(job).started, lambda: self._jobs.told(job))
         self.client.suspend(job)  # workers whose job is deleted wait for another master
         until(lambda: not self._jobs.pods(job), lambda: self._jobs.told(job))

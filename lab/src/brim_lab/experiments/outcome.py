@@ -52,7 +52,7 @@ def table_of(found: TwoJobs | ChangingWorkers) -> tuple[Sequence[str], list[list
     rows = []
     for side in SIDES:
         courses, predicted = found.rounds[-1][side], found.predicted[side].makespan
-        same = all(course.digest == found.calm[course.name] for course in courses)
+        are_same = all(course.digest == found.calm[course.name] for course in courses)
         live = makespan(courses)
         times = [f"{live:.1f}", f"{predicted:.1f}", f"{error(live, predicted):+.1%}"]
         rows.append(
@@ -60,7 +60,7 @@ def table_of(found: TwoJobs | ChangingWorkers) -> tuple[Sequence[str], list[list
                 side,
                 *times,
                 f"{courses[1].to_first_step:.1f}",
-                "as undisturbed" if same else "OTHERS",
+                "as undisturbed" if are_same else "OTHERS",
             ]
         )
     return names, rows

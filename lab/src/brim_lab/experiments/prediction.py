@@ -67,20 +67,20 @@ def predict(
     >>> predict(two, policy="brim", workers=WorkerRange.parse("1:5"), **same).makespan
     34.0
     """
-    least, most = workers.minimum, workers.maximum
-    curve = curve_of(learnt.rates, parts=scale.micro_batches, minimum=least, maximum=most)
+    minimum, maximum = workers.minimum, workers.maximum
+    curve = curve_of(learnt.rates, parts=scale.micro_batches, minimum=minimum, maximum=maximum)
     jobs = [
         Job(
             id=name,
-            submitted=at,
+            submitted=submitted_at,
             work=float(steps),
             curve=curve,
-            requested=most,
-            duration=steps / curve.best[most],
-            minimum=least,
-            maximum=most,
+            requested=maximum,
+            duration=steps / curve.best[maximum],
+            minimum=minimum,
+            maximum=maximum,
         )
-        for name, at in submitted.items()
+        for name, submitted_at in submitted.items()
     ]
     settings = Settings(overheads=learnt.overheads, capacity=tuple(capacity), record=True)
     cluster = Cluster.uniform(nodes=1, devices=scale.slots)

@@ -43,13 +43,13 @@ class Scale:
     file: Path = JOB_FILE
     parameters: Mapping[str, str] = field(default_factory=dict)
 
-    def capacity(self, *, until: float) -> tuple[tuple[float, int], ...]:
+    def capacity(self, *, end: float) -> tuple[tuple[float, int], ...]:
         """Return what the service leaves for training: (seconds since it began, slots).
 
         >>> QUICK_CHANGING_WORKERS.capacity(until=4.0)
         ((0.0, 8), (2.0, 4), (4.0, 6))
         """
-        changes = int(until / self.every) + 1
+        changes = int(end / self.every) + 1
         return tuple(
             (turn * self.every, self.slots - self.service[turn % len(self.service)])
             for turn in range(changes)

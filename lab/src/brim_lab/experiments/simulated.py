@@ -35,8 +35,15 @@ def two_jobs(policy: Policy, *, overheads: Overheads = OVERHEADS["brim"]) -> Sim
     """
     curve = ScalingCurve.linear(rate=1.0, maximum=175)
     jobs = [
-        Job(id=name, submitted=at, work=175.0 * 650, curve=curve, requested=175, duration=650.0)
-        for name, at in (("first", 0.0), ("second", 300.0))
+        Job(
+            id=name,
+            submitted=submitted_at,
+            work=175.0 * 650,
+            curve=curve,
+            requested=175,
+            duration=650.0,
+        )
+        for name, submitted_at in (("first", 0.0), ("second", 300.0))
     ]
     run = simulate(
         jobs, Cluster.uniform(nodes=40, devices=8), policy, settings=Settings(overheads=overheads)
@@ -70,18 +77,20 @@ def demand(time: float, *, cpus: int = 320) -> float:
 
 
 def around_a_service(
-    policy: Policy, *, cpus: int = 320, headroom: int = 2, every: float = 60.0
+    policy: Policy, *, cpus: int = 320, headroom: int = 2, interval: float = 60.0
 ) -> Shared:
     """A day of three elastic jobs on what the service leaves, less `headroom` CPUs.
 
-    The demand is read each `every` seconds and rises on between two readings: the headroom is for
+    The demand is read each `interval` seconds and rises on between two readings: the headroom is for
     that. Source: ElasticDL, experiment 2.
     """
-    readings = [k * every for k in range(int(_DAY / every))]
-    left = [int(cpus - demand(time, cpus=cpus)) - headroom for time in readings]
+    readings = [k * interval for k in range(int(_DAY / interval))]
+    left_cpus = [int(cpus - demand(time, cpus=cpus)) - headroom for time in readings]
     curve = ScalingCurve.linear(rate=1.0, maximum=cpus)
     jobs = [Job(id=name, submitted=0.0, work=cpus * _DAY, curve=curve) for name in ("a", "b", "c")]
-    world = Settings(overheads=OVERHEADS["brim"], capacity=tuple(zip(readings, left, strict=True)))
+    world = Settings(
+        overheads=OVERHEADS["brim"], capacity=tuple(zip(readings, left_cpus, strict=True))
+    )
     run = simulate(jobs, Cluster.uniform(nodes=cpus // 8, devices=8), policy, settings=world)
     return _measured(run, cpus)
 

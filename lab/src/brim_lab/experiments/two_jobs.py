@@ -49,8 +49,8 @@ class TwoJobs:
         """The claims, each with whether it held in every repetition."""
         return claims.in_all(
             [
-                claims.two_jobs(each["gang"], each["elastic"], self.predicted, self.calm)
-                for each in self.rounds
+                claims.two_jobs(sides_of["gang"], sides_of["elastic"], self.predicted, self.calm)
+                for sides_of in self.rounds
             ]
         )
 
@@ -61,15 +61,15 @@ def two_jobs(
     tell: Tell,
     *,
     repeat: int = 1,
-    on: MakeCluster = demo_cluster,
+    make_cluster: MakeCluster = demo_cluster,
 ) -> TwoJobs:
     """Run it.
 
     Args:
         folder: for everything that it leaves.
-        on: makes the cluster.
+        make_cluster: makes the cluster.
     """
-    with on(scale, folder, tell) as cluster:
+    with make_cluster(scale, folder, tell) as cluster:
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
         # Elastic first: a scheduler that has to start anew for another policy may forget what it
@@ -103,10 +103,10 @@ def _side(cluster: DemoCluster, side: str, tell: Tell) -> list[TrainingCourse]:
     scale, policy = cluster.scale, SIDES[side]
     tell(f"{side}: policy {policy}")
     cluster.configure(policy=policy)
-    wanted = _wanted(scale, side)
-    first = cluster.submit("first", wanted, seed=0)
-    cluster.pause(scale.gap, since=first.submitted)
-    second = cluster.submit("second", wanted, seed=1)
+    workers_wished = _wanted(scale, side)
+    first = cluster.submit("first", workers_wished, seed=0)
+    cluster.pause(scale.gap, origin=first.submitted)
+    second = cluster.submit("second", workers_wished, seed=1)
     return cluster.ended([first, second], timeout=_LIMIT, origin=first.submitted)
 
 

@@ -138,9 +138,9 @@ def bring_up(
         apis=list(apis),
         shares=list(shares),
     )
-    made = cluster.up(settings, partial(click.echo, err=True))
+    node_cluster = cluster.up(settings, partial(click.echo, err=True))
     click.echo(f"logs: {settings.folder}", err=True)
-    click.echo(f"export KUBECONFIG={made.kubeconfig}")
+    click.echo(f"export KUBECONFIG={node_cluster.kubeconfig}")
 
 
 def _resource(text: str) -> tuple[str, str]:

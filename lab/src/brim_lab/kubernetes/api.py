@@ -58,14 +58,14 @@ class Api:
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout, context=self._trust) as answer:
-                said, is_json = answer.read(), "json" in answer.headers.get_content_type()
+                content, is_json = answer.read(), "json" in answer.headers.get_content_type()
         except urllib.error.HTTPError as error:
             with error:
-                why = error.read().decode(errors="replace")
-            raise EnvironmentFault(f"{method} {path}: {error.code}: {why}") from error
+                reason = error.read().decode(errors="replace")
+            raise EnvironmentFault(f"{method} {path}: {error.code}: {reason}") from error
         except (OSError, TimeoutError) as error:
             raise EnvironmentFault(f"{method} {path}: {error}", retryable=True) from error
-        return json.loads(said) if is_json else said.decode()
+        return json.loads(content) if is_json else content.decode()
 
     def is_ready(self) -> bool:
         """Return whether the server is up, and has done what it does at its start."""

@@ -113,8 +113,8 @@ def build(names: Iterable[str] = BINARIES, tell: Tell = print) -> None:
     Raises:
         EnvironmentFault: there is no Go, a source cannot be had, or the disk is full.
     """
-    wanted = list(names)
-    if not missing(wanted):
+    names_wished = list(names)
+    if not missing(names_wished):
         return
     if shutil.which("go") is None:
         raise EnvironmentFault(
@@ -123,11 +123,11 @@ def build(names: Iterable[str] = BINARIES, tell: Tell = print) -> None:
         )
     folder().mkdir(parents=True, exist_ok=True)
     with _alone(tell):
-        for name in missing(wanted):
-            began = monotonic()
+        for name in missing(names_wished):
+            started = monotonic()
             _build(name)
             size_mb = (folder() / name).stat().st_size / 1e6
-            tell(f"built {name}: {monotonic() - began:.0f} s, {size_mb:.0f} MB")
+            tell(f"built {name}: {monotonic() - started:.0f} s, {size_mb:.0f} MB")
 
 
 @contextlib.contextmanager

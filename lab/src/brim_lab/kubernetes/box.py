@@ -48,7 +48,7 @@ from brim_lab.kubernetes.settings import (
     node_name,
     pods_of_node,
 )
-from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
+from brim_lab.kubernetes.spaces import NEW_NAMESPACES, ip, run, settle
 
 DEEDS = ("kill", "boot", "partition", "heal")
 
@@ -56,7 +56,7 @@ _TEMPORARY = "/run/tmp"
 _BRIDGE = "nodes"
 _PROXY_USER = "system:kube-proxy"
 _DISABLED, _FORWARDING = "0", "3"  # states of a bridge's port
-_LOOK = 0.3  # seconds between looks at a node that boots
+_POLL_INTERVAL = 0.3  # seconds between looks at a node that boots
 _BOOTS_WITHIN = 120.0
 _COREFILE = """
 cluster.local:53 in-addr.arpa:53 {{
@@ -86,8 +86,8 @@ class _BoxNode:
         if self._process is not None:
             raise EnvironmentFault(f"{self._name} is up")
         folder, space = self._settings.folder / self._name, namespace_of(self._number)
-        for inside in ("lib/kubelet", "lib/containerd", "log/pods", "etc"):
-            (folder / inside).mkdir(parents=True, exist_ok=True)
+        for subfolder in ("lib/kubelet", "lib/containerd", "log/pods", "etc"):
+            (folder / subfolder).mkdir(parents=True, exist_ok=True)
         ip("netns", "add", space)
         ip(*("link", "add", self._port, "type", "veth", "peer", "name", "eth0", "netns", space))
         ip("link", "set", self._port, "master", _BRIDGE, "up")
@@ -132,35 +132,35 @@ class _BoxNode:
         """Have what a kubelet forgets at its start be set when it is up."""
         self._tended = asyncio.create_task(self._give_resources(wall()))
 
-    async def _give_resources(self, since: float) -> None:
-        while wall() < since + _BOOTS_WITHIN:
+    async def _give_resources(self, since_time: float) -> None:
+        while wall() < since_time + _BOOTS_WITHIN:
             with contextlib.suppress(EnvironmentFault):  # it is not there yet
-                if await asyncio.to_thread(self._has_resources, since):
+                if await asyncio.to_thread(self._has_resources, since_time):
                     return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
-    def _has_resources(self, since: float) -> bool:
+    def _has_resources(self, since_time: float) -> bool:
         path = f"/api/v1/nodes/{self._name}"
         status = self._api.ask(path)["status"]
-        wanted = self._settings.resources
-        if wanted.items() <= status.get("capacity", {}).items():
-            return is_ready(status, since)
-        body = {"status": {"capacity": wanted, "allocatable": wanted}}
+        resources = self._settings.resources
+        if resources.items() <= status.get("capacity", {}).items():
+            return is_ready(status, since_time)
+        body = {"status": {"capacity": resources, "allocatable": resources}}
         self._api.ask(f"{path}/status", method="PATCH", kind=PATCH, body=body)
         return False
 
 
-def is_ready(status: object, since: float = 0.0) -> bool:
+def is_ready(status: object, since_time: float = 0.0) -> bool:
     """Return whether a node's status says that it is ready, and was said after a time."""
     assert isinstance(status, dict)
-    for each in status.get("conditions", ()):
-        if each["type"] == "Ready" and each["status"] == "True":
-            return bool(each["lastHeartbeatTime"] >= _time(since))
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            return bool(condition["lastHeartbeatTime"] >= _time(since_time))
     return False
 
 
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _time(timestamp: float) -> str:
+    return datetime.fromtimestamp(int(timestamp), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Box:
@@ -237,12 +237,12 @@ class _Box:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            asked = json.loads(await reader.readline())
-            self._do(asked["deed"], asked["node"])
-            said = ""
+            request = json.loads(await reader.readline())
+            self._do(request["deed"], request["node"])
+            problem = ""
         except (EnvironmentFault, subprocess.CalledProcessError) as error:
-            said = str(error)
-        writer.write(json.dumps({"error": said}).encode() + b"\n")
+            problem = str(error)
+        writer.write(json.dumps({"error": problem}).encode() + b"\n")
         writer.close()
 
     def _do(self, deed: str, number: int) -> None:
@@ -261,11 +261,11 @@ _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Carry a connection from the machine to the API server, in both directions."""
     try:
-        there, back = await asyncio.open_connection(CONTROL, PORT)
+        server_reader, back = await asyncio.open_connection(CONTROL, PORT)
     except OSError:
         writer.close()
         return
-    ways: tuple[Awaitable[None], ...] = (_copy(reader, back), _copy(there, writer))
+    ways: tuple[Awaitable[None], ...] = (_copy(reader, back), _copy(server_reader, writer))
     await asyncio.gather(*ways)
     for end in (back, writer):
         end.close()
@@ -294,8 +294,15 @@ def main(folder: Path, door: int, *, inside: bool) -> None:
     """Be the parent of a cluster's first process, or that process."""
     if not inside:
         groups.enter(ClusterSettings.read(folder).group)
-        again = (sys.executable, "-m", "brim_lab.kubernetes.box", str(folder), str(door), "inside")
-        os.execvp("unshare", [*ALONE, "--net", *again])
+        command = (
+            sys.executable,
+            "-m",
+            "brim_lab.kubernetes.box",
+            str(folder),
+            str(door),
+            "inside",
+        )
+        os.execvp("unshare", [*NEW_NAMESPACES, "--net", *command])
     settle("control-plane")
     Path(_TEMPORARY).mkdir(mode=0o700)
     os.environ["TMPDIR"] = _TEMPORARY

@@ -33,7 +33,7 @@ DEFAULT = "test"  # the name of a cluster that nobody has named
 _NAME = re.compile("[a-z][a-z0-9-]{0,19}")
 _LONGEST_SOCKET = 100  # bytes of a path; the kernel takes 107
 _DEED_WITHIN = 60.0
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _LAST_LINES = 12
 # LoggedProgram -> Debian's package that has it.
 _TOOLS = {
@@ -90,7 +90,7 @@ class NodeCluster:
         path = self._folder / "images" / f"{re.sub('[^a-z0-9.-]', '-', name)}.tar"
         write_image(path, name, files)
         for containerd in filter(is_containerd, groups.members(group_of(self.name))):
-            import_image(path, of=containerd)
+            import_image(path, pid=containerd)
 
     def kill(self, node: str) -> None:
         """Cut a node's power: all its processes are gone at once, and nobody is told."""
@@ -122,14 +122,14 @@ class NodeCluster:
             with socket.socket(socket.AF_UNIX) as control:
                 control.settimeout(_DEED_WITHIN)
                 control.connect(str(self._folder / "control"))
-                asked = {"deed": deed, "node": self.nodes.index(node) + 1}
-                control.sendall(json.dumps(asked).encode() + b"\n")
+                request = {"deed": deed, "node": self.nodes.index(node) + 1}
+                control.sendall(json.dumps(request).encode() + b"\n")
                 with control.makefile() as answer:
-                    said = json.loads(answer.readline() or '{"error": "no answer"}')
+                    reply = json.loads(answer.readline() or '{"error": "no answer"}')
         except OSError as error:
             raise EnvironmentFault(f"the cluster {self.name} does not answer: {error}") from error
-        if said["error"]:
-            raise EnvironmentFault(f"{deed} {node}: {said['error']}")
+        if reply["error"]:
+            raise EnvironmentFault(f"{deed} {node}: {reply['error']}")
 
     def ready(self) -> bool:
         """Return whether each node can run pods, and has what it was asked to have."""
@@ -141,8 +141,8 @@ class NodeCluster:
         return len(nodes) == len(self.nodes) and all(map(self._serves, nodes))
 
     def _serves(self, node: Any) -> bool:
-        has = node["status"].get("allocatable", {})
-        return is_ready(node["status"]) and self._settings.resources.items() <= has.items()
+        allocatable = node["status"].get("allocatable", {})
+        return is_ready(node["status"]) and self._settings.resources.items() <= allocatable.items()
 
 
 def is_up(name: str = DEFAULT) -> bool:
@@ -163,7 +163,7 @@ def up(settings: ClusterSettings, tell: Callable[[str], object] = print) -> Node
     """
     _check(settings)
     binaries.build(tell=tell)
-    began = monotonic()
+    started = monotonic()
     if is_up(settings.name):
         raise EnvironmentFault(
             f"the cluster {settings.name} is up\n"
@@ -175,12 +175,12 @@ def up(settings: ClusterSettings, tell: Callable[[str], object] = print) -> Node
     try:
         _start(settings)
         cluster = NodeCluster(settings.name)
-        tell(f"{monotonic() - began:5.1f} s  starting {', '.join(cluster.nodes)}")
+        tell(f"{monotonic() - started:5.1f} s  starting {', '.join(cluster.nodes)}")
         _wait_ready(cluster)
     except BaseException:
         _end(settings.name)
         raise
-    tell(f"{monotonic() - began:5.1f} s  ready")
+    tell(f"{monotonic() - started:5.1f} s  ready")
     return cluster
 
 
@@ -237,9 +237,9 @@ def _check(settings: ClusterSettings) -> None:
 
 def check_machine() -> None:
     """Raise EnvironmentFault where no nodes can be made on this machine."""
-    elsewhere = "or set BRIM_TEST_KUBECONFIG to a cluster of your own, made with kind or k3s"
+    alternative = "or set BRIM_TEST_KUBECONFIG to a cluster of your own, made with kind or k3s"
     if os.geteuid() != 0:
-        raise EnvironmentFault(f"nodes need root\n  hint: sudo make cluster, {elsewhere}")
+        raise EnvironmentFault(f"nodes need root\n  hint: sudo make cluster, {alternative}")
     groups.need_version_1()
     absent = [name for name in _TOOLS if shutil.which(name) is None]
     packages = {_TOOLS[name] for name in absent}
@@ -251,14 +251,14 @@ def check_machine() -> None:
     if absent:
         install = f"apt-get install --no-install-recommends {' '.join(sorted(packages))}"
         raise EnvironmentFault(
-            f"this machine lacks {', '.join(absent)}\n  hint: {install}, {elsewhere}"
+            f"this machine lacks {', '.join(absent)}\n  hint: {install}, {alternative}"
         )
 
 
 def _start(settings: ClusterSettings) -> None:
     """Start the cluster's first process, which holds the lock for as long as it lives."""
-    held = lock(settings.folder / "lock")
-    if held is None:
+    lock_file = lock(settings.folder / "lock")
+    if lock_file is None:
         raise EnvironmentFault(f"another process is bringing up the cluster {settings.name}")
     me = (sys.executable, "-m", "brim_lab.kubernetes.box")
     with socket.create_server((LOOPBACK, 0)) as door, _log(settings).open("ab") as log:
@@ -267,10 +267,10 @@ def _start(settings: ClusterSettings) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(door.fileno(), held),
+            pass_fds=(door.fileno(), lock_file),
             check=True,
         )
-    os.close(held)
+    os.close(lock_file)
 
 
 def _log(settings: ClusterSettings) -> Path:
@@ -284,7 +284,7 @@ def _wait_ready(cluster: NodeCluster) -> None:
             raise EnvironmentFault(
                 f"the cluster {cluster.name} did not come up: {_last_words(folder_of(cluster.name))}"
             )
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
 
 
 def _last_words(folder: Path) -> str:

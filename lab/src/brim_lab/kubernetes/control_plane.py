@@ -62,7 +62,9 @@ class Features:
 
     def gate_flags(self) -> list[str]:
         """Return those of every other program."""
-        gates = ",".join(f"{name}={str(on).lower()}" for name, on in self.by_name().items())
+        gates = ",".join(
+            f"{name}={str(is_enabled).lower()}" for name, is_enabled in self.by_name().items()
+        )
         return [f"--feature-gates={gates}"] if gates else []
 
     def by_name(self) -> dict[str, bool]:
@@ -206,9 +208,9 @@ class ControlPlane:
         Raises:
             EnvironmentFault: it has one of that name, or does not take it.
         """
-        for each in definitions:
+        for definition in definitions:
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            self.api.ask(path, method="POST", body=each)
+            self.api.ask(path, method="POST", body=definition)
 
     def _file(self, name: str) -> Path:
         return self.folder / name
@@ -384,7 +386,13 @@ def kubectl_command(config: Path, *words: str) -> list[str]:
 
 
 def _fake_node(name: str, resources: Mapping[str, str], half: str) -> dict[str, object]:
-    has = {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", **resources}
+    capacity = {
+        "cpu": "32",
+        "memory": "256Gi",
+        "pods": "110",
+        "ephemeral-storage": "100Gi",
+        **resources,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -393,5 +401,5 @@ def _fake_node(name: str, resources: Mapping[str, str], half: str) -> dict[str, 
             "annotations": {_FAKE: "fake"},
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", HALF: half},
         },
-        "status": {"allocatable": has, "capacity": has},
+        "status": {"allocatable": capacity, "capacity": capacity},
     }

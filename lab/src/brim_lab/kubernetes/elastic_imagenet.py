@@ -26,12 +26,12 @@ IS_SHARED = "CHECKPOINT" in os.environ  # by all workers
 
 def latest(model: nn.Module) -> int:
     """Have the state of the worker that has come farthest; return the steps that it has done."""
-    there: dict[str, Any] = torch.load(CHECKPOINT) if CHECKPOINT.exists() else {"step": 0}
+    saved: dict[str, Any] = torch.load(CHECKPOINT) if CHECKPOINT.exists() else {"step": 0}
     steps: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(steps, there["step"])
+    dist.all_gather_object(steps, saved["step"])
     source = steps.index(max(steps))
-    if dist.get_rank() == source and "model" in there:
-        model.load_state_dict(there["model"])
+    if dist.get_rank() == source and "model" in saved:
+        model.load_state_dict(saved["model"])
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, source)
     return int(max(steps))
@@ -44,19 +44,21 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--workers", type=int)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     model = nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     first = latest(model)
-    for step in range(first, asked.epochs * STEPS):
-        samples = torch.randn(asked.batch_size, 16)
+    for step in range(first, arguments.epochs * STEPS):
+        samples = torch.randn(arguments.batch_size, 16)
         loss = (model(samples) - samples.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        for gradient in [each.grad for each in model.parameters() if each.grad is not None]:
+        for gradient in [
+            parameter.grad for parameter in model.parameters() if parameter.grad is not None
+        ]:
             dist.all_reduce(gradient)
             gradient /= dist.get_world_size()
         optimizer.step()

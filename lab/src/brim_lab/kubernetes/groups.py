@@ -24,7 +24,7 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")  # empty in a new group, which nobody c
 def hierarchies() -> list[Path]:
     """The places where the controllers of version 1 are mounted."""
     lines = (line.split() for line in _MOUNTS.read_text().splitlines())
-    return sorted({Path(where) for _, where, kind, *_ in lines if kind == "cgroup"})
+    return sorted({Path(mount_point) for _, mount_point, kind, *_ in lines if kind == "cgroup"})
 
 
 def need_version_1() -> None:
@@ -68,9 +68,11 @@ def end(name: str) -> None:
         EnvironmentFault: something is left of it.
     """
     deadline = monotonic() + _GONE_WITHIN
-    while left := [path / name for path in hierarchies() if not _remove(path / name)]:
+    while remaining := [path / name for path in hierarchies() if not _remove(path / name)]:
         if monotonic() > deadline:
-            raise EnvironmentFault(f"control groups cannot be removed: {', '.join(map(str, left))}")
+            raise EnvironmentFault(
+                f"control groups cannot be removed: {', '.join(map(str, remaining))}"
+            )
         for pid in members(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

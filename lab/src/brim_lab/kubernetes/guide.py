@@ -28,8 +28,8 @@ class Guide(JobsOnNodes):
 
     def conditions(self) -> dict[str, str]:
         """The conditions of the job by type: `True` or `False`."""
-        there = self.job().get("status", {}).get("conditions", [])
-        return {each["type"]: each["status"] for each in there}
+        conditions = self.job().get("status", {}).get("conditions", [])
+        return {condition["type"]: condition["status"] for condition in conditions}
 
     def pods_of_job(self) -> list[Mapping[str, Any]]:
         """All pods of the job."""
@@ -41,17 +41,17 @@ class Guide(JobsOnNodes):
     def nodes(self) -> dict[str, str]:
         """The nodes of the pods that run and are to stay, by name."""
         return {
-            each["metadata"]["name"]: each["spec"]["nodeName"]
-            for each in self.pods_of_job()
-            if each["status"]["phase"] == "Running" and "deletionTimestamp" not in each["metadata"]
+            pod["metadata"]["name"]: pod["spec"]["nodeName"]
+            for pod in self.pods_of_job()
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
         }
 
     def sizes(self) -> dict[str, list[int]]:
         """The numbers of processes that made the latest steps together, by pod."""
-        said = {name: self.kubectl("logs", name, "--tail=2") for name in self.nodes()}
+        output = {name: self.kubectl("logs", name, "--tail=2") for name in self.nodes()}
         return {
             name: [int(line.split()[-1]) for line in lines.splitlines() if line[:5] == "step "]
-            for name, lines in said.items()
+            for name, lines in output.items()
         }
 
     def processes(self) -> int:
@@ -70,5 +70,5 @@ class Guide(JobsOnNodes):
 
     def told_of_guide(self) -> str:
         """A description of the job, for a failure."""
-        said = [json.dumps(self.job().get("status"), indent=1), self.kubectl("get", "pods,events")]
-        return "\n".join([*said, *(self.kubectl("logs", name) for name in self.nodes())])
+        parts = [json.dumps(self.job().get("status"), indent=1), self.kubectl("get", "pods,events")]
+        return "\n".join([*parts, *(self.kubectl("logs", name) for name in self.nodes())])

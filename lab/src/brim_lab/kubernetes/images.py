@@ -22,12 +22,14 @@ from brim.storage.files import write_whole
 from brim_lab.kubernetes.spaces import HIDDEN, is_hidden
 
 PAUSE, BRIM = "localhost/pause:1", "localhost/brim:1"
-NOBODY = 65532  # as images without a root user have it
+NOBODY_UID = 65532  # as images without a root user have it
 
-_PASSWD = f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NOBODY}:{NOBODY}:nonroot:/tmp:/bin/sh\n"
+_PASSWD = (
+    f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NOBODY_UID}:{NOBODY_UID}:nonroot:/tmp:/bin/sh\n"
+)
 _ETC = {
     "etc/passwd": _PASSWD,
-    "etc/group": f"root:x:0:\nnonroot:x:{NOBODY}:\n",
+    "etc/group": f"root:x:0:\nnonroot:x:{NOBODY_UID}:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # links into /usr
@@ -41,7 +43,7 @@ _FOLDERS = {
 }
 
 
-def shared_paths(*more: Path) -> list[Path]:
+def shared_paths(*additional: Path) -> list[Path]:
     """The files and folders of this machine that each container sees, read-only.
 
     Raises:
@@ -56,15 +58,15 @@ def shared_paths(*more: Path) -> list[Path]:
                 "  hint: set BRIM_TEST_KUBECONFIG to a cluster made with kind or k3s"
             )
     checkout = Path(__file__).resolve().parents[4]
-    wanted = [
+    paths = [
         *(Path("/etc", name) for name in ("ld.so.cache", "alternatives", "fonts")),
         *(Path("/usr"), Path(sys.prefix), Path(sys.base_prefix), checkout),
-        *(path.absolute() for path in more),
+        *(path.absolute() for path in additional),
     ]
-    found = sorted({path for path in wanted if path.exists()})
+    found = sorted({path for path in paths if path.exists()})
     for path in found:
         _check_readable(path)
-    return [path for path in found if not any(other in path.parents for other in found)]
+    return [path for path in found if not any(other_path in path.parents for other_path in found)]
 
 
 def _check_readable(path: Path) -> None:
@@ -88,7 +90,7 @@ def write_images(folder: Path, pause: Path) -> list[Path]:
     """
     layer = _Layer()
     layer.file("pause", pause.read_bytes(), mode=0o755)
-    config = {"Entrypoint": ["/pause"], "User": f"{NOBODY}:{NOBODY}"}
+    config = {"Entrypoint": ["/pause"], "User": f"{NOBODY_UID}:{NOBODY_UID}"}
     _write(folder / "pause.tar", PAUSE, layer, config)
     write_image(folder / "brim.tar", BRIM, {})
     return [folder / "pause.tar", folder / "brim.tar"]
@@ -114,7 +116,7 @@ def write_image(path: Path, name: str, files: Mapping[str, bytes]) -> None:
     programs = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/opt/bin"  # the last: its own
     variables = {"PATH": programs, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     config = {
-        "User": f"{NOBODY}:{NOBODY}",
+        "User": f"{NOBODY_UID}:{NOBODY_UID}",
         "WorkingDir": "/",
         "Cmd": ["python3"],
         "Env": [f"{key}={value}" for key, value in variables.items()],

@@ -25,13 +25,13 @@ from brim_lab.kubernetes.settings import group_of
 GPU = "example.com/gpu"  # of which each node has 8
 OPERATORS = "brim-system"
 WITHIN = 240.0  # seconds: a node that is lost is seen to be after 17, and the machine may be busy
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 CLASS = "of-tests"  # of volumes
 _SIZE = {"storage": "1Gi"}
-_MINE = {"app.kubernetes.io/part-of": "brim-tests"}
+_OWN_LABELS = {"app.kubernetes.io/part-of": "brim-tests"}
 
 
-def until(holds: Callable[[], Any], what: Callable[[], object], within: float = WITHIN) -> Any:
+def until(holds: Callable[[], Any], describe: Callable[[], object], within: float = WITHIN) -> Any:
     """Wait for something that must happen; else fail with what there is instead."""
     deadline = monotonic() + within
     while True:
@@ -41,8 +41,8 @@ def until(holds: Callable[[], Any], what: Callable[[], object], within: float = 
         except EnvironmentFault:  # an object is not there, or the server is not
             pass
         if monotonic() > deadline:
-            raise AssertionError(what())
-        sleep(_LOOK)
+            raise AssertionError(describe())
+        sleep(_POLL_INTERVAL)
 
 
 class JobsOnNodes:
@@ -91,7 +91,7 @@ class JobsOnNodes:
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
         )
         self.apply(*manifests(chosen))
-        labels = {"pod-security.kubernetes.io/enforce": security, **_MINE}
+        labels = {"pod-security.kubernetes.io/enforce": security, **_OWN_LABELS}
         meta = {"name": self.namespace, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.add_volume("data", self.folder)
@@ -107,9 +107,9 @@ class JobsOnNodes:
         self.cluster.kubectl(
             "delete", "namespace", self.namespace, OPERATORS, "--ignore-not-found", "--timeout=90s"
         )
-        mine = ",".join(f"{name}={value}" for name, value in _MINE.items())
+        own_labels = ",".join(f"{name}={value}" for name, value in _OWN_LABELS.items())
         for kind in ("persistentvolumes", "priorityclasses", "tenants"):
-            self.cluster.kubectl("delete", kind, "-l", mine)
+            self.cluster.kubectl("delete", kind, "-l", own_labels)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def operator(self) -> str:
@@ -119,7 +119,7 @@ class JobsOnNodes:
 
         def look() -> str:
             holder = self.api.ask(lease)["spec"].get("holderIdentity", "")
-            metas = [each["metadata"] for each in self.api.ask(pods)["items"]]
+            metas = [item["metadata"] for item in self.api.ask(pods)["items"]]
             names = [meta["name"] for meta in metas if "deletionTimestamp" not in meta]
             return next((name for name in names if name and holder.startswith(name)), "")
 
@@ -143,13 +143,13 @@ class JobsOnNodes:
 
     def add_volume(self, claim: str, folder: Path) -> None:
         """Have a folder of this machine as the volume of a claim to come, on all nodes."""
-        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _OWN_LABELS}
         path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
         reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
         volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta}
         modes = ["ReadWriteMany", "ReadWriteOnce"]
-        has = {"accessModes": modes, "capacity": _SIZE, "storageClassName": CLASS}
-        self.apply(volume | {"spec": {**has, **path, **reference}})
+        volume_spec = {"accessModes": modes, "capacity": _SIZE, "storageClassName": CLASS}
+        self.apply(volume | {"spec": {**volume_spec, **path, **reference}})
 
     def _add_claim(self, name: str) -> None:
         meta = {"name": name, "namespace": self.namespace}
@@ -160,7 +160,7 @@ class JobsOnNodes:
     def add_volume_for(self, claim: str, folder: Path) -> None:
         """Have a folder of this machine for a claim that somebody makes who names no class."""
         size = {"storage": "1Gi"}
-        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _OWN_LABELS}
         shared = {"accessModes": ["ReadWriteOnce"], "capacity": size}
         path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
         reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
@@ -168,14 +168,14 @@ class JobsOnNodes:
         self.apply(volume | {"spec": {**shared, **path, **reference}})
 
     def add_priority(self, name: str, value: int) -> None:
-        meta = {"name": name, "labels": _MINE}
+        meta = {"name": name, "labels": _OWN_LABELS}
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta}
         self.apply(kind | {"value": value})
 
     def add_tenant(self, name: str, *, guaranteed: int) -> None:
         """Have a tenant whose jobs are in this namespace; others of these may borrow what is idle."""
         spec = {"cohort": "all", "guaranteed": guaranteed, "namespaces": [self.namespace]}
-        meta = {"name": name, "labels": _MINE}
+        meta = {"name": name, "labels": _OWN_LABELS}
         tenant = {"apiVersion": "brim.dev/v1alpha1", "kind": "Tenant", "metadata": meta}
         self.apply(tenant | {"spec": spec})
 
@@ -201,7 +201,7 @@ class JobsOnNodes:
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         mounts = [{"name": "data", "mountPath": str(self.folder)}]
-        said = {
+        job_spec = {
             "file": next(iter(code)),
             "bundle": {"configMap": f"{name}-code", "sha256": digest_of(bundle)},
             "runs": f"{self.folder}/runs",
@@ -209,32 +209,32 @@ class JobsOnNodes:
                 key: {
                     "spec": {
                         "volumes": volumes,
-                        "containers": [{"name": who, "volumeMounts": mounts}],
+                        "containers": [{"name": role, "volumeMounts": mounts}],
                     }
                 }
-                for key, who in (("template", "worker"), ("masterTemplate", "master"))
+                for key, role in (("template", "worker"), ("masterTemplate", "master"))
             },
             **spec,
         }
-        said["template"]["spec"]["schedulerName"] = scheduler
-        about = {"name": name, "namespace": self.namespace, "labels": dict(labels or {})}
-        about["annotations"] = dict(annotations or {})
-        said = {name: value for name, value in said.items() if value is not None}
-        job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": about}
+        job_spec["template"]["spec"]["schedulerName"] = scheduler
+        metadata = {"name": name, "namespace": self.namespace, "labels": dict(labels or {})}
+        metadata["annotations"] = dict(annotations or {})
+        job_spec = {name: value for name, value in job_spec.items() if value is not None}
+        job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": metadata}
         code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
-        self.apply(config_map | code_of_it, job | {"spec": said})
+        self.apply(config_map | code_of_it, job | {"spec": job_spec})
 
     def occupy(
         self, name: str, node: str, priority: str, amount: str = "8", *, resource: str = GPU
     ) -> None:
         """Have a pod of a higher priority take the devices of a node, or so much of another resource."""
-        alone = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "main",
             "image": self._image,
             "command": ["python3", "-c", "import signal; signal.pause()"],
             "resources": {"limits": {resource: amount}},
-            "securityContext": alone,
+            "securityContext": security,
         }
         spec = {
             "priorityClassName": priority,
@@ -251,7 +251,7 @@ class JobsOnNodes:
     def pods(self, job: str) -> dict[str, dict[str, Any]]:
         """The pods of a job by name."""
         path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=brim.dev/job%3D{job}"
-        return {each["metadata"]["name"]: each for each in self.api.ask(path)["items"]}
+        return {pod["metadata"]["name"]: pod for pod in self.api.ask(path)["items"]}
 
     def status(self, job: str) -> dict[str, Any]:
         path = f"/apis/brim.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs/{job}"
@@ -280,25 +280,25 @@ class JobsOnNodes:
     def records(self, job: str, name: str) -> list[dict[str, Any]]:
         """The lines of `events` or `steps` that have come there."""
         parts = sorted((self.run_of(job) / f"{name}.jsonl").glob("part-*"))
-        text = "".join(each.read_text() for each in parts).rpartition("\n")[0]
+        text = "".join(part.read_text() for part in parts).rpartition("\n")[0]
         return [json.loads(line) for line in text.splitlines()]
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
-        return [each for each in self.records(job, "events") if each["kind"] == kind]
+        return [record for record in self.records(job, "events") if record["kind"] == kind]
 
     def step(self, job: str) -> int:
         steps = self.records(job, "steps")
         return int(steps[-1]["step"]) if steps else 0
 
     def until_training(
-        self, job: str, workers: int, within: float = WITHIN, *, processes: int = 1
+        self, job: str, workers: int, timeout: float = WITHIN, *, processes: int = 1
     ) -> None:
         """Wait until so many workers are there, and they have made steps since.
 
         Args:
             processes: that train in each of them.
         """
-        until(lambda: len(self.workers(job)) == workers, lambda: self.told(job), within)
+        until(lambda: len(self.workers(job)) == workers, lambda: self.told(job), timeout)
         stood_at = self.step(job)
 
         def look() -> bool:
@@ -306,34 +306,34 @@ class JobsOnNodes:
             is_whole = bool(rounds) and rounds[-1]["world_size"] == workers * processes
             return is_whole and self.step(job) > stood_at
 
-        until(look, lambda: self.told(job), within)
+        until(look, lambda: self.told(job), timeout)
 
     def hurry(self, job: str) -> None:
         """End the pauses of a job's workers."""
         for name in self.workers(job):
             self.kubectl("exec", name, "-c", "worker", "--", "touch", "/tmp/hurry")
 
-    def until_ended(self, job: str, within: float = WITHIN) -> dict[str, Any]:
+    def until_ended(self, job: str, timeout: float = WITHIN) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             status = self.status(job)
             return status if status.get("completionTime") else None
 
-        ended: dict[str, Any] = until(look, lambda: self.told(job), within)
+        ended: dict[str, Any] = until(look, lambda: self.told(job), timeout)
         return ended
 
     def told(self, job: str) -> str:
         """A description of a job, for a failure."""
-        said = [json.dumps(self.status(job), indent=1)]
+        parts = [json.dumps(self.status(job), indent=1)]
         with contextlib.suppress(EnvironmentFault):
-            said.append(self.kubectl("get", "pods", "-o", "wide"))
+            parts.append(self.kubectl("get", "pods", "-o", "wide"))
         for name in self.pods(job):
             with contextlib.suppress(EnvironmentFault):
-                said.append(f"{name}:\n{self.kubectl('logs', name, '--tail=30')}")
+                parts.append(f"{name}:\n{self.kubectl('logs', name, '--tail=30')}")
         for line in self.cluster.kubectl("get", "pods", "-n", OPERATORS, "-o", "name").split():
             with contextlib.suppress(EnvironmentFault):
                 logs = self.cluster.kubectl("logs", "-n", OPERATORS, line, "--tail=30")
-                said.append(f"{line}:\n{logs}")
-        return "\n".join(said)
+                parts.append(f"{line}:\n{logs}")
+        return "\n".join(parts)
 
 
 def _has(pid: int, words: tuple[str, ...]) -> bool:
@@ -346,5 +346,7 @@ def _has(pid: int, words: tuple[str, ...]) -> bool:
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = pod["status"].get("conditions", [])
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
     return ready and "deletionTimestamp" not in pod["metadata"]

@@ -32,7 +32,7 @@ from brim_lab.kubernetes.settings import (
     node_name,
     pods_of_node,
 )
-from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
+from brim_lab.kubernetes.spaces import NEW_NAMESPACES, ip, run, settle
 
 _SOCKET = "/run/containerd/containerd.sock"
 _PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
@@ -107,8 +107,8 @@ class _NodeInside:
         settle(self._name)
         if temporary := os.environ.get("TMPDIR"):  # where runc writes what it is to execute
             Path(temporary).mkdir(mode=0o700, exist_ok=True)
-        for inside in ("lib", "log"):
-            run("mount", "--bind", str(self._folder / inside), f"/var/{inside}")
+        for subfolder in ("lib", "log"):
+            run("mount", "--bind", str(self._folder / subfolder), f"/var/{subfolder}")
         self._connect()
         self._configure()
         containerd = self._program(
@@ -119,10 +119,10 @@ class _NodeInside:
         deadline = monotonic() + READY_WITHIN
         while not self._api.is_ready():
             wait_until(deadline, "the API server could not be reached", containerd)
-        others = [self._kubelet(), self._proxy()]
-        for program in others:
+        programs = [self._kubelet(), self._proxy()]
+        for program in programs:
             program.start()
-        _tend([containerd, *others])
+        _tend([containerd, *programs])
 
     def _connect(self) -> None:
         ip("addr", "add", f"{address_of_node(self._number)}/24", "dev", "eth0")
@@ -136,7 +136,7 @@ class _NodeInside:
         ip("link", "set", "cni0", "up")
 
     def _configure(self) -> None:
-        self._write("container.json", container([Path(each) for each in self._settings.shares]))
+        self._write("container.json", container([Path(share) for share in self._settings.shares]))
         self._write("cni/10-bridge.conflist", _network(pods_of_node(self._number)))
         text = _CONTAINERD.format(
             socket=_SOCKET,
@@ -210,21 +210,21 @@ def is_containerd(pid: int) -> bool:
         return False
 
 
-def import_image(path: Path, *, of: int | str = "self") -> None:
+def import_image(path: Path, *, pid: int | str = "self") -> None:
     """Have a containerd take an image.
 
     Args:
-        of: its process, where it is that of another node than this one.
+        pid: its process, where it is that of another node than this one.
 
     Raises:
         EnvironmentFault: it does not.
     """
-    if not _ctr("images", "import", str(path), of=of):
+    if not _ctr("images", "import", str(path), pid=pid):
         raise EnvironmentFault(f"containerd does not take {path}")
 
 
-def _ctr(*words: str, of: int | str = "self") -> bool:
-    command = ["ctr", "-a", f"/proc/{of}/root{_SOCKET}", "-n", "k8s.io", *words]
+def _ctr(*words: str, pid: int | str = "self") -> bool:
+    command = ["ctr", "-a", f"/proc/{pid}/root{_SOCKET}", "-n", "k8s.io", *words]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
@@ -246,8 +246,8 @@ done
 
 def container(shares: Sequence[Path]) -> dict[str, Any]:
     """The default spec of containers, and in it this machine's programs, read-only."""
-    said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout
-    spec: dict[str, Any] = json.loads(said)
+    output = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout
+    spec: dict[str, Any] = json.loads(output)
     paths = [str(path) for path in shared_paths(*shares)]
     spec["mounts"] += [
         {
@@ -344,8 +344,8 @@ def main(folder: Path, number: int, *, inside: bool) -> None:
         _NodeInside(settings, number).run()
     groups.enter(node_name(number))
     network = f"--net=/run/netns/{namespace_of(number)}"
-    again = (sys.executable, "-m", "brim_lab.kubernetes.node", str(folder), str(number), "inside")
-    os.execvp("nsenter", ["nsenter", network, *ALONE, *again])
+    command = (sys.executable, "-m", "brim_lab.kubernetes.node", str(folder), str(number), "inside")
+    os.execvp("nsenter", ["nsenter", network, *NEW_NAMESPACES, *command])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from brim_lab.kubernetes.jobs import JobsOnNodes, until
 _NAME = "web"
 _TO_END = 10.0  # seconds for the watch
 # What is told of a pod: whether it is there, its name, whether it serves, whether it is to end.
-_TOLD = (
+_POD_FIELDS = (
     "{.type} {.object.metadata.name} "
     '{.object.status.conditions[?(@.type=="Ready")].status}/{.object.metadata.deletionTimestamp}'
     '{"\\n"}'
@@ -44,7 +44,7 @@ class OnlineService:
         words = ("get", "pods", "-l", f"app={_NAME}", "--watch", "--output-watch-events")
         config, namespace = jobs.cluster.kubeconfig, f"--namespace={jobs.namespace}"
         self._watch = subprocess.Popen(
-            kubectl_command(config, namespace, *words, "-o", f"jsonpath={_TOLD}"),
+            kubectl_command(config, namespace, *words, "-o", f"jsonpath={_POD_FIELDS}"),
             stdout=subprocess.PIPE,
             text=True,
         )

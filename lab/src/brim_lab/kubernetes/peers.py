@@ -76,19 +76,19 @@ def build_peer(peer: Peer, tell: Callable[[str], object] = print) -> Path:
     return peer.folder
 
 
-def copy_module(module: str, version: str, into: Path) -> None:
+def copy_module(module: str, version: str, module_target: Path) -> None:
     """Have the source of a module in a folder, where it is not there yet."""
-    if into.exists():
+    if module_target.exists():
         return
-    asked = ("mod", "download", "-json", f"{module}@{version}")
-    there = json.loads(go(into.parent, *asked))["Dir"]
-    partial = into.with_name(f"{into.name}.partial")
+    arguments = ("mod", "download", "-json", f"{module}@{version}")
+    module_folder = json.loads(go(module_target.parent, *arguments))["Dir"]
+    partial = module_target.with_name(f"{module_target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     # Modules are kept read-only, and a build writes beside them.
-    shutil.copytree(there, partial, copy_function=shutil.copyfile)
+    shutil.copytree(module_folder, partial, copy_function=shutil.copyfile)
     for folder, _, _ in os.walk(partial):
         Path(folder).chmod(0o755)
-    partial.rename(into)
+    partial.rename(module_target)
 
 
 def build_program(source: Path, package: str, program: Path) -> None:
@@ -100,14 +100,14 @@ def peer_manifests(
     cluster: NodeCluster,
     peer: Peer,
     *,
-    without: str,
+    excluded_kind: str,
     changes: Mapping[str, str] | None = None,
     tell: Callable[[str], object] = print,
 ) -> str:
     """Have the image of a peer on all nodes; return its own manifests.
 
     Args:
-        without: leave out the kinds with this in their names.
+        excluded_kind: leave out the kinds with this in their names.
         changes: of their text, as it is replaced.
 
     Raises:
@@ -115,14 +115,16 @@ def peer_manifests(
     """
     folder = build_peer(peer, tell)
     text = cluster.kubectl("kustomize", str(folder / "source" / peer.overlay))
-    for before, after in (changes or {}).items():
-        text = text.replace(before, after)
-    things = [each for each in yaml.safe_load_all(text) if without not in each["kind"]]
+    for old_text, new_text in (changes or {}).items():
+        text = text.replace(old_text, new_text)
+    things = [
+        manifest for manifest in yaml.safe_load_all(text) if excluded_kind not in manifest["kind"]
+    ]
     containers = [
         container
-        for each in things
-        if each["kind"] == "Deployment"
-        for container in each["spec"]["template"]["spec"]["containers"]
+        for thing in things
+        if thing["kind"] == "Deployment"
+        for container in thing["spec"]["template"]["spec"]["containers"]
     ]
     for container in containers:
         container["imagePullPolicy"] = "IfNotPresent"

@@ -13,7 +13,7 @@ from brim.host.clock import monotonic, sleep
 
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 READY_WITHIN = 180.0  # seconds: alone a cluster takes 10, on a busy machine many times that
-_PATIENCE = 10.0  # seconds that a program may take to end when it is asked to
+_END_TIMEOUT = 10.0  # seconds that a program may take to end when it is asked to
 _LAST_LINES = 15
 
 
@@ -77,7 +77,7 @@ class LoggedProgram:
             return
         self._process.send_signal(number)
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -96,12 +96,12 @@ class LoggedProgram:
         return "\n".join(lines[-_LAST_LINES:])
 
 
-def wait_until(deadline: float, what: str, *programs: LoggedProgram) -> None:
+def wait_until(deadline: float, subject: str, *programs: LoggedProgram) -> None:
     """Sleep for a moment, while a deadline has not passed and programs are up.
 
     Args:
         deadline: of the monotonic clock.
-        what: is waited for.
+        subject: is waited for.
 
     Raises:
         EnvironmentFault: the deadline has passed, or a program has ended.
@@ -109,6 +109,6 @@ def wait_until(deadline: float, what: str, *programs: LoggedProgram) -> None:
     for program in programs:
         program.must_be_up()
     if monotonic() > deadline:
-        said = "".join(f"\n{each.name}:\n{each.last_words()}" for each in programs)
-        raise EnvironmentFault(f"{what} in time{said}")
+        output = "".join(f"\n{program.name}:\n{program.last_words()}" for program in programs)
+        raise EnvironmentFault(f"{subject} in time{output}")
     sleep(0.02)

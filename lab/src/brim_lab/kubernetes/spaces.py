@@ -11,7 +11,7 @@ from brim_lab.kubernetes.groups import hierarchies
 
 # In front of a command: it becomes process 1 of namespaces of its own, which end with it, and it
 # with this process.
-ALONE = (
+NEW_NAMESPACES = (
     "unshare",
     *("--mount", "--propagation", "private", "--pid", "--ipc", "--uts", "--cgroup"),
     *("--fork", "--kill-child=KILL"),
@@ -35,7 +35,7 @@ def run(*command: str) -> None:
 
 
 def settle(name: str) -> None:
-    """Have files, processes, control groups and a host name of our own; in process 1 of `ALONE`.
+    """Have files, processes, control groups and a host name of our own; in process 1 of `NEW_NAMESPACES`.
 
     Args:
         name: of the host.
@@ -74,7 +74,7 @@ def is_hidden(path: Path) -> bool:
     return any(path.resolve().is_relative_to(folder) for folder in HIDDEN)
 
 
-def ip(*words: str, check: bool = True, inside: str = "") -> None:
+def ip(*words: str, check: bool = True, namespace: str = "") -> None:
     """Run `ip`, in the network namespace of a name if one is given."""
-    within: Sequence[str] = ("-n", inside) if inside else ()
-    subprocess.run(["ip", *within, *words], check=check, capture_output=not check)
+    options: Sequence[str] = ("-n", namespace) if namespace else ()
+    subprocess.run(["ip", *options, *words], check=check, capture_output=not check)

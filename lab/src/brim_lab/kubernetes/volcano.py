@@ -60,10 +60,14 @@ def volcano_manifests(cluster: NodeCluster, configuration: str) -> str:
     """
     folder = build_volcano()
     text = (folder / "source" / "installer" / "volcano-development.yaml").read_text()
-    things = [each for each in yaml.safe_load_all(text) if each and not _is_of_webhooks(each)]
-    for each in things:
-        if each["metadata"]["name"] == "volcano-scheduler-configmap":
-            each["data"] = {_CONFIGURATION: configuration}
+    things = [
+        manifest
+        for manifest in yaml.safe_load_all(text)
+        if manifest and not _is_of_webhooks(manifest)
+    ]
+    for thing in things:
+        if thing["metadata"]["name"] == "volcano-scheduler-configmap":
+            thing["data"] = {_CONFIGURATION: configuration}
     for container in _containers(things):
         program = container["image"].rpartition("/")[2].partition(":")[0]
         container |= {"imagePullPolicy": "IfNotPresent", "command": [f"/{program}"]}
@@ -76,6 +80,6 @@ def _is_of_webhooks(thing: dict[str, Any]) -> bool:
 
 
 def _containers(things: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for each in things:
-        if each["kind"] == "Deployment":
-            yield from each["spec"]["template"]["spec"]["containers"]
+    for thing in things:
+        if thing["kind"] == "Deployment":
+            yield from thing["spec"]["template"]["spec"]["containers"]

@@ -20,8 +20,8 @@ def wait_for(handle: Handle, *, as_json: bool) -> int:
         ending = handle.wait()
     except KeyboardInterrupt:
         name = handle.name
-        again = f"brim status {name} --wait; brim {handle.ended_by} {name} ends it"
-        click.echo(f"{name} goes on: {again}", err=True)
+        command_hint = f"brim status {name} --wait; brim {handle.ended_by} {name} ends it"
+        click.echo(f"{name} goes on: {command_hint}", err=True)
         raise
     return say(ending, handle.name, as_json=as_json)
 

@@ -33,16 +33,16 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
 
     for note in ready.notes:
         warn(note)
-    shown = prints and bool(ready.spec.command) and not as_json
-    ended = following.follow(ready, prints=shown, signals=True, report=not as_json)
+    shows_prints = prints and bool(ready.spec.command) and not as_json
+    ended = following.follow(ready, prints=shows_prints, signals=True, report=not as_json)
     history, failed = ended.history, ended.history.failed
     if failed and not ended.has_said_why:
         click.echo(failed.words, err=True)
     if failed and failed.who == "spec":
         return EXIT_USAGE
     if not failed and not history.ended:
-        gone = "the agent of this run is gone, and its master and workers ended with it"
-        click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
+        message = "the agent of this run is gone, and its master and workers ended with it"
+        click.echo(f"brim: {message}: brim logs {ready.run_dir} may tell why", err=True)
     resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""
     summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
     _print_summary(summary, ended.report, resume, as_json=as_json)
@@ -57,10 +57,10 @@ def _of_inference(spec: JobSpec) -> dict[str, Any]:
     """
     if spec.inference is None:
         return {}
-    wanted = spec.inference
-    data = {"input": wanted.input} if wanted.input else {"split": wanted.split}
-    output = {"output": wanted.output} if wanted.output else {}
-    return {"checkpoint": wanted.checkpoint, **data, **output}
+    inference = spec.inference
+    data = {"input": inference.input} if inference.input else {"split": inference.split}
+    output = {"output": inference.output} if inference.output else {}
+    return {"checkpoint": inference.checkpoint, **data, **output}
 
 
 def _print_summary(
@@ -85,8 +85,8 @@ def _can_resume(history: RunHistory) -> bool:
     from brim.runs.outcome import state_of
     from brim.telemetry.events import CheckpointPublished
 
-    theirs = history.failed is not None and history.failed.who == "user"
-    kept = history.verb != "train" or any(
+    is_user_error = history.failed is not None and history.failed.who == "user"
+    has_state = history.verb != "train" or any(
         isinstance(event, CheckpointPublished) for event in history.events
     )
-    return state_of(history, alive=False) != "done" and not theirs and kept
+    return state_of(history, alive=False) != "done" and not is_user_error and has_state

@@ -48,8 +48,8 @@ def client_of(state: Path | None) -> Client:
     return KubeJobs(namespace, notice=warn)
 
 
-def handle_of(name: str | None, state: Path | None, *, must: bool = False) -> Handle:
+def handle_of(name: str | None, state: Path | None, *, required: bool = False) -> Handle:
     """See `brim.runs.handle.handle_of`."""
     from brim.runs import handle
 
-    return handle.handle_of(name, state, must=must, notice=warn, connect=client_of)
+    return handle.handle_of(name, state, required=required, notice=warn, connect=client_of)

@@ -87,7 +87,7 @@ def infer(
         )
     require_train_extra()
     model = find_trained(trained, warn=warn, state=values["state"])
-    wanted = wanted_of(
+    inference = wanted_of(
         model,
         kind,
         split=values["split"] or "test",
@@ -95,7 +95,7 @@ def infer(
         output=output,
         keep=keep,
     )
-    spec = job_with(model.spec, wanted, values)
+    spec = job_with(model.spec, inference, values)
     path = values["run_dir"] or runs.new_run_dir(
         f"{kind}-{Path(spec.file).stem}", SystemClock().wall()
     )

@@ -125,7 +125,7 @@ _OF_OPERATORS = (
     ),
     option(
         "--headroom",
-        type=Value(whole(least=0, most=_MOST_HEADROOM, hint="--headroom 2")),
+        type=Value(whole(minimum=0, maximum=_MOST_HEADROOM, hint="--headroom 2")),
         default=0,
         show_default=True,
         help="Leave this many slots free, for jobs to come.",
@@ -154,7 +154,7 @@ _OF_OPERATORS = (
 PLACEHOLDERS = option(
     "--placeholders",
     metavar="N",
-    type=Value(whole(least=0, most=_MOST_PLACEHOLDERS, hint="--placeholders 10")),
+    type=Value(whole(minimum=0, maximum=_MOST_PLACEHOLDERS, hint="--placeholders 10")),
     default=0,
     show_default=True,
     help="Show a cluster autoscaler what jobs wait for: make pending pods that stand for the fewest "
@@ -190,8 +190,8 @@ EVICTIONS = option(
 
 def of_operators(function: Decorated) -> Decorated:
     """Give a verb the options that say how an operator schedules."""
-    for each in reversed(_OF_OPERATORS):
-        function = each(function)
+    for add_option in reversed(_OF_OPERATORS):
+        function = add_option(function)
     return function
 
 

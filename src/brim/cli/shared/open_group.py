@@ -26,21 +26,21 @@ class OpenGroup(click.Group):
 
     def added(self) -> dict[str, EntryPoint]:
         """Return the verbs of other packages by name; none is imported."""
-        below = {
+        names = {
             name.removeprefix(self._prefix): plugin
             for name, plugin in plugins(VERBS).items()
             if name.startswith(self._prefix)
         }
-        return {name: plugin for name, plugin in below.items() if "." not in name}
+        return {name: plugin for name, plugin in names.items() if "." not in name}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in self.added() if name not in own)]
+        names = super().list_commands(ctx)
+        return [*names, *(name for name in self.added() if name not in names)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
         plugin = self.added().get(cmd_name)
         return None if plugin is None else _command(cmd_name, plugin)
 

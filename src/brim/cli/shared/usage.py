@@ -82,8 +82,8 @@ class Verbs(OpenGroup):
         sections = {title: list(verbs.items()) for title, verbs in self._groups.items()}
         for name, plugin in self.added().items():
             if name not in self._verbs:
-                told = (name, summary_of(VERBS, name))
-                sections.setdefault(f"From the package {package_of(plugin)}", []).append(told)
+                row = (name, summary_of(VERBS, name))
+                sections.setdefault(f"From the package {package_of(plugin)}", []).append(row)
         width = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             with formatter.section(title):
@@ -150,28 +150,28 @@ def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError
     """
     ctx = wrong.ctx if isinstance(wrong, click.UsageError) else None
     path = ctx.command_path if ctx else "brim"
-    more = f"{path} --help shows what it takes"
+    hint = f"{path} --help shows what it takes"
     match wrong:
         case click.NoSuchOption():
             return SpecError(
                 wrong.option_name,
                 got=f"an option that {path} does not have",
                 need="one of its options",
-                hint=_hint_of_option(wrong.option_name, ctx, words) or more,
+                hint=_hint_of_option(wrong.option_name, ctx, words) or hint,
             )
         case click.BadOptionUsage():
             return SpecError(
-                wrong.option_name, got=_sentence(wrong), need="a value after it", hint=more
+                wrong.option_name, got=_sentence(wrong), need="a value after it", hint=hint
             )
         case click.MissingParameter():
-            return SpecError(_name(wrong.param), got="nothing", need=_need(wrong.param), hint=more)
+            return SpecError(_name(wrong.param), got="nothing", need=_need(wrong.param), hint=hint)
         case click.BadParameter():
             return SpecError(
-                _name(wrong.param), got=_sentence(wrong), need="another value", hint=more
+                _name(wrong.param), got=_sentence(wrong), need="another value", hint=hint
             )
         case _:
             usage = ctx.command.get_usage(ctx).removeprefix("Usage: ") if ctx else path
-            return SpecError(path, got=_sentence(wrong), need=" ".join(usage.split()), hint=more)
+            return SpecError(path, got=_sentence(wrong), need=" ".join(usage.split()), hint=hint)
 
 
 def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) -> str:
@@ -180,20 +180,20 @@ def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) 
     It names the option that was meant, or says how one gives an option of a script or a parameter
     of the training file.
     """
-    known = _long_options(ctx)
+    names = _long_options(ctx)
     verb = ctx.command.name if ctx else ""
     bare = name.lstrip("-").replace("_", "-")
-    if bare in _COUNTS_ELSEWHERE and "--workers" in known:
+    if bare in _COUNTS_ELSEWHERE and "--workers" in names:
         return f"--workers {_value_of(name, words)}: each worker takes one GPU, where there are any"
     if bare in _SUBMITTED and verb in ("train", "run"):
         return f"brim submit has it: brim submit FILE.py --{bare} {_value_of(name, words)}"
     # Without their hyphens, which would make any two of them alike.
     close = difflib.get_close_matches(
-        name.lstrip("-"), [option.removeprefix("--") for option in known], n=1
+        name.lstrip("-"), [option.removeprefix("--") for option in names], n=1
     )
     if close:
         return f"did you mean '--{close[0]}'?"
-    if "--set" not in known or not name.startswith("--"):
+    if "--set" not in names or not name.startswith("--"):
         return ""
     value = _value_of(name, words)
     if ctx and ctx.command.name == "run":
@@ -227,7 +227,7 @@ def _name(param: click.Parameter | None) -> str:
 
 
 def _need(param: click.Parameter | None) -> str:
-    known = {
+    needs = {
         "FILE": "a training file",
         "RUN": "a run: a path, a name under runs, latest, or a job of the scheduler",
         "JOB": "the id of a job: brim jobs lists them",
@@ -235,7 +235,7 @@ def _need(param: click.Parameter | None) -> str:
         "WORKERS": "a number of workers",
         "MASTER_ADDRESS": "the HOST:PORT that the run's first lines show",
     }
-    return known.get(_name(param).strip("[]."), "a value")
+    return needs.get(_name(param).strip("[]."), "a value")
 
 
 def _long_options(ctx: click.Context | None) -> list[str]:

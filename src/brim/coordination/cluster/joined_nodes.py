@@ -232,7 +232,7 @@ class JoinedNodes:
         self._give_up(now)
         if isinstance(event, NodeCalled):
             return self._called(event, now)
-        joined = next((each for each in self._nodes.values() if each.line == event.line), None)
+        joined = next((node for node in self._nodes.values() if node.line == event.line), None)
         if joined is None:  # another connection is in its place
             return []
         match event:
@@ -251,19 +251,19 @@ class JoinedNodes:
 
     def _called(self, event: NodeCalled, now: float) -> list[NodeCommand]:
         name = event.node.id
-        known = self._nodes.get(name)
+        node = self._nodes.get(name)
         if name in self.reserved:
-            why = f"{name} is a node of the scheduler's own host: --name gives another name"
-            return [TurnAway(event.line, why)]
+            reason = f"{name} is a node of the scheduler's own host: --name gives another name"
+            return [TurnAway(event.line, reason)]
         # Of a node that an earlier scheduler knew, the identity is not known.
-        mine = known is not None and known.identity in ("", event.identity)
-        if known is not None and not mine and not known.given_up:
-            why = f"another node is called {name}: --name gives another name"
-            return [TurnAway(event.line, why)]
-        if known is not None and mine and event.life < known.life:
+        is_same_host = node is not None and node.identity in ("", event.identity)
+        if node is not None and not is_same_host and not node.given_up:
+            reason = f"another node is called {name}: --name gives another name"
+            return [TurnAway(event.line, reason)]
+        if node is not None and is_same_host and event.life < node.life:
             return [TurnAway(event.line, f"a later life of {name} has joined")]
-        before = [] if known is None or known.line is None else [HangUp(known.line)]
-        again = known is not None and mine and event.life == known.life
+        commands = [] if node is None or node.line is None else [HangUp(node.line)]
+        is_reconnection = node is not None and is_same_host and event.life == node.life
         self._nodes[name] = _Joined(
             node=event.node,
             identity=event.identity,
@@ -273,9 +273,9 @@ class JoinedNodes:
             heard=now,
             line=event.line,
             # What runs there is as it was said last, until it is said again.
-            seen=known.seen if again and known is not None else NodeSeen(up=False),
+            seen=node.seen if is_reconnection and node is not None else NodeSeen(up=False),
         )
-        return [*before, Admit(event.line)]
+        return [*commands, Admit(event.line)]
 
     def _give_up(self, now: float) -> None:
         for name, joined in list(self._nodes.items()):
@@ -311,11 +311,11 @@ class JoinedNodes:
 
 
 def _seen(joined: _Joined, now: float) -> NodeSeen:
-    brought = joined.seen._replace(brings=joined.node, address=joined.address, kind=joined.kind)
+    sighting = joined.seen._replace(brings=joined.node, address=joined.address, kind=joined.kind)
     if joined.given_up:
         silent = now - joined.heard
         problem = f"it has not been heard for {silent:.0f} s"
-        return brought._replace(up=False, gone=True, lost=True, problem=problem)
+        return sighting._replace(up=False, gone=True, lost=True, problem=problem)
     if joined.line is None:
-        return brought._replace(up=False)
-    return brought
+        return sighting._replace(up=False)
+    return sighting

@@ -97,16 +97,16 @@ class Force:
 Action = Start | Resize | Leave | Suspend | Force
 
 
-def most(one: ByNode, other: ByNode) -> dict[str, int]:
+def most(first: ByNode, second: ByNode) -> dict[str, int]:
     """The larger of two counts on each node."""
-    if one == other:
-        return dict(one)  # as of most jobs at most times
-    return {node: max(one.get(node, 0), other.get(node, 0)) for node in {**one, **other}}
+    if first == second:
+        return dict(first)  # as of most jobs at most times
+    return {node: max(first.get(node, 0), second.get(node, 0)) for node in {**first, **second}}
 
 
-def within(one: ByNode, other: ByNode) -> bool:
+def within(first: ByNode, second: ByNode) -> bool:
     """Return whether the first has no more than the second on any node."""
-    return all(count <= other.get(node, 0) for node, count in one.items())
+    return all(count <= second.get(node, 0) for node, count in first.items())
 
 
 def as_placed(workers: ByNode, placed: ByNode, rest: ByNode | None = None) -> dict[str, int]:
@@ -124,37 +124,37 @@ def as_placed(workers: ByNode, placed: ByNode, rest: ByNode | None = None) -> di
     {'n1': 1}
     """
     found = {node: min(count, placed.get(node, 0)) for node, count in workers.items()}
-    left = sum(workers.values()) - sum(found.values())
-    for there in (placed, rest or {}, workers):
-        for node in sorted(there):
-            more = min(left, max(0, there[node] - found.get(node, 0)))
-            found[node] = found.get(node, 0) + more
-            left -= more
+    missing = sum(workers.values()) - sum(found.values())
+    for candidates in (placed, rest or {}, workers):
+        for node in sorted(candidates):
+            extra = min(missing, max(0, candidates[node] - found.get(node, 0)))
+            found[node] = found.get(node, 0) + extra
+            missing -= extra
     return {node: found[node] for node in sorted(found) if found[node]}
 
 
-def staying(there: ByNode, workers: ByNode, *, left: Collection[str]) -> dict[str, int]:
+def staying(current: ByNode, workers: ByNode, *, leaving_nodes: Collection[str]) -> dict[str, int]:
     """Return who is there, without those who are more than they are to be on nodes to be left.
 
     >>> staying({"n1": 2, "n2": 1}, {"n1": 1}, left={"n1", "n2"})
     {'n1': 1}
     """
     found = {
-        node: min(count, workers.get(node, 0)) if node in left else count
-        for node, count in there.items()
+        node: min(count, workers.get(node, 0)) if node in leaving_nodes else count
+        for node, count in current.items()
     }
     return {node: count for node, count in found.items() if count}
 
 
 def still_coming(
-    coming: ByNode, seen: ByNode, *, gone: Collection[str], waited: float, grace: float
+    coming: ByNode, seen: ByNode, *, gone_nodes: Collection[str], waited: float, grace: float
 ) -> dict[str, int]:
     """Return the workers that may still be forked: none once all were seen, or their time is over.
 
     Args:
         coming: that a job was asked to have and has not been seen to have.
         seen: workers that are there.
-        gone: nodes on which nothing can be forked any more.
+        gone_nodes: nodes on which nothing can be forked any more.
         waited: seconds since the job's workers were changed last.
         grace: seconds that a job has to give what it was asked for.
 
@@ -163,11 +163,11 @@ def still_coming(
     >>> still_coming({"n1": 4}, {"n1": 2}, gone=(), waited=1.0, grace=30.0)
     {'n1': 4}
     """
-    left = {node: count for node, count in coming.items() if node not in gone}
+    remaining = {node: count for node, count in coming.items() if node not in gone_nodes}
     # An agent that was told to have fewer before they were forked has heard it before force ends
     # all processes.
     late = bool(seen) and waited >= grace - _step_of_force(grace)
-    return {} if late or within(left, seen) else left
+    return {} if late or within(remaining, seen) else remaining
 
 
 class _Free:
@@ -175,9 +175,9 @@ class _Free:
 
     def __init__(self, holdings: Sequence[Holding], nodes: ByNode, capacity: int) -> None:
         self._nodes, self._all = dict(nodes), capacity
-        for one in holdings:
-            if one.alive:
-                self._give(most(one.workers, one.target))
+        for holding in holdings:
+            if holding.alive:
+                self._give(most(holding.workers, holding.target))
 
     def _give(self, workers: ByNode) -> None:
         for node, count in workers.items():
@@ -222,19 +222,19 @@ def reconcile(
     free = _Free(holdings, nodes, capacity)
     shrink: list[Action] = []
     grow: list[Action] = []
-    for one in holdings:
-        wanted = desired.get(one.job, {})
-        if not one.alive:
-            if wanted and free.take(wanted):
-                grow.append(Start(one.job, wanted))
-        elif force := _force(one, now, grace):
+    for holding in holdings:
+        target = desired.get(holding.job, {})
+        if not holding.alive:
+            if target and free.take(target):
+                grow.append(Start(holding.job, target))
+        elif force := _force(holding, now, grace):
             shrink.append(force)
-        elif not one.target:  # on its way to its end; it starts again from there
+        elif not holding.target:  # on its way to its end; it starts again from there
             continue
-        elif not wanted or one.home not in nodes:
-            shrink.append(Suspend(one.job))
+        elif not target or holding.home not in nodes:
+            shrink.append(Suspend(holding.job))
         else:
-            gives, takes = _changes(one, wanted, free, nodes)
+            gives, takes = _changes(holding, target, free, nodes)
             shrink += gives
             grow += takes
     return shrink + grow
@@ -254,36 +254,38 @@ def _step_of_force(grace: float) -> float:
     return min(_TO_FORCE, grace / 5.0)
 
 
-def _force(one: Holding, now: float, grace: float) -> Force | None:
+def _force(holding: Holding, now: float, grace: float) -> Force | None:
     """Decide what to take from a job by force now."""
     step = _step_of_force(grace)
-    to_give = math.inf if one.since is None else one.since + grace - now
-    to_answer = math.inf if one.unanswered is None else one.unanswered + grace - now
+    to_give = math.inf if holding.since is None else holding.since + grace - now
+    to_answer = math.inf if holding.unanswered is None else holding.unanswered + grace - now
     if min(to_give, to_answer) <= step:
-        return Force(one.job, {})
-    return Force(one.job, one.target) if one.target and to_give <= 2.0 * step else None
+        return Force(holding.job, {})
+    return Force(holding.job, holding.target) if holding.target and to_give <= 2.0 * step else None
 
 
 def _changes(
-    one: Holding, wanted: ByNode, free: _Free, nodes: ByNode
+    holding: Holding, target: ByNode, free: _Free, nodes: ByNode
 ) -> tuple[list[Action], list[Action]]:
     """Decide which workers a job that keeps running gives up next, and which it gets."""
-    kept = {node: min(count, wanted[node]) for node, count in one.target.items() if node in wanted}
-    held = most(one.workers, one.target)
-    more = {
-        node: count - held.get(node, 0)
-        for node, count in wanted.items()
-        if count > held.get(node, 0)
+    reduced = {
+        node: min(count, target[node]) for node, count in holding.target.items() if node in target
     }
-    if kept and kept != one.target:
+    occupied = most(holding.workers, holding.target)
+    additional = {
+        node: count - occupied.get(node, 0)
+        for node, count in target.items()
+        if count > occupied.get(node, 0)
+    }
+    if reduced and reduced != holding.target:
         # Where devices for those who come in place of the leavers are free, both at once.
-        return [Resize(one.job, wanted if free.take(more) else kept)], []
-    if not kept and not free.take(more):
-        return [Suspend(one.job)], []
-    if wanted != one.target:
-        return [], [Resize(one.job, wanted)] if not kept or free.take(more) else []
-    missing = any(nodes.get(node, 0) and node not in one.agents for node in wanted)
+        return [Resize(holding.job, target if free.take(additional) else reduced)], []
+    if not reduced and not free.take(additional):
+        return [Suspend(holding.job)], []
+    if target != holding.target:
+        return [], [Resize(holding.job, target)] if not reduced or free.take(additional) else []
+    missing = any(nodes.get(node, 0) and node not in holding.agents for node in target)
     if missing:
-        return [], [Resize(one.job, wanted)]
-    left = sorted(one.agents - wanted.keys() - {one.home})
-    return [Leave(one.job, node) for node in left if not held.get(node)], []
+        return [], [Resize(holding.job, target)]
+    leavers = sorted(holding.agents - target.keys() - {holding.home})
+    return [Leave(holding.job, node) for node in leavers if not occupied.get(node)], []

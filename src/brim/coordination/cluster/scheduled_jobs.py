@@ -328,8 +328,8 @@ class ScheduledJobs:
                 self._looked(event, now)
             case Answered(action=action):
                 self._answered(action, now)
-            case Unanswered(action=action, why=why):
-                self._unanswered(action, why, now)
+            case Unanswered(action=action, why=reason):
+                self._unanswered(action, reason, now)
             case Faulted():
                 self._faulted(event, now)
             case _:
@@ -455,10 +455,12 @@ class ScheduledJobs:
         return True
 
     def _is_as_planned(self, job: ScheduledJob) -> bool:
-        at, track = job.allocation, self._tracking.track(job)
+        allocation, track = job.allocation, self._tracking.track(job)
         if not job.running:
-            return not at.plan
-        is_there = at.told == at.plan == track.seen.workers and not at.coming
+            return not allocation.plan
+        is_there = (
+            allocation.told == allocation.plan == track.seen.workers and not allocation.coming
+        )
         return is_there and track.confirmed and track.seen.alive
 
     # What is to be written down -------------------------------------------------------------------
@@ -471,8 +473,8 @@ class ScheduledJobs:
         job: ScheduledJob,
         event: str,
         *,
-        before: int = 0,
-        after: int = 0,
+        previous_count: int = 0,
+        new_count: int = 0,
         reason: str = "",
         detail: str = "",
     ) -> None:
@@ -491,7 +493,7 @@ class ScheduledJobs:
         life = after(job.life, happening)
         if life is None:
             return False
-        before = job.life
+        previous = job.life
         job.life = life
         if life.ended:
             job.ended = now
@@ -502,9 +504,9 @@ class ScheduledJobs:
             self._starting.discard(job.id)
             self._tracking.forget(job)
         self._save(job)
-        if life.phase is not before.phase:
+        if life.phase is not previous.phase:
             self._note(job, life.phase.value, detail=detail)
-        elif life.wish is not before.wish:
+        elif life.wish is not previous.wish:
             self._note(job, happening.value, detail=detail)
         return True
 
@@ -580,10 +582,10 @@ class ScheduledJobs:
 
     def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
         job.judgement = judge(verdict, job.submission.deadline)
-        said = "refused" if isinstance(verdict, Rejected) else "accepted"
+        verdict_word = "refused" if isinstance(verdict, Rejected) else "accepted"
         self._note(
             job,
-            "promised" if job.promised else said,
+            "promised" if job.promised else verdict_word,
             reason=job.judgement.reason,
             detail=verdict.detail,
         )
@@ -593,15 +595,20 @@ class ScheduledJobs:
             self._save(job)  # its processes end first
 
     def _planned(self, job: ScheduledJob, plan: ByNode, decision: Decision, now: float) -> None:
-        before = job.workers
+        previous = job.workers
         job.allocation = replace(job.allocation, plan=plan)
         self._tracking.want(job, now)
         self._save(job)
-        if job.workers != before:
+        if job.workers != previous:
             reason, detail = decision.reasons.get(job.id, ("", ""))
             after_it = job.workers
             self._note(
-                job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
+                job,
+                "workers",
+                previous_count=previous,
+                new_count=after_it,
+                reason=str(reason),
+                detail=detail,
             )
         if not plan:
             self._places.pop(job.id, None)
@@ -612,33 +619,33 @@ class ScheduledJobs:
         """Tell once where the workers of a job are to be."""
         plan = job.allocation.plan
         if len(self.present.cluster.nodes) > 1 and plan and not job.submission.anywhere:
-            where = ", ".join(f"{count} on {node}" for node, count in plan.items())
-            if where != self._places.get(job.id):
-                self._places[job.id] = where
-                self._note(job, "placed", detail=where)
+            places = ", ".join(f"{count} on {node}" for node, count in plan.items())
+            if places != self._places.get(job.id):
+                self._places[job.id] = places
+                self._note(job, "placed", detail=places)
 
     def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
         """Tell once why a job has no workers, though as many as it needs are free."""
         reason, detail = decision.reasons.get(job.id, ("", ""))
-        why = ""
+        waiting_reason = ""
         if reason == Reason.ONE_KIND:
             unlike = self._unlike(job)
-            why = f"{detail}: {unlike}" if unlike else detail
+            waiting_reason = f"{detail}: {unlike}" if unlike else detail
         elif reason == Reason.ITS_NODES:
-            why = detail
-        if why != self._waits.get(job.id, ""):
-            self._waits[job.id] = why
-            if why:
-                self._note(job, "waits", reason=str(reason), detail=why)
+            waiting_reason = detail
+        if waiting_reason != self._waits.get(job.id, ""):
+            self._waits[job.id] = waiting_reason
+            if waiting_reason:
+                self._note(job, "waits", reason=str(reason), detail=waiting_reason)
 
     def _foretold(self, event: Foretold) -> None:
         for id, end in event.ends.items():
             job = self.jobs.get(id)  # it may have ended meanwhile
             if job is not None and self._tracking.is_measured(job):
                 estimate = Estimate(at=event.at, finish=end, step=job.progress.step)
-                before = job.estimates
-                job.estimates = before.then(estimate, job.progress.steps)
-                if job.estimates.saved != before.saved:
+                previous = job.estimates
+                job.estimates = previous.then(estimate, job.progress.steps)
+                if job.estimates.saved != previous.saved:
                     self._save(job)
 
     # What is seen ---------------------------------------------------------------------------------
@@ -652,11 +659,11 @@ class ScheduledJobs:
             self._commands.append(Change(now, event=what, detail=detail))
         present, away = self.present, self.away
         silent = nodes.silent - self.nodes.silent
-        others = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
+        is_useful = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
         self.nodes = nodes
         if nodes.cluster(self.spec.cluster) != present.cluster:
             self._present = None
-        if self._present is None or self.away != away or others:
+        if self._present is None or self.away != absent or is_useful:
             self._decide()
         for id, seen in event.seen.items():
             job = self.jobs.get(id)
@@ -672,27 +679,32 @@ class ScheduledJobs:
         """Have what has begun begin later, and what waits wait longer, by what nobody could see."""
         unseen = event.unseen
 
-        def later(since: float) -> float:
-            return max(since, min(since + unseen, now))
+        def shifted(start: float) -> float:
+            return max(start, min(start + unseen, now))
 
-        self._asked = {job: later(since) for job, since in self._asked.items()}
+        self._asked = {job: shifted(start) for job, start in self._asked.items()}
         for job in self.jobs.values():
-            at, starts = job.allocation, job.starts
+            allocation, starts = job.allocation, job.starts
             if job.running:
                 seen = event.seen.get(job.id) or self._tracking.track(job).seen
-                if at.coming or _gives(at, seen):
-                    job.allocation = replace(at, asked=later(at.asked), changed=later(at.changed))
+                if allocation.coming or _gives(allocation, seen):
+                    job.allocation = replace(
+                        allocation,
+                        asked=shifted(allocation.asked),
+                        changed=shifted(allocation.changed),
+                    )
             elif starts.not_before > now - unseen:
                 job.starts = replace(starts, not_before=starts.not_before + unseen)
-            if (at, starts) != (job.allocation, job.starts):
+            if (allocation, starts) != (job.allocation, job.starts):
                 self._save(job)
 
     def _pass_on_silence(self, silent: frozenset[str]) -> None:
         """Have the masters of jobs go on without nodes of which they may hear much later."""
         for job in self.jobs.values():
-            at = job.allocation
+            allocation = job.allocation
             for node in sorted(
-                silent & {*at.told, *at.coming, *self._tracking.track(job).seen.workers}
+                silent
+                & {*allocation.told, *allocation.coming, *self._tracking.track(job).seen.workers}
             ):
                 if job.running:
                     self._commands.append(Lose(job.id, node))
@@ -700,13 +712,13 @@ class ScheduledJobs:
     def _see(self, job: ScheduledJob, seen: Seen, now: float) -> None:
         tracking = self._tracking
         looked = tracking.track(job).looked
-        before = job.progress
-        attained = before.attained
+        previous = job.progress
+        attained = previous.attained
         if looked is not None:
             attained += job.target * max(0.0, now - looked)
         news = tracking.has_news(job, seen)
-        half = seen.steps is not None and before.step < seen.steps / 2 <= seen.step
-        if news or tracking.is_due_to_teach(job, now, every=REPLAN):
+        half = seen.steps is not None and previous.step < seen.steps / 2 <= seen.step
+        if news or tracking.is_due_to_teach(job, now, interval=REPLAN):
             tracking.has_taught(job, seen, now)
             self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         tracking.see(job, seen, now)
@@ -717,17 +729,17 @@ class ScheduledJobs:
             coming=still_coming(
                 job.allocation.coming,
                 seen.workers,
-                gone=self.nodes.gone,
+                gone_nodes=self.nodes.gone,
                 waited=now - job.allocation.changed,
                 grace=self.spec.grace,
             ),
         )
         job.progress = replace(
-            before,
+            previous,
             attained=attained,
             step=seen.step,
-            steps=seen.steps or before.steps,
-            started=before.started or seen.first_step,
+            steps=seen.steps or previous.steps,
+            started=previous.started or seen.first_step,
         )
         tracking.reckon(job)
         if self._profiled(job, now) or news or half:
@@ -746,10 +758,12 @@ class ScheduledJobs:
 
     def _follow_placement(self, job: ScheduledJob) -> None:
         """Count the workers of a job that others place on the nodes where they are."""
-        at = job.allocation
-        plan = self._where_it_is(job, at.plan)
-        told = self._where_it_is(job, at.told, rest=plan)
-        job.allocation = replace(at, plan=plan, told=told, coming=as_placed(at.coming, told))
+        allocation = job.allocation
+        plan = self._where_it_is(job, allocation.plan)
+        targets = self._where_it_is(job, allocation.told, rest=plan)
+        job.allocation = replace(
+            allocation, plan=plan, told=targets, coming=as_placed(allocation.coming, targets)
+        )
 
     def _where_it_is(
         self, job: ScheduledJob, workers: ByNode, *, rest: ByNode | None = None
@@ -761,36 +775,36 @@ class ScheduledJobs:
         Args:
             rest: see `as_placed`.
         """
-        there = self._tracking.track(job).seen.workers
-        return as_placed(workers, staying(there, workers, left=self.away), rest)
+        seen_workers = self._tracking.track(job).seen.workers
+        return as_placed(workers, staying(seen_workers, workers, leaving_nodes=self.away), rest)
 
     def _note_memory(self, job: ScheduledJob, seen: Seen) -> None:
-        known = job.starts.out_of_memory
-        news = seen.out_of_memory[known:]
+        reported = job.starts.out_of_memory
+        news = seen.out_of_memory[reported:]
         if news:
-            job.starts = replace(job.starts, out_of_memory=known + len(news))
+            job.starts = replace(job.starts, out_of_memory=reported + len(news))
             self._save(job)
-        for who in news:
-            self._note(job, "out of memory", detail=who)
+        for worker in news:
+            self._note(job, "out of memory", detail=worker)
 
     def _profiled(self, job: ScheduledJob, now: float) -> bool:
         """Go on with the profile of a new model; True if it has got any further."""
-        before = job.profile
-        said = self._tracking.advance(job, self.capacity, now)
-        if job.profile != before:
+        previous = job.profile
+        outcome = self._tracking.advance(job, self.capacity, now)
+        if job.profile != previous:
             self._save(job)
-        if said:
-            self._note(job, "measured", detail=said)
-        return job.profile != before
+        if outcome:
+            self._note(job, "measured", detail=outcome)
+        return job.profile != previous
 
     def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
         """Decide whether a job whose processes ended is done, failed, or to be started again."""
         self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
-        asked = not job.allocation.told
+        was_suspended = not job.allocation.told
         job.allocation = replace(job.allocation, told={}, coming={})
         job.summary = seen.summary
         job.problem = seen.problem
-        begun = self._tracking.end(job, now).begun
+        track_ended = self._tracking.end(job, now).begun
         self._questions.pop(job.id, None)  # what it owed ends with its processes
         if job.id in self._starting:  # this scheduler has lived to see what it came to
             self._starting.discard(job.id)
@@ -800,10 +814,10 @@ class ScheduledJobs:
             self._must(job, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
             self._must(job, Happening.FAIL, now=now, detail=seen.problem)
-        elif asked:
-            self._give_way(job, now, stepped=seen.step > begun)
+        elif was_suspended:
+            self._give_way(job, now, stepped=seen.step > track_ended)
         else:
-            self._set_back(job, now, stepped=seen.step > begun)
+            self._set_back(job, now, stepped=seen.step > track_ended)
         if not job.life.ended and job.judgement.standing is Standing.REFUSED:
             self._must(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
         self._decide()
@@ -842,8 +856,8 @@ class ScheduledJobs:
 
     def _take_steps(self, now: float, room: float) -> None:
         towards = self._towards_the_plan(now)
-        asked = {step.job for step in towards if not isinstance(step, Leave)}
-        steps = [*self._to_confirm(asked), *towards]
+        addressed = {step.job for step in towards if not isinstance(step, Leave)}
+        steps = [*self._to_confirm(addressed), *towards]
         self._remember(steps, now)
         for action in steps:
             job = self.jobs[action.job]
@@ -878,19 +892,19 @@ class ScheduledJobs:
                     self._questions[job.id] = _Question(step, job.starts.launches)
                     self._steps.append(step)
 
-    def _to_confirm(self, asked: Collection[str]) -> list[Action]:
+    def _to_confirm(self, addressed: Collection[str]) -> list[Action]:
         """Ask processes of an earlier life again.
 
         Nobody knows whether they heard the last question. Those who are asked for what the plan
         has now are not asked before for what they may have given, or got, long ago.
 
         Args:
-            asked: jobs that are asked for what the plan has.
+            addressed: jobs that are asked for what the plan has.
         """
         return [
             Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
             for job in self.jobs.values()
-            if job.running and not self._tracking.track(job).confirmed and job.id not in asked
+            if job.running and not self._tracking.track(job).confirmed and job.id not in addressed
         ]
 
     def _towards_the_plan(self, now: float) -> list[Action]:
@@ -898,8 +912,8 @@ class ScheduledJobs:
         desired: dict[str, ByNode] = {}
         for job in self.jobs.values():
             seen = self._tracking.track(job).seen
-            at = job.allocation
-            target = at.told
+            allocation = job.allocation
+            target = allocation.told
             question = self._questions.get(job.id)
             if question is not None and isinstance(question.action, Resize):
                 # It may have heard: the devices are nobody else's.
@@ -908,19 +922,21 @@ class ScheduledJobs:
                 Holding(
                     job.id,
                     job.running,
-                    most(seen.workers, at.coming),
+                    most(seen.workers, allocation.coming),
                     target,
-                    at.asked if not at.told or not within(seen.workers, target) else None,
-                    at.home,
+                    allocation.asked
+                    if not allocation.told or not within(seen.workers, target)
+                    else None,
+                    allocation.home,
                     seen.agents,
                     self._asked.get(job.id),
                 )
             )
             may_start = job.life.may_run and job.starts.not_before <= now
             may_start = may_start and not self._leaves_its_kind(job)
-            desired[job.id] = at.plan if may_start and not self.draining else {}
+            desired[job.id] = allocation.plan if may_start and not self.draining else {}
         if self._killing:
-            return [Force(one.job, {}) for one in holdings if one.alive]
+            return [Force(holding.job, {}) for holding in holdings if holding.alive]
         running = {id: job.starts.launches for id, job in self.jobs.items() if job.running}
         left_over = self.nodes.left_over(running)
         closed = self.spec.drained | self.nodes.leaving
@@ -944,18 +960,20 @@ class ScheduledJobs:
 
     def _how_unlike(self, job: ScheduledJob, node: str, kind: HostKind) -> list[str]:
         """Say how a host differs from the one on which a job began, as far as its bits go."""
-        began, now = self._bound_to(job), to_remember(kind)
-        if began is None or began == now:
+        first_kind, now = self._bound_to(job), to_remember(kind)
+        if first_kind is None or first_kind == now:
             return []
         spec = job.submission.spec
         hosts = "the nodes where it began", node
-        return differences((began, now), hosts, device=spec.device, given=spec.env)
+        return differences((first_kind, now), hosts, device=spec.device, ignored=spec.env)
 
     def _kinds_for(self, jobs: Iterable[ScheduledJob]) -> dict[str, tuple[str, ...]]:
         """Return the kinds of nodes, by their labels, by job that can go on on these only."""
-        known = self.nodes.kinds(self.present.cluster)
+        kinds = self.nodes.kinds(self.present.cluster)
         return {
-            job.id: tuple(at for at, kind in known.items() if not self._how_unlike(job, at, kind))
+            job.id: tuple(
+                node for node, kind in kinds.items() if not self._how_unlike(job, node, kind)
+            )
             for job in jobs
             if self._bound_to(job) is not None
         }
@@ -963,11 +981,11 @@ class ScheduledJobs:
     def _unlike(self, job: ScheduledJob) -> str:
         """Say how each other node differs from those on which a job began, once for each kind."""
         cluster = self.present.cluster.without(self.away)
-        known = self.nodes.kinds(cluster)
+        kinds = self.nodes.kinds(cluster)
         nodes = {node.kind: node.id for node in reversed(cluster.nodes) if node.devices}
         found = [
             "; ".join(self._how_unlike(job, nodes[label], kind))
-            for label, kind in known.items()
+            for label, kind in kinds.items()
             if label in nodes
         ]
         return "; ".join(found) if all(found) else ""
@@ -987,12 +1005,15 @@ class ScheduledJobs:
 
         Hosts of another kind take no part beside them: it has to end first, with a checkpoint.
         """
-        told, plan = job.allocation.told, job.allocation.plan
-        if not (job.running and job.submission.spec.exact) or told.keys() & plan.keys():
+        current_nodes, plan = job.allocation.told, job.allocation.plan
+        if not (job.running and job.submission.spec.exact) or current_nodes.keys() & plan.keys():
             return False
         kinds = {node.id: node.kind for node in self.present.cluster.nodes}
-        before, after = ({kinds[node] for node in on if node in kinds} for on in (told, plan))
-        return bool(before and after) and before != after
+        kinds_before, kinds_after = (
+            {kinds[node] for node in nodes_of if node in kinds}
+            for nodes_of in (current_nodes, plan)
+        )
+        return bool(kinds_before and kinds_after) and kinds_before != kinds_after
 
     def _gives(self, job: ScheduledJob) -> bool:
         return _gives(job.allocation, self._tracking.track(job).seen)
@@ -1002,11 +1023,11 @@ class ScheduledJobs:
 
         One that starts from scratch, or is to do nothing more, owes no answer.
         """
-        asked = [step.job for step in steps if isinstance(step, Resize | Suspend)]
+        addressed = [step.job for step in steps if isinstance(step, Resize | Suspend)]
         forced = {step.job for step in steps if isinstance(step, Force)}
-        begun = {step.job for step in steps if isinstance(step, Start)}
-        still = [job for job in self._asked if job in forced or job in self._questions]
-        owing = [*asked, *(job for job in still if job not in begun)]
+        starting = {step.job for step in steps if isinstance(step, Start)}
+        unanswered_jobs = [job for job in self._asked if job in forced or job in self._questions]
+        owing = [*addressed, *(job for job in unanswered_jobs if job not in starting)]
         self._asked = {job: self._asked.get(job, now) for job in owing}
 
     def _may_be_started(self, job: ScheduledJob) -> bool:
@@ -1041,10 +1062,10 @@ class ScheduledJobs:
 
         It is the one with the most workers; without any, the first that is up.
         """
-        here = [node.id for node in self.spec.cluster.nodes]
+        own_nodes = [node.id for node in self.spec.cluster.nodes]
         seen = self.nodes.seen
-        up = [node for node in here if node in seen and seen[node].up] or here
-        with_workers = [node for node in workers if node in here]
+        up = [node for node in own_nodes if node in seen and seen[node].up] or own_nodes
+        with_workers = [node for node in workers if node in own_nodes]
         return max(with_workers or up, key=lambda node: workers.get(node, 0))
 
     def _force(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
@@ -1053,19 +1074,19 @@ class ScheduledJobs:
             self._retarget(job, {}, now)  # nobody calls it a setback
         elif track.forced != workers:
             track.forced = workers
-            left = sum(workers.values())
+            remaining = sum(workers.values())
             grace = self.spec.grace
-            asked = self._asked.get(job.id)
-            why = f"it had {grace:g} s to go to {counted(left, 'worker')}"
-            if asked is not None:
-                why = f"its master did not answer for {now - asked:.1f} s, of {grace:g}"
-            self._note(job, "forced", after=left, detail=why)
+            since_when = self._asked.get(job.id)
+            reason = f"it had {grace:g} s to go to {counted(remaining, 'worker')}"
+            if since_when is not None:
+                reason = f"its master did not answer for {now - since_when:.1f} s, of {grace:g}"
+            self._note(job, "forced", new_count=remaining, detail=reason)
         self._steps.append(Force(job.id, workers))
 
     def _retarget(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         cost = self._tracking.change(job, workers, now)
-        told = job.allocation.told
-        grown = {node: count for node, count in workers.items() if count > told.get(node, 0)}
+        previous = job.allocation.told
+        grown = {node: count for node, count in workers.items() if count > previous.get(node, 0)}
         job.allocation = replace(
             job.allocation,
             told=dict(workers),
@@ -1093,17 +1114,21 @@ class ScheduledJobs:
     def _agreed(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         """Note that its processes said yes."""
         track = self._tracking.track(job)
-        since = self._asked.pop(job.id, None)
+        first_request = self._asked.pop(job.id, None)
         # Else its time runs already.
         if not within(job.allocation.told, workers) and not self._gives(job):
-            job.allocation = replace(job.allocation, asked=now if since is None else since)
+            job.allocation = replace(
+                job.allocation, asked=now if first_request is None else first_request
+            )
             track.forced = None
         track.confirmed = True
         if workers != job.allocation.told:
             self._retarget(job, workers, now)
             self._save(job)
 
-    def _unanswered(self, action: Start | Resize | Suspend | Force, why: str, now: float) -> None:
+    def _unanswered(
+        self, action: Start | Resize | Suspend | Force, reason: str, now: float
+    ) -> None:
         """Try again, at a later look, an action that failed.
 
         A start that the environment does not allow is no fault of the job's, and is tried for as
@@ -1120,16 +1145,16 @@ class ScheduledJobs:
         if isinstance(action, Force):
             track = self._tracking.track(job)
             if track.forced is not None:
-                self._note(job, "not forced", detail=why)
+                self._note(job, "not forced", detail=reason)
             track.confirmed, track.forced = False, None  # it is asked once more
             return
         vain = job.starts.vain
         wait = min(_LONGEST_BACKOFF, _BACKOFF * 2**vain)
         job.allocation = replace(job.allocation, told={}, coming={})
-        job.problem = why
+        job.problem = reason
         self._tracking.end(job, now)
         job.starts = replace(job.starts, vain=vain + 1, unheard=0, not_before=now + wait)
-        self._must(job, Happening.STOP, now=now, detail=why)
+        self._must(job, Happening.STOP, now=now, detail=reason)
         self._decide()
 
     def _faulted(self, event: Faulted, now: float) -> None:
@@ -1142,6 +1167,6 @@ class ScheduledJobs:
         self._settle(job, end, now)
 
 
-def _gives(at: Allocation, seen: Seen) -> bool:
+def _gives(allocation: Allocation, seen: Seen) -> bool:
     """Return whether a job has more than it was asked to have."""
-    return not at.told or not within(seen.workers, at.told)
+    return not allocation.told or not within(seen.workers, allocation.told)

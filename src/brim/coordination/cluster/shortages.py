@@ -23,19 +23,19 @@ def short_of_devices(
     Args:
         jobs: that have not ended, with the plans of this decision.
     """
-    everyone = list(jobs)
-    held: dict[str, int] = {}
-    for job in everyone:
+    all_jobs = list(jobs)
+    used_by_tenant: dict[str, int] = {}
+    for job in all_jobs:
         tenant = job.submission.tenant
-        held[tenant] = held.get(tenant, 0) + job.workers
+        used_by_tenant[tenant] = used_by_tenant.get(tenant, 0) + job.workers
     limits = {tenant.id: tenant.limit for tenant in tenants if tenant.limit is not None}
-    waiting = [job for job in everyone if _is_short(job, decision.reasons)]
+    waiting = [job for job in all_jobs if _is_short(job, decision.reasons)]
     found: list[str] = []
     for job in sorted(waiting, key=_by_right):
         tenant, fewest = job.submission.tenant, job.submission.spec.workers.minimum
-        if tenant in limits and held[tenant] + fewest > limits[tenant]:
+        if tenant in limits and used_by_tenant[tenant] + fewest > limits[tenant]:
             continue
-        held[tenant] += fewest
+        used_by_tenant[tenant] += fewest
         found.append(job.id)
     return tuple(found)
 

@@ -136,8 +136,8 @@ class NodesSeen:
         joined = [node.brings for node in self.seen.values() if node.brings is not None]
         if not joined:
             return described
-        everyone = [*described.nodes, *sorted(joined, key=lambda node: node.id)]
-        return Cluster(nodes=tuple(sorted(everyone, key=lambda node: node.switch)))
+        all_nodes = [*described.nodes, *sorted(joined, key=lambda node: node.id)]
+        return Cluster(nodes=tuple(sorted(all_nodes, key=lambda node: node.switch)))
 
     @property
     def lost(self) -> frozenset[str]:
@@ -148,14 +148,17 @@ class NodesSeen:
         """
         return self._away if len(self._away) < len(self.seen) else frozenset()
 
-    def news(self, before: NodesSeen) -> list[tuple[str, str]]:
+    def news(self, earlier: NodesSeen) -> list[tuple[str, str]]:
         """An event and a sentence for each node that was lost or came back since."""
-        lost = sorted(self._away - before._away)
-        back = sorted((before._away - self._away) & self.seen.keys())
-        mine, theirs = self._joined, before._joined
+        lost = sorted(self._away - earlier._away)
+        back = sorted((earlier._away - self._away) & self.seen.keys())
+        own_joined, earlier_joined = self._joined, earlier._joined
         return [
-            *(("node joined", self._as_joined(name)) for name in sorted(mine - theirs)),
-            *(("node left", name) for name in sorted(theirs - mine)),
+            *(
+                ("node joined", self._as_joined(name))
+                for name in sorted(own_joined - earlier_joined)
+            ),
+            *(("node left", name) for name in sorted(earlier_joined - own_joined)),
             *(("node lost", f"{name}: {self.seen[name].problem}") for name in lost),
             *(("node back", name) for name in back),
         ]
@@ -178,11 +181,13 @@ class NodesSeen:
                 found.setdefault(node.kind, seen.kind)
         return found
 
-    def refuse_as(self, before: NodesSeen) -> bool:
+    def refuse_as(self, earlier: NodesSeen) -> bool:
         """Return whether nodes refuse the same jobs as before; new ones and lost ones aside."""
-        was = before.seen
+        earlier_seen = earlier.seen
         return all(
-            node.refuses == was[name].refuses for name, node in self.seen.items() if name in was
+            node.refuses == earlier_seen[name].refuses
+            for name, node in self.seen.items()
+            if name in earlier_seen
         )
 
     def chosen(self) -> dict[str, tuple[str, ...]]:
@@ -195,10 +200,10 @@ class NodesSeen:
         for job in sorted(frozenset[str]().union(*refusing)):
             takes = tuple(job not in jobs for jobs in refusing)
             if takes not in alike:
-                there = {
+                allowed_nodes = {
                     name for jobs, names in refusing.items() if job not in jobs for name in names
                 }
-                alike[takes] = tuple(sorted(there))
+                alike[takes] = tuple(sorted(allowed_nodes))
             found[job] = alike[takes]
         return found
 
@@ -226,18 +231,18 @@ class NodesSeen:
         devices = Counter[str]()
         for node in cluster.nodes:
             devices[node.kind] += node.devices
-        most = min(devices, key=lambda kind: (-devices[kind], kind))
+        commonest = min(devices, key=lambda kind: (-devices[kind], kind))
         kinds = {
             node.id: kind
             for node in cluster.nodes
             if node.devices and (kind := self.seen[node.id].kind if node.id in self.seen else None)
         }
         usual = next(
-            (node.id for node in cluster.nodes if node.kind == most and node.id in kinds), ""
+            (node.id for node in cluster.nodes if node.kind == commonest and node.id in kinds), ""
         )
         found: dict[str, str] = {}
         for node in cluster.nodes:
-            if usual and node.kind != most and node.id in kinds:
+            if usual and node.kind != commonest and node.id in kinds:
                 sides = kinds[node.id], kinds[usual]
                 phrases = differences(sides, (node.id, usual), device="cuda")
                 found[node.id] = (

@@ -25,10 +25,10 @@ from brim.domain.workload import Job
 _CAUTION = (
     0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
 )
-_AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
+_FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
-_AWAY = 10.0  # seconds without a look, after which nobody knows what took how long
+_BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
 
 class Lessons(Protocol):
@@ -123,7 +123,7 @@ class Tracking:
         Args:
             unseen: seconds of that.
         """
-        if now - self._looked > _AWAY or unseen > 0.0:
+        if now - self._looked > _BLIND_AFTER or unseen > 0.0:
             for track in self._tracks.values():
                 track.change = None
                 track.wanted = None
@@ -136,19 +136,19 @@ class Tracking:
         track = self.track(job)
         last = seen.last_step
         if last is not None and last != track.seen.last_step:
-            before = track.looked
-            track.agrees = before is not None and clocks_agree(last, unseen=before, seen=now)
+            previous = track.looked
+            track.agrees = previous is not None and clocks_agree(last, unseen=previous, seen=now)
         track.seen = seen
         track.looked = now
 
     def has_news(self, job: ScheduledJob, seen: Seen) -> bool:
         """Return whether a job was measured on another number of workers, or says its steps."""
-        more = frozenset(seen.measured.rates) - self.track(job).sizes
-        return bool(more) or (seen.steps is not None and job.progress.steps is None)
+        new_sizes = frozenset(seen.measured.rates) - self.track(job).sizes
+        return bool(new_sizes) or (seen.steps is not None and job.progress.steps is None)
 
-    def is_due_to_teach(self, job: ScheduledJob, now: float, *, every: float) -> bool:
+    def is_due_to_teach(self, job: ScheduledJob, now: float, *, interval: float) -> bool:
         """True if others were not taught by it for so long."""
-        return now - self.track(job).learned > every
+        return now - self.track(job).learned > interval
 
     def has_taught(self, job: ScheduledJob, seen: Seen, now: float) -> None:
         """Note that others know now what was seen of it."""
@@ -165,9 +165,9 @@ class Tracking:
 
     def begin(self, job: ScheduledJob, now: float) -> None:
         """Forget its earlier processes: others are about to be started."""
-        wanted = self.track(job).wanted
+        workers_wished = self.track(job).wanted
         self._tracks[job.id] = Track(
-            confirmed=True, begun=job.progress.step, looked=now, wanted=wanted
+            confirmed=True, begun=job.progress.step, looked=now, wanted=workers_wished
         )
 
     def end(self, job: ScheduledJob, now: float) -> Track:
@@ -192,19 +192,23 @@ class Tracking:
         """Note that its plan has changed: it gives it `job.workers` from now on."""
         self.track(job).wanted = now if job.workers > job.target else None
 
-    def change(self, job: ScheduledJob, told: ByNode, now: float) -> float:
+    def change(self, job: ScheduledJob, targets: ByNode, now: float) -> float:
         """Note that its workers, or their nodes, are about to change.
 
         Return the seconds that this is believed to cost.
         """
         track = self.track(job)
-        workers = sum(told.values())
+        workers = sum(targets.values())
         grows = workers not in (0, job.target)
         track.change = (now, job.target, job.progress.step) if grows else None
-        if workers > job.target and track.wanted is not None and now - track.wanted > _AT_ONCE:
+        if (
+            workers > job.target
+            and track.wanted is not None
+            and now - track.wanted > _FREE_DEVICES_WAIT
+        ):
             self._learn_cost("handover", now - track.wanted)
         track.wanted = None
-        moved = told != job.allocation.told
+        moved = targets != job.allocation.told
         return self._lessons.overheads.cost(job.target, workers, moved=moved)
 
     def reckon(self, job: ScheduledJob) -> None:
@@ -216,19 +220,19 @@ class Tracking:
         rate = track.seen.measured.rates.get(job.target)
         if rate is None:
             return
-        at, before, step = track.change
+        changed_at, workers_before, step = track.change
         track.change = None
         if track.agrees:
             # The time that the steps made meanwhile do not account for at the new speed.
-            cost = reached.at - at - (reached.step - step) / rate
-            self._learn_cost("resize" if before else "start", cost)
+            cost = reached.at - changed_at - (reached.step - step) / rate
+            self._learn_cost("resize" if workers_before else "start", cost)
 
     # How fast it is -------------------------------------------------------------------------------
 
     def _measured(self, job: ScheduledJob) -> Measured:
-        mine = self.track(job).seen.measured
-        earlier = self._lessons.measured(job.submission.fingerprint)
-        return mine.merged([earlier]) if mine.totals else earlier
+        own_measurement = self.track(job).seen.measured
+        learned = self._lessons.measured(job.submission.fingerprint)
+        return own_measurement.merged([learned]) if own_measurement.totals else learned
 
     def _steps(self, job: ScheduledJob) -> int | None:
         return job.progress.steps or self._lessons.steps_of(job.submission)
@@ -250,8 +254,8 @@ class Tracking:
         profile = job.profile
         if profile is None:
             return rates
-        below = max((n for n in rates if n < profile.size), default=None)
-        return {} if below is None else {below: rates[below]}
+        smaller = max((n for n in rates if n < profile.size), default=None)
+        return {} if smaller is None else {smaller: rates[smaller]}
 
     def _bounds(self, job: ScheduledJob, capacity: int) -> tuple[int, int]:
         """Return the fewest and the most workers that it can have here.
@@ -312,14 +316,14 @@ class Tracking:
         if job.target > profile.size:
             job.profile = None
             return f"not at {profile.size}: its policy gives it {job.target}"
-        job.profile, said = advance(
+        job.profile, outcome = advance(
             profile,
             self._measured(job),
             self._sizes(job, capacity),
             now=now,
             deadline=job.submission.deadline,
         )
-        return said
+        return outcome
 
     # What a policy sees ---------------------------------------------------------------------------
 
@@ -378,15 +382,15 @@ class Tracking:
         submission = job.submission
         workers = submission.spec.workers
         curve = self._curve(job, capacity)
-        known = self.is_known(job)
+        is_profiled = self.is_known(job)
         profile = job.profile or self.profile(job, capacity)
         work = float(self._steps(job) or _UNKNOWN_WORK)
-        wanted = Job(
+        job_for_policy = Job(
             id=job.id,
             submitted=job.submitted,
             work=work,
             curve=curve,
-            deadline=submission.deadline if known else None,
+            deadline=submission.deadline if is_profiled else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
             minimum=self._bounds(job, capacity)[0],
@@ -398,21 +402,21 @@ class Tracking:
             kinds=kinds,
             nodes=nodes,
         )
-        at = job.allocation
+        allocation = job.allocation
         saved = self.track(job).seen.saved
         end = self._lessons.overheads.end
         return JobState(
-            job=wanted,
+            job=job_for_policy,
             remaining=max(work - job.progress.step, 1.0),
             workers=job.target if job.running else 0,
-            standing=job.judgement.standing if known else Standing.BEST_EFFORT,
+            standing=job.judgement.standing if is_profiled else Standing.BEST_EFFORT,
             attained=job.progress.attained,
-            ready=ready_at(at.ready, now, end=end) if job.running else at.ready,
-            changed=at.changed,
+            ready=ready_at(allocation.ready, now, end=end) if job.running else allocation.ready,
+            changed=allocation.changed,
             pace=_CAUTION,
             unsaved=max(0.0, now - saved) if job.running and saved else 0.0,
             nodes=job.held,  # its home is left last
-            unmeasured=not known,
+            unmeasured=not is_profiled,
             anywhere=submission.anywhere,
         )
 
@@ -423,8 +427,8 @@ def _parts(job: ScheduledJob) -> int:
     return spec.micro_batches // job.submission.processes if spec.exact else 0
 
 
-def _differ(rates: dict[int, float], others: dict[int, float]) -> bool:
+def _differ(rates: dict[int, float], other_rates: dict[int, float]) -> bool:
     """Return whether the rates differ by more than 2 %, so that the curve must be fitted again."""
-    return rates.keys() != others.keys() or any(
-        abs(rate / others[n] - 1.0) > 0.02 for n, rate in rates.items()
+    return rates.keys() != other_rates.keys() or any(
+        abs(rate / other_rates[n] - 1.0) > 0.02 for n, rate in rates.items()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _FREE = 2  # quick deaths that no start waits for: anybody may be unlucky twice
-_LONGEST = 8.0  # seconds that a start may wait
+_MAX_START_DELAY = 8.0  # seconds that a start may wait
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Attempts:
         0 at first, then 1, 2, 4, 8, 8 and so on.
         """
         beyond = self._deaths.get(agent, 0) - _FREE
-        return 0.0 if beyond < 0 else min(_LONGEST, 2.0**beyond)
+        return 0.0 if beyond < 0 else min(_MAX_START_DELAY, 2.0**beyond)
 
     def given_up(self, agent: str) -> bool:
         return self._deaths.get(agent, 0) >= self.most

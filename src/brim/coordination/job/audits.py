@@ -67,8 +67,8 @@ class AuditPlan:
 
     def covers(self, step: int) -> bool:
         """Return whether micro-batches of this step are computed twice."""
-        made = step - self.first
-        return made in _EARLY or made % _INTERVAL == 0
+        age = step - self.first
+        return age in _EARLY or age % _INTERVAL == 0
 
     def micro_of(self, rank: int) -> int | None:
         """Return the micro-batch of a rank that another one computes as well."""

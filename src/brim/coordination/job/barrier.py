@@ -107,7 +107,7 @@ class Barrier:
         return Release(round, point, hold, payloads)
 
 
-def _apart(member: str, point: Point, others: tuple[str, ...], common: Point) -> str:
+def _apart(member: str, point: Point, other_members: tuple[str, ...], common: Point) -> str:
     """Say that members do different things.
 
     >>> print(_apart("w1", Point(15, "gather"), ("w2",), Point(15, "agree")))
@@ -118,10 +118,12 @@ def _apart(member: str, point: Point, others: tuple[str, ...], common: Point) ->
         "gather": "called job.evaluate",
         "end": "came to the end of its loop",
     }
-    one, rest = (doing.get(each.phase, "went on to the next step") for each in (point, common))
-    if one == rest:
-        return f"{member} stands at {point}, and {', '.join(others)} at {common}"
-    say = f"{member} {one} after step {point.step}, and {', '.join(others)} {rest}"
+    first, rest = (
+        doing.get(point_of.phase, "went on to the next step") for point_of in (point, common)
+    )
+    if first == rest:
+        return f"{member} stands at {point}, and {', '.join(other_members)} at {common}"
+    say = f"{member} {first} after step {point.step}, and {', '.join(other_members)} {rest}"
     if "gather" not in (point.phase, common.phase):
         return say
     return f"{say}\n  hint: call job.evaluate on all workers, not under `if job.rank == 0`"

@@ -172,40 +172,44 @@ class Hub:
         if turns is not None:
             turns.level()
         if not self._is_root and point.phase not in _LOCAL_PHASES:
-            together = ArriveTogether(
+            arrival_message = ArriveTogether(
                 round=release.round,
                 step=point.step,
                 phase=point.phase,
                 payloads=list(release.payloads),
             )
-            return [together]
+            return [arrival_message]
         if point.phase == COMMIT:
             return self._commit(release, arrival.made, now=now, wall=wall)
         return self._release(release)
 
     def _commit(
-        self, release: Release, made: list[Made], *, now: float, wall: float
+        self, release: Release, records: list[Made], *, now: float, wall: float
     ) -> list[HubCommand]:
         """Commit one step, or several of a worker alone.
 
         This hub is the root, so its release is the commit.
         """
-        behind = wall - now
-        steps = [(each.step, behind + each.at, [each.report]) for each in made]
+        wall_offset = wall - now
+        steps = [(record.step, wall_offset + record.at, [record.report]) for record in records]
         counted: list[HubCommand] = []
-        for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
-            held = release.hold and step == release.point.step
-            counted.append(self._count(release.round, step, at, payloads, held=held))
+        for step, timestamp, payloads in steps or [
+            (release.point.step, wall, list(release.payloads))
+        ]:
+            is_held = release.hold and step == release.point.step
+            counted.append(self._count(release.round, step, timestamp, payloads, is_held=is_held))
         # No worker hears of a commit that could be forgotten.
         return [*counted, *self._release(release), *_flush(release.hold)]
 
     def _count(
-        self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool
+        self, round: int, step: int, timestamp: float, payloads: list[bytes], *, is_held: bool
     ) -> Count:
-        self._counted_at = max(at, self._counted_at)  # between two clocks' readings time goes by
+        self._counted_at = max(
+            timestamp, self._counted_at
+        )  # between two clocks' readings time goes by
         return Count(
             CommitRecord(
-                round=round, step=step + 1, at=self._counted_at, payloads=payloads, held=held
+                round=round, step=step + 1, at=self._counted_at, payloads=payloads, held=is_held
             )
         )
 
@@ -252,7 +256,7 @@ class Hub:
                     commands.append(ToWorker(worker=worker, message=turn))
                     commands += self._expect(worker, _adding_up(step + 1, round))
                 case Applied(_, step, payload, hold):
-                    commands.append(self._count(round, step, wall, [payload], held=hold))
+                    commands.append(self._count(round, step, wall, [payload], is_held=hold))
                     commands += _flush(hold)
                 case Proceed(worker, step, hold):
                     go_on = Released(round=round, step=step, phase=COMMIT, hold=hold)

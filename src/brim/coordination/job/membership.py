@@ -120,7 +120,7 @@ class World:
         Where all are on one, nothing crosses a network, and each counts as alone: so all fold.
         """
         names = {member.agent: member.machine for member in self.members}.values()
-        groups = groupby(enumerate(names), key=lambda each: each[1] or each[0])
+        groups = groupby(enumerate(names), key=lambda entry: entry[1] or entry[0])
         counts = tuple(len(list(group)) for _, group in groups)
         return counts if len(counts) > 1 else (1,) * len(self.hosts)
 
@@ -138,11 +138,11 @@ class World:
         ranks = self.ranks_beside(worker)
         return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
 
-    def givers(self, have: Sequence[bool]) -> dict[int, int | None]:
+    def givers(self, has_state: Sequence[bool]) -> dict[int, int | None]:
         """Say who brings what each host has once to the hosts that lack it.
 
         Args:
-            have: of each rank, whether its host has it as far as the rank knows.
+            has_state: of each rank, whether its host has it as far as the rank knows.
 
         Returns:
             The first rank of each host that lacks it, and the first rank of a host that has it;
@@ -152,9 +152,9 @@ class World:
         hosts: dict[str, bool] = {}
         for rank, member in enumerate(self.members):
             firsts.setdefault(member.agent, rank)
-            hosts[member.agent] = hosts.get(member.agent, False) or have[rank]
-        giver = next((firsts[agent] for agent, has in hosts.items() if has), None)
-        return {firsts[agent]: giver for agent, has in hosts.items() if not has}
+            hosts[member.agent] = hosts.get(member.agent, False) or has_state[rank]
+        giver = next((firsts[agent] for agent, has_it in hosts.items() if has_it), None)
+        return {firsts[agent]: giver for agent, has_it in hosts.items() if not has_it}
 
 
 # Events -------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 _WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
 _TO_HEAR_OF_A_DEATH = 2.0  # seconds in which the agent would have said that a worker has died
-_PATIENCE = 60.0  # seconds until a round must be there without a worker that cannot be reached
+_ROUND_TIMEOUT = 60.0  # seconds until a round must be there without a worker that cannot be reached
 # seconds that a server waits where all workers are gone: others start first, and read data
 _TO_BE_JOINED = 600.0
 
@@ -77,7 +77,7 @@ class AskedToLeave:
     """SIGTERM came: this worker is to give up its place at the next boundary."""
 
 
-Heard = WorkerBound | AgentGone | AskedToLeave
+Incoming = WorkerBound | AgentGone | AskedToLeave
 
 
 # What a flow asks for -----------------------------------------------------------------------------
@@ -185,7 +185,7 @@ Need = (
 Flow = Generator[Need, Any, T]
 
 _RECEIVE = Receive()
-_LOOK = Receive(within=0.0)
+_POLL = Receive(within=0.0)
 
 
 # The worker ---------------------------------------------------------------------------------------
@@ -261,8 +261,17 @@ class Participant:
     def say(self, message: WorkerMessage) -> None:
         """Say something, behind the steps that were made before it."""
         if isinstance(message, Evaluated | Logged):
-            before = max((said.step for said in self._said if said.step < message.step), default=0)
-            self._said = [said for said in self._said if said.step >= before] + [message]
+            last_step = max(
+                (
+                    message_before.step
+                    for message_before in self._said
+                    if message_before.step < message.step
+                ),
+                default=0,
+            )
+            self._said = [
+                message_before for message_before in self._said if message_before.step >= last_step
+            ] + [message]
         self.tell_made()
         self._outbox.append(message)
 
@@ -276,7 +285,7 @@ class Participant:
             )
             self._told_of, self._made = self._made, []
 
-    def last_words(self, *, behind: float) -> list[AgentMessage]:
+    def last_words(self, *, wall_offset: float) -> list[AgentMessage]:
         """Return what was said, or would have been, and the agent may not have heard.
 
         Commits, and words behind them.
@@ -284,24 +293,24 @@ class Participant:
         The answer to a commit of a worker alone can only be yes (docs/design/decisions.md).
 
         Args:
-            behind: seconds from the clock that `commit` was given to the time since 1970.
+            wall_offset: seconds from the clock that `commit` was given to the time since 1970.
         """
         words: list[tuple[int, AgentMessage]] = []
-        for each in [*(self._told_of if self._told is not None else []), *self._made]:
+        for record_made in [*(self._told_of if self._told is not None else []), *self._made]:
             record = CommitRecord(
                 round=self.round.round,
-                step=each.step + 1,
-                at=behind + each.at,
-                payloads=[each.report],
+                step=record_made.step + 1,
+                at=wall_offset + record_made.at,
+                payloads=[record_made.report],
             )
             words.append((record.step, Commits(records=[record])))
-        for said in self._said:
-            words.append((said.step, FromWorker(worker=self.worker, message=said)))
+        for message_said in self._said:
+            words.append((message_said.step, FromWorker(worker=self.worker, message=message_said)))
         return [word for _, word in sorted(words, key=itemgetter(0))]
 
     # Hearing --------------------------------------------------------------------------------------
 
-    def take(self, heard: Heard) -> None:
+    def take(self, heard: Incoming) -> None:
         """Take what comes where something else is waited for.
 
         Raises:
@@ -354,8 +363,8 @@ class Participant:
 
     def poll(self) -> Flow[None]:
         """Take what is there."""
-        while (heard := (yield _LOOK)) is not None:
-            self.take(heard)
+        while (message := (yield _POLL)) is not None:
+            self.take(message)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Flow[Released]:
         """Stand at a point until all members do; raises as `take` where that will not be."""
@@ -363,10 +372,10 @@ class Participant:
             yield from self.settle()
         self.say(Arrive(round=self.round.round, step=step, phase=phase, payload=payload))
         while True:
-            heard = yield _RECEIVE
-            if isinstance(heard, Released) and heard.round == self.round.round:
-                return heard
-            self.take(heard)
+            message = yield _RECEIVE
+            if isinstance(message, Released) and message.round == self.round.round:
+                return message
+            self.take(message)
 
     def commit(self, step: int, report: bytes, *, now: float) -> Flow[bool]:
         """Have a step count: behind this there is no way back, so its update must follow.
@@ -391,20 +400,20 @@ class Participant:
             self.tell_made()
         return False
 
-    def settle(self, within: float | None = None) -> Flow[None]:
+    def settle(self, timeout: float | None = None) -> Flow[None]:
         """Wait for the answer to the last commit, where that was not waited for.
 
         Args:
-            within: seconds after which to go on without it; None has all steps told, and waits.
+            timeout: seconds after which to go on without it; None has all steps told, and waits.
         """
-        if within is None:
+        if timeout is None:
             self.tell_made()
             yield from self._await_answer()
         elif self._told is not None:
-            heard = yield Receive(within)
-            while heard is not None:
-                self.take(heard)
-                heard = None if self._told is None else (yield _LOOK)
+            message = yield Receive(timeout)
+            while message is not None:
+                self.take(message)
+                message = None if self._told is None else (yield _POLL)
 
     def _await_answer(self) -> Flow[None]:
         while self._told is not None:
@@ -412,10 +421,10 @@ class Participant:
 
     def wait_for_data(self, step: int, seconds: float) -> Flow[None]:
         """Say so, once, where the data of a step has not come for so many seconds."""
-        here = (self.round.round, step)
-        if seconds >= _WITHOUT_DATA and self._idle_at != here:
+        position = (self.round.round, step)
+        if seconds >= _WITHOUT_DATA and self._idle_at != position:
             yield from self.settle()  # from here on the round may end at any moment: see `commit`
-            self._idle_at = here
+            self._idle_at = position
             self.say(Idle(round=self.round.round))
 
     def await_replacement(self) -> Flow[None]:
@@ -429,11 +438,13 @@ class Participant:
         """
         serves = self.rank not in self.round.workers
         try:
-            while (heard := (yield Receive(_TO_HEAR_OF_A_DEATH))) is not None:
-                self.take(heard)
+            while (message := (yield Receive(_TO_HEAR_OF_A_DEATH))) is not None:
+                self.take(message)
             self.say(CutOff(round=self.round.round))
-            while (heard := (yield Receive(_TO_BE_JOINED if serves else _PATIENCE))) is not None:
-                self.take(heard)
+            while (
+                message := (yield Receive(_TO_BE_JOINED if serves else _ROUND_TIMEOUT))
+            ) is not None:
+                self.take(message)
         except RoundChanged:
             return
         raise EnvironmentFault(
@@ -477,8 +488,8 @@ class Participant:
                 yield LeaveState()
                 raise SystemExit(0)
             if self._to_write is not None:
-                asked, self._to_write = self._to_write, None
-                yield WriteState(asked.recorded)
+                request, self._to_write = self._to_write, None
+                yield WriteState(request.recorded)
                 self.say(NowWritten())
             if self._next is not None:
                 return self._next

@@ -39,34 +39,34 @@ class Places:
         return sum(count for agent, count in self.wanted.items() if agent not in self.gone)
 
     def seated(
-        self, workers: Iterable[Worker], target: int, *, beside: Sequence[Worker] = ()
+        self, workers: Iterable[Worker], target: int, *, seated_before: Sequence[Worker] = ()
     ) -> list[Worker]:
         """Return those of `workers` for whom there is room, the first of each agent first.
 
         Args:
             target: workers wanted in all.
-            beside: who has a place already.
+            seated_before: who has a place already.
         """
-        taken = Counter(worker.agent for worker in beside)
+        seats = Counter(worker.agent for worker in seated_before)
         found: list[Worker] = []
         for worker in workers:
-            room = not self.wanted or taken[worker.agent] < self.wanted.get(worker.agent, 0)
-            if room and len(beside) + len(found) < target:
-                taken[worker.agent] += 1
+            room = not self.wanted or seats[worker.agent] < self.wanted.get(worker.agent, 0)
+            if room and len(seated_before) + len(found) < target:
+                seats[worker.agent] += 1
                 found.append(worker)
         return found
 
     def attended(
-        self, servers: Iterable[Worker], wanted: int, *, beside: Sequence[Worker] = ()
+        self, servers: Iterable[Worker], count: int, *, attending_before: Sequence[Worker] = ()
     ) -> list[Worker]:
         """Return those of `servers` that are to stay or come, the first first.
 
         Args:
-            wanted: servers in all.
-            beside: who is one already.
+            count: servers in all.
+            attending_before: who is one already.
         """
-        here = [each for each in servers if not self.wanted or self.wanted.get(each.agent)]
-        return here[: max(0, wanted - len(beside))]
+        placed = [server for server in servers if not self.wanted or self.wanted.get(server.agent)]
+        return placed[: max(0, count - len(attending_before))]
 
     def vacancies(
         self, workers: Iterable[Worker], agents: Sequence[str], missing: int
@@ -91,8 +91,8 @@ class Places:
         """Return whether an agent has room for any worker."""
         return self._most(agent, 1) > 0
 
-    def _most(self, agent: str, wanted: int) -> int:
-        return min(wanted, self.room.get(agent, wanted))
+    def _most(self, agent: str, count: int) -> int:
+        return min(count, self.room.get(agent, count))
 
     def to_attend(
         self, servers: Iterable[Worker], agents: Sequence[str], missing: int
@@ -106,13 +106,13 @@ class Places:
             agents: that may have more.
             missing: servers in all.
         """
-        beside = [
+        attended = [
             agent
             for agent in agents
             if self.takes_workers(agent) and (not self.wanted or self.wanted.get(agent))
         ]
         return _spread(
-            Counter(server.agent for server in servers), beside, missing if beside else 0
+            Counter(server.agent for server in servers), attended, missing if attended else 0
         )
 
     def refill(self, agents: Sequence[str]) -> int:
@@ -135,12 +135,12 @@ class Places:
         Returns:
             The workers that are wanted in all from now on; at least 1.
         """
-        here = [
-            each
-            for each in workers
-            if each.agent == agent and each.state is not WorkerState.LEAVING
+        workers_here = [
+            worker
+            for worker in workers
+            if worker.agent == agent and worker.state is not WorkerState.LEAVING
         ]
-        self.wanted[agent] = len(here)
+        self.wanted[agent] = len(workers_here)
         return max(1, sum(self.wanted.values()))
 
 

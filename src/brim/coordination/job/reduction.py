@@ -83,7 +83,7 @@ def _tighten(block: Block, parts: int) -> Block:
     return Block(start, size)
 
 
-def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, Block], ...]:
+def fold(blocks: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, Block], ...]:
     """The additions `left += right`, in order, that turn the present blocks into the block wanted.
 
     After them the sum stands where the first block under `want` stood.
@@ -94,7 +94,7 @@ def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, B
     >>> fold([Block(0, 2), Block(2, 1), Block(3, 1)], Block(0, 4), 4)
     ((Block(start=2, size=1), Block(start=3, size=1)), (Block(start=0, size=2), Block(start=2, size=1)))
     """
-    at_hand = set(have)
+    at_hand = set(blocks)
     additions: list[tuple[Block, Block]] = []
 
     def place(block: Block) -> Block:
@@ -104,10 +104,10 @@ def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, B
         start, half = block.start, block.size // 2
         if half == 0:
             raise ValueError(f"no block covers micro-batch {start}")
-        left = place(Block(start, half))
+        first_half = place(Block(start, half))
         right = place(Block(start + half, half))
-        additions.append((left, right))
-        return left
+        additions.append((first_half, right))
+        return first_half
 
     place(want)
     return tuple(additions)
@@ -207,12 +207,12 @@ class ReductionPlan:
         [(None, (1,), (2,)), (0, (), ()), (None, (), (0,))]
         """
         machine = self.machine_of(host)
-        first, *others = _members_of(machine, self.machines)
+        first, *rest = _members_of(machine, self.machines)
         if host != first:
             return Route(machine, above=first)
-        firsts = (_members_of(each, self.machines).start for each in range(len(self.machines)))
-        across = tuple(each for each in firsts if each != host)
-        return Route(machine, below=tuple(others), across=across)
+        firsts = (_members_of(number, self.machines).start for number in range(len(self.machines)))
+        other_firsts = tuple(first for first in firsts if first != host)
+        return Route(machine, below=tuple(rest), across=other_firsts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,8 @@ class Route:
     @property
     def peers(self) -> tuple[int, ...]:
         """Return all hosts with which this one exchanges sums, in order."""
-        above = () if self.above is None else (self.above,)
-        return tuple(sorted((*above, *self.below, *self.across)))
+        parents = () if self.above is None else (self.above,)
+        return tuple(sorted((*parents, *self.below, *self.across)))
 
 
 def _group_of(member: int, sizes: Sequence[int]) -> int:

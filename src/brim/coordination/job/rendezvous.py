@@ -137,14 +137,16 @@ class Rendezvous:
             return 0
         room = self.roster.places.room
         open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
-        there = sum(room.get(agent, self.target) for agent in open_agents)
-        return max(0, min(self.minimum, self.target) - there)
+        room_count = sum(room.get(agent, self.target) for agent in open_agents)
+        return max(0, min(self.minimum, self.target) - room_count)
 
     def can_do_without(self, worker: str) -> bool:
         """Return whether a worker has made no step, and another member has."""
-        others = at_work(each for each in self.roster.staying if each.id != worker)
+        experienced = at_work(
+            worker_staying for worker_staying in self.roster.staying if worker_staying.id != worker
+        )
         has_made_none = worker in self.workers and not self.workers[worker].steps
-        return has_made_none and any(other.steps for other in others)
+        return has_made_none and any(colleague.steps for colleague in experienced)
 
     @property
     def _newcomers(self) -> Newcomers:
@@ -226,8 +228,10 @@ class Rendezvous:
             return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:
-            left = [each for each in self.roster.agents if self._is_open(each)]
-            self.target += self.roster.places.refill(left)  # else nobody would be there to go on
+            open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
+            self.target += self.roster.places.refill(
+                open_agents
+            )  # else nobody would be there to go on
         return self._after_loss(was_member)
 
     def _agent_departs(self, agent: str) -> list[Command]:
@@ -257,7 +261,11 @@ class Rendezvous:
         """Let those agents go whose last worker is gone."""
         if self.phase not in (RendezvousPhase.GATHERING, RendezvousPhase.RUNNING):
             return []  # the end of the job is theirs as well
-        free = [each for each in self.roster.departing if not self.roster.workers_of(each)]
+        free = [
+            departing
+            for departing in self.roster.departing
+            if not self.roster.workers_of(departing)
+        ]
         waits = self.stands_alone and self.phase is RendezvousPhase.GATHERING
         if len(free) == len(self.roster.agents) and not waits:
             return []
@@ -332,8 +340,8 @@ class Rendezvous:
     def _stands(self, worker: str) -> list[Command]:
         """A member has left its step; where all have, they stand at a boundary."""
         self._standing.add(worker)
-        there = all(member.id in self._standing for member in self.roster.members)
-        return self._at_boundary() if there and self.phase is RendezvousPhase.RUNNING else []
+        all_stand = all(member.id in self._standing for member in self.roster.members)
+        return self._at_boundary() if all_stand and self.phase is RendezvousPhase.RUNNING else []
 
     def _cut_off(self, worker: str) -> list[Command]:
         """Have a step done again in which a stream broke between two members that live.
@@ -357,46 +365,50 @@ class Rendezvous:
             return self._fail(f"{worker} failed")
         newcomer = self.workers[worker]
         newcomer.state, newcomer.wants_out = WorkerState.LEAVING, True
-        others = at_work(self.roster.staying)
-        self.target = min(self.target, len(others))
-        wanted = self.roster.places.wanted
-        if newcomer.agent in wanted:
-            wanted[newcomer.agent] = sum(other.agent == newcomer.agent for other in others)
+        experienced = at_work(self.roster.staying)
+        self.target = min(self.target, len(experienced))
+        places_wished = self.roster.places.wanted
+        if newcomer.agent in places_wished:
+            places_wished[newcomer.agent] = sum(
+                colleague.agent == newcomer.agent for colleague in experienced
+            )
         killed = Kill(worker, "it does not agree with the others")
         return [killed, *self._dismiss_surplus()]
 
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
-        gone = self.roster.workers.pop(worker, None)
-        if gone is None:
+        worker_lost = self.roster.workers.pop(worker, None)
+        if worker_lost is None:
             return []
         if self.phase is RendezvousPhase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
-        if gone.in_round:
+        if worker_lost.in_round:
             self._causes.append(f"{worker} lost ({reason})")
-        known = {"steps": gone.steps, "newest": self.roster.hired}
-        young = gone.state is not WorkerState.LEAVING
-        last_straw = young and self.attempts.died(gone.agent, gone.number, **known)
+        details = {"steps": worker_lost.steps, "newest": self.roster.hired}
+        young = worker_lost.state is not WorkerState.LEAVING
+        last_straw = young and self.attempts.died(worker_lost.agent, worker_lost.number, **details)
         if last_straw:
-            self._last_straw = (
-                f"{self.attempts.most} in a row died young on {gone.agent}, the last: {reason}"
-            )
+            self._last_straw = f"{self.attempts.most} in a row died young on {worker_lost.agent}, the last: {reason}"
         if (
-            self.attempts.given_up(gone.agent)
-            and gone.agent in self.roster.places.wanted
+            self.attempts.given_up(worker_lost.agent)
+            and worker_lost.agent in self.roster.places.wanted
             and not self.is_stopping
         ):
-            self.target = self.roster.places.give_up(gone.agent, at_work(self.workers.values()))
+            self.target = self.roster.places.give_up(
+                worker_lost.agent, at_work(self.workers.values())
+            )
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
-        commands = [*self._after_loss(gone.in_round), *self._let_go()]
+        commands = [*self._after_loss(worker_lost.in_round), *self._let_go()]
         if self.is_stopping:
             return commands
-        ends = self._ends_empty(gone.agent)
+        ends = self._ends_empty(worker_lost.agent)
         if last_straw:
-            commands.append(GiveUpOn(gone.agent, self.attempts.most, reason, self.target, ends))
+            commands.append(
+                GiveUpOn(worker_lost.agent, self.attempts.most, reason, self.target, ends)
+            )
         if ends:
-            self.roster.lose(gone.agent)
-            commands.append(LetGo(gone.agent, well=False))
+            self.roster.lose(worker_lost.agent)
+            commands.append(LetGo(worker_lost.agent, well=False))
         return commands
 
     def _after_loss(self, was_member: bool) -> list[Command]:
@@ -450,14 +462,14 @@ class Rendezvous:
         Others may be writing to its tables.
         """
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
-        others = [
+        survivors = [
             worker.id
             for worker in self.roster.members
             if holder is not None and worker is not holder
         ]
-        self._condemned |= set(others)
+        self._condemned |= set(survivors)
         reason = "the job ends with the state of another server, and no worker is left"
-        return [Kill(worker, reason) for worker in others] or self._at_boundary()
+        return [Kill(worker, reason) for worker in survivors] or self._at_boundary()
 
     def _resize(self, count: int, places: Mapping[str, int], servers: int | None) -> list[Command]:
         if self.is_stopping:
@@ -471,14 +483,16 @@ class Rendezvous:
         self.servers = self.servers if servers is None else servers
         self.attempts.forgive()
         staying = self.roster.staying
-        kept = self.roster.places.seated(at_work(staying), count)
-        kept += self.roster.places.attended(serving(staying), self.servers)
+        seated = self.roster.places.seated(at_work(staying), count)
+        seated += self.roster.places.attended(serving(staying), self.servers)
         for worker in staying:
-            if worker not in kept:
+            if worker not in seated:
                 worker.state = WorkerState.LEAVING
         self.roster.call_back(count, self.servers)
-        beside = "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
-        self._causes.append(f"resize to {count}{beside}")
+        servers_note = (
+            "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
+        )
+        self._causes.append(f"resize to {count}{servers_note}")
         brought_in = self._use_ready()
         return [*self._fill(), *brought_in]
 
@@ -537,8 +551,8 @@ class Rendezvous:
         ):
             return []
         settled = self._progress and self._held_round != self.round
-        wanted = self.target + (self.spares if settled else 0)
-        there, alive = self.workers.values(), self.roster.alive
+        target_count = self.target + (self.spares if settled else 0)
+        current, alive = self.workers.values(), self.roster.alive
         open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
         places = self.roster.places
         takes_none = not any(map(places.takes_workers, open_agents))
@@ -551,9 +565,9 @@ class Rendezvous:
             return self._go_on_with(alive)
         unserved = self.servers - len(places.attended(serving(alive), self.servers))
         # Counted together: who was started as a server may be spare by now.
-        missing = wanted + self.servers - unserved - len(alive)
-        workers = places.vacancies(at_work(there), open_agents, missing)
-        servers = places.to_attend(serving(there), open_agents, unserved)
+        missing = target_count + self.servers - unserved - len(alive)
+        workers = places.vacancies(at_work(current), open_agents, missing)
+        servers = places.to_attend(serving(current), open_agents, unserved)
         return [
             *(self._start(agent) for agent in workers),
             *(self._start(agent, serves=True) for agent in servers),

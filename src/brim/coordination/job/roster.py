@@ -77,19 +77,19 @@ class Roster:
         Those of an agent are neighbours, its workers first, and so are the agents of a machine.
         Agents without workers are last.
         """
-        known = list(workers)
+        workers_given = list(workers)
         order = {agent: index for index, agent in enumerate(self.agents)}
         machines = {agent: self.machines.get(agent, agent) for agent in self.agents}
         first = {machine: order[agent] for agent, machine in reversed(machines.items())}
-        computes = {worker.agent for worker in at_work(known)}
+        computes = {worker.agent for worker in at_work(workers_given)}
         return sorted(
-            known,
-            key=lambda each: (
-                each.agent not in computes,
-                first[machines[each.agent]],
-                order[each.agent],
-                each.serves,
-                each.number,
+            workers_given,
+            key=lambda worker: (
+                worker.agent not in computes,
+                first[machines[worker.agent]],
+                order[worker.agent],
+                worker.serves,
+                worker.number,
             ),
         )
 
@@ -108,14 +108,14 @@ class Roster:
             serving(self.staying),
             self.ready,
         )
-        workers = self.places.seated(at_work(ready), target, beside=there_at_work)
-        chosen = self.places.attended(serving(ready), servers, beside=there_serving)
+        workers = self.places.seated(at_work(ready), target, seated_before=there_at_work)
+        chosen = self.places.attended(serving(ready), servers, attending_before=there_serving)
         if self.places:
             return Newcomers(workers, chosen)
         spare = [worker for worker in ready if worker not in workers and worker not in chosen]
-        workers += self.places.seated(spare, target, beside=[*there_at_work, *workers])
+        workers += self.places.seated(spare, target, seated_before=[*there_at_work, *workers])
         spare = [worker for worker in spare if worker not in workers]
-        chosen += self.places.attended(spare, servers, beside=[*there_serving, *chosen])
+        chosen += self.places.attended(spare, servers, attending_before=[*there_serving, *chosen])
         return Newcomers(workers, chosen)
 
     def call_back(self, target: int, servers: int) -> None:
@@ -126,9 +126,9 @@ class Roster:
         leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         willing = [worker for worker in leaving if not worker.wants_out]
         alive = self.alive
-        kept = self.places.seated(at_work(willing), target, beside=at_work(alive))
-        kept += self.places.attended(serving(willing), servers, beside=serving(alive))
-        for worker in kept:
+        seated = self.places.seated(at_work(willing), target, seated_before=at_work(alive))
+        seated += self.places.attended(serving(willing), servers, attending_before=serving(alive))
+        for worker in seated:
             worker.state = WorkerState.ACTIVE
 
     def hire(self, agent: str, *, serves: bool = False) -> Worker:
@@ -160,7 +160,7 @@ class Roster:
 
     def clear(self, agent: str) -> bool:
         """All who were on an agent are gone; whether a member was."""
-        gone = self.workers_of(agent)
-        for worker in gone:
+        lost_workers = self.workers_of(agent)
+        for worker in lost_workers:
             del self.workers[worker.id]
-        return any(worker.in_round for worker in gone)
+        return any(worker.in_round for worker in lost_workers)

@@ -69,7 +69,7 @@ class Outbox(Generic[T]):
         return [(first + 1 + index, message) for index, message in enumerate(fresh)]
 
 
-def is_new(number: int, *, heard: int) -> bool:
+def is_new(number: int, *, last_number: int) -> bool:
     """Return whether a message directly follows the last one received.
 
     A message that was received before does not.
@@ -77,6 +77,6 @@ def is_new(number: int, *, heard: int) -> bool:
     Raises:
         ProtocolError: there is a gap.
     """
-    if number > heard + 1:
-        raise ProtocolError(f"message {number} came behind message {heard}")
-    return number == heard + 1
+    if number > last_number + 1:
+        raise ProtocolError(f"message {number} came behind message {last_number}")
+    return number == last_number + 1

@@ -66,7 +66,7 @@ class Act(enum.Enum):
 Action = Stand | Add | Settle | Act
 
 
-def follow(actions: Generator[Action, Any, T], do: Callable[[Action], object]) -> T:
+def follow(actions: Generator[Action, Any, T], perform: Callable[[Action], object]) -> T:
     """Do one action after the other, and return what they come to."""
     answer: object = None
     while True:
@@ -75,7 +75,7 @@ def follow(actions: Generator[Action, Any, T], do: Callable[[Action], object]) -
         except StopIteration as end:
             result: T = end.value
             return result
-        answer = do(action)
+        answer = perform(action)
 
 
 def step(
@@ -102,11 +102,11 @@ def step(
     if changes_early:
         yield Stand("summed")
         yield Act.PREPARE
-    held: bool = yield Act.COMMIT
+    is_held: bool = yield Act.COMMIT
     if not changes_early:  # before the commit, others may still have been adding up
         yield Act.PREPARE
     yield Act.APPLY
-    return held
+    return is_held
 
 
 def boundary(

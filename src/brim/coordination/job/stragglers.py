@@ -22,7 +22,7 @@ _SETTLE = (
     3  # steps at the start of a round that are not typical: memory is touched for the first time
 )
 _WINDOW = 15  # steps that a pace is the median of
-_PATIENCE = 30  # steps of a trial, at least
+_TRIAL_STEPS = 30  # steps of a trial, at least
 _GAIN = 0.1  # of the step time: less is not worth a round
 _PRICE = 0.5  # seconds that a trial must have saved: about 25 times what a round costs
 _MOST_DOUBLINGS = 6
@@ -93,12 +93,12 @@ def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
     >>> shares_for(8, [None, None, None]), shares_for(8, [3.0, 1.0, None, 1.0]), shares_for(2, [None, 1.0, 1.0])
     ((2, 3, 3), (1, 3, 2, 2), (1, 1, 0))
     """
-    known = [pace for pace in paces if pace is not None]
+    known_paces = [pace for pace in paces if pace is not None]
     if len(paces) > parts:
         return (1,) * parts + (0,) * (len(paces) - parts)
-    if not known:
+    if not known_paces:
         return even_shares(parts, len(paces))
-    usual = median(known)
+    usual = median(known_paces)
     return best_shares(parts, [usual if pace is None else pace for pace in paces])
 
 
@@ -144,13 +144,13 @@ class Stragglers:
     )  # worker -> steps in a row that it held everyone up
     _told: set[str] = field(default_factory=set)
 
-    def committed(self, round: int, loads: Sequence[Load], *, other: float) -> list[Advice]:
+    def committed(self, round: int, loads: Sequence[Load], *, other_seconds: float) -> list[Advice]:
         """Take what the members of a round report of a step.
 
         Args:
             round: its number.
             loads: of all members, in rank order.
-            other: seconds of the step that do not depend on shares.
+            other_seconds: seconds of the step that do not depend on shares.
         """
         if round != self._round:
             self._begin(round, [load.worker for load in loads])
@@ -163,7 +163,7 @@ class Stragglers:
             del paces[:-_WINDOW]
         if any(len(self._paces[load.worker]) < _WINDOW for load in loads):
             return []
-        return self._uneven(loads, other) + self._bottleneck(loads, other)
+        return self._uneven(loads, other_seconds) + self._bottleneck(loads, other_seconds)
 
     def _begin(self, round: int, members: Sequence[str]) -> None:
         self._round, self._steps, self._trial = round, 0, None
@@ -173,13 +173,13 @@ class Stragglers:
     def _usual(self, loads: Sequence[Load]) -> list[float]:
         return [median(self._paces[load.worker]) for load in loads]
 
-    def _uneven(self, loads: Sequence[Load], other: float) -> list[Advice]:
+    def _uneven(self, loads: Sequence[Load], other_seconds: float) -> list[Advice]:
         shares = [load.share for load in loads]
         trial = self._trial
         if self._advised_in == self._round:
             return []
         looked_best = trial.shares if trial else shares
-        better = _try(looked_best, self._usual(loads), other)
+        better = _try(looked_best, self._usual(loads), other_seconds)
         if (
             better or trial is None
         ):  # a trial of shares that were made while paces changed proves little
@@ -187,9 +187,9 @@ class Stragglers:
             return []
         now = max(load.seconds for load in loads)
         trial.steps += 1
-        trial.seconds += now + other
+        trial.seconds += now + other_seconds
         trial.saved += now - _time([load.seconds / load.share for load in loads], trial.shares)
-        if trial.steps < _PATIENCE:
+        if trial.steps < _TRIAL_STEPS:
             return []
         if not trial.pays:
             self._trial = None
@@ -201,7 +201,7 @@ class Stragglers:
         named = tuple((load.worker, pace) for load, pace in zip(loads, trial.paces, strict=True))
         return [Uneven(paces=named, cause=_cause(named))]
 
-    def _bottleneck(self, loads: Sequence[Load], other: float) -> list[Advice]:
+    def _bottleneck(self, loads: Sequence[Load], other_seconds: float) -> list[Advice]:
         paces = self._usual(loads)
         parts, slowest = (
             sum(load.share for load in loads),
@@ -209,32 +209,34 @@ class Stragglers:
         )
         worker = loads[slowest].worker
         peers = [pace for rank, pace in enumerate(paces) if rank != slowest]
-        at_best = _time(paces, best_shares(parts, paces)) + other
-        without = _time(peers, best_shares(parts, peers)) + other
-        if at_best < _FAR_TOO_SLOW * without:
+        at_best = _time(paces, best_shares(parts, paces)) + other_seconds
+        time_without = _time(peers, best_shares(parts, peers)) + other_seconds
+        if at_best < _FAR_TOO_SLOW * time_without:
             self._held_up.clear()
             return []
         self._held_up = {worker: self._held_up.get(worker, 0) + 1}
-        if self._held_up[worker] < _PATIENCE or worker in self._told:
+        if self._held_up[worker] < _TRIAL_STEPS or worker in self._told:
             return []
         self._told.add(worker)
         return [
             Bottleneck(
-                worker=worker, times=paces[slowest] / median(peers), speedup=at_best / without
+                worker=worker, times=paces[slowest] / median(peers), speedup=at_best / time_without
             )
         ]
 
 
-def _try(shares: Sequence[int], paces: list[float], other: float) -> _Trial | None:
+def _try(shares: Sequence[int], paces: list[float], other_seconds: float) -> _Trial | None:
     """A trial of the shares that these paces call for, where they promise enough."""
     best = best_shares(sum(shares), paces)
     now = _time(paces, shares)
-    return _Trial(paces, best) if now - _time(paces, best) >= _GAIN * (now + other) else None
+    return (
+        _Trial(paces, best) if now - _time(paces, best) >= _GAIN * (now + other_seconds) else None
+    )
 
 
 def _cause(paces: Sequence[tuple[str, float]]) -> str:
     """Say in words why the shares change."""
-    worker, slowest = max(paces, key=lambda each: each[1])
+    worker, slowest = max(paces, key=lambda entry: entry[1])
     times = slowest / median(pace for name, pace in paces if name != worker)
     return (
         f"{worker} is {times:.1f} times slower"

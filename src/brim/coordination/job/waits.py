@@ -84,29 +84,29 @@ class Waits:
         self._waits: dict[str, _Wait] = {}
         self._longest: dict[str, float] = {}
 
-    def expect(self, who: str, doing: Doing, *, now: float) -> bool:
+    def expect(self, worker: str, doing: Doing, *, now: float) -> bool:
         """Wait for someone from now on, and no longer for what it was at; as `done`."""
-        was_late = self.done(who, now=now)
-        self._waits[who] = _Wait(doing, now)
+        was_late = self.done(worker, now=now)
+        self._waits[worker] = _Wait(doing, now)
         return was_late
 
-    def moved(self, who: str, *, now: float) -> bool:
+    def moved(self, worker: str, *, now: float) -> bool:
         """Note that a worker makes progress; return whether it had been reported as late."""
-        wait = self._waits.get(who)
-        return self.expect(who, wait.doing, now=now) if wait else False
+        wait = self._waits.get(worker)
+        return self.expect(worker, wait.doing, now=now) if wait else False
 
-    def done(self, who: str, *, now: float) -> bool:
+    def done(self, worker: str, *, now: float) -> bool:
         """Note that a worker has arrived; return whether it had been reported as late."""
-        wait = self._waits.pop(who, None)
+        wait = self._waits.pop(worker, None)
         if wait is None:
             return False
         kind = wait.doing.kind
         self._longest[kind] = max(self._longest.get(kind, 0.0), now - wait.since)
         return wait.said_at is not None
 
-    def forget(self, who: str) -> None:
+    def forget(self, worker: str) -> None:
         """Forget a worker that is gone."""
-        self._waits.pop(who, None)
+        self._waits.pop(worker, None)
 
     def pause(self, seconds: float) -> None:
         """Add time in which nobody looked.
@@ -116,22 +116,22 @@ class Waits:
         for wait in self._waits.values():
             wait.since += seconds
 
-    def is_late(self, who: str) -> bool:
+    def is_late(self, worker: str) -> bool:
         """Return whether it was reported and has made no progress since."""
-        return who in self._waits and self._waits[who].said_at is not None
+        return worker in self._waits and self._waits[worker].said_at is not None
 
     def look(self, *, now: float) -> list[Overdue | Hung]:
         """Return what to report or end now. Workers that hang are no longer waited for."""
         found: list[Overdue | Hung] = []
-        for who, wait in sorted(self._waits.items()):
+        for worker, wait in sorted(self._waits.items()):
             seconds = now - wait.since
             limit = None if self._limit is None else max(self._limit, wait.doing.at_least)
             if limit is not None and seconds >= limit:
-                self.forget(who)
-                found.append(Hung(who, wait.doing, seconds))
+                self.forget(worker)
+                found.append(Hung(worker, wait.doing, seconds))
             elif seconds >= self._worth_saying(wait):
                 wait.said_at = seconds
-                found.append(Overdue(who, wait.doing, seconds, limit))
+                found.append(Overdue(worker, wait.doing, seconds, limit))
         return found
 
     def _worth_saying(self, wait: _Wait) -> float:

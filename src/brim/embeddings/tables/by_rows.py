@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from brim.embeddings.tables.table import WEIGHT
 
-KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
+SUPPORTED_OPTIMIZERS = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
 # What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone
 # by its definition.
 _ZERO: dict[type, tuple[str, ...]] = {
@@ -75,7 +75,7 @@ class ParameterPlace(NamedTuple):
     @property
     def parameters(self) -> Iterator[nn.Parameter]:
         """All that the optimizer has, in the order of its state."""
-        return (each for group in self.optimizer.param_groups for each in group["params"])
+        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     @property
     def group(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def places_of(
     """Find a parameter in the groups of optimizers."""
     for optimizer in optimizers:
         for number, group in enumerate(optimizer.param_groups):
-            if any(each is weight for each in group["params"]):
+            if any(parameter is weight for parameter in group["params"]):
                 yield ParameterPlace(optimizer, number)
 
 
@@ -136,8 +136,8 @@ class RowOptimizer:
         self._weight, self._place = weight, place
         self.states = states_of_row(place)
         self._whole = _WHOLE.get(type(place.optimizer), dict)
-        none = nn.Parameter(weight.detach()[:0].clone())
-        self._small = type(place.optimizer)([{**place.group, "params": [none]}])  # type: ignore[call-arg]
+        stand_in = nn.Parameter(weight.detach()[:0].clone())
+        self._small = type(place.optimizer)([{**place.group, "params": [stand_in]}])  # type: ignore[call-arg]
         self._pending: dict[str, Any] = {}
 
     @property
@@ -147,10 +147,10 @@ class RowOptimizer:
 
     def start(self) -> dict[str, Tensor]:
         """Return what the optimizer keeps of each row now, [R, D] each."""
-        own = self._own
+        states = self._own
         return {
-            name: own[name]
-            if name in own
+            name: states[name]
+            if name in states
             else torch.full_like(self._weight, value, requires_grad=False)
             for name, value in self.states.items()
         }
@@ -160,10 +160,12 @@ class RowOptimizer:
 
         Return what it was.
         """
-        before = dict(self._own)
+        states_before = dict(self._own)
         if states:
-            self._place.optimizer.state[self._weight].update({**self._whole(), **before, **states})
-        return before
+            self._place.optimizer.state[self._weight].update(
+                {**self._whole(), **states_before, **states}
+            )
+        return states_before
 
     def step(self, rows: Mapping[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         """Compute a step on some rows.
@@ -177,19 +179,21 @@ class RowOptimizer:
         Returns:
             The same after the step; new tensors.
         """
-        small, own = self._small, self._own
+        small, states = self._small, self._own
         part = nn.Parameter(rows[WEIGHT].clone())
         part.grad = _as_sparse(gradient) if isinstance(small, torch.optim.SparseAdam) else gradient
         small.param_groups[0].update(self._place.group, params=[part])
         small.state.clear()
-        kept = {**self._whole(), **own}
-        whole = {name: _copy(value) for name, value in kept.items() if name not in self.states}
-        if own or self.states:
+        state_names = {**self._whole(), **states}
+        whole = {
+            name: _copy(value) for name, value in state_names.items() if name not in self.states
+        }
+        if states or self.states:
             small.state[part] = {**whole, **{name: rows[name].clone() for name in self.states}}
         small.step()
-        after = dict(small.state[part])
-        changed = {WEIGHT: part.detach(), **{name: after.pop(name) for name in self.states}}
-        self._pending = after
+        updated = dict(small.state[part])
+        changed = {WEIGHT: part.detach(), **{name: updated.pop(name) for name in self.states}}
+        self._pending = updated
         return changed
 
     def forget(self) -> None:

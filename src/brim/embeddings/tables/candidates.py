@@ -14,7 +14,7 @@ from torch import Tensor
 
 from brim.embeddings.tables.index import Index, Shape
 
-MOST = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
+MAX_ADMIT_STEPS = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
 
 
 class Counted(NamedTuple):
@@ -62,7 +62,7 @@ class Candidates:
         self.index = Index(index, shape)
         # Of each partition the step before which it begins again, or 0; and that before which it
         # last did.
-        self._full, self._begun, self.changed = (each.view(torch.int64) for each in words)
+        self._full, self._begun, self.changed = (array.view(torch.int64) for array in words)
         self.counts = counts.view(torch.int32)
         self._admit_after = admit_after
 
@@ -85,14 +85,16 @@ class Candidates:
     def look(self, keys: Tensor) -> Counted:
         """Return what a step with these keys, none of which has a row, does; write nothing."""
         places = self.index.find(keys)
-        known = places >= 0
-        before = self.counts[places[known]]
+        has_candidate = places >= 0
+        counts_before = self.counts[places[has_candidate]]
         admitted = torch.zeros(len(keys), dtype=torch.bool)
-        admitted[known] = _after(before, self._admit_after) >= self._admit_after
-        new = keys[~known]
+        admitted[has_candidate] = _after(counts_before, self._admit_after) >= self._admit_after
+        new = keys[~has_candidate]
         has_room = self.index.reserve(new) >= 0
         full = torch.unique(self.index.partitions_of(new[~has_room]))
-        return Counted(admitted, keys[known], places[known], before, new[has_room], full)
+        return Counted(
+            admitted, keys[has_candidate], places[has_candidate], counts_before, new[has_room], full
+        )
 
     def write(self, step: int, counted: Counted) -> None:
         """Do what `look` found, in the step after so many."""
@@ -109,15 +111,15 @@ class Candidates:
         self._full[partitions.start : partitions.stop] = 0
         self._begun[partitions.start : partitions.stop] = 0
 
-    def fill(self, keys: Tensor, counts: Tensor, changed: Tensor, begun: Tensor) -> None:
-        """Take what `items` and `begun` gave, as far as there is room, where there were none."""
+    def fill(self, keys: Tensor, counts: Tensor, changed: Tensor, first_steps: Tensor) -> None:
+        """Take what `items` and `first_steps` gave, as far as there is room, where there were none."""
         places = self.index.reserve(keys)
         has_room = places >= 0
         self.counts[places[has_room]], self.changed[places[has_room]] = (
             counts[has_room],
             changed[has_room],
         )
-        self._begun.copy_(begun)
+        self._begun.copy_(first_steps)
         self.index.insert(keys[has_room], places[has_room])
 
     def take_back(
@@ -126,7 +128,7 @@ class Candidates:
         partitions: range,
         new: Tensor,
         places: Tensor,
-        before: Tensor,
+        counts_before: Tensor,
         changed: Tensor,
     ) -> None:
         """Undo a `write` to some partitions, cut off or not, however often.
@@ -138,7 +140,7 @@ class Candidates:
             changed: what `changed` had of these places.
         """
         self.index.remove(new)
-        self.counts[places], self.changed[places] = before, changed
+        self.counts[places], self.changed[places] = counts_before, changed
         full = self._full[partitions.start : partitions.stop]
         full[full > step] = 0
 
@@ -156,6 +158,6 @@ class Candidates:
         return torch.where((self._full > 0) & (self._full <= step), self._full, self._begun)
 
 
-def _after(before: Tensor, admit_after: int) -> Tensor:
+def _after(counts_before: Tensor, admit_after: int) -> Tensor:
     """Counts after one more step: one that had led to a row, which is gone since, begins again."""
-    return torch.where(before >= admit_after, 0, before) + 1
+    return torch.where(counts_before >= admit_after, 0, counts_before) + 1

@@ -54,9 +54,9 @@ def available_bytes() -> int | None:
     except (OSError, KeyError, ValueError):
         return None
     for limit, usage in _LIMITS:
-        for most, used in zip(files_about_us(limit), files_about_us(usage), strict=False):
+        for maximum, used in zip(files_about_us(limit), files_about_us(usage), strict=False):
             try:
-                found.append(int(most.read_text()) - int(used.read_text()))
+                found.append(int(maximum.read_text()) - int(used.read_text()))
             except (OSError, ValueError):  # "max": there is none
                 continue
     return max(0, min(found))
@@ -97,14 +97,14 @@ def check_room(sizes: Sequence[tuple[str, Size]], available: int | None) -> None
     total = sum(size.bytes for _, size in sizes)
     if available is None or total <= available or not sizes:
         return
-    name, size = max(sizes, key=lambda each: each[1].bytes)
-    limit, left = size.rules.limit, available - total + size.bytes
+    name, size = max(sizes, key=lambda item: item[1].bytes)
+    limit, available_left = size.rules.limit, available - total + size.bytes
     raise SpecError(
         f"limit={limit} of embedding {name!r}",
         got=f"tables of {format_bytes(total)} when they are full, {size.bytes / limit:.0f} bytes "
         "for each of its rows",
         need=f"no more than the {format_bytes(available)} of memory that this host has left",
-        hint=f"limit={max(0, int(0.9 * limit * left / size.bytes))} would fit"
-        if left > 0
+        hint=f"limit={max(0, int(0.9 * limit * available_left / size.bytes))} would fit"
+        if available_left > 0
         else "take fewer rows",
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_FEW = 1 << 16
+_MIN_ENTRIES = 1 << 16
 _TIMES = 32  # sorting a key takes as long as looking at so many rows
 _Keys = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Changes:
     """
 
     def __init__(self, *, rows: int) -> None:
-        self._most = max(_FEW, rows // _TIMES)
+        self._most = max(_MIN_ENTRIES, rows // _TIMES)
         self._first: int | None = None
         self._last = self._count = 0
         self._keys: list[_Keys] = []

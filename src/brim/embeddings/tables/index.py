@@ -60,8 +60,8 @@ class Shape:
         """
         while limit > partitions * _LARGEST:
             partitions *= 2
-        even = limit / partitions
-        return cls(math.ceil(even + 4 * math.sqrt(even) + 4), partitions)
+        average = limit / partitions
+        return cls(math.ceil(average + 4 * math.sqrt(average) + 4), partitions)
 
     @property
     def all_places(self) -> int:
@@ -109,9 +109,9 @@ class Index:
 
     def find(self, keys: Tensor) -> Tensor:
         """Return the place of each key, -1 where it has none."""
-        at = self._slots(keys.numpy())
-        places = self._words.take(at + _WORDS)  # beside its key
-        places[at < 0] = -1
+        slots = self._slots(keys.numpy())
+        places = self._words.take(slots + _WORDS)  # beside its key
+        places[slots < 0] = -1
         return torch.from_numpy(places)
 
     def reserve(self, keys: Tensor) -> Tensor:
@@ -121,10 +121,10 @@ class Index:
         """
         parts, rank = _ranked(keys.numpy() >> self._shift)
         number = rank + self._parts[parts, 0]
-        has = number < self.shape.places
+        has_room = number < self.shape.places
         places = np.full(len(number), -1, np.int64)
-        parts, number = parts[has], number[has]
-        places[has] = parts * self.shape.places + number + self._moved(parts, number)
+        parts, number = parts[has_room], number[has_room]
+        places[has_room] = parts * self.shape.places + number + self._moved(parts, number)
         return torch.from_numpy(places)
 
     def partitions_of(self, keys: Tensor) -> Tensor:
@@ -139,9 +139,9 @@ class Index:
         """Return the keys of some partitions, ascending, and their places."""
         partitions = range(self.shape.partitions) if partitions is None else partitions
         keys, places = self._pairs(partitions)
-        there = np.flatnonzero(keys < 0)
-        there = there[np.argsort(~keys[there])]
-        return torch.from_numpy(~keys[there]), torch.from_numpy(places[there])
+        occupied = np.flatnonzero(keys < 0)
+        occupied = occupied[np.argsort(~keys[occupied])]
+        return torch.from_numpy(~keys[occupied]), torch.from_numpy(places[occupied])
 
     # Writing --------------------------------------------------------------------------------------
 
@@ -157,18 +157,18 @@ class Index:
         """
         if not torch.equal(places, self.reserve(keys)) or (len(places) and int(places.min()) < 0):
             raise InternalError("keys must be inserted at consecutive slots")
-        own, of, lines = ~keys.numpy(), places.numpy(), self._homes(keys.numpy())
+        words_of_keys, numbers, lines = ~keys.numpy(), places.numpy(), self._homes(keys.numpy())
         parts, counts = np.unique(keys.numpy() >> self._shift, return_counts=True)
-        while len(own):
+        while len(words_of_keys):
             lines, rank = _ranked(lines)
             free = self._lines.take(lines, axis=0) >= 0
             nth = free.cumsum(1)
             fits = rank < nth[:, -1]
             slots = lines * _WORDS + (free & (nth == rank[:, None] + 1)).argmax(1)
-            self._write(slots[fits] + _WORDS, of[fits])
-            self._write(slots[fits], own[fits])
+            self._write(slots[fits] + _WORDS, numbers[fits])
+            self._write(slots[fits], words_of_keys[fits])
             order = np.argsort(self._next(lines[~fits]), kind="stable")
-            own, of = own[~fits][order], of[~fits][order]
+            words_of_keys, numbers = words_of_keys[~fits][order], numbers[~fits][order]
             lines = self._next(lines[~fits])[order]
         self._write(parts * self._parts.shape[1], self._parts[parts, 0] + counts)
 
@@ -177,8 +177,8 @@ class Index:
 
         This also mends what an `insert` or a `remove` of these keys left that was cut off anywhere.
         """
-        at = self._slots(keys.numpy())
-        self._write(at[at >= 0], _REMOVED)
+        slots = self._slots(keys.numpy())
+        self._write(slots[slots >= 0], _REMOVED)
         self.mend(np.unique(keys.numpy() >> self._shift).tolist())
 
     def mend(self, partitions: Iterable[int]) -> None:
@@ -188,8 +188,8 @@ class Index:
         """
         for part in partitions:
             first = part * self.shape.lines + 1
-            at = np.flatnonzero(self._pairs(range(part, part + 1))[0] == _REMOVED)
-            marked = np.unique(first + at // _WORDS * 2)
+            slots = np.flatnonzero(self._pairs(range(part, part + 1))[0] == _REMOVED)
+            marked = np.unique(first + slots // _WORDS * 2)
             clear = marked[~self._is_passed(marked)]
             marks = np.flatnonzero(self._lines[clear] == _REMOVED)
             self._write(clear[marks // _WORDS] * _WORDS + marks % _WORDS, _EMPTY)
@@ -211,15 +211,15 @@ class Index:
         """
         size = self.shape.places
         keys, places = self._pairs(range(part, part + 1))
-        taken = np.zeros(size, np.bool_)
-        taken[places[keys < 0] - part * size] = True
-        order = np.concatenate([np.flatnonzero(taken), np.flatnonzero(~taken)])
+        used = np.zeros(size, np.bool_)
+        used[places[keys < 0] - part * size] = True
+        order = np.concatenate([np.flatnonzero(used), np.flatnonzero(~used)])
         moved = np.zeros(-(-size // 2) * 2, np.int32)
         moved[:size] = order - np.arange(size)
         start = part * self._parts.shape[1]
         words = moved.view(np.int64)
         self._write(start + self._order_word + np.arange(len(words)), words)
-        self._write(np.array([start]), np.array([np.count_nonzero(taken)]))
+        self._write(np.array([start]), np.array([np.count_nonzero(used)]))
 
     def _write(self, words: _Words, values: Any) -> None:
         """All that is ever written is written here, in the order of `words`."""
@@ -266,21 +266,21 @@ class Index:
     def _slots(self, keys: _Words) -> _Words:
         """The word that has each key, -1 where none has."""
         lines, want = self._homes(keys), ~keys
-        found, left = np.full(len(keys), -1), np.arange(len(keys))
+        found, unfound = np.full(len(keys), -1), np.arange(len(keys))
         for _ in range(self.shape.buckets):
             bucket = self._lines.take(lines, axis=0)
-            at = np.flatnonzero(bucket == want[:, None])
-            hit = at // _WORDS
-            found[left[hit]] = lines[hit] * _WORDS + at % _WORDS
-            if len(hit) == len(left):
+            matches = np.flatnonzero(bucket == want[:, None])
+            hit = matches // _WORDS
+            found[unfound[hit]] = lines[hit] * _WORDS + matches % _WORDS
+            if len(hit) == len(unfound):
                 break
-            open_ = np.ones(len(left), np.bool_)
+            open_ = np.ones(len(unfound), np.bool_)
             open_[hit] = False
-            on = np.flatnonzero(open_)
-            on = on[(bucket[on] != _EMPTY).all(1)]
-            if not len(on):
+            passed = np.flatnonzero(open_)
+            passed = passed[(bucket[passed] != _EMPTY).all(1)]
+            if not len(passed):
                 break
-            left, want, lines = left[on], want[on], self._next(lines[on])
+            unfound, want, lines = unfound[passed], want[passed], self._next(lines[passed])
         return found
 
     def _is_full(self, lines: _Words) -> _Flags:
@@ -293,22 +293,22 @@ class Index:
         A key then lies behind it that could not lie there otherwise.
         """
         passed = np.zeros(len(lines), np.bool_)
-        left, behind = np.arange(len(lines)), lines
+        unfound, lines_behind = np.arange(len(lines)), lines
         for _ in range(self.shape.buckets - 1):
-            behind = self._next(behind)
-            bucket = self._lines.take(behind, axis=0)
+            lines_behind = self._next(lines_behind)
+            bucket = self._lines.take(lines_behind, axis=0)
             homes = self._homes(~bucket)
             round_trip = 2 * self.shape.buckets
-            way = (behind - lines[left])[
+            way = (lines_behind - lines[unfound])[
                 :, None
             ] % round_trip  # from the bucket that is asked about
-            passes = (bucket < 0) & ((behind[:, None] - homes) % round_trip >= way)
+            passes = (bucket < 0) & ((lines_behind[:, None] - homes) % round_trip >= way)
             hit = passes.any(1)
-            passed[left[hit]] = True
-            on = ~hit & self._is_full(behind)
-            if not on.any():
+            passed[unfound[hit]] = True
+            continuing = ~hit & self._is_full(lines_behind)
+            if not continuing.any():
                 break
-            left, behind = left[on], behind[on]
+            unfound, lines_behind = unfound[continuing], lines_behind[continuing]
         return passed
 
 
@@ -318,7 +318,7 @@ def _ranked(groups: _Words) -> tuple[_Words, _Words]:
     >>> _ranked(np.array([3, 3, 5]))[1].tolist()
     [0, 1, 0]
     """
-    here = np.arange(len(groups))
+    positions = np.arange(len(groups))
     starts = np.ones(len(groups), np.bool_)
     starts[1:] = groups[1:] != groups[:-1]
-    return groups, here - np.maximum.accumulate(np.where(starts, here, 0))
+    return groups, positions - np.maximum.accumulate(np.where(starts, positions, 0))

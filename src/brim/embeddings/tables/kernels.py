@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_FEW = 1 << 20  # ids up to which a mark for each costs less than sorting those that are asked for
+_DENSE_IDS = (
+    1 << 20
+)  # ids up to which a mark for each costs less than sorting those that are asked for
 
 
 def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,28 +28,28 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
         The distinct ids, ascending, shape [N]; and of each id its place among them, in the shape of
         `ids`. Both in the type of `ids`.
     """
-    given = ids.numpy()
-    most = int(given.max()) if given.size else _FEW
-    if most >= _FEW or given.min() < 0:
+    array = ids.numpy()
+    largest = int(array.max()) if array.size else _DENSE_IDS
+    if largest >= _DENSE_IDS or array.min() < 0:
         distinct_ids, places = torch.unique(ids, return_inverse=True)
         return distinct_ids, places
-    is_there = np.zeros(most + 1, np.bool_)
-    is_there[given] = True
+    is_there = np.zeros(largest + 1, np.bool_)
+    is_there[array] = True
     distinct = np.flatnonzero(is_there)
-    place = np.empty(most + 1, np.int32)
+    place = np.empty(largest + 1, np.int32)
     place[distinct] = np.arange(len(distinct), dtype=np.int32)
-    found = (distinct, np.asarray(place[given]))  # of a single id it would be a number
+    found = (distinct, np.asarray(place[array]))  # of a single id it would be a number
     distinct_ids, places = (
-        torch.from_numpy(each.astype(given.dtype, copy=False)) for each in found
+        torch.from_numpy(column.astype(array.dtype, copy=False)) for column in found
     )
     return distinct_ids, places
 
 
-def gather(rows: Tensor, places: Tensor, out: Tensor) -> None:
-    """Copy the rows at some places, [N, D], to `out`.
+def gather(rows: Tensor, places: Tensor, target: Tensor) -> None:
+    """Copy the rows at some places, [N, D], to `target`.
 
     Args:
-        rows: shape [R, D], contiguous, as `out`.
+        rows: shape [R, D], contiguous, as `target`.
         places: integers, [N].
 
     Raises:
@@ -55,7 +57,7 @@ def gather(rows: Tensor, places: Tensor, out: Tensor) -> None:
     """
     _check(places, len(rows))
     # With mode="raise" numpy would take to a copy first.
-    np.take(_records(rows), places.numpy(), out=_records(out), mode="clip")
+    np.take(_records(rows), places.numpy(), out=_records(target), mode="clip")
 
 
 def put(rows: Tensor, places: Tensor, values: Tensor) -> None:
@@ -65,9 +67,9 @@ def put(rows: Tensor, places: Tensor, values: Tensor) -> None:
 
 
 def _check(places: Tensor, count: int) -> None:
-    given = places.numpy()
-    if len(given) and (given.min() < 0 or given.max() >= count):
-        raise IndexError(f"index out of range: {given.min()} to {given.max()} of {count:,} rows")
+    array = places.numpy()
+    if len(array) and (array.min() < 0 or array.max() >= count):
+        raise IndexError(f"index out of range: {array.min()} to {array.max()} of {count:,} rows")
 
 
 def _records(rows: Tensor) -> NDArray[Any]:

@@ -118,34 +118,34 @@ class KeyRoster:
         Keys ascend.
         """
         keys, places = self.index.items(partitions)
-        there = self._is_there(places, step)
-        return keys[there], places[there]
+        is_present = self._is_there(places, step)
+        return keys[is_present], places[is_present]
 
     def look(self, keys: Tensor, step: int) -> KeyRosterChange:
         """Return what a step that has gradients for these keys does; write nothing."""
         places = self.index.find(keys)
         absent = ~self._is_there(places, step)
         counted = None
-        wanted = absent.clone()
+        admitted = absent.clone()
         if self.candidates is not None:
             counted = self.candidates.look(keys[absent])
-            wanted[absent] = counted.admitted
-        new = wanted & (places < 0)
+            admitted[absent] = counted.admitted
+        new = admitted & (places < 0)
         places[new] = self.index.reserve(keys[new])
-        has_row = (~absent | wanted) & (places >= 0)
+        has_row = (~absent | admitted) & (places >= 0)
         return KeyRosterChange(
             number=has_row.nonzero().flatten(),
             places=places[has_row],
             is_fresh=absent[has_row],
             created=keys[new & has_row],
             counted=counted,
-            refused=int((wanted & ~has_row).sum()),
+            refused=int((admitted & ~has_row).sum()),
         )
 
     def oldest(self, step: int) -> int:
         """Return the first step whose rows are there after so many."""
-        after = self.rules.expire_after
-        return 0 if after is None else step + 1 - after
+        lifetime = self.rules.expire_after
+        return 0 if lifetime is None else step + 1 - lifetime
 
     # Writing --------------------------------------------------------------------------------------
 
@@ -171,10 +171,10 @@ class KeyRoster:
 
     def clear(self) -> None:
         """Remove all rows and candidates."""
-        everywhere = range(self.index.shape.partitions)
-        self.index.clear(everywhere)
+        all_partitions = range(self.index.shape.partitions)
+        self.index.clear(all_partitions)
         if self.candidates is not None:
-            self.candidates.clear(everywhere)
+            self.candidates.clear(all_partitions)
 
     def take_back(self, created: Tensor, places: Tensor, changed: Tensor) -> None:
         """Undo a `write`, cut off or not, however often; candidates have their own.
@@ -188,7 +188,7 @@ class KeyRoster:
         self.changed[places] = changed
 
     def _is_there(self, places: Tensor, step: int) -> Tensor:
-        there = places >= 0
+        is_present = places >= 0
         if self.rules.expire_after is not None:
-            there &= self.changed[places.clamp(min=0)] >= self.oldest(step)
-        return there
+            is_present &= self.changed[places.clamp(min=0)] >= self.oldest(step)
+        return is_present

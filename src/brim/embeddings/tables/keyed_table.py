@@ -99,10 +99,11 @@ class KeyedTable:
         rows = [((places, dim), dtype)] * len(self.names)
         log = [((places,), torch.int64)] * 4 + rows
         counts = [((waiting,), torch.int64)] * 4 + [((waiting,), torch.int32)]
-        head, told = ((MOST_OWNERS, _STEP + 1), torch.int64), ((1,), torch.int64)
-        self._parts = [((rules.bytes,), torch.uint8), *rows, head, *log, *counts, told]
+        head, notices = ((MOST_OWNERS, _STEP + 1), torch.int64), ((1,), torch.int64)
+        self._parts = [((rules.bytes,), torch.uint8), *rows, head, *log, *counts, notices]
         sizes = (
-            -(-prod(shape) * of.itemsize // ALIGNMENT) * ALIGNMENT for shape, of in self._parts
+            -(-prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+            for shape, dtype in self._parts
         )
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
@@ -140,10 +141,10 @@ class KeyedTable:
             start: gives the rows of keys that have none.
         """
         places = self.roster.find(keys, committed)
-        there = places >= 0
+        is_present = places >= 0
         found = self.fields[WEIGHT].index_select(0, places.clamp(min=0))
-        if not bool(there.all()):
-            found[~there] = start(keys[~there])
+        if not bool(is_present.all()):
+            found[~is_present] = start(keys[~is_present])
         return found
 
     @torch.no_grad()
@@ -232,7 +233,7 @@ class KeyedTable:
             What is there, of each field, [M, D]: views of the log.
         """
         head, counted = self._heads[owner], change.counted
-        rows, known = self._starts(partitions.start)
+        rows, known_starts = self._starts(partitions.start)
         part = slice(rows, rows + len(change.places))
         self._keys[part], self._places[part] = keys, change.places
         self._created[rows : rows + len(change.created)] = change.created
@@ -244,7 +245,7 @@ class KeyedTable:
             changed = self.roster.candidates.changed[counted.places]
             logged = (counted.known, counted.places, changed, counted.new, counted.before)
             for log, values in zip(self._counted, logged, strict=True):
-                log[known : known + len(values)] = values
+                log[known_starts : known_starts + len(values)] = values
         sizes = (0, 0) if counted is None else (len(counted.places), len(counted.new))
         head[:_STEP] = torch.tensor(
             [partitions.start, partitions.stop, len(change.places), len(change.created), *sizes]
@@ -304,10 +305,10 @@ class KeyedTable:
         self._heads[:, _STEP] = 0
 
     def _log_of(self, owner: int) -> _Log:
-        start, stop, rows, created, known, new, _ = self._heads[owner].tolist()
+        start, stop, rows, created, known_count, new, _ = self._heads[owner].tolist()
         first, first_known = self._starts(start)
-        part, is_known = slice(first, first + rows), slice(first_known, first_known + known)
-        keys, places, changed, fresh, before = self._counted
+        part, is_known = slice(first, first + rows), slice(first_known, first_known + known_count)
+        keys, places, changed, fresh, counts_before = self._counted
         return _Log(
             partitions=range(start, stop),
             rows=part,
@@ -318,7 +319,7 @@ class KeyedTable:
             known=keys[is_known],
             known_places=places[is_known],
             known_changed=changed[is_known],
-            before=before[is_known],
+            before=counts_before[is_known],
             new=fresh[first_known : first_known + new],
         )
 

@@ -57,21 +57,21 @@ def _unshifted(mixed: Tensor, shift: int) -> Tensor:
     return found
 
 
-def check_ids(ids: Tensor, *, of: str) -> None:
+def check_ids(ids: Tensor, *, subject: str) -> None:
     """Check that these can be ids.
 
     Args:
         ids: of any shape.
-        of: the embedding, for an error.
+        subject: the embedding, for an error.
 
     Raises:
         SpecError: one of them is negative, or they are no whole numbers.
     """
     if ids.dtype not in (torch.int64, torch.int32):
         raise SpecError(
-            f"ids of {of}", got=f"{ids.dtype}".removeprefix("torch."), need="int64 or int32"
+            f"ids of {subject}", got=f"{ids.dtype}".removeprefix("torch."), need="int64 or int32"
         )
     if len(negative := ids[ids < 0]):
         raise SpecError(
-            f"ids of {of}", got=str(int(negative[0])), need="whole numbers from 0, below 2**63"
+            f"ids of {subject}", got=str(int(negative[0])), need="whole numbers from 0, below 2**63"
         )

@@ -27,7 +27,7 @@ from brim.tensors.memory import have_mapped, have_ready
 
 _PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
-_LOOK = 0.002  # seconds
+_POLL_INTERVAL = 0.002  # seconds
 _MAPS = Path("/proc/self/smaps")
 _PIECE = 256  # bytes: less than the kernel says of a mapping
 
@@ -45,8 +45,8 @@ class TableMemory:
 
     def __init__(self, tables: Sequence[Table | KeyedTable], descriptor: int | None) -> None:
         self._tables = tables
-        own = anonymous_file("brim-tables") if descriptor is None else None
-        file = descriptor if own is None else own
+        own_descriptor = anonymous_file("brim-tables") if descriptor is None else None
+        file = descriptor if own_descriptor is None else own_descriptor
         assert file is not None
         size = _PAGE + sum(_whole_pages(table.size_bytes) for table in tables)
         try:
@@ -61,18 +61,19 @@ class TableMemory:
         self._memory = torch.frombuffer(shared, dtype=torch.uint8)
         self._seen = torch.frombuffer(seen, dtype=torch.uint8)
         self._step = self._memory[:8].view(torch.int64)
-        at = _PAGE
+        offset = _PAGE
         for table in tables:
             table.bind(
-                self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes]
+                self._memory[offset : offset + table.size_bytes],
+                self._seen[offset : offset + table.size_bytes],
             )
-            at += _whole_pages(table.size_bytes)
+            offset += _whole_pages(table.size_bytes)
         self._get_ready(shared, seen, file)
         self._file = descriptor
         if descriptor is not None:  # until this process ends: see `be_alone`
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1)
-        if own is not None:
-            os.close(own)
+        if own_descriptor is not None:
+            os.close(own_descriptor)
 
     def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
         """Map what others put into the tables.
@@ -124,7 +125,7 @@ class TableMemory:
                         f"{patience:g} s"
                     )
                     raise EnvironmentFault(text) from error
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     @property
     def is_written_to(self) -> bool:
@@ -135,8 +136,12 @@ class TableMemory:
         address = f"{self._seen.data_ptr():x}-".encode()
         try:
             with _MAPS.open("rb", buffering=0) as maps:
-                ours = dropwhile(lambda line: not line.startswith(address), _lines_of(maps))
-                anonymous = next((line for line in ours if line.startswith(b"Anonymous:")), b"")
+                mapping_lines = dropwhile(
+                    lambda line: not line.startswith(address), _lines_of(maps)
+                )
+                anonymous = next(
+                    (line for line in mapping_lines if line.startswith(b"Anonymous:")), b""
+                )
         except OSError:
             return False
         return bool(anonymous) and int(anonymous.split()[1]) > 0

@@ -76,5 +76,5 @@ def _quantiles(scale: float, dtype: torch.dtype) -> Tensor:
     """
     count, normal = 1 << _QUANTILE_BITS, NormalDist()
     upper = [round(normal.inv_cdf((count + 2 * i + 1) / (2 * count)), 6) for i in range(count // 2)]
-    values = [-each for each in reversed(upper)] + upper
-    return torch.tensor([each * scale for each in values], dtype=torch.float64).to(dtype)
+    values = [-value for value in reversed(upper)] + upper
+    return torch.tensor([value * scale for value in values], dtype=torch.float64).to(dtype)

@@ -51,13 +51,13 @@ class Table:
         self.name, self.shape, self.dtype = name, torch.Size(shape), dtype
         self.names = (WEIGHT, *states)
         rows = self.shape[0]
-        kept = [(self.shape, dtype)] * len(self.names) + [((rows,), torch.int64)]
-        log = [((rows,), torch.int64), *kept]
-        self._parts = [*kept, ((MOST_OWNERS, 3), torch.int64), *log]
-        sizes = (_aligned(prod(part) * of.itemsize) for part, of in self._parts)
+        arrays = [(self.shape, dtype)] * len(self.names) + [((rows,), torch.int64)]
+        log = [((rows,), torch.int64), *arrays]
+        self._parts = [*arrays, ((MOST_OWNERS, 3), torch.int64), *log]
+        sizes = (_aligned(prod(part) * dtype.itemsize) for part, dtype in self._parts)
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
-        self.kept_bytes = self._bounds[len(kept)]
+        self.kept_bytes = self._bounds[len(arrays)]
         self.changes = Changes(rows=self.shape[0])
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:

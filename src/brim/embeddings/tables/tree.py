@@ -16,7 +16,7 @@ PLACES = "places of tables"  # in the dense part: which optimizer has each, and 
 def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
     """Return what each optimizer of a state keeps of its parameters, by their numbers."""
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
-    return [each.get("state", {}) for each in optimizers]
+    return [optimizer.get("state", {}) for optimizer in optimizers]
 
 
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     weights = dict(tree["model"])
     optimizers = [  # a wrapper around another optimizer may have no "state"
-        {**each, "state": dict(each["state"])} if "state" in each else each
-        for each in (
+        {**optimizer, "state": dict(optimizer["state"])} if "state" in optimizer else optimizer
+        for optimizer in (
             tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         )
     ]

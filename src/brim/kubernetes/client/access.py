@@ -114,9 +114,13 @@ def find_access(
         SpecError: a kubeconfig says what cannot be; or nothing says anything.
         EnvironmentFault: a file that it names cannot be read.
     """
-    named = [Path(each) for each in environment.get(KUBECONFIG, "").split(os.pathsep) if each]
+    named = [
+        Path(path_text)
+        for path_text in environment.get(KUBECONFIG, "").split(os.pathsep)
+        if path_text
+    ]
     folder = home or Path(environment.get("HOME") or Path.home())
-    files = [each for each in named or [folder / ".kube" / "config"] if each.exists()]
+    files = [path for path in named or [folder / ".kube" / "config"] if path.exists()]
     if files:
         return _from_files(files, context, environment)
     if named:
@@ -233,8 +237,8 @@ class _Merged:
                 self.clusters.setdefault(cluster.name, found)
             for user in config.users or ():
                 self.users.setdefault(user.name, _Placed(user.user or _User(), file))
-            for each in config.contexts or ():
-                self.contexts.setdefault(each.name, _Placed(each.context or _Context(), file))
+            for context in config.contexts or ():
+                self.contexts.setdefault(context.name, _Placed(context.context or _Context(), file))
 
 
 def _parsed(file: Path) -> _Kubeconfig:
@@ -302,10 +306,10 @@ def _is_safe(url: str) -> bool:
     )
 
 
-def _of(named: Mapping[str, _Placed[_T]], name: str, what: str, source: str) -> _Placed[_T]:
+def _of(named: Mapping[str, _Placed[_T]], name: str, subject: str, source: str) -> _Placed[_T]:
     if name not in named:
         raise SpecError(
-            f"{what} in {source}",
+            f"{subject} in {source}",
             got=repr(name),
             need="the name of one that is there",
             hint=did_you_mean(name, named),
@@ -332,23 +336,23 @@ def _credentials(
     if bool(certificate) != bool(key):
         lacks = "client-key" if certificate else "client-certificate"
         raise SpecError(f"{lacks} of a user in {user.file}", got="none", need="both or neither")
-    shown = Proof("", certificate, key)
+    proof = Proof("", certificate, key)
     if part.token_file:
-        return TokenFromFile(user.path(part.token_file), shown)
+        return TokenFromFile(user.path(part.token_file), proof)
     if part.token:
         return FixedProof(Proof(bearer(part.token), certificate, key))
     if part.username:
         return FixedProof(Proof(basic(part.username, part.password), certificate, key))
     if part.exec_plugin and not certificate:
-        told = {
+        exec_fields = {
             "server": cluster.part.server,
             "certificate-authority-data": base64.b64encode(authority).decode(),
             "insecure-skip-tls-verify": cluster.part.insecure_skip_tls_verify,
         }
         return PluginProof(
-            _with_path(part.exec_plugin, user), cluster=told, environment=environment
+            _with_path(part.exec_plugin, user), cluster=exec_fields, environment=environment
         )
-    return FixedProof(shown)
+    return FixedProof(proof)
 
 
 def _with_path(plugin: ExecPlugin, user: _Placed[_User]) -> ExecPlugin:

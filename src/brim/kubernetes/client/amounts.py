@@ -19,7 +19,7 @@ _BINARY = {f"{name}i": 2 ** (10 * power) for power, name in enumerate("KMGTPE", 
 _SMALL = {name: Fraction(1, 10 ** (3 * power)) for power, name in enumerate("mun", start=1)}
 _FACTORS: dict[str, int | Fraction] = {**_DECIMAL, **_BINARY, **_SMALL}
 _FINEST = 10**9  # a server rounds up to whole parts of one
-_LARGEST = 2**63 - 1
+_MAX_AMOUNT = 2**63 - 1
 PODS = "pods"  # the resource of which every pod takes one
 
 Totals = Mapping[str, Fraction]
@@ -47,7 +47,7 @@ def parse_amount(written: str | int | float, *, field: str = "a quantity") -> Fr
     amount = Fraction(digits)
     amount *= Fraction(10) ** int(exponent) if exponent else _FACTORS.get(unit or "", 1)
     finest = Fraction(math.ceil(amount * _FINEST), _FINEST)
-    return min(finest, Fraction(_LARGEST)) * (-1 if sign == "-" else 1)
+    return min(finest, Fraction(_MAX_AMOUNT)) * (-1 if sign == "-" else 1)
 
 
 def parse_amounts(written: Amounts) -> dict[str, Fraction]:
@@ -98,16 +98,17 @@ def asked_by(pod: KubePod) -> dict[str, Fraction]:
     those that keep running (`restartPolicy: Always`) are there together with all that come later.
     """
     sizes = {
-        each.name: parse_amounts(each.allocated_resources) for each in pod.status.container_statuses
+        container_status.name: parse_amounts(container_status.allocated_resources)
+        for container_status in pod.status.container_statuses
     }
-    beside: dict[str, Fraction] = {}  # containers that keep running, of those so far
+    sidecars: dict[str, Fraction] = {}  # containers that keep running, of those so far
     stages: list[Totals] = []
     for first in pod.spec.init_containers:
-        there = total([beside, _of(first, sizes)])
-        stages.append(there)
+        amounts_so_far = total([sidecars, _of(first, sizes)])
+        stages.append(amounts_so_far)
         if first.restart_policy == "Always":
-            beside = there
-    stages.append(total([beside, *(_of(each, sizes) for each in pod.spec.containers)]))
+            sidecars = amounts_so_far
+    stages.append(total([sidecars, *(_of(container, sizes) for container in pod.spec.containers)]))
     found = largest(stages)
     if pod.spec.resources is not None:  # what is said of the whole pod stands for its parts
         found |= parse_amounts(pod.spec.resources.requests)

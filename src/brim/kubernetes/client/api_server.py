@@ -161,7 +161,7 @@ class ApiServer:
         version = ""
         pages = self.pages(resource, namespace=namespace, labels=labels, fields=fields)
         async for page in pages:
-            items += [decoded(resource, each) for each in page.items or ()]
+            items += [decoded(resource, item) for item in page.items or ()]
             version = page.metadata.resource_version
         return Listing(items, version)
 
@@ -182,15 +182,18 @@ class ApiServer:
         Raises:
             Gone: it took so long that the server has forgotten that moment; begin from scratch.
         """
-        path, after = resource.path(namespace), ""
+        path, continuation = resource.path(namespace), ""
         while True:
             query = _query(
-                labelSelector=labels, fieldSelector=fields, limit=limit, **{"continue": after}
+                labelSelector=labels,
+                fieldSelector=fields,
+                limit=limit,
+                **{"continue": continuation},
             )
             page = _read(_pages, await self._ask("GET", path, query, verb="list"), path)
             yield page
-            after = page.metadata.continue_from
-            if not after:
+            continuation = page.metadata.continue_from
+            if not continuation:
                 return
 
     @contextlib.asynccontextmanager
@@ -414,10 +417,10 @@ class ApiServer:
     ) -> T:
         """Send a request and return the object that it answers with."""
         path = resource.path(namespace, name, subresource)
-        asked = dict(query or {})
+        parameters = dict(query or {})
         if method != "GET":
-            asked["fieldManager"] = FIELD_MANAGER
-        return decoded(resource, await self._ask(method, path, asked, body, content))
+            parameters["fieldManager"] = FIELD_MANAGER
+        return decoded(resource, await self._ask(method, path, parameters, body, content))
 
     async def _ask(
         self,
@@ -443,13 +446,13 @@ class ApiServer:
         while True:
             if method != "GET" and self._may_write is not None and not self._may_write():
                 raise NotPermitted(called)
-            transport, shown = await self._ready(renewed)
+            transport, proof = await self._ready(renewed)
             with self._counted(verb or _VERBS[method]) as count:
                 answer = await transport.ask(
                     method,
                     path,
                     query=query,
-                    headers={**headers, **shown},
+                    headers={**headers, **proof},
                     body=encoded,
                     timeout=max(0.001, end - monotonic()),
                 )
@@ -489,10 +492,10 @@ class ApiServer:
         await self._turn()
         async with contextlib.AsyncExitStack() as stack:
             for renewed in (False, True):
-                transport, shown = await self._ready(renewed)
+                transport, proof = await self._ready(renewed)
                 with self._counted(verb) as count:
                     stream = await stack.enter_async_context(
-                        transport.stream(path, query=query, headers=shown, timeout=self._timeout)
+                        transport.stream(path, query=query, headers=proof, timeout=self._timeout)
                     )
                     count(stream.code)
                 if stream.code != 401:
@@ -504,9 +507,9 @@ class ApiServer:
     async def _turn(self) -> None:
         """Wait for this request's turn."""
         now = monotonic()
-        at = self._limit.turn(now)
-        if at > now:
-            await asyncio.sleep(at - now)
+        turn_at = self._limit.turn(now)
+        if turn_at > now:
+            await asyncio.sleep(turn_at - now)
 
     async def _ready(self, renewed: bool) -> tuple[Transport, Mapping[str, str]]:
         """Return the connections to use, and the headers that say who calls."""
@@ -563,16 +566,18 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return cast("msgspec.json.Decoder[T]", _decoders[kind])
 
 
-def _read(decoder: msgspec.json.Decoder[T], content: bytes | msgspec.Raw, what: str) -> T:
+def _read(decoder: msgspec.json.Decoder[T], content: bytes | msgspec.Raw, subject: str) -> T:
     try:
         return decoder.decode(content)
     except UNDECODABLE as error:
-        raise ProtocolError(f"{what}: the API server sent what cannot be read: {error}") from error
+        raise ProtocolError(
+            f"{subject}: the API server sent what cannot be read: {error}"
+        ) from error
 
 
-def _query(**asked: object) -> dict[str, str]:
+def _query(**parameters: object) -> dict[str, str]:
     """Return what is asked, without what is empty."""
-    return {key: str(value) for key, value in asked.items() if value not in ("", None)}
+    return {key: str(value) for key, value in parameters.items() if value not in ("", None)}
 
 
 def _pause_before_next(code: int, retry_after: float | None) -> float | None:

@@ -22,7 +22,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, wall
 from brim.host.untrusted import read_regular
 
-_LARGEST = 1 << 20  # bytes of a token, and of what a plugin prints
+_MAX_TOKEN_BYTES = 1 << 20  # bytes of a token, and of what a plugin prints
 _REREAD = 60.0  # seconds after which the file of a token is read again: a kubelet renews it
 _EARLY = 10.0  # seconds before a token expires that another is got: clocks differ
 _PLUGIN = 60.0  # seconds that a plugin may take: some ask a server
@@ -84,14 +84,14 @@ class TokenFromFile:
 
     Args:
         path: of the file.
-        beside: what is shown besides the token.
+        certificate: what is shown besides the token.
         now: monotonic seconds.
     """
 
     def __init__(
-        self, path: Path, beside: Proof | None = None, *, now: Callable[[], float] = monotonic
+        self, path: Path, certificate: Proof | None = None, *, now: Callable[[], float] = monotonic
     ) -> None:
-        self._path, self._beside, self._now = path, beside or Proof(), now
+        self._path, self._beside, self._now = path, certificate or Proof(), now
         self._token = ""
         self._again = -math.inf
 
@@ -103,7 +103,9 @@ class TokenFromFile:
     def _read(self) -> None:
         try:
             # A kubelet's is a link to a link: whoever could put another there has the pod.
-            token = read_regular(self._path.resolve(), at_most=_LARGEST).decode("ascii").strip()
+            token = (
+                read_regular(self._path.resolve(), at_most=_MAX_TOKEN_BYTES).decode("ascii").strip()
+            )
             if not token.isprintable():
                 raise ValueError("it has line breaks in it")
         except (OSError, ValueError) as error:
@@ -190,8 +192,8 @@ class PluginProof:
         spec: dict[str, object] = {"interactive": False}
         if exec_plugin.provide_cluster_info:
             spec["cluster"] = cluster
-        told = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
-        self._told = msgspec.json.encode(told).decode()
+        exec_info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
+        self._told = msgspec.json.encode(exec_info).decode()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
         self._locks = WeakKeyDictionary()  # a Lease is held in a thread of its own
         self._proof: Proof | None = None
@@ -230,7 +232,7 @@ class PluginProof:
         self._expires = expires.timestamp() if expires else math.inf
 
     async def _printed(self) -> bytes:
-        own = {each.name: each.value for each in self._plugin.env or ()}
+        own_variables = {variable.name: variable.value for variable in self._plugin.env or ()}
         command = self._plugin.command
         try:
             process = await asyncio.create_subprocess_exec(
@@ -239,7 +241,7 @@ class PluginProof:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**self._environment, **own, _INFO: self._told},
+                env={**self._environment, **own_variables, _INFO: self._told},
             )
         except (OSError, ValueError) as error:
             hint = f"; {self._plugin.install_hint}" if self._plugin.install_hint else ""
@@ -248,7 +250,7 @@ class PluginProof:
             ) from error
         try:
             async with asyncio.timeout(self._timeout):
-                out, err, _ = await asyncio.gather(
+                output, err, _ = await asyncio.gather(
                     _all_of(process), _last_words(process.stderr), process.wait()
                 )
         except TimeoutError:
@@ -256,15 +258,15 @@ class PluginProof:
         finally:
             if process.returncode is None:
                 await _end(process)
-        if len(out) > _LARGEST:
-            raise self._fault(f"printed more than {_LARGEST >> 20} MiB")
+        if len(output) > _MAX_TOKEN_BYTES:
+            raise self._fault(f"printed more than {_MAX_TOKEN_BYTES >> 20} MiB")
         if process.returncode:
             raise self._fault(f"ended with {process.returncode}: {err}")
-        return out
+        return output
 
-    def _fault(self, what: str) -> EnvironmentFault:
+    def _fault(self, problem: str) -> EnvironmentFault:
         return EnvironmentFault(
-            f"the command {os.path.basename(self._plugin.command)}, which gives credentials, {what}",
+            f"the command {os.path.basename(self._plugin.command)}, which gives credentials, {problem}",
             retryable=True,
         )
 
@@ -273,10 +275,10 @@ async def _all_of(process: asyncio.subprocess.Process) -> bytes:
     """Return what a process prints up to its end; one that prints too much is killed."""
     printed = bytearray()
     assert process.stdout is not None
-    while chunk := await process.stdout.read(_LARGEST):
-        if len(printed) <= _LARGEST:
+    while chunk := await process.stdout.read(_MAX_TOKEN_BYTES):
+        if len(printed) <= _MAX_TOKEN_BYTES:
             printed += chunk
-        if len(printed) > _LARGEST and process.returncode is None:
+        if len(printed) > _MAX_TOKEN_BYTES and process.returncode is None:
             process.kill()
     return bytes(printed)
 
@@ -284,7 +286,7 @@ async def _all_of(process: asyncio.subprocess.Process) -> bytes:
 async def _last_words(stream: asyncio.StreamReader | None) -> str:
     """Return the last characters of what is printed."""
     last = b""
-    while chunk := await stream.read(_LARGEST) if stream else b"":
+    while chunk := await stream.read(_MAX_TOKEN_BYTES) if stream else b"":
         last = (last + chunk)[-4 * _LAST_WORDS :]
     return last.decode(errors="replace").strip()[-_LAST_WORDS:]
 

@@ -153,13 +153,13 @@ class LeaseHolder:
             LeaseLost: it was lost, and the work was cancelled. It should end the process: what the
                 work has begun and not ended is unknown.
         """
-        held, self._is_over = asyncio.Event(), False
+        acquired, self._is_over = asyncio.Event(), False
         turning = asyncio.create_task(self._turn())
-        keeper = OwnThread(lambda thread: self._hold(thread, held), name="brim-lease")
-        waiting = asyncio.create_task(held.wait())
+        keeper = OwnThread(lambda thread: self._hold(thread, acquired), name="brim-lease")
+        waiting = asyncio.create_task(acquired.wait())
         try:
             await asyncio.wait((waiting, keeper.ended), return_when=asyncio.FIRST_COMPLETED)
-            if held.is_set():
+            if acquired.is_set():
                 _log.info("the Lease %s/%s is held", self._namespace, self._name)
                 self._outages.begin(monotonic(), before=_since(self._last_renewal))
                 await self._work(work, keeper)
@@ -196,7 +196,7 @@ class LeaseHolder:
 
     # In a thread of its own -----------------------------------------------------------------------
 
-    async def _hold(self, thread: OwnThread, held: asyncio.Event) -> None:
+    async def _hold(self, thread: OwnThread, acquired: asyncio.Event) -> None:
         """Get the Lease, and keep it until cancelled; then release it where the work has ended."""
         timeout = self._terms.renew_within / 2
         async with ApiServer(
@@ -207,7 +207,7 @@ class LeaseHolder:
         ) as server:
             self._server = server
             await self._acquire()
-            thread.tell(held.set)
+            thread.tell(acquired.set)
             try:
                 await self._keep()
             finally:
@@ -216,29 +216,29 @@ class LeaseHolder:
                         await self._release()
 
     async def _acquire(self) -> None:
-        told = ""
+        last_holder = ""
         while not self.holds():
-            if self.holder not in ("", told):
-                told = self.holder
-                _log.info("%s holds the Lease %s/%s", told, self._namespace, self._name)
+            if self.holder not in ("", last_holder):
+                last_holder = self.holder
+                _log.info("%s holds the Lease %s/%s", last_holder, self._namespace, self._name)
             await self._act()
 
     async def _keep(self) -> None:
         """Renew the Lease until it is lost."""
         while self.holds():
-            still = self._now() - self._turned
-            if still > _STILL:
-                raise self._lost(f"nothing has been done for {still:.0f} s")
+            silence = self._now() - self._turned
+            if silence > _STILL:
+                raise self._lost(f"nothing has been done for {silence:.0f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._candidate.holds_until - self._now()):
                     await self._act()
-        by = self.holder
-        if by not in ("", self._identity):
-            raise self._lost(f"{by} has it")
+        own_identity = self.holder
+        if own_identity not in ("", self._identity):
+            raise self._lost(f"{own_identity} has it")
         raise self._lost(f"it was not renewed in {self._terms.renew_within:g} s")
 
-    def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the Lease {self._namespace}/{self._name} was lost: {why}")
+    def _lost(self, reason: str) -> LeaseLost:
+        return LeaseLost(f"the Lease {self._namespace}/{self._name} was lost: {reason}")
 
     async def _release(self) -> None:
         assert self._server is not None
@@ -250,8 +250,8 @@ class LeaseHolder:
         """Do what the rules say, once."""
         self._acted = self._now()
         match self._candidate.step(self._now()):
-            case WaitForLease(until):
-                await asyncio.sleep(max(0.0, until - self._now()))
+            case WaitForLease(wait_end):
+                await asyncio.sleep(max(0.0, wait_end - self._now()))
             case LookAtLease():
                 await self._look()
             case WriteLease() as write:

@@ -75,11 +75,11 @@ class KnownObjects(Generic[T]):
             The changes since what was known: first those of objects that are gone, so that a
             caller who counts what they hold never counts too much; then the others, in the order of the list.
         """
-        seen = {each.key: each for each in sightings}
-        gone = [key for key, known in self._known.items() if _is_gone(known, seen.get(key))]
-        changes = [self._forget(key) for key in gone]
-        for each in seen.values():
-            changes += self.seen(each)
+        seen = {sighting.key: sighting for sighting in sightings}
+        removed = [key for key, entry in self._known.items() if _is_gone(entry, seen.get(key))]
+        changes = [self._forget(key) for key in removed]
+        for sighting in seen.values():
+            changes += self.seen(sighting)
         return changes
 
     def seen(self, sighting: Sighting[T]) -> list[ObjectChange[T]]:
@@ -90,15 +90,15 @@ class KnownObjects(Generic[T]):
             whose end was not seen.
         """
         key, changes = sighting.key, []
-        known = self._known.get(key)
-        if known is not None and known.uid != sighting.uid:
+        entry = self._known.get(key)
+        if entry is not None and entry.uid != sighting.uid:
             changes.append(self._forget(key))
-            known = None
-        if sighting.value is None or (known is not None and known.version == sighting.version):
+            entry = None
+        if sighting.value is None or (entry is not None and entry.version == sighting.version):
             return changes
         self._known[key] = _Known(sighting.uid, sighting.version, sighting.value)
         self._values[key] = sighting.value
-        changes.append(ObjectChange(key, known.value if known else None, sighting.value))
+        changes.append(ObjectChange(key, entry.value if entry else None, sighting.value))
         return changes
 
     def deleted(self, key: ObjectKey) -> list[ObjectChange[T]]:
@@ -110,5 +110,5 @@ class KnownObjects(Generic[T]):
         return ObjectChange(key, self._known.pop(key).value, None)
 
 
-def _is_gone(known: _Known[T], sighting: Sighting[T] | None) -> bool:
-    return sighting is None or sighting.uid != known.uid
+def _is_gone(entry: _Known[T], sighting: Sighting[T] | None) -> bool:
+    return sighting is None or sighting.uid != entry.uid

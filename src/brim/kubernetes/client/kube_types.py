@@ -182,31 +182,36 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
     @property
     def is_ready(self) -> bool:
         """True where it does what it is there for."""
-        return any(each.type == READY and each.status == "True" for each in self.status.conditions)
+        return any(
+            condition.type == READY and condition.status == "True"
+            for condition in self.status.conditions
+        )
 
     @property
     def was_turned_away(self) -> bool:
         """True where the kubelet of its node did not take it: there was less room than believed."""
-        why = self.status.reason
-        return self.status.phase == "Failed" and (why.startswith(_OUT_OF) or why in _TURNED_AWAY)
+        reason = self.status.reason
+        return self.status.phase == "Failed" and (
+            reason.startswith(_OUT_OF) or reason in _TURNED_AWAY
+        )
 
     @property
     def is_refused(self) -> bool:
         """True where no node takes it as it is, and nobody is taken away for it."""
-        said = self.why_unschedulable
-        return said is not None and _ITS_GANG not in said
+        message = self.why_unschedulable
+        return message is not None and _ITS_GANG not in message
 
     @property
     def lacks_room(self) -> bool:
         """True where it is refused since too little is left of what it requests."""
-        said = self.why_unschedulable or ""
-        return self.is_refused and any(words in said for words in _NO_ROOM)
+        message = self.why_unschedulable or ""
+        return self.is_refused and any(words in message for words in _NO_ROOM)
 
     @property
     def waits_for_its_gang(self) -> bool:
         """True where others of its gang were refused: whether its node has room was not said."""
-        said = self.why_unschedulable
-        return said is not None and _ITS_GANG in said
+        message = self.why_unschedulable
+        return message is not None and _ITS_GANG in message
 
     @property
     def why_unschedulable(self) -> str | None:
@@ -215,9 +220,10 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
             return None
         return next(
             (
-                each.message
-                for each in self.status.conditions
-                if (each.type, each.status, each.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
+                condition.message
+                for condition in self.status.conditions
+                if (condition.type, condition.status, condition.reason)
+                == (SCHEDULED, "False", UNSCHEDULABLE)
             ),
             None,
         )

@@ -48,8 +48,8 @@ class Outages:
 
     def unseen(self, now: float) -> float:
         """Return the seconds so far in which nobody could see."""
-        since = min(self._missing.values(), default=now)
-        return self._over + max(0.0, now - since)
+        missing_since = min(self._missing.values(), default=now)
+        return self._over + max(0.0, now - missing_since)
 
     def doubts(self, now: float) -> bool:
         """Return whether nodes of which nobody hears may be there: they could not say so.
@@ -58,17 +58,17 @@ class Outages:
         """
         return now - self._began >= _LONG or now < self._doubted
 
-    def miss(self, what: str, since: float) -> None:
+    def miss(self, source: str, missing_since: float) -> None:
         """Know that something has been missing since then; again changes nothing."""
-        self._missing.setdefault(what, max(since, self._counted))
-        self._began = min(self._began, self._missing[what])
+        self._missing.setdefault(source, max(missing_since, self._counted))
+        self._began = min(self._began, self._missing[source])
 
-    def find(self, what: str, now: float) -> None:
+    def find(self, source: str, now: float) -> None:
         """Know that something is not missing any more."""
-        if what not in self._missing:
+        if source not in self._missing:
             return
         self._over, self._counted = self.unseen(now), now
-        del self._missing[what]
+        del self._missing[source]
         self._missing = dict.fromkeys(self._missing, now)
         if not self._missing:
             self._over += _MOMENT

@@ -30,10 +30,10 @@ class OwnThread:
         self._is_cancelled = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def tell(self, call: Callable[..., object], *given: object) -> None:
+    def tell(self, call: Callable[..., object], *arguments: object) -> None:
         """Call something in the loop that made it; to be called in the thread."""
         with contextlib.suppress(RuntimeError):  # that loop is closed
-            self._home.call_soon_threadsafe(call, *given)
+            self._home.call_soon_threadsafe(call, *arguments)
 
     def cancel(self) -> None:
         """Cancel the coroutine; `ended` says when it has ended."""

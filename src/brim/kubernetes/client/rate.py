@@ -30,6 +30,6 @@ class RateLimit:
         Returns:
             When to send, in seconds of the clock of `now`; not before it.
         """
-        at = max(self._next, now - self._ahead)
-        self._next = at + self._gap
-        return max(at, now)
+        turn_at = max(self._next, now - self._ahead)
+        self._next = turn_at + self._gap
+        return max(turn_at, now)

@@ -35,10 +35,10 @@ class Reading:
     def __init__(self) -> None:
         self.problems: list[SpecError] = []
 
-    def of(self, read: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T | None:
+    def of(self, read: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T | None:
         """Return what `read` returns for these arguments; None where that is an error."""
         try:
-            return read(*given, **named)
+            return read(*arguments, **named)
         except SpecError as wrong:
             self.problems.append(wrong)
             return None
@@ -78,9 +78,11 @@ def pairs_of(value: object, *, path: str) -> dict[str, str]:
         raise SpecError(path, got=shown(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
     for name, text in value.items():
         if not isinstance(text, str) or len(text) > LONGEST_TEXT or len(name) > LONGEST_TEXT:
-            at = f"{path}.{name[:_LONGEST_SHOWN]}"
+            entry_path = f"{path}.{name[:_LONGEST_SHOWN]}"
             need = f"a text of at most {LONGEST_TEXT:,} characters, in quotes where it is a number"
-            raise SpecError(at, got=shown(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"')
+            raise SpecError(
+                entry_path, got=shown(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"'
+            )
     return dict(value)
 
 
@@ -113,26 +115,28 @@ def object_of(value: object, *, path: str) -> Mapping[str, Any]:
     return value
 
 
-def text_of(value: object, *, path: str, most: int = LONGEST_TEXT) -> str:
+def text_of(value: object, *, path: str, limit: int = LONGEST_TEXT) -> str:
     """Return a text that says something.
 
     Raises:
-        SpecError: it is none, an empty one, or longer than `most`.
+        SpecError: it is none, an empty one, or longer than `limit`.
     """
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise SpecError(path, got=shown(value), need=f"a text of 1 to {most:,} characters")
+    if not isinstance(value, str) or not 1 <= len(value) <= limit:
+        raise SpecError(path, got=shown(value), need=f"a text of 1 to {limit:,} characters")
     return value
 
 
-def whole_of(value: object, *, path: str, least: int, most: int) -> int:
+def whole_of(value: object, *, path: str, minimum: int, maximum: int) -> int:
     """Return a whole number.
 
     Raises:
-        SpecError: it is none, or none from `least` to `most`.
+        SpecError: it is none, or none from `minimum` to `maximum`.
     """
     number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-        raise SpecError(path, got=shown(value), need=f"a whole number from {least} to {most:,}")
+    if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
+        raise SpecError(
+            path, got=shown(value), need=f"a whole number from {minimum} to {maximum:,}"
+        )
     return number
 
 

@@ -121,7 +121,7 @@ class Reflector(Generic[T]):
     async def run(self) -> NoReturn:
         """Keep the objects up to date, until it is cancelled."""
         while True:
-            begun = monotonic()
+            started = monotonic()
             try:
                 if self._version is None:
                     await self._list()
@@ -129,7 +129,7 @@ class Reflector(Generic[T]):
             except (EnvironmentFault, ProtocolError) as error:
                 if self._outages is not None:
                     self._outages.miss(self._resource.plural, monotonic())
-                if monotonic() - begun > _LONGEST_PAUSE:  # it was well for a while
+                if monotonic() - started > _LONGEST_PAUSE:  # it was well for a while
                     self._progress()
                 await asyncio.sleep(self._pause_after(error))
 
@@ -146,14 +146,14 @@ class Reflector(Generic[T]):
         found: list[Sighting[T]] = []
         version = ""
         async with aclosing(self._server.pages(self._resource, limit=page, **self._which)) as pages:
-            async for each in pages:
-                found += map(self._sighting, each.items or ())
-                version = each.metadata.resource_version
+            async for item in pages:
+                found += map(self._sighting, item.items or ())
+                version = item.metadata.resource_version
         return found, version
 
     async def _watch(self, version: str) -> None:
         """Take in the events since a version, until the server ends the watch."""
-        begun, heard = monotonic(), False
+        started, has_events = monotonic(), False
         async with self._server.watch(
             self._resource,
             version=version,
@@ -165,8 +165,8 @@ class Reflector(Generic[T]):
             async for event in events:
                 self._take(event)
                 self._progress()
-                heard = True
-        if not heard and monotonic() - begun < _TOO_SHORT:
+                has_events = True
+        if not has_events and monotonic() - started < _TOO_SHORT:
             raise EnvironmentFault("the watch ended as soon as it began", retryable=True)
 
     def _take(self, event: WatchEvent) -> None:
@@ -217,10 +217,10 @@ class Reflector(Generic[T]):
             _log.warning("%s are not watched now: %s", self._resource.plural, error)
             self._fault = str(error)
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-        least = 0.0
+        minimum_pause = 0.0
         if isinstance(error, TooManyRequests) and error.status.details:
-            least = error.status.details.retry_after_seconds
-        return least + uniform(pause / 2, pause)
+            minimum_pause = error.status.details.retry_after_seconds
+        return minimum_pause + uniform(pause / 2, pause)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], content: msgspec.Raw) -> T:

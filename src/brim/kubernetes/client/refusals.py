@@ -23,7 +23,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 
-_LONGEST = 2000  # characters of what is shown of a body that is no Status
+_MAX_BODY_CHARACTERS = 2000  # characters of what is shown of a body that is no Status
 
 
 class StatusCause(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,9 +93,9 @@ class Refusal(EnvironmentFault):
         self.called, self.status = called, status
         self.code, self.reason = status.code, status.reason
         self.causes = (status.details.causes if status.details else None) or ()
-        said = status.message or status.reason or "no reason is given"
+        message = status.message or status.reason or "no reason is given"
         super().__init__(
-            f"{called}: {said} (HTTP {status.code})",
+            f"{called}: {message} (HTTP {status.code})",
             retryable=isinstance(self, TooManyRequests | ServerFailed),
         )
 
@@ -162,7 +162,7 @@ def refusal(called: str, code: int, body: bytes) -> Refusal:
     try:
         status = msgspec.json.decode(body, type=Status)
     except UNDECODABLE:
-        status = Status(message=body[:_LONGEST].decode(errors="replace").strip())
+        status = Status(message=body[:_MAX_BODY_CHARACTERS].decode(errors="replace").strip())
     return refusal_of(called, msgspec.structs.replace(status, code=code))
 
 

@@ -105,8 +105,8 @@ class _KubeConnection(ResponseHandler):
 class _KubeConnector(aiohttp.TCPConnector):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        made: type[ResponseHandler] = _KubeConnection
-        self._factory = partial(made, loop=self._loop)
+        handler: type[ResponseHandler] = _KubeConnection
+        self._factory = partial(handler, loop=self._loop)
 
 
 class Transport:
@@ -222,15 +222,15 @@ class Transport:
     def _how(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """Return what is said of each request; a redirect would carry the token elsewhere."""
         # Compressed answers cost the server more than a network between its nodes gains.
-        how: dict[str, Any] = {
+        request_options: dict[str, Any] = {
             "headers": {"Accept-Encoding": "identity", **headers},
             "allow_redirects": False,
         }
         if self._proxy:
-            how["proxy"] = self._proxy
+            request_options["proxy"] = self._proxy
         if self._name:
-            how["server_hostname"] = self._name
-        return how
+            request_options["server_hostname"] = self._name
+        return request_options
 
 
 async def _body(response: aiohttp.ClientResponse, at_most: int, called: str) -> bytes:

@@ -81,8 +81,8 @@ class Installation:
 
     def __post_init__(self) -> None:
         if not self.image or self.replicas < 1:
-            got = f"image {self.image!r}, {self.replicas} replicas"
-            raise SpecError("installation", got=got, need="an image, and at least one replica")
+            actual = f"image {self.image!r}, {self.replicas} replicas"
+            raise SpecError("installation", got=actual, need="an image, and at least one replica")
         for option, name in (("--namespace", self.namespace), ("--watch", self.of)):
             if not re.fullmatch(_NAMESPACE, name) and (name or option == "--namespace"):
                 need = "a namespace: 1 to 63 letters a to z, digits and '-', no '-' at either end"
@@ -127,7 +127,7 @@ def kinds_of_kubeflow() -> list[Manifest]:
 
     Their labels say whose they are.
     """
-    return [_labelled(each) for each in kubeflow_crds().values()]
+    return [_labelled(definition) for definition in kubeflow_crds().values()]
 
 
 # Rights -------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         *(_for_gangs() if chosen.gangs else ()),
         *(_for_evictions() if chosen.evictions else ()),
     ]
-    own = [
+    own_rules = [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
         _rule("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
         _rule("", ["configmaps", "secrets"], ["create"]),
@@ -170,7 +170,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         yield from _granted(chosen, jobs, name=name, namespace=chosen.of)
     else:
         yield from _granted(chosen, [*seen, *jobs], name=name)
-    yield from _granted(chosen, own, name=NAME, namespace=chosen.namespace)
+    yield from _granted(chosen, own_rules, name=NAME, namespace=chosen.namespace)
 
 
 def _for_kubeflow() -> list[Manifest]:
@@ -236,14 +236,14 @@ def roles_of_people(*, kubeflow: bool = False) -> list[Manifest]:
         changed += [_rule(group, plurals, [*_READ, *write])]
         changed += [_rule(group, scales, ["get", "update", "patch"])]
         seen += [_rule(group, [*plurals, *statuses, *scales], _READ)]
-    made = []
+    roles = []
     for name, rules in (("edit", changed), ("view", seen)):
         role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "", name=f"brim-jobs-{name}")
-        for whose in ("edit", "admin") if name == "edit" else ("view",):
-            label = f"rbac.authorization.k8s.io/aggregate-to-{whose}"
+        for aggregate_role in ("edit", "admin") if name == "edit" else ("view",):
+            label = f"rbac.authorization.k8s.io/aggregate-to-{aggregate_role}"
             role["metadata"]["labels"][label] = "true"
-        made.append(role | {"rules": rules})
-    return made
+        roles.append(role | {"rules": rules})
+    return roles
 
 
 def _plurals() -> list[str]:

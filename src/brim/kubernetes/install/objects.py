@@ -18,7 +18,7 @@ from brim.kubernetes.client.resources import PlainObject, Resource, resource_of
 from brim.kubernetes.objects.identities import MANAGED_BY
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
-KEPT = "kept"  # as somebody else has made it
+FOREIGN = "kept"  # as somebody else has made it
 _REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
 )
@@ -46,25 +46,25 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
     """
     refused: list[str] = []
     for resource, namespace in dict.fromkeys(
-        (resource_of(each), each["metadata"].get("namespace", "")) for each in things
+        (resource_of(thing), thing["metadata"].get("namespace", "")) for thing in things
     ):
         group = resource.api.rpartition("/")[0]
         for verb in (*_VERBS, "create"):
-            wanted = {"group": group, "resource": resource.plural, "verb": verb}
-            wanted |= {"namespace": namespace} if namespace else {}
+            attributes = {"group": group, "resource": resource.plural, "verb": verb}
+            attributes |= {"namespace": namespace} if namespace else {}
             body = {
                 "apiVersion": _REVIEWS.api,
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": wanted},
+                "spec": {"resourceAttributes": attributes},
             }
             answer = await server.create(_REVIEWS, body)
             if not answer.get("status", {}).get("allowed"):
-                where = f" in namespace {namespace}" if namespace else " of the whole cluster"
-                refused.append(f"{verb} {resource.plural}{where}")
+                place = f" in namespace {namespace}" if namespace else " of the whole cluster"
+                refused.append(f"{verb} {resource.plural}{place}")
     if refused:
         raise EnvironmentFault(
             f"nothing was applied: {server.access.source} may not do this at {server.access.url}:\n"
-            + "\n".join(f"  {each}" for each in refused)
+            + "\n".join(f"  {line}" for line in refused)
             + "\n  hint: somebody who may: brim install --dry-run … | kubectl apply --server-side -f -"
         )
 
@@ -86,9 +86,9 @@ class ForeignObject(NamedTuple):
         served, needed = _served(self.theirs), _served(self.ours)
         if not served or set(needed) <= set(served):
             return ""
-        has, lacks = ", ".join(served), ", ".join(needed)
+        versions, lacks = ", ".join(served), ", ".join(needed)
         return (
-            f"{self.ours['metadata']['name']} serves {has} and not {lacks}: brim runs none of "
+            f"{self.ours['metadata']['name']} serves {versions} and not {lacks}: brim runs none of "
             "these jobs, and without another operator they wait for ever"
         )
 
@@ -96,7 +96,7 @@ class ForeignObject(NamedTuple):
 def _served(definition: PlainObject) -> list[str]:
     """Return the versions in which a server has a kind."""
     versions = (definition.get("spec") or {}).get("versions") or []
-    return [each["name"] for each in versions if each.get("served")]
+    return [version["name"] for version in versions if version.get("served")]
 
 
 async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> list[ForeignObject]:
@@ -108,10 +108,10 @@ async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> li
     found: list[ForeignObject] = []
     for thing in things:
         with contextlib.suppress(NotFound):
-            there = await server.get(resource_of(thing), thing["metadata"]["name"])
-            labels = there["metadata"].get("labels") or {}
+            existing = await server.get(resource_of(thing), thing["metadata"]["name"])
+            labels = existing["metadata"].get("labels") or {}
             if labels.get(MANAGED_BY) != thing["metadata"]["labels"][MANAGED_BY]:
-                found.append(ForeignObject(thing, there))
+                found.append(ForeignObject(thing, existing))
     return found
 
 
@@ -128,16 +128,16 @@ async def apply_all(server: ApiServer, things: Sequence[PlainObject]) -> list[Ap
         meta = thing["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         resource = resource_of(thing)
-        before: dict[str, Any] | None = None
+        previous: dict[str, Any] | None = None
         try:
             with contextlib.suppress(NotFound):
-                before = await server.get(resource, name, namespace=namespace)
-            after = await server.apply(resource, name, thing, namespace=namespace)
+                previous = await server.get(resource, name, namespace=namespace)
+            applied = await server.apply(resource, name, thing, namespace=namespace)
         except EnvironmentFault as fault:
             had = f"{counted(len(done), 'object')} of {len(things)} applied before this one"
             raise EnvironmentFault(f"{fault}\n  {had}", retryable=fault.retryable) from fault
-        outcome = CREATED if before is None else CHANGED
-        if before is not None and _version(before) == _version(after):
+        outcome = CREATED if previous is None else CHANGED
+        if previous is not None and _version(previous) == _version(applied):
             outcome = UNCHANGED
         done.append(
             AppliedObject(thing["kind"], f"{namespace}/{name}" if namespace else name, outcome)

@@ -376,7 +376,7 @@ def _one_type(kind: KubeflowKind, type: str, value: object, *, path: str) -> Rep
         type=type,
         count=usual
         if count is None
-        else whole_of(count, path=f"{path}.replicas", least=least, most=most),
+        else whole_of(count, path=f"{path}.replicas", minimum=least, maximum=most),
         restart_policy=kind.restart_policy
         if given.get("restartPolicy") in (None, "")
         else choice_of(given["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
@@ -399,7 +399,7 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
     names = set()
     for index, each in enumerate(containers):
         container = object_of(each, path=f"{at}[{index}]")
-        names.add(text_of(container.get("name"), path=f"{at}[{index}].name", most=63))
+        names.add(text_of(container.get("name"), path=f"{at}[{index}].name", limit=63))
         text_of(container.get("image"), path=f"{at}[{index}].image")
         _check_lists(container, _LISTS_OF_CONTAINERS, path=f"{at}[{index}]")
         if container["name"] == kind.container:
@@ -427,7 +427,7 @@ def _check_port(kind: KubeflowKind, container: Mapping[str, Any], *, path: str) 
     for index, port in enumerate(container.get("ports") or []):
         if port.get("name") == kind.port_name:
             at = f"{path}.ports[{index}].containerPort"
-            whole_of(port.get("containerPort"), path=at, least=1, most=_MOST_PORTS)
+            whole_of(port.get("containerPort"), path=at, minimum=1, maximum=_MOST_PORTS)
 
 
 def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[str, Any]:
@@ -538,7 +538,7 @@ def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> Worker
     if spec.get("nprocPerNode") is not None and policy.get("nProcPerNode") is not None:
         raise SpecError(f"{path}.nProcPerNode", got="both", need="spec.nprocPerNode alone")
     said = {
-        name: whole_of(policy[name], path=f"{path}.{name}", least=1, most=LARGEST_COUNT)
+        name: whole_of(policy[name], path=f"{path}.{name}", minimum=1, maximum=LARGEST_COUNT)
         for name in ("minReplicas", "maxReplicas")
         if policy.get(name) is not None
     }
@@ -601,7 +601,7 @@ def _horovod_bounds(
     """
     path = "spec.slotsPerWorker"
     slots = spec.get("slotsPerWorker")
-    slots = 1 if slots is None else whole_of(slots, path=path, least=1, most=LARGEST_COUNT)
+    slots = 1 if slots is None else whole_of(slots, path=path, minimum=1, maximum=LARGEST_COUNT)
     if spec.get("mainContainer"):
         name_of(spec["mainContainer"], _CONTAINER, path="spec.mainContainer")
     if workers is None or launcher is None:
@@ -647,7 +647,7 @@ def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     within = choice_of(said[1], policies, path=f"{path}.cleanPodPolicy")
     clean = above if said[1] is None else within
     numbers = {
-        name: whole_of(policy[name], path=f"{path}.{name}", least=0, most=_SECONDS)
+        name: whole_of(policy[name], path=f"{path}.{name}", minimum=0, maximum=_SECONDS)
         for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
         if policy.get(name) is not None
     }
@@ -670,7 +670,7 @@ def _scheduling_policy(spec: Mapping[str, Any]) -> SchedulingPolicy | None:
     return SchedulingPolicy(
         fewest=None
         if least is None
-        else whole_of(least, path=f"{path}.minAvailable", least=1, most=LARGEST_COUNT),
-        queue=text_of(queue, path=f"{path}.queue", most=253) if queue else "",
-        priority_class=text_of(chosen, path=f"{path}.priorityClass", most=253) if chosen else "",
+        else whole_of(least, path=f"{path}.minAvailable", minimum=1, maximum=LARGEST_COUNT),
+        queue=text_of(queue, path=f"{path}.queue", limit=253) if queue else "",
+        priority_class=text_of(chosen, path=f"{path}.priorityClass", limit=253) if chosen else "",
     )

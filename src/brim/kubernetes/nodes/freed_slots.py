@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from brim.coordination.cluster.sightings import NodeSeen
 
-_ALONE = 1.0  # seconds without another slot after which those that came free count
-_LONGEST = 3.0  # seconds after which they count in any case
+_SETTLE_SECONDS = 1.0  # seconds without another slot after which those that came free count
+_MAX_SETTLE_SECONDS = 3.0  # seconds after which they count in any case
 
 
 class FreedSlots:
@@ -40,7 +40,7 @@ class FreedSlots:
             self._first, self._last = now if self._first is None else self._first, now
         self._free = free
         if self._first is not None and (
-            now - self._last >= _ALONE or now - self._first >= _LONGEST
+            now - self._last >= _SETTLE_SECONDS or now - self._first >= _MAX_SETTLE_SECONDS
         ):
             self._first = None
         if self._first is None:

@@ -58,9 +58,9 @@ class NodeChoices:
             self._others()
         self._news()
 
-    def hold_back(self, job: str, until: float) -> None:
+    def hold_back(self, job: str, release_at: float) -> None:
         """Let a job have no node until a time, monotonic seconds."""
-        self._held_back[job] = until
+        self._held_back[job] = release_at
         self._news()
 
     def release(self, job: str) -> None:
@@ -70,7 +70,7 @@ class NodeChoices:
 
     def release_due(self, now: float) -> None:
         """Let jobs have nodes whose time has come."""
-        for job in [job for job, until in self._held_back.items() if now >= until]:
+        for job in [job for job, release_at in self._held_back.items() if now >= release_at]:
             self.release(job)
 
     def settle(self) -> None:
@@ -94,8 +94,10 @@ class NodeChoices:
         """
         name = node.metadata.name
         if name not in self._refused:
-            told = taints if taints and self.allow(node, taints) else ()
-            refused = (choice for choice in self._choosers if not choice.allows(node, told))
+            relevant_taints = taints if taints and self.allow(node, taints) else ()
+            refused = (
+                choice for choice in self._choosers if not choice.allows(node, relevant_taints)
+            )
             self._refused[name] = tuple(refused)
         refused_here = self._refused[name]
         if refused_here not in self._refusing:
@@ -107,10 +109,10 @@ class NodeChoices:
         self, jobs: Collection[str], node: KubeNode, taints: Sequence[Taint]
     ) -> frozenset[str]:
         """Return those of some jobs on a node whom these taints of it do not drive away."""
-        known = {job: self._choices[job] for job in jobs if job in self._choices}
+        choices = {job: self._choices[job] for job in jobs if job in self._choices}
         return frozenset(
             job
-            for job, choice in known.items()
+            for job, choice in choices.items()
             if job not in self._held_back and choice.allows(node, taints)
         )
 

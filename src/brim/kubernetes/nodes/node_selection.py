@@ -48,39 +48,43 @@ def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
     """
     affinity = {} if given is None else given
     terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or None
-    here = [{"key": _NAME, "operator": "In", "values": [node]}] if node else []
-    wanted = {"matchExpressions": node_requirements(labels), "matchFields": here}
-    ours = {name: each for name, each in wanted.items() if each}
-    if not ours or not isinstance(affinity, Mapping) or not isinstance(terms, list | None):
+    node_fields = [{"key": _NAME, "operator": "In", "values": [node]}] if node else []
+    parts = {"matchExpressions": node_requirements(labels), "matchFields": node_fields}
+    requirements = {name: items for name, items in parts.items() if items}
+    if not requirements or not isinstance(affinity, Mapping) or not isinstance(terms, list | None):
         return affinity
-    both = [ours] if terms is None else [_with(term, ours) for term in terms]
-    return {**affinity, _REQUIRED: {"nodeSelectorTerms": both}}
+    merged_terms = (
+        [requirements] if terms is None else [_with(term, requirements) for term in terms]
+    )
+    return {**affinity, _REQUIRED: {"nodeSelectorTerms": merged_terms}}
 
 
-def preferring(given: object, node: str) -> Any:
+def preferring(affinity_of_owner: object, node: str) -> Any:
     """Return the affinity to nodes of a pod, with a node that it is to have where it may.
 
     Args:
-        given: what its owner asks for, which holds as well. What the server would refuse is left to it.
+        affinity_of_owner: what its owner asks for, which holds as well. What the server would refuse is left to it.
 
     >>> preferring({}, "n1")[_PREFERRED]
     [{'weight': 100, 'preference': {'matchFields': [{'key': 'metadata.name', 'operator': 'In', 'values': ['n1']}]}}]
     """
-    affinity = {} if given is None else given
-    theirs = part_of(affinity, _PREFERRED) or []
-    if not isinstance(affinity, Mapping) or not isinstance(theirs, list):
+    affinity = {} if affinity_of_owner is None else affinity_of_owner
+    preferences = part_of(affinity, _PREFERRED) or []
+    if not isinstance(affinity, Mapping) or not isinstance(preferences, list):
         return affinity
-    here = {"matchFields": [{"key": _NAME, "operator": "In", "values": [node]}]}
-    return {**affinity, _PREFERRED: [*theirs, {"weight": 100, "preference": here}]}
+    node_term = {"matchFields": [{"key": _NAME, "operator": "In", "values": [node]}]}
+    return {**affinity, _PREFERRED: [*preferences, {"weight": 100, "preference": node_term}]}
 
 
 def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
     """Return a term with more requirements, all of which have to hold; an empty one holds nowhere."""
     if not isinstance(term, Mapping) or not any(term.values()):
         return term
-    theirs = {name: part_of(term, name) or [] for name in ours}
-    both = {name: [*each, *ours[name]] for name, each in theirs.items() if isinstance(each, list)}
-    return {**term, **both} if both.keys() == theirs.keys() else term
+    term_parts = {name: part_of(term, name) or [] for name in ours}
+    merged = {
+        name: [*items, *ours[name]] for name, items in term_parts.items() if isinstance(items, list)
+    }
+    return {**term, **merged} if merged.keys() == term_parts.keys() else term
 
 
 def node_requirements(selector: str) -> list[dict[str, Any]]:
@@ -102,10 +106,10 @@ def _requirement(part: str) -> dict[str, Any]:
         hint = "--node-labels pool=training"
         raise SpecError("--node-labels", got=repr(part), need=need, hint=hint)
     parts = found.groupdict()
-    said = {"key": parts["key"], "operator": _OPERATORS[parts["operator"]]}
+    requirement = {"key": parts["key"], "operator": _OPERATORS[parts["operator"]]}
     if "values" not in parts:
-        return said
-    return {**said, "values": [each.strip() for each in parts["values"].split(",")]}
+        return requirement
+    return {**requirement, "values": [value.strip() for value in parts["values"].split(",")]}
 
 
 # What an owner has chosen -------------------------------------------------------------------------
@@ -140,10 +144,10 @@ class Requirement(ObjectFields, frozen=True, kw_only=True):
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
     sides = [value or "", *values]
-    if len(sides) != 2 or not all(_WHOLE.fullmatch(each) for each in sides):
+    if len(sides) != 2 or not all(_WHOLE.fullmatch(side) for side in sides):
         return False
-    here, bound = map(int, sides)
-    return here > bound if operator == "Gt" else here < bound
+    node_value, bound = map(int, sides)
+    return node_value > bound if operator == "Gt" else node_value < bound
 
 
 class NodeTerm(ObjectFields, frozen=True, kw_only=True):
@@ -205,10 +209,10 @@ class NodeChoice(NamedTuple):
         """
         found = {**node.metadata.labels, _NAME: node.metadata.name}
         is_chosen = self.terms is None or any(
-            all(each.holds(found) for each in term) for term in self.terms
+            all(requirement.holds(found) for requirement in term) for term in self.terms
         )
         return is_chosen and all(
-            any(each.bears(taint) for each in self.tolerations) for taint in taints
+            any(toleration.bears(taint) for toleration in self.tolerations) for taint in taints
         )
 
 
@@ -224,25 +228,27 @@ def choice_in(spec: object) -> NodeChoice:
     try:
         selector = msgspec.convert(part_of(spec, "nodeSelector") or {}, dict[str, str])
         terms = msgspec.convert(part_of(required, "nodeSelectorTerms"), tuple[NodeTerm, ...] | None)
-        given = msgspec.convert(part_of(spec, "tolerations") or (), tuple[Toleration, ...])
+        tolerations = msgspec.convert(part_of(spec, "tolerations") or (), tuple[Toleration, ...])
     except msgspec.ValidationError:
         return ANY_NODE
-    every = tuple(
-        Requirement(key=key, operator="In", values=(each,)) for key, each in selector.items()
+    requirements = tuple(
+        Requirement(key=key, operator="In", values=(value,)) for key, value in selector.items()
     )
     if terms is None:
-        return NodeChoice((every,) if every else None, given)
-    chosen = tuple((*every, *term.requirements) for term in terms if term.requirements)
-    return NodeChoice(chosen, given)
+        return NodeChoice((requirements,) if requirements else None, tolerations)
+    chosen = tuple((*requirements, *term.requirements) for term in terms if term.requirements)
+    return NodeChoice(chosen, tolerations)
 
 
 def common_choice(choices: Collection[NodeChoice]) -> NodeChoice:
     """Return what several choices have in common: their nodes if these are the same, and tolerations of all."""
     if not choices:
         return ANY_NODE
-    first, *others = choices
-    same = all(each.terms == first.terms for each in others)
+    first, *rest = choices
+    are_equal = all(choice.terms == first.terms for choice in rest)
     borne = tuple(
-        each for each in first.tolerations if all(each in other.tolerations for other in others)
+        toleration
+        for toleration in first.tolerations
+        if all(toleration in choice.tolerations for choice in rest)
     )
-    return NodeChoice(first.terms if same else None, borne)
+    return NodeChoice(first.terms if are_equal else None, borne)

@@ -73,10 +73,10 @@ def slot_of(amounts: Amounts) -> Totals:
     return {PODS: Fraction(1), **{name: amount for name, amount in found.items() if amount}}
 
 
-def slots_in(allocatable: Totals, taken: Totals, slot: Totals) -> int:
+def slots_in(allocatable: Totals, occupied: Totals, slot: Totals) -> int:
     """Count the slots that fit beside what is taken; none where there is less than nothing left."""
     free = (
-        math.floor((allocatable.get(name, Fraction(0)) - taken.get(name, Fraction(0))) / amount)
+        math.floor((allocatable.get(name, Fraction(0)) - occupied.get(name, Fraction(0))) / amount)
         for name, amount in slot.items()
     )
     return max(0, min(MOST_DEVICES, *free, MOST_DEVICES))
@@ -148,14 +148,14 @@ class NodePlaces:
 
     def take_pod(self, key: str, pod: KubePod | None) -> None:
         """Know a pod as it is now; None: it is gone."""
-        _, before = self._pods.pop(key, (None, ""))
+        _, node_before = self._pods.pop(key, (None, ""))
         self._asked.pop(key, None)
         self._beyond.pop(key, None)
-        if before:
-            del self._on[before][key]
-            if not self._on[before]:
-                del self._on[before]
-            self._changed.add(before)
+        if node_before:
+            del self._on[node_before][key]
+            if not self._on[node_before]:
+                del self._on[node_before]
+            self._changed.add(node_before)
         if pod is None or pod.spec.node_name:
             self._room.pop(key, None)
         node = "" if pod is None or not _counts(pod) else _place_of(pod) or self._room.get(key, "")
@@ -187,14 +187,15 @@ class NodePlaces:
         Args:
             requests: of the pod.
         """
-        asked = {PODS: Fraction(1), **parse_amounts(requests)}
+        amounts = {PODS: Fraction(1), **parse_amounts(requests)}
         while self._spare:
             name, spare = next(iter(self._spare.items()))
             if self._is_open(name) and all(
-                spare.get(each, 0) >= amount for each, amount in asked.items()
+                spare.get(resource, 0) >= amount for resource, amount in amounts.items()
             ):
                 self._spare[name] = {
-                    each: amount - asked.get(each, Fraction(0)) for each, amount in spare.items()
+                    resource: amount - amounts.get(resource, Fraction(0))
+                    for resource, amount in spare.items()
                 }
                 return name
             del self._spare[name]
@@ -210,8 +211,16 @@ class NodePlaces:
         Args:
             now: monotonic seconds.
         """
-        due = {name for name, since in self._unready.items() if now - since > _TO_RETURN}
-        due |= {name for name, each in self._refusals.items() if each.slots and now >= each.until}
+        due = {
+            name
+            for name, unready_since in self._unready.items()
+            if now - unready_since > _TO_RETURN
+        }
+        due |= {
+            name
+            for name, refusal in self._refusals.items()
+            if refusal.slots and now >= refusal.until
+        }
         self.choices.release_due(now)
         if self.choices.are_others:
             due |= self._tainted  # open to some job now, or to none any more
@@ -234,12 +243,12 @@ class NodePlaces:
 
     def awaits_worker(self, name: str) -> bool:
         """Return whether a worker that is to be on a node is not bound yet."""
-        mine, _ = self._of_jobs(name)
-        return any(not self._pods[key][0].spec.node_name for key in mine)
+        workers_here, _ = self._of_jobs(name)
+        return any(not self._pods[key][0].spec.node_name for key in workers_here)
 
     def is_calm(self) -> bool:
         """Return whether only another object can change what is seen, and no time that passes."""
-        refused = any(each.slots for each in self._refusals.values())
+        refused = any(refusal.slots for refusal in self._refusals.values())
         waits = self._unready or refused or self.choices.holds_back
         return not (self._changed or self.choices.has_news or waits)
 
@@ -252,15 +261,17 @@ class NodePlaces:
             self._refusals.pop(name, None)
             self._spare.pop(name, None)
             return NodeSeen(up=False)
-        mine, others = self._of_jobs(name)
-        turned_away = {key for key in mine if self._pods[key][0].has_ended}
-        mine = {key: each for key, each in mine.items() if key not in turned_away}
-        pods = [self._pods[key][0] for key in mine]
-        agents = _agents(mine.values())
+        workers_here, foreign_pods = self._of_jobs(name)
+        turned_away = {key for key in workers_here if self._pods[key][0].has_ended}
+        workers_here = {
+            key: identity for key, identity in workers_here.items() if key not in turned_away
+        }
+        pods = [self._pods[key][0] for key in workers_here]
+        agents = _agents(workers_here.values())
         staying = sum(not pod.is_leaving for pod in pods)
         problem, lost = self._readiness(name, node, now)
         closed = problem or self._closed(node)
-        slots = self._slots(node, others, workers=mine)
+        slots = self._slots(node, foreign_pods, workers=workers_here)
         missing = _missing(slots, pods, turned_away=bool(turned_away))
         slots -= self._refused(name, slots, missing, now)
         # Who is there stays; nobody is to come.
@@ -285,7 +296,7 @@ class NodePlaces:
         if node.spec.unschedulable:
             return "it is cordoned"
         taints = self._closing(node)
-        taint = next((each for each in taints if _is_of_the_cluster(each)), None)
+        taint = next((taint for taint in taints if _is_of_the_cluster(taint)), None)
         if taint is None and taints and not self.choices.allow(node, taints):
             taint = taints[0]
         return f"it has the taint {taint.key}" if taint else ""
@@ -308,45 +319,51 @@ class NodePlaces:
         if not taints:
             return refused
         # Who was there before a node was tainted stays, unless the taint evicts.
-        mine, _ = self._of_jobs(name)
-        pods = {key: self._pods[key][0] for key in mine}
-        there = {mine[key].job for key, pod in pods.items() if pod.is_bound and not pod.is_leaving}
+        workers_here, _ = self._of_jobs(name)
+        pods = {key: self._pods[key][0] for key in workers_here}
+        jobs_here = {
+            workers_here[key].job
+            for key, pod in pods.items()
+            if pod.is_bound and not pod.is_leaving
+        }
         evicting = [taint for taint in taints if taint.effect == _EVICTS]
-        staying = self.choices.may_stay(there, node, evicting)
+        staying = self.choices.may_stay(jobs_here, node, evicting)
         return refused - staying if staying else refused
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""
-        mine: dict[str, PodIdentity] = {}
-        others: list[str] = []
+        workers_here: dict[str, PodIdentity] = {}
+        all_pods: list[str] = []
         for key, pod in self._on.get(name, {}).items():
             identity = identity_of(pod)
             is_mine = identity is not None and identity.job not in self._left_alone
             if is_mine and identity is not None and identity.role == WORKER:
-                mine[key] = identity
+                workers_here[key] = identity
             elif stands_for(pod) is None and not pod.has_ended:
-                others.append(key)
-        return mine, others
+                all_pods.append(key)
+        return workers_here, all_pods
 
     def _readiness(self, name: str, node: KubeNode, now: float) -> tuple[str, bool]:
         """Say why a node is not ready, or nothing, and whether nobody should count on it."""
-        ready = next((each for each in node.status.conditions if each.type == READY), None)
+        ready = next(
+            (condition for condition in node.status.conditions if condition.type == READY), None
+        )
         if ready is not None and ready.status == "True":
             self._unready.pop(name, None)
             return "", False
-        self._unready[name] = since = now if self.doubts else self._unready.get(name, now)
+        self._unready[name] = unready_since = now if self.doubts else self._unready.get(name, now)
         unheard = not self.doubts and (ready is None or ready.status != "False")
         words = (ready.reason if ready else "") or "it has not said that it is ready"
-        return words, unheard or now - since > _TO_RETURN
+        return words, unheard or now - unready_since > _TO_RETURN
 
-    def _slots(self, node: KubeNode, others: Iterable[str], *, workers: Iterable[str]) -> int:
+    def _slots(self, node: KubeNode, foreign_pods: Iterable[str], *, workers: Iterable[str]) -> int:
         # Whoever may make pods can have one of a job's owner and name that requests anything.
-        taken = total([*map(self._asked_by, others), *map(self._beyond_slot, workers)])
-        has = parse_amounts(node.status.allocatable)
-        slots, nothing = slots_in(has, taken, self._slot), Fraction(0)
+        occupied = total([*map(self._asked_by, foreign_pods), *map(self._beyond_slot, workers)])
+        allocatable = parse_amounts(node.status.allocatable)
+        slots, zero = slots_in(allocatable, occupied, self._slot), Fraction(0)
         self._spare[node.metadata.name] = {
-            each: amount - taken.get(each, nothing) - slots * self._slot.get(each, nothing)
-            for each, amount in has.items()
+            resource: amount - occupied.get(resource, zero) - slots * self._slot.get(resource, zero)
+            for resource, amount in allocatable.items()
         }
         return slots
 
@@ -367,19 +384,19 @@ class NodePlaces:
             slots: that it is believed to have.
             refused: as many of these as are missing now.
         """
-        known = self._refusals.get(name)
-        if known is not None and known.without != slots:
+        refusal = self._refusals.get(name)
+        if refusal is not None and refusal.without != slots:
             del self._refusals[name]
-            known = None
-        if known is not None and now < known.until:
-            known.slots = max(known.slots, refused)
-            return known.slots
+            refusal = None
+        if refusal is not None and now < refusal.until:
+            refusal.slots = max(refusal.slots, refused)
+            return refusal.slots
         if refused:
-            wait = min(_LONGEST_REFUSED, 2 * known.wait) if known else _REFUSED
+            wait = min(_LONGEST_REFUSED, 2 * refusal.wait) if refusal else _REFUSED
             self._refusals[name] = _Refusal(refused, now + wait, wait, slots)
             return refused
-        if known is not None:
-            known.slots = 0  # it is tried again, and how long it was not is remembered
+        if refusal is not None:
+            refusal.slots = 0  # it is tried again, and how long it was not is remembered
         return 0
 
 
@@ -411,10 +428,10 @@ def _missing(slots: int, pods: Collection[KubePod], *, turned_away: bool) -> int
     return max(0, slots - (len(pods) - len(refused) - waiting))
 
 
-def _beyond(asked: Totals, slot: Totals) -> Totals:
+def _beyond(amounts: Totals, slot: Totals) -> Totals:
     """Return what a worker's pod requests beyond its slot, as for a container beside the worker."""
-    more = {name: asked.get(name, Fraction(0)) - slot[name] for name in slot}
-    return {name: amount for name, amount in more.items() if amount > 0}
+    surplus = {name: amounts.get(name, Fraction(0)) - slot[name] for name in slot}
+    return {name: amount for name, amount in surplus.items() if amount > 0}
 
 
 def _place_of(pod: KubePod) -> str:
@@ -425,7 +442,7 @@ def _place_of(pod: KubePod) -> str:
 
 
 def _agents(identities: Iterable[PodIdentity]) -> tuple[AgentSeen, ...]:
-    counts = Counter((each.job, each.launch) for each in identities)
+    counts = Counter((identity.job, identity.launch) for identity in identities)
     return tuple(AgentSeen(*start, workers=count) for start, count in sorted(counts.items()))
 
 

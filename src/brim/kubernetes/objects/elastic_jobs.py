@@ -137,7 +137,7 @@ def read_metadata(thing: object) -> Mapping[str, Any]:
             need=f"1 to {LONGEST_NAME} letters a to z, digits and '-', the first a letter, the last "
             "no '-': pods are named after it",
         )
-    text_of(meta.get("namespace"), path="metadata.namespace", most=63)
+    text_of(meta.get("namespace"), path="metadata.namespace", limit=63)
     read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
     return meta
 
@@ -189,9 +189,9 @@ def read_workers(value: object) -> WorkerRange:
         need = "the most workers that it may have, as max, and the fewest, as min"
         hint = "workers: {min: 1, max: 4}"
         raise SpecError(path, got=shown(value), need=need, hint=hint)
-    most = whole_of(parts["max"], path=f"{path}.max", least=1, most=LARGEST_COUNT)
+    most = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
     fewest = 1 if parts.get("min") is None else parts["min"]
-    least = whole_of(fewest, path=f"{path}.min", least=1, most=LARGEST_COUNT)
+    least = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
     if least > most:
         raise SpecError(f"{path}.min", got=str(least), need=f"at most {path}.max, which is {most}")
     return WorkerRange(minimum=least, maximum=most)
@@ -200,13 +200,13 @@ def read_workers(value: object) -> WorkerRange:
 def _processes(value: object) -> int:
     """Return how many processes train in each worker's pod."""
     path = f"spec.{PROCESSES}"
-    return 1 if value is None else whole_of(value, path=path, least=1, most=MOST_PROCESSES)
+    return 1 if value is None else whole_of(value, path=path, minimum=1, maximum=MOST_PROCESSES)
 
 
 def _digest(value: object) -> str:
     """Return the sha256 of a bundle, whose ConfigMap has a name."""
     parts = object_of(value, path="spec.bundle")
-    text_of(parts.get("configMap"), path="spec.bundle.configMap", most=253)
+    text_of(parts.get("configMap"), path="spec.bundle.configMap", limit=253)
     digest = text_of(parts.get("sha256"), path="spec.bundle.sha256")
     if not re.fullmatch(DIGEST, digest):
         need = "the sha256 of the code, as 64 hexadecimal digits"

@@ -63,7 +63,7 @@ def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
     return PodTemplates(
         worker=worker,
         master=_template(spec.get("masterTemplate"), MASTER, path="spec.masterTemplate"),
-        priority_class="" if chosen is None else text_of(chosen, path=path, most=_NAME),
+        priority_class="" if chosen is None else text_of(chosen, path=path, limit=_NAME),
         claim=_claim(spec.get("volumeClaim")),
         gang=_gang(spec.get("gang"), worker),
         anywhere=choice_of(spec.get("mode"), MODES, path="spec.mode") == OPPORTUNISTIC,
@@ -132,7 +132,7 @@ def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
     for index, each in enumerate(value):
         at = f"{path}[{index}]"
         container = _parts(each, path=at, lists=CONTAINER_LISTS)
-        name = text_of(container.get("name"), path=f"{at}.name", most=_LABEL)
+        name = text_of(container.get("name"), path=f"{at}.name", limit=_LABEL)
         if name in found:
             raise SpecError(
                 f"{at}.name", got=f"{shown(name)} twice", need="one container of a name"
@@ -175,7 +175,7 @@ def _claim(value: object) -> dict[str, Any] | None:
     path = "spec.volumeClaim"
     claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
     if "storageClassName" in claim:
-        text_of(claim["storageClassName"], path=f"{path}.storageClassName", most=_NAME)
+        text_of(claim["storageClassName"], path=f"{path}.storageClassName", limit=_NAME)
     size = claim.get("size")
     is_number = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 60
     if not is_number and not (isinstance(size, str) and re.fullmatch(QUANTITY, size)):

@@ -94,7 +94,7 @@ def _read_tenant(name: str, thing: object) -> Tenant:
     cohort = spec.get("cohort", "default")
     name_of(cohort, NAME, path="spec.cohort")
     counts = {
-        each: whole_of(spec[each], path=f"spec.{each}", least=0, most=LARGEST_COUNT)
+        each: whole_of(spec[each], path=f"spec.{each}", minimum=0, maximum=LARGEST_COUNT)
         for each in ("guaranteed", "exclusive", "limit")
         if spec.get(each) is not None
     }

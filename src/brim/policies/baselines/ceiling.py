@@ -31,8 +31,12 @@ def ceiling_per_job(jobs: Sequence[Job], *, devices: int) -> float | None:
 
     None without any deadline.
     """
-    wanted = [job for job in jobs if job.deadline is not None]
-    return sum(_possible(job, devices) for job in wanted) / len(wanted) if wanted else None
+    with_deadline = [job for job in jobs if job.deadline is not None]
+    return (
+        sum(_possible(job, devices) for job in with_deadline) / len(with_deadline)
+        if with_deadline
+        else None
+    )
 
 
 def least_device_time(job: Job) -> float:
@@ -48,8 +52,8 @@ def least_device_time(job: Job) -> float:
     window = max(job.deadline - job.submitted, job.work / envelope[-1])  # possible but for rounding
     pace = min(job.work / window, envelope[-1])
     place = bisect_left(envelope, pace)
-    below, above = envelope[place - 1], envelope[place]
-    workers = place - 1 + (pace - below) / (above - below)
+    lower, upper = envelope[place - 1], envelope[place]
+    workers = place - 1 + (pace - lower) / (upper - lower)
     return min(workers, float(place)) * window
 
 
@@ -82,10 +86,10 @@ def ceiling_with_capacity(
     window, no faster than its most workers allow, and no bucket of time gives more than its
     devices.
     """
-    wanted = [job for job in jobs if job.deadline is not None]
-    if not wanted:
+    with_deadline = [job for job in jobs if job.deadline is not None]
+    if not with_deadline:
         return None
-    able = [job for job in wanted if _possible(job, devices)]
+    able = [job for job in with_deadline if _possible(job, devices)]
     if not able:
         return 0.0
     moments = sorted({t for job in able for t in (job.submitted, job.deadline or 0.0)})
@@ -102,12 +106,12 @@ def ceiling_with_capacity(
     for k, job in enumerate(able):
         assert job.deadline is not None
         terms = [(k, least_device_time(job))]
-        most = min(job.ceiling, devices)
+        maximum = min(job.ceiling, devices)
         for bucket in range(
             bisect_right(moments, job.submitted) - 1, bisect_left(moments, job.deadline)
         ):
             overlap = min(moments[bucket + 1], job.deadline) - max(moments[bucket], job.submitted)
-            rows.add(0.0, [(column, 1.0), (k, -most * overlap)])
+            rows.add(0.0, [(column, 1.0), (k, -maximum * overlap)])
             used[bucket].append((column, 1.0))
             terms.append((column, -1.0))
             column += 1
@@ -116,7 +120,7 @@ def ceiling_with_capacity(
         if terms:
             rows.add(devices * (moments[bucket + 1] - moments[bucket]), terms)
     met = _maximise(len(able), column, rows)
-    return int(met + 1e-6) / len(wanted)
+    return int(met + 1e-6) / len(with_deadline)
 
 
 def _maximise(parts: int, columns: int, rows: _Programme) -> float:

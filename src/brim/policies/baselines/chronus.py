@@ -62,8 +62,8 @@ def chronus(snapshot: Snapshot) -> Decision:
             verdicts.append(
                 Rejected(job=state.job.id, reason=Reason.NO_CAPACITY, detail=text, runs=True)
             )
-    kept = frozenset(state.job.id for state in promised)
-    leases = [_lease(state, snapshot, state.job.id in kept) for state in snapshot.jobs]
+    promised_ids = frozenset(state.job.id for state in promised)
+    leases = [_lease(state, snapshot, state.job.id in promised_ids) for state in snapshot.jobs]
     chosen = _knapsack(leases, snapshot.capacity)
     order = sorted(snapshot.jobs, key=lambda s: (s.job.id not in chosen, s.job.submitted, s.job.id))
     full = pack(snapshot, order)

@@ -49,11 +49,11 @@ def edf_admission(snapshot: Snapshot) -> Decision:
             verdicts.append(
                 Rejected(job=name, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
             )
-    kept = frozenset(state.job.id for state in promised)
+    promised_ids = frozenset(state.job.id for state in promised)
     first = edf(replace(snapshot, jobs=tuple(promised), arrived=()))
     free = snapshot.capacity - sum(first.workers.values())
-    others = tuple(s for s in snapshot.jobs if s.job.id not in kept)
-    rest = edf(replace(snapshot, jobs=others, arrived=(), capacity=free))
+    candidates = tuple(s for s in snapshot.jobs if s.job.id not in promised_ids)
+    rest = edf(replace(snapshot, jobs=candidates, arrived=(), capacity=free))
     return Decision(
         workers={**first.workers, **rest.workers},
         verdicts=tuple(verdicts),
@@ -67,9 +67,9 @@ def _late(states: list[JobState], snapshot: Snapshot) -> frozenset[str]:
     EDF is run ahead from completion to completion.
     """
     queue = sorted(states, key=lambda s: (s.job.deadline or 0.0, s.job.id))
-    left = {s.job.id: s.remaining / s.pace for s in queue}
+    times_left = {s.job.id: s.remaining / s.pace for s in queue}
     ready = {s.job.id: s.ready for s in queue}
-    held = {s.job.id: s.workers for s in queue}
+    workers_of = {s.job.id: s.workers for s in queue}
     now, late = snapshot.now, set()
     while queue:
         free, ends = snapshot.capacity, []
@@ -77,19 +77,20 @@ def _late(states: list[JobState], snapshot: Snapshot) -> frozenset[str]:
             name = state.job.id
             size = largest_size(state.job.curve.sizes, min(free, state.job.ceiling))
             free -= size
-            if size != held[name]:
-                ready[name] = now + snapshot.overheads.cost(held[name], size)
-                held[name] = size
+            if size != workers_of[name]:
+                ready[name] = now + snapshot.overheads.cost(workers_of[name], size)
+                workers_of[name] = size
             if size:
                 ends.append(
-                    (max(now, ready[name]) + left[name] / state.job.curve.rates[size], name)
+                    (max(now, ready[name]) + times_left[name] / state.job.curve.rates[size], name)
                 )
         soonest = min(ends)[0]
         for state in queue:
             name = state.job.id
-            if held[name]:
-                left[name] -= (
-                    max(soonest - max(now, ready[name]), 0.0) * state.job.curve.rates[held[name]]
+            if workers_of[name]:
+                times_left[name] -= (
+                    max(soonest - max(now, ready[name]), 0.0)
+                    * state.job.curve.rates[workers_of[name]]
                 )
         done = {name for end, name in ends if end <= soonest + 1e-6}
         late |= {s.job.id for s in queue if s.job.id in done and soonest > (s.job.deadline or 0.0)}

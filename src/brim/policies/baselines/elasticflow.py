@@ -67,8 +67,10 @@ class _Fixed(NamedTuple):
 
 def elasticflow(snapshot: Snapshot) -> Decision:
     """Decide one cycle; the memory is what is fixed about each job."""
-    known: dict[str, _Fixed] = snapshot.memory or {}
-    fixed = {state.job.id: _fixed(known, state.job, snapshot.overheads) for state in snapshot.jobs}
+    fixed_jobs: dict[str, _Fixed] = snapshot.memory or {}
+    fixed = {
+        state.job.id: _fixed(fixed_jobs, state.job, snapshot.overheads) for state in snapshot.jobs
+    }
     fresh = frozenset(snapshot.arrived)
     needs = [
         _need(state, snapshot.now, fixed[state.job.id])
@@ -148,16 +150,16 @@ def _need(state: JobState, now: float, fixed: _Fixed) -> _Needs:
     assert job.deadline is not None
     best, floor, _, change, ceiling, _ = fixed
     begin = state.ready if state.workers and state.ready > now else now
-    left, due, least = state.remaining / state.pace, job.deadline, job.minimum
+    time_left, due, minimum = state.remaining / state.pace, job.deadline, job.minimum
     return (
         job.id,
-        Need(best, left, begin, due - change, state.workers, change, least, ceiling, floor),
-        Need(best, left, begin, due, state.workers, change, least, ceiling, floor),
+        Need(best, time_left, begin, due - change, state.workers, change, minimum, ceiling, floor),
+        Need(best, time_left, begin, due, state.workers, change, minimum, ceiling, floor),
     )
 
 
-def _fixed(known: Mapping[str, _Fixed], job: Job, overheads: Overheads) -> _Fixed:
-    last = known.get(job.id)
+def _fixed(fixed_jobs: Mapping[str, _Fixed], job: Job, overheads: Overheads) -> _Fixed:
+    last = fixed_jobs.get(job.id)
     return last if last is not None and last.holds_for(job, overheads) else _fix(job, overheads)
 
 
@@ -165,9 +167,9 @@ def _fix(job: Job, overheads: Overheads) -> _Fixed:
     curve, ceiling = job.curve, job.ceiling
     sizes = [0, *(n for n in curve.sizes if job.minimum <= n <= ceiling)]
     steps = {}
-    for have, goal in pairwise(sizes):
-        spent = have / curve.rates[have] if have else 0.0
-        steps[have] = goal, (goal / curve.rates[goal] - spent) / (goal - have)
+    for size, goal in pairwise(sizes):
+        spent = size / curve.rates[size] if size else 0.0
+        steps[size] = goal, (goal / curve.rates[goal] - spent) / (goal - size)
     best = tuple(curve.best[n] for n in curve.floor)
     return _Fixed(best, curve.floor, steps, overheads.cost(0, ceiling), ceiling, curve)
 
@@ -184,20 +186,20 @@ def _grant(
     heap: list[tuple[float, str, int, float]] = []
     for state in states:
         name = state.job.id
-        have = workers.get(name, 0)
-        step = fixed[name].steps.get(have)
+        count = workers.get(name, 0)
+        step = fixed[name].steps.get(count)
         if step is not None:
             first = -2.0 if state.unmeasured else -1.0
-            key = state.remaining * step[1] if have else first
-            heap.append((key, name, step[0] - have, state.remaining))
+            key = state.remaining * step[1] if count else first
+            heap.append((key, name, step[0] - count, state.remaining))
     heapq.heapify(heap)
     while heap and free > 0:
-        _, name, more, left = heapq.heappop(heap)
-        if more > free:
+        _, name, added, time_left = heapq.heappop(heap)
+        if added > free:
             continue
-        have = workers.get(name, 0) + more
-        workers[name] = have
-        free -= more
-        step = fixed[name].steps.get(have)
+        count = workers.get(name, 0) + added
+        workers[name] = count
+        free -= added
+        step = fixed[name].steps.get(count)
         if step is not None:
-            heapq.heappush(heap, (left * step[1], name, step[0] - have, left))
+            heapq.heappush(heap, (time_left * step[1], name, step[0] - count, time_left))

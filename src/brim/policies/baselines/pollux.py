@@ -20,23 +20,23 @@ _RESTART = 30.0
 
 def pollux(snapshot: Snapshot) -> Decision:
     """Reallocate all workers a minute after the last time, or when devices are free."""
-    last, before = snapshot.memory or (-_INTERVAL, {})
-    here = {state.job.id: state for state in snapshot.jobs}
-    kept = {name: count for name, count in before.items() if name in here}
+    last, last_workers = snapshot.memory or (-_INTERVAL, {})
+    states = {state.job.id: state for state in snapshot.jobs}
+    continuing = {name: count for name, count in last_workers.items() if name in states}
     due = snapshot.now - last >= _INTERVAL - 1e-6
     if (
         not due
         and not snapshot.arrived
-        and sum(kept.values()) <= snapshot.capacity
-        and len(kept) == len(before)
+        and sum(continuing.values()) <= snapshot.capacity
+        and len(continuing) == len(last_workers)
     ):
-        workers = kept
+        workers = continuing
     else:
-        workers, last = _allocate(list(here.values()), snapshot.capacity), snapshot.now
+        workers, last = _allocate(list(states.values()), snapshot.capacity), snapshot.now
     reasons = {
         name: (Reason.ORDER, f"{count} workers by fair speedup") for name, count in workers.items()
     }
-    waiting = len([name for name, count in workers.items() if count]) < len(here)
+    waiting = len([name for name, count in workers.items() if count]) < len(states)
     return Decision(
         workers=workers,
         verdicts=admit_all(snapshot),
@@ -67,17 +67,17 @@ def _allocate(states: list[JobState], capacity: int) -> dict[str, int]:
     return workers
 
 
-def _next(state: JobState, have: int, k: int) -> tuple[tuple[float, float], str, int, int] | None:
+def _next(state: JobState, count: int, k: int) -> tuple[tuple[float, float], str, int, int] | None:
     job = state.job
-    goal = next((n for n in job.curve.sizes if n > have), have)
-    if goal == have or goal > job.ceiling:
+    goal = next((n for n in job.curve.sizes if n > count), count)
+    if goal == count or goal > job.ceiling:
         return None
-    one = job.curve.envelope[1] or job.curve.envelope[goal]
-    fall = one / max(job.curve.envelope[have], 1e-12) - one / job.curve.envelope[goal]
+    base_rate = job.curve.envelope[1] or job.curve.envelope[goal]
+    fall = base_rate / max(job.curve.envelope[count], 1e-12) - base_rate / job.curve.envelope[goal]
     # A change pauses the job: discounted by the part of its life so far that pauses would be.
     age = max(_INTERVAL, state.attained / max(state.workers, 1))
     if state.workers and goal > state.workers:
         fall *= max(0.0, age - _RESTART) / (age + _RESTART)
     if fall <= 0:
         return None
-    return (-min(fall / (goal - have), 0.999), 0.0), job.id, k, goal - have
+    return (-min(fall / (goal - count), 0.999), 0.0), job.id, k, goal - count

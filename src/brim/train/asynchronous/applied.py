@@ -43,11 +43,11 @@ class AppliedBatches:
             stopped: the job ends early: only those that lie before an applied one, so that there is
                 no gap.
         """
-        left: list[int] = (self._marks == 0).nonzero().flatten().tolist()
+        pending: list[int] = (self._marks == 0).nonzero().flatten().tolist()
         if not stopped:
-            return left
+            return pending
         last = max(self._marks.nonzero().flatten().tolist(), default=0)
-        return [batch for batch in left if batch < last]
+        return [batch for batch in pending if batch < last]
 
     # As what a user registers: it is in checkpoints, and newcomers get it.
 

@@ -31,7 +31,7 @@ _STEP, _OFFSET, _CAPACITY, _HEADER = range(
     4
 )  # words of a head; the step is counted from 1, 0 means an empty slot
 _HEAD = 4
-_LOOK = 0.001
+_POLL_INTERVAL = 0.001
 
 
 class Home:
@@ -86,7 +86,7 @@ class Home:
                     raise EnvironmentFault(
                         "another worker of this host does not end its turn"
                     ) from None
-                sleep(_LOOK)
+                sleep(_POLL_INTERVAL)
         try:
             yield
         finally:
@@ -108,7 +108,7 @@ class Home:
     def load(self, step: int) -> Any:
         """Return a copy of the state after so many steps; raises as `view` does."""
         skeleton, tensors = self.view(step)
-        return unflatten(skeleton, [each.clone() for each in tensors])
+        return unflatten(skeleton, [tensor.clone() for tensor in tensors])
 
     def view(self, step: int) -> tuple[Any, list[Tensor]]:
         """Return the state after so many steps as `flatten` gives it.
@@ -119,8 +119,8 @@ class Home:
             InternalError: it is not here.
         """
         for slot in range(2):
-            has, offset, capacity, header = self._head(slot).tolist()
-            if has == step + 1:
+            state_step, offset, capacity, header = self._head(slot).tolist()
+            if state_step == step + 1:
                 memory = self._map(offset, capacity)
                 skeleton, specs = json.loads(bytes(memory[:header].numpy()))
                 return skeleton, _views(memory, header, specs)
@@ -133,7 +133,9 @@ class Home:
     @torch.no_grad()
     def _write(self, slot: int, tree: Any, step: int) -> None:
         skeleton, tensors = flatten(tree)
-        specs = [[str(each.dtype).removeprefix("torch."), list(each.shape)] for each in tensors]
+        specs = [
+            [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors
+        ]
         header = json.dumps([skeleton, specs]).encode()
         size = _end(len(header), tensors)
         head = self._head(slot)
@@ -144,7 +146,7 @@ class Home:
         memory[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         views = _views(memory, len(header), specs)
         if views:
-            torch._foreach_copy_(views, [each.detach() for each in tensors])
+            torch._foreach_copy_(views, [tensor.detach() for tensor in tensors])
         head[_HEADER] = len(header)
         head[_STEP] = step + 1  # last
 
@@ -175,15 +177,17 @@ def _aligned(size_bytes: int) -> int:
 
 
 def _end(header: int, tensors: list[Tensor]) -> int:
-    return _aligned(header) + sum(_aligned(each.numel() * each.element_size()) for each in tensors)
+    return _aligned(header) + sum(
+        _aligned(tensor.numel() * tensor.element_size()) for tensor in tensors
+    )
 
 
 def _views(memory: Tensor, header: int, specs: list[Any]) -> list[Tensor]:
     """The tensors of an image, in its own memory."""
-    views, at = [], _aligned(header)
+    views, offset = [], _aligned(header)
     for name, shape in specs:
         dtype = getattr(torch, name)
         size = dtype.itemsize * torch.Size(shape).numel()
-        views.append(memory[at : at + size].view(dtype).view(shape))
-        at += _aligned(size)
+        views.append(memory[offset : offset + size].view(dtype).view(shape))
+        offset += _aligned(size)
     return views

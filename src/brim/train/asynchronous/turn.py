@@ -19,7 +19,7 @@ from brim.train.state.flattening import flatten
 from brim.train.state.job_state import TrainingState
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     60.0  # seconds: a turn that takes longer is one of a process that hangs, which its agent ends
 )
 
@@ -66,7 +66,7 @@ class Asynchrony:
 
     def settle(self, round: int) -> None:
         """Put the state where all find it. All have it alike, and wait."""
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             self._home.round = round
             self._home.begin(self._state.get(), self._state.committed)
 
@@ -82,7 +82,7 @@ class Asynchrony:
         Raises:
             Interrupted: the round is over, and another goes on from the last commit.
         """
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             if self._home.round != round:
                 raise Interrupted
             self._check_unchanged()
@@ -100,16 +100,20 @@ class Asynchrony:
 
         It is quicker than to put the whole state.
         """
-        there, theirs = self._home.view(step)
-        here, own = flatten(self._state.get())
-        if set(here["registered"]) != {APPLIED} or here["extra"] or not _is_like(here, there):
+        stored_tree, stored = self._home.view(step)
+        current_tree, current = flatten(self._state.get())
+        if (
+            set(current_tree["registered"]) != {APPLIED}
+            or current_tree["extra"]
+            or not _is_like(current_tree, stored_tree)
+        ):
             return False  # what the user's objects give may be copies
-        if [(each.dtype, each.shape) for each in own] != [
-            (each.dtype, each.shape) for each in theirs
+        if [(tensor.dtype, tensor.shape) for tensor in current] != [
+            (tensor.dtype, tensor.shape) for tensor in stored
         ]:
             return False
-        torch._foreach_copy_(own, theirs)
-        self._state.committed = there["committed"]
+        torch._foreach_copy_(current, stored)
+        self._state.committed = stored_tree["committed"]
         return True
 
     def store(self) -> None:
@@ -129,7 +133,7 @@ class Asynchrony:
         """
         if not self._is_settled:
             return
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             self._home.round = 0
             self._embeddings.take_back(step)
             self.refresh(step)
@@ -142,20 +146,22 @@ class Asynchrony:
         """
         now = _by_hand(self._state.get())
         if now != self._known:
-            what = describe_difference([self._known, now], ["it", "now"]).partition(" differs")[0]
+            difference = describe_difference([self._known, now], ["it", "now"]).partition(
+                " differs"
+            )[0]
             raise SpecError(
                 "your training loop",
-                got=f"{what} changed by hand within an epoch",
+                got=f"{difference} changed by hand within an epoch",
                 need="a change between epochs, on all workers: with --async they are at different "
                 "batches within one",
                 hint="give a scheduler to brim.join, or train without --async",
             )
 
 
-def _is_like(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+def _is_like(current: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     """Return whether two states differ in their number of steps, and in tensors, alone."""
-    return here.keys() == there.keys() and all(
-        here[name] == there[name] for name in here if name != "committed"
+    return current.keys() == stored.keys() and all(
+        current[name] == stored[name] for name in current if name != "committed"
     )
 
 
@@ -165,7 +171,10 @@ def _by_hand(tree: Mapping[str, Any]) -> Digests:
     Rates, registered states and the like.
     """
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
-    registered = {name: each for name, each in tree["registered"].items() if name != APPLIED}
+    registered = {name: value for name, value in tree["registered"].items() if name != APPLIED}
     return digests_of(
-        {"optimizer": [each["param_groups"] for each in optimizers], "registered": registered}
+        {
+            "optimizer": [optimizer["param_groups"] for optimizer in optimizers],
+            "registered": registered,
+        }
     )

@@ -81,16 +81,16 @@ class Attributes:
         """
         now = self._plain_ones()
         for key in now.keys() & self._before.keys():
-            before = self._caches.get(key, self._before[key])
-            if now[key] == before and type(now[key]) is type(before):
+            previous = self._caches.get(key, self._before[key])
+            if now[key] == previous and type(now[key]) is type(previous):
                 continue
-            if key not in self._caches and (before is None or before is False):
+            if key not in self._caches and (previous is None or previous is False):
                 self._caches[key] = now[key]
                 continue
             self._check_metric(key)
             raise SpecError(
                 f"model attribute {_named(*key)!r}",
-                got=f"{now[key]!r}, which was {before!r} before",
+                got=f"{now[key]!r}, which was {previous!r} before",
                 need="an attribute that training does not change: its value would differ "
                 "between workers",
                 hint=_HINT,
@@ -142,16 +142,16 @@ class Attributes:
             The names of the attributes that were taken.
         """
         self._check_new_buffers()
-        taken = []
+        removed = []
         for prefix, module, name, value in list(self._all()):
             if not _holds_tensors(value):
                 continue
             key = (prefix, name)
             if key in self._left and _has_changed(self._left[key], value):
                 setattr(module, name, _Gone(_named(prefix, name)))
-                taken.append(_named(prefix, name))
+                removed.append(_named(prefix, name))
             self._left[key] = _snapshot(value)
-        return taken
+        return removed
 
     def _check_new_buffers(self) -> None:
         """Check that buffers which forward passes make are constants.
@@ -193,7 +193,7 @@ class _Gone:
     def __torch_function__(
         cls, _: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> NoReturn:
-        next(each for each in _flat(args) if isinstance(each, cls))._refuse()
+        next(value for value in _flat(args) if isinstance(value, cls))._refuse()
 
     def __getattr__(self, _: str) -> NoReturn:
         self._refuse()
@@ -238,11 +238,11 @@ for _operator in _OPERATORS:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    for each in value:
-        if isinstance(each, (tuple, list)):
-            yield from _flat(each)
+    for item in value:
+        if isinstance(item, (tuple, list)):
+            yield from _flat(item)
         else:
-            yield each
+            yield item
 
 
 def _named(prefix: str, name: str) -> str:
@@ -289,23 +289,25 @@ def _snapshot(value: Any) -> Any:
     return value
 
 
-def _has_changed(before: Any, now: Any) -> bool:
+def _has_changed(previous: Any, now: Any) -> bool:
     """Return whether the same place holds other numbers.
 
     Other shapes or keys are another place, as in caches by size.
     """
-    match before:
+    match previous:
         case Tensor():
             alike = (
-                isinstance(now, Tensor) and now.shape == before.shape and now.dtype == before.dtype
+                isinstance(now, Tensor)
+                and now.shape == previous.shape
+                and now.dtype == previous.dtype
             )
-            return alike and not torch.equal(before, now)
+            return alike and not torch.equal(previous, now)
         case dict():
             return isinstance(now, Mapping) and any(
-                key in now and _has_changed(part, now[key]) for key, part in before.items()
+                key in now and _has_changed(part, now[key]) for key, part in previous.items()
             )
         case list():
             if not isinstance(now, (list, tuple, deque)):
                 return False
-            return len(now) != len(before) or any(map(_has_changed, before, now))
+            return len(now) != len(previous) or any(map(_has_changed, previous, now))
     return False

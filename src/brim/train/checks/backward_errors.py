@@ -29,10 +29,10 @@ def explained() -> Iterator[None]:
 def _explanation(text: str) -> SpecError | None:
     if "modified by an inplace operation" in text:
         found = re.search(r"\[\S*?(\w+Tensor) (\[[\d, ]*\])\]", text)
-        which = f" ({found[1]} of shape {found[2]})" if found else ""
+        operand = f" ({found[1]} of shape {found[2]})" if found else ""
         return SpecError(
             "job.step",
-            got=f"a loss of which a tensor{which} was changed in place after it was computed",
+            got=f"a loss of which a tensor{operand} was changed in place after it was computed",
             need="tensors that stay as they are until job.step(loss), where the backward pass is",
             hint="a tensor for each loss, such as torch.ones_like(output) and "
             "torch.zeros_like(output) where the plain loop has label.fill_(...)",

@@ -50,7 +50,7 @@ def compares_samples(loss: Tensor, samples: int) -> bool:
     >>> compares_samples((images(data) * texts(data)).sum(1).mean(), 8)
     False
     """
-    return samples > 1 and any(_Operation(each, samples).compares for each in nodes_of(loss))
+    return samples > 1 and any(_Operation(node, samples).compares for node in nodes_of(loss))
 
 
 def depends_on_data(node: Any) -> bool:
@@ -60,7 +60,7 @@ def depends_on_data(node: Any) -> bool:
     """
     if node is None:
         return True
-    return any(_is_entrance(each) for each in _nodes_below(node))
+    return any(_is_entrance(below_node) for below_node in _nodes_below(node))
 
 
 class _Operation:
@@ -97,14 +97,14 @@ class _Operation:
         output = _shape_of(self._node)
         if len(output) == 3 and output[0] != 1:  # each sample has products of its own
             return False
-        one, other = self._operands
+        first, second = self._operands
         rows, columns = output[-2:]
-        if one is None or other is None:  # it may be data, or a constant
+        if first is None or second is None:  # it may be data, or a constant
             is_of_pairs = rows == columns == self._samples
         else:
             is_of_pairs = self._is_batch(rows) and self._is_batch(columns)
-        is_sum = self._is_batch(self._inner_size()) and one is not None and other is not None
-        return (is_of_pairs or is_sum) and depends_on_data(one) and depends_on_data(other)
+        is_sum = self._is_batch(self._inner_size()) and first is not None and second is not None
+        return (is_of_pairs or is_sum) and depends_on_data(first) and depends_on_data(second)
 
     def _inner_size(self) -> int:
         left, right = (
@@ -129,7 +129,9 @@ class _Operation:
         """Samples by number, in an order of their own or several times, as miners pick them."""
         sizes = tuple(self._node._saved_self_sym_sizes)
         if self._kind == "Index":
-            found = [each for each in self._node._saved_indices if each is not None]
+            found = [
+                saved_index for saved_index in self._node._saved_indices if saved_index is not None
+            ]
             index = found[0] if len(found) == len(self._node._saved_indices) == 1 else None
         else:
             index = None if self._node._saved_dim else self._node._saved_index
@@ -141,8 +143,8 @@ class _Operation:
 
     def _is_over_samples(self) -> bool:
         """A statistic, a softmax or a running sum along the samples."""
-        along = self._node._saved_dim
-        axes = along if isinstance(along, tuple) else (along,)
+        axis = self._node._saved_dim
+        axes = axis if isinstance(axis, tuple) else (axis,)
         sizes = _shape_of(self._operands[0])
         has_own = self._kind in ("Std", "Var") and len(sizes) < 2  # of one number a sample
         return (
@@ -158,13 +160,13 @@ class _Operation:
         output = _shape_of(self._node)
         if len(output) < 2 or not all(self._is_batch(size) for size in output[:2]):
             return False
-        shapes = [_before_broadcast(each, len(output)) for each in self._operands]
+        shapes = [_before_broadcast(operand, len(output)) for operand in self._operands]
         if len(shapes) != 2 or not all(map(depends_on_data, self._operands)):
             return False
-        down, across = (output[0], 1), (1, output[1])
+        down, row_shape = (output[0], 1), (1, output[1])
         if None in self._operands:  # predictions [B, 1] less targets [B]
             return self._kind == "Sub" and output in ([self._samples] * 2,) and down in shapes
-        return sorted(shapes) == sorted([down, across])
+        return sorted(shapes) == sorted([down, row_shape])
 
 
 def _before_broadcast(node: Any, rank: int) -> tuple[int, int]:
@@ -172,14 +174,14 @@ def _before_broadcast(node: Any, rank: int) -> tuple[int, int]:
     if node is None:
         return 0, 0
     sizes = _shape_of(node)
-    ahead = node
+    ancestor = node
     for _ in range(_CHAIN):
-        if ahead is None or not ahead.name().startswith(("Expand", "Div", "Mul", "Clone")):
+        if ancestor is None or not ancestor.name().startswith(("Expand", "Div", "Mul", "Clone")):
             break
-        if ahead.name().startswith("Expand"):
-            sizes = [int(size) for size in ahead._saved_self_sym_sizes]
+        if ancestor.name().startswith("Expand"):
+            sizes = [int(size) for size in ancestor._saved_self_sym_sizes]
             break
-        ahead = ahead.next_functions[0][0]
+        ancestor = ancestor.next_functions[0][0]
     first, second, *_ = [1] * (rank - len(sizes)) + sizes
     return first, second
 
@@ -200,11 +202,11 @@ def _is_entrance(node: Any) -> bool:
 def _nodes_below(start: Any) -> Iterator[Any]:
     """Yield a node and all that it was computed from."""
     seen = {start} - {None}
-    ahead = list(seen)
-    while ahead:
-        node = ahead.pop()
+    waiting = list(seen)
+    while waiting:
+        node = waiting.pop()
         yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
-                ahead.append(following)
+                waiting.append(following)

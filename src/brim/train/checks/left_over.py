@@ -82,7 +82,9 @@ def of_hooks(model: nn.Module) -> str:
     >>> of_hooks(model).partition(" sees")[0]
     "a hook on the gradient of 'weight'"
     """
-    name = next((name for name, each in model.named_parameters() if _has_hook(each)), None)
+    name = next(
+        (name for name, parameter in model.named_parameters() if _has_hook(parameter)), None
+    )
     if name is None:
         return ""
     return (
@@ -104,12 +106,14 @@ def _sums(node: Any, samples: int) -> bool:
     if samples < 2 or not node.name().startswith("SumBackward"):
         return False
     sizes = [int(size) for size in node._saved_self_sym_sizes]
-    of = node.next_functions[0][0]
-    if not sizes or sizes[0] != samples or not depends_on_data(of):
+    product_factor = node.next_functions[0][0]
+    if not sizes or sizes[0] != samples or not depends_on_data(product_factor):
         return False
-    if of.name() != "MulBackward0" or all(each is not None for each, _ in of.next_functions):
+    if product_factor.name() != "MulBackward0" or all(
+        entry is not None for entry, _ in product_factor.next_functions
+    ):
         return True
-    factor = of._saved_other
+    factor = product_factor._saved_other
     return not isinstance(factor, Tensor) or factor.numel() == 1
 
 

@@ -35,41 +35,41 @@ def of_loss(loss: Tensor, parameters: Iterable[nn.Parameter], *, by_rows: bool) 
     >>> of_loss((one(inputs) - other(inputs)).mean(), one.parameters(), by_rows=False)[:70]
     'the loss depends on 2 parameters that brim.join was not given (of shap'
     """
-    own = {id(parameter) for parameter in parameters}
+    ids = {id(parameter) for parameter in parameters}
     leaves = (getattr(node, "variable", None) for node in nodes_of(loss))
     found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
-    others = [leaf for leaf in found if id(leaf) not in own]
-    if others and len(others) == len(found) and not by_rows:
+    strangers = [leaf for leaf in found if id(leaf) not in ids]
+    if strangers and len(strangers) == len(found) and not by_rows:
         return (
             "the loss depends on no parameter of the model given to brim.join, so nothing of it is "
             "trained: build the model once, before brim.join, and call that one"
         )
-    if not others:
+    if not strangers:
         return ""
-    shapes = ", ".join(str(list(each.shape)) for each in others[:_NAMED])
-    more = ", ..." if len(others) > _NAMED else ""
-    count = "1 parameter" if len(others) == 1 else f"{len(others)} parameters"
+    shapes = ", ".join(str(list(leaf.shape)) for leaf in strangers[:_NAMED])
+    rest = ", ..." if len(strangers) > _NAMED else ""
+    count = "1 parameter" if len(strangers) == 1 else f"{len(strangers)} parameters"
     return (
-        f"the loss depends on {count} that brim.join was not given (of shape {shapes}{more}): brim "
+        f"the loss depends on {count} that brim.join was not given (of shape {shapes}{rest}): brim "
         "neither trains nor carries them to other workers; "
         "brim.join([model, other], optimizer) takes several networks"
     )
 
 
 def refuse_other_optimizers(
-    known: Iterable[torch.optim.Optimizer], is_amid_batch: Callable[[], bool], *, until: object
+    optimizers: Iterable[torch.optim.Optimizer], is_amid_batch: Callable[[], bool], *, owner: object
 ) -> None:
     """Have optimizers that the job does not have refused where they step while a batch is computed.
 
     Args:
-        known: those of the job.
+        optimizers: those of the job.
         is_amid_batch: whether a batch was handed out whose loss has not come.
-        until: with this object the check ends.
+        owner: with this object the check ends.
     """
-    own = frozenset(map(id, known))
+    ids = frozenset(map(id, optimizers))
 
     def check(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if id(optimizer) not in own and is_amid_batch():
+        if id(optimizer) not in ids and is_amid_batch():
             raise SpecError(
                 "your training loop",
                 got=f"a step of an optimizer ({type(optimizer).__name__}) that brim.join was not "
@@ -80,4 +80,4 @@ def refuse_other_optimizers(
                 "job.step(loss, optimizer=...) for each",
             )
 
-    weakref.finalize(until, register_optimizer_step_pre_hook(check).remove)
+    weakref.finalize(owner, register_optimizer_step_pre_hook(check).remove)

@@ -43,7 +43,7 @@ def _is_pair_of_arrays(thing: Any) -> bool:
     return (
         isinstance(thing, tuple | list)
         and len(thing) == 2
-        and all(isinstance(each, Tensor | np.ndarray) and each.ndim >= 1 for each in thing)
+        and all(isinstance(item, Tensor | np.ndarray) and item.ndim >= 1 for item in thing)
         and len(thing[0]) == len(thing[1]) != 2
     )
 
@@ -53,8 +53,8 @@ def _is_a(module: str, *names: str) -> Callable[[Any], bool]:
 
     def is_it(thing: Any) -> bool:
         return any(
-            each.__module__.partition(".")[0] == module and each.__name__ in names
-            for each in type(thing).__mro__
+            base.__module__.partition(".")[0] == module and base.__name__ in names
+            for base in type(thing).__mro__
         )
 
     return is_it
@@ -151,8 +151,8 @@ def check_functions(module: ModuleType, path: str) -> None:
     for name, example in _FUNCTIONS.items():
         found = getattr(module, name, None)
         if not callable(found):
-            got = f"no function {name!r}" if found is None else f"{name} = {_type(found)}"
-            raise SpecError(path, got=got, need=f"a function {name}", hint=example)
+            actual = f"no function {name!r}" if found is None else f"{name} = {_type(found)}"
+            raise SpecError(path, got=actual, need=f"a function {name}", hint=example)
 
 
 def check_dataset(dataset: Any, split: str) -> None:
@@ -185,19 +185,19 @@ def _check_sample(sample: Any, field: str) -> None:
     if isinstance(sample, Mapping):
         return  # what a model does not take of it may be anything
     need = "a pair (inputs, target) of tensors, arrays or numbers"
-    for each in _leaves(sample):
-        if isinstance(each, str):
-            got, hint = (
-                f"the text {each[:30]!r}",
+    for leaf in _leaves(sample):
+        if isinstance(leaf, str):
+            actual, hint = (
+                f"the text {leaf[:30]!r}",
                 "numbers in place of text: a tokenizer's ids, a label's index",
             )
-        elif each is None:
-            got, hint = "None", "a value for every sample: torch cannot make batches of None"
-        elif _is_a("PIL", "Image")(each):
-            got, hint = "a PIL image", "transform=torchvision.transforms.ToTensor()"
+        elif leaf is None:
+            actual, hint = "None", "a value for every sample: torch cannot make batches of None"
+        elif _is_a("PIL", "Image")(leaf):
+            actual, hint = "a PIL image", "transform=torchvision.transforms.ToTensor()"
         else:
             continue
-        raise SpecError(f"{field}[0]", got=f"{got} in the sample", need=need, hint=hint)
+        raise SpecError(f"{field}[0]", got=f"{actual} in the sample", need=need, hint=hint)
 
 
 def _leaves(sample: Any) -> Iterator[Any]:
@@ -212,22 +212,27 @@ def check_model(model: Any) -> None:
     """Raises SpecError where `model()` gave no network."""
     if isinstance(model, nn.Module):
         return
-    got, hint = _type(model), "return a torch.nn.Module"
+    actual, hint = _type(model), "return a torch.nn.Module"
     if model is None:
-        got, hint = "None", "does every path of the function end in a return?"
+        actual, hint = "None", "does every path of the function end in a return?"
     elif inspect.isclass(model):
-        got, hint = f"the class {model.__name__}", f"return {model.__name__}(...), an object of it"
-    elif isinstance(model, Mapping) and any(isinstance(each, Tensor) for each in model.values()):
-        got, hint = (
+        actual, hint = (
+            f"the class {model.__name__}",
+            f"return {model.__name__}(...), an object of it",
+        )
+    elif isinstance(model, Mapping) and any(
+        isinstance(output, Tensor) for output in model.values()
+    ):
+        actual, hint = (
             "a state_dict",
             "make the network, then network.load_state_dict(...), and return the network",
         )
-    elif isinstance(model, tuple | list) and any(isinstance(each, nn.Module) for each in model):
-        got, hint = (
+    elif isinstance(model, tuple | list) and any(isinstance(item, nn.Module) for item in model):
+        actual, hint = (
             f"{_type(model)} of networks",
             "torch.nn.Sequential(...), or a Module that has them all",
         )
-    raise SpecError("model()", got=got, need="a torch.nn.Module", hint=hint)
+    raise SpecError("model()", got=actual, need="a torch.nn.Module", hint=hint)
 
 
 def check_metrics(
@@ -247,14 +252,14 @@ def check_metrics(
         SpecError: they are something else.
     """
     if not isinstance(metrics, Mapping):
-        got = "None" if metrics is None else _type(metrics)
-        raise SpecError(field, got=got, need="a dict of metrics by name", hint=example)
+        actual = "None" if metrics is None else _type(metrics)
+        raise SpecError(field, got=actual, need="a dict of metrics by name", hint=example)
     for name, metric in metrics.items():
         if inspect.isclass(metric) or not (
             hasattr(metric, "observe") and hasattr(metric, "result")
         ):
-            got = f"{getattr(metric, '__name__', type(metric).__name__)} as {name!r}"
+            actual = f"{getattr(metric, '__name__', type(metric).__name__)} as {name!r}"
             need = "an object with observe(output, target) and result(states)"
             if inspect.isfunction(metric):
                 need += ": a function's values of parts do not add up to that of the whole"
-            raise SpecError(field, got=got, need=need, hint=example)
+            raise SpecError(field, got=actual, need=need, hint=example)

@@ -27,7 +27,7 @@ class ScheduleWatch:
     ) -> None:
         self._schedulers = schedulers
         self._optimizers = list(optimizers)
-        self._carried = {id(getattr(each, "optimizer", None)) for each in schedulers}
+        self._carried = {id(getattr(scheduler, "optimizer", None)) for scheduler in schedulers}
         self._steps = self._steps_now()
         self._rates: list[list[float]] | None = None
         self._plateaus: dict[int, bool] = {}
@@ -73,7 +73,7 @@ class ScheduleWatch:
             )
 
     def _steps_now(self) -> list[Any]:
-        return [_steps_of(each) for each in self._schedulers]
+        return [_steps_of(scheduler) for scheduler in self._schedulers]
 
     def _rates_now(self) -> list[list[float]]:
         """Return the learning rates of optimizers that no scheduler which is carried changes."""
@@ -90,17 +90,21 @@ class ScheduleWatch:
         what refers to the optimizer, once, for that takes a while.
         """
         return any(
-            hasattr(each.step, "_wrapped_by_lr_sched") or self._has_plateau(each)
-            for each in self._optimizers
-            if id(each) not in self._carried
+            hasattr(optimizer.step, "_wrapped_by_lr_sched") or self._has_plateau(optimizer)
+            for optimizer in self._optimizers
+            if id(optimizer) not in self._carried
         )
 
     def _has_plateau(self, optimizer: torch.optim.Optimizer) -> bool:
         if id(optimizer) not in self._plateaus:
             self._plateaus[id(optimizer)] = any(
-                isinstance(each, ReduceLROnPlateau)
-                or (isinstance(each, dict) and "num_bad_epochs" in each and "cooldown" in each)
-                for each in gc.get_referrers(optimizer)
+                isinstance(referrer, ReduceLROnPlateau)
+                or (
+                    isinstance(referrer, dict)
+                    and "num_bad_epochs" in referrer
+                    and "cooldown" in referrer
+                )
+                for referrer in gc.get_referrers(optimizer)
             )
         return self._plateaus[id(optimizer)]
 
@@ -110,6 +114,6 @@ def _steps_of(scheduler: Any) -> object:
     if hasattr(scheduler, "last_epoch"):
         return scheduler.last_epoch
     if hasattr(scheduler, "_schedulers"):  # torch's chain of several
-        return [_steps_of(each) for each in scheduler._schedulers]
+        return [_steps_of(scheduler) for scheduler in scheduler._schedulers]
     state = scheduler.state_dict()
     return copy.deepcopy({name: value for name, value in state.items() if is_plain(value)})

@@ -73,10 +73,10 @@ def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator
         else:
             return
         for name in names:
-            beside = _beside_the_script(name.partition(".")[0])
-            if beside is not None:
-                if beside not in seen and beside.is_file():
-                    yield from leading_imports(beside, seen | {beside})
+            neighbour = _beside_the_script(name.partition(".")[0])
+            if neighbour is not None:
+                if neighbour not in seen and neighbour.is_file():
+                    yield from leading_imports(neighbour, seen | {neighbour})
                 return
         yield statement
 
@@ -89,7 +89,7 @@ def _beside_the_script(name: str) -> Path | None:
     if spec is None:
         return None
     places = spec.submodule_search_locations  # of a package, its folders
-    for place in [Path(each) for each in places] if places else [Path(spec.origin or "")]:
+    for place in [Path(place) for place in places] if places else [Path(spec.origin or "")]:
         if place.parent == Path(sys.path[0]):
             return place / "__init__.py" if places else place
     return None

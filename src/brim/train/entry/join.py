@@ -114,11 +114,11 @@ def join(
     context = _born_with or context_from_environment()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "seed": seed, "micro_batches": micro_batches, "clip_norm": clip_norm, "on_nan": on_nan, "threads": threads,
         "audit": audit,
     }  # fmt: skip
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
     if context is not None:
         spec = _together(context.spec, chosen)
         context = replace(context, spec=spec)
@@ -157,7 +157,7 @@ def has_left() -> bool:
     return _joined is not None and _joined.has_left
 
 
-def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
+def _together(spec: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     """Combine what the command line and the script say.
 
     Where the command line has a default, the script decides.
@@ -167,18 +167,18 @@ def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     """
     usual = spec_of_a_loner()
     for name, value in chosen.items():
-        said, field = getattr(asked, name), name.replace("_", "-")
+        ordered, field = getattr(spec, name), name.replace("_", "-")
         default = getattr(usual, name)
         if name == "micro_batches":
-            default = default_micro_batches(asked.workers)
-        if said != value and said != default:
+            default = default_micro_batches(spec.workers)
+        if ordered != value and ordered != default:
             raise SpecError(
                 f"brim.join({name}=)",
                 got=repr(value),
-                need=f"{said!r}, as --{field} on the command line has it",
+                need=f"{ordered!r}, as --{field} on the command line has it",
                 hint=f"leave out --{field}, or {name}= in the script",
             )
-    return replace(asked, **chosen)
+    return replace(spec, **chosen)
 
 
 def _check_model(model: object) -> None:
@@ -187,22 +187,22 @@ def _check_model(model: object) -> None:
     Raises:
         SpecError: it is something else.
     """
-    for each in model if isinstance(model, (list, tuple)) else [model]:
-        if isinstance(each, torch.optim.Optimizer):
+    for item in model if isinstance(model, (list, tuple)) else [model]:
+        if isinstance(item, torch.optim.Optimizer):
             raise SpecError(
                 "brim.join",
-                got=f"an optimizer ({type(each).__name__}) in place of the model",
+                got=f"an optimizer ({type(item).__name__}) in place of the model",
                 need="the model first",
                 hint="brim.join(model, optimizer)",
             )
-        if not isinstance(each, nn.Module):
+        if not isinstance(item, nn.Module):
             raise SpecError(
                 "brim.join",
-                got=f"{_described(each)} in place of the model",
+                got=f"{_described(item)} in place of the model",
                 need="a torch.nn.Module, or a list of several",
                 hint="brim.join(model, optimizer)",
             )
-        for name, module in each.named_modules():
+        for name, module in item.named_modules():
             wrapper = next(
                 (kind.__name__ for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS), ""
             )
@@ -221,9 +221,9 @@ def _check_optimizer(optimizer: object) -> None:
     Raises:
         SpecError: it is something else.
     """
-    several = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    wrong = [each for each in several if not isinstance(each, torch.optim.Optimizer)]
-    if several and not wrong:
+    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    wrong = [item for item in optimizers if not isinstance(item, torch.optim.Optimizer)]
+    if optimizers and not wrong:
         return
     raise SpecError(
         "brim.join",

@@ -78,7 +78,7 @@ class Fitting:
 
     @property
     def _owners(self) -> list[Any]:
-        return [each for each in (self.module, self.datamodule) if each is not None]
+        return [owner for owner in (self.module, self.datamodule) if owner is not None]
 
     def optimizer(self) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
         """Return what `configure_optimizers` gives, and its schedule as keywords of `brim.join`."""
@@ -160,7 +160,7 @@ def fitting_of(
     Raises:
         SpecError: the module uses something that brim does not support; the message names it.
     """
-    owners = [each for each in (module, datamodule) if each is not None]
+    owners = [owner for owner in (module, datamodule) if owner is not None]
     for owner in owners:
         _check_hooks(owner)
     if not module.automatic_optimization:
@@ -228,12 +228,12 @@ class LightningFile(ModuleType):
 
     def optimizer(self, model: Any) -> tuple[Any, ...]:
         """Return what `configure_optimizers` gives, with its scheduler."""
-        made, schedule = self.fitting.optimizer()
+        optimizers, schedule = self.fitting.optimizer()
         if not schedule:
-            return (made,)
+            return (optimizers,)
         scheduler = schedule["scheduler"]
         is_plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-        return made, scheduler, schedule["monitor" if is_plateau else "scheduler_interval"]
+        return optimizers, scheduler, schedule["monitor" if is_plateau else "scheduler_interval"]
 
     def metrics(self) -> dict[str, Metric]:
         """Return the metrics that `validation_step` logs."""
@@ -260,8 +260,8 @@ def _check_hooks(owner: Any) -> None:
         if name in _CALLED or name.startswith(_OF_OTHER_WORK):
             continue
         usual = next(vars(kind)[name] for kind in kinds if name in vars(kind))
-        own = next(vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind))
-        if own is not usual or name in vars(owner):
+        override = next(vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind))
+        if override is not usual or name in vars(owner):
             raise SpecError(
                 f"{type(owner).__name__}.{name}",
                 got="a method of your own",
@@ -270,19 +270,19 @@ def _check_hooks(owner: Any) -> None:
             )
 
 
-def _loader(name: str, given: Any, owners: Sequence[Any]) -> DataLoader[Any] | None:
+def _loader(name: str, given_loader: Any, owners: Sequence[Any]) -> DataLoader[Any] | None:
     """A split's DataLoader, whose batches come whole."""
     for owner in reversed(owners):  # the datamodule first
-        if given is None and _has_own(owner, name):
-            given = getattr(owner, name)()
-    if given is None:
+        if given_loader is None and _has_own(owner, name):
+            given_loader = getattr(owner, name)()
+    if given_loader is None:
         return None
-    if isinstance(given, (list, tuple)) and len(given) == 1:
-        (given,) = given
-    if not isinstance(given, DataLoader):
-        raise SpecError(name, got=f"a {type(given).__name__}", need="one DataLoader")
-    loader = copy.copy(given)
-    loader.collate_fn = _Whole(given.collate_fn)
+    if isinstance(given_loader, (list, tuple)) and len(given_loader) == 1:
+        (given_loader,) = given_loader
+    if not isinstance(given_loader, DataLoader):
+        raise SpecError(name, got=f"a {type(given_loader).__name__}", need="one DataLoader")
+    loader = copy.copy(given_loader)
+    loader.collate_fn = _Whole(given_loader.collate_fn)
     return loader
 
 
@@ -362,13 +362,13 @@ def _schedule_of(configured: Any, monitor: str | None) -> dict[str, Any]:
     }
 
 
-def _check_words(described: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(described) - known)
+def _check_words(described: Mapping[str, Any], names: set[str]) -> None:
+    unknown = sorted(set(described) - names)
     if unknown:
         raise SpecError(
             "configure_optimizers()",
             got=repr(unknown[0]),
-            need=f"only these keys: {', '.join(sorted(known))}",
+            need=f"only these keys: {', '.join(sorted(names))}",
         )
 
 
@@ -395,11 +395,11 @@ def _validate(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[f
 
     Each value comes with the number of samples of which it is the mean.
     """
-    with _listening(module) as heard:
+    with _listening(module) as logged:
         _call(module.validation_step, inputs["batch"], 0)
     samples = _size_of(inputs["batch"]) or 1
     return {
-        name: (value, samples if size is None else size) for name, (value, size) in heard.items()
+        name: (value, samples if size is None else size) for name, (value, size) in logged.items()
     }
 
 
@@ -430,7 +430,7 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
 
     They would add up the batches that this worker had, which nobody carries to the others.
     """
-    heard: dict[str, tuple[float, int | None]] = {}
+    logged: dict[str, tuple[float, int | None]] = {}
 
     def log(name: str, value: Any, *_: Any, batch_size: int | None = None, **options: Any) -> None:
         if options.get("reduce_fx", "mean") not in ("mean", torch.mean):
@@ -439,11 +439,11 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
             isinstance(value, Tensor) and value.numel() == 1
         ):
             raise _no_number(name, value)
-        heard[name] = (value.item() if isinstance(value, Tensor) else float(value), batch_size)
+        logged[name] = (value.item() if isinstance(value, Tensor) else float(value), batch_size)
 
     module.log = log
     try:
-        yield heard
+        yield logged
     finally:
         del module.log
         for metric in _torchmetrics_of(module):
@@ -457,8 +457,11 @@ def _no_number(name: str, value: Any) -> SpecError:
     if _is_torchmetric(kind):
         function = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
         functions = import_module("torchmetrics.functional")
-        inside = kind.__module__.split(".")[1]
-        places = {"functional": functions, f"functional.{inside}": getattr(functions, inside, None)}
+        package = kind.__module__.split(".")[1]
+        places = {
+            "functional": functions,
+            f"functional.{package}": getattr(functions, package, None),
+        }
         place = next((name for name, found in places.items() if hasattr(found, function)), None)
         if place is not None:
             line = (
@@ -480,7 +483,7 @@ def _is_torchmetric(kind: type) -> bool:
 
 @lru_cache(maxsize=1)  # of the module that is trained: the next copy takes its place
 def _torchmetrics_of(module: nn.Module) -> list[Any]:
-    return [each for each in module.modules() if _is_torchmetric(type(each))]
+    return [module for module in module.modules() if _is_torchmetric(type(module))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,9 +551,9 @@ class _Trainer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = [each for each in vars(type(self)) if not each.startswith("_")]
+        names = [name for name in vars(type(self)) if not name.startswith("_")]
         raise SpecError(
             f"trainer.{name}",
             got="an attribute that brim does not offer",
-            need=f"one of these: {', '.join(sorted([*known, *vars(self)]))}",
+            need=f"one of these: {', '.join(sorted([*names, *vars(self)]))}",
         )

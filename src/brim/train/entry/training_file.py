@@ -53,7 +53,7 @@ from brim.user_code.tracebacks import trace_of
 Splits = tuple[Any, Any]  # of a dataset: to train with, and to test with or None
 
 _MOST_NOTES = 5  # warnings that are told
-_LARGE = 64 << 20  # bytes of an embedding
+_MIN_SHARED_BYTES = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
 
@@ -159,8 +159,8 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     model = call(lambda: module.model())
     check_model(model)
     model.to(device)
-    made = call(lambda: module.optimizer(model))
-    optimizer, scheduler, interval, monitor = _parts_of(made)
+    returned = call(lambda: module.optimizer(model))
+    optimizer, scheduler, interval, monitor = _parts_of(returned)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_metrics(metrics)
     check_all_used(module)
@@ -207,17 +207,17 @@ def check_split(module: ModuleType, split: str) -> None:
     Raises:
         SpecError: it has none.
     """
-    known = ("train", "test", *getattr(module, "splits", ()))
-    if split not in known:
+    names = ("train", "test", *getattr(module, "splits", ()))
+    if split not in names:
         raise SpecError(
             "--split",
             got=repr(split),
             need="train, test, or a name in the file's `splits`",
-            hint=f'{did_you_mean(split, known)}, or splits = ("{split}",) in the file',
+            hint=f'{did_you_mean(split, names)}, or splits = ("{split}",) in the file',
         )
 
 
-def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
+def _parts_of(returned: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
     """Split what `optimizer` returned.
 
     Either the optimizer, or `(optimizer, scheduler)`, or `(optimizer, scheduler, "step" or
@@ -225,8 +225,8 @@ def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | 
 
     ReduceLROnPlateau steps with every epoch: what stands behind it is the metric that it looks at.
     """
-    given = made if isinstance(made, tuple) else (made,)
-    optimizer, scheduler, interval = (*given, None, None)[:3]
+    parts = returned if isinstance(returned, tuple) else (returned,)
+    optimizer, scheduler, interval = (*parts, None, None)[:3]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(
             "optimizer(model)",
@@ -270,13 +270,15 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     with _noting_warnings(prepared):
         loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = (
+        actual = (
             f"a tensor of shape {list(loss.shape)}"
             if isinstance(loss, Tensor)
             else f"a {type(loss).__name__}"
         )
         raise SpecError(
-            "loss(output, target)", got=got, need="a scalar tensor: the mean over the micro-batch"
+            "loss(output, target)",
+            got=actual,
+            need="a scalar tensor: the mean over the micro-batch",
         )
     if loss.requires_grad or not _tables_of(prepared, spec):
         call(loss.backward)
@@ -294,11 +296,11 @@ def _noting_warnings(prepared: Prepared) -> Iterator[None]:
     """Keep what Python warns of meanwhile, which is in no log that anybody watches."""
     with warnings.catch_warnings(record=True) as caught:
         yield
-    for each in caught:
-        warnings.showwarning(each.message, each.category, each.filename, each.lineno)
-        if issubclass(each.category, UserWarning):
-            text = " ".join(str(each.message).split())
-            note = f"{Path(each.filename).name}:{each.lineno}: {text}"
+    for warning in caught:
+        warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
+        if issubclass(warning.category, UserWarning):
+            text = " ".join(str(warning.message).split())
+            note = f"{Path(warning.filename).name}:{warning.lineno}: {text}"
             if note not in prepared.notes and len(prepared.notes) < _MOST_NOTES:
                 prepared.notes.append(note)
 
@@ -309,31 +311,31 @@ def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.o
     The rows of large embeddings are not copied, and nobody trains them: a copy, and a gradient of
     all rows, would take as much memory again in each worker.
     """
-    same: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     for weight in _tables_of(prepared, spec):
-        same[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
-        kept = prepared.optimizer.state.get(weight, {})
-        same |= {id(each): each for each in kept.values() if isinstance(each, Tensor)}
-    model = copy.deepcopy(prepared.model, same)
-    return model, _copy_of(prepared.optimizer, same)
+        memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+        state = prepared.optimizer.state.get(weight, {})
+        memo |= {id(tensor): tensor for tensor in state.values() if isinstance(tensor, Tensor)}
+    model = copy.deepcopy(prepared.model, memo)
+    return model, _copy_of(prepared.optimizer, memo)
 
 
-def _copy_of(optimizer: torch.optim.Optimizer, same: dict[int, Any]) -> torch.optim.Optimizer:
+def _copy_of(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
     """Copy an optimizer with all of its attributes: torch copies its own, and no other.
 
     Args:
-        same: copies that were made before, of other objects, by their ids.
+        memo: copies that were made before, of other objects, by their ids.
     """
-    made = copy.deepcopy(optimizer, same)
+    copied = copy.deepcopy(optimizer, memo)
     for name, value in vars(optimizer).items():
-        if name in vars(made):
+        if name in vars(copied):
             continue
         if isinstance(value, torch.optim.Optimizer):
-            setattr(made, name, _copy_of(value, same))
+            setattr(copied, name, _copy_of(value, memo))
         else:
             with contextlib.suppress(TypeError):  # nobody can copy locks, and rehearsals need none
-                setattr(made, name, copy.deepcopy(value, same))
-    return made
+                setattr(copied, name, copy.deepcopy(value, memo))
+    return copied
 
 
 def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
@@ -341,12 +343,18 @@ def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
     if spec.embeddings == "dense":
         return []
     modules = [
-        each
-        for each in prepared.model.modules()
-        if isinstance(each, (nn.Embedding, nn.EmbeddingBag))
+        module
+        for module in prepared.model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     ]
-    found = (each.weight for each in modules if only_looks_up(each) and each.max_norm is None)
-    return [each for each in found if isinstance(each, nn.Parameter) and each.nbytes >= _LARGE]
+    found = (
+        module.weight for module in modules if only_looks_up(module) and module.max_norm is None
+    )
+    return [
+        weight
+        for weight in found
+        if isinstance(weight, nn.Parameter) and weight.nbytes >= _MIN_SHARED_BYTES
+    ]
 
 
 def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed:
@@ -390,13 +398,15 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
         sources.seed(0)
         tries.append(call(lambda: prepared.loss(_output(prepared, model, inputs), target)))
         attributes.check()
-        left = attributes.forget()
-    values = [each.detach() for each in tries if isinstance(each, Tensor)]
+        leftovers = attributes.forget()
+    values = [loss.detach() for loss in tries if isinstance(loss, Tensor)]
     if len(values) > 1 and not torch.equal(
         torch.nan_to_num(values[0]), torch.nan_to_num(values[1])
     ):
         raise SpecError(
-            f"model attribute {left[0]!r}" if left else "model() and loss(output, target)",
+            f"model attribute {leftovers[0]!r}"
+            if leftovers
+            else "model() and loss(output, target)",
             got=f"{values[0].tolist()} and then {values[1].tolist()} for the same micro-batch and "
             "seed",
             need="the same result each time, on any worker",

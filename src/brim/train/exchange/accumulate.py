@@ -36,7 +36,7 @@ def _take_in(left: Contribution, right: Contribution) -> None:
     added = [_is_added(tensor) for tensor in left]
     if any(added):
         torch._foreach_add_(list(compress(left, added)), list(compress(right, added)))
-    for index in (index for index, each in enumerate(added) if not each):
+    for index in (index for index, is_added in enumerate(added) if not is_added):
         if left[index] is not right[index]:
             left[index] = torch.maximum(left[index], right[index])
 

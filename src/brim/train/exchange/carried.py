@@ -69,14 +69,14 @@ class Carried:
         """
         values = [value] if isinstance(value, Tensor) else value
         sum_of = self.nothing()
-        mine = [self._narrow(part, places) for part in sum_of]
-        if not _is_alike(values, mine) or isinstance(value, Tensor) != self._is_one:
-            shown = [list(part.shape) for part in mine]
+        narrowed = [self._narrow(part, places) for part in sum_of]
+        if not _is_alike(values, narrowed) or isinstance(value, Tensor) != self._is_one:
+            shapes = [list(part.shape) for part in narrowed]
             raise self._wrong(
-                _said(value), f"{shown[0] if self._is_one else shown}, as it was found there"
+                _said(value), f"{shapes[0] if self._is_one else shapes}, as it was found there"
             )
-        for part, each in zip(mine, values, strict=True):
-            part.copy_(each.detach())
+        for part, part_value in zip(narrowed, values, strict=True):
+            part.copy_(part_value.detach())
         return sum_of
 
     def nothing(self) -> list[Tensor]:
@@ -89,8 +89,8 @@ class Carried:
         A short one leaves the places behind them as they were.
         """
         used = Span(0, samples)
-        for part, each in zip(self.tensors, total, strict=True):
-            self._narrow(part, used).copy_(self._narrow(each, used))
+        for part, sum_part in zip(self.tensors, total, strict=True):
+            self._narrow(part, used).copy_(self._narrow(sum_part, used))
 
     def begin_epoch(self) -> None:
         """Go back to the start."""
@@ -105,22 +105,22 @@ class Carried:
     def _narrow(self, tensor: Tensor, places: Span) -> Tensor:
         return tensor.narrow(self._dim, places.start, len(places))
 
-    def _wrong(self, got: str, need: str) -> SpecError:
-        return SpecError(f"carried {self._name!r}", got=got, need=need)
+    def _wrong(self, actual: str, need: str) -> SpecError:
+        return SpecError(f"carried {self._name!r}", got=actual, need=need)
 
 
-def check_names(known: Mapping[str, Carried], found: Mapping[str, Any]) -> None:
+def check_names(carried: Mapping[str, Carried], found: Mapping[str, Any]) -> None:
     """Check what a loop left in `batch.carried`.
 
     Raises:
         SpecError: a name that `job.carry` was not given, or one is missing.
     """
-    odd = sorted(known.keys() ^ found.keys())
+    odd = sorted(carried.keys() ^ found.keys())
     if odd:
         raise SpecError(
             f"batch.carried[{odd[0]!r}]",
-            got="nothing" if odd[0] in known else "a name that job.carry was not given",
-            need=f"the names that are carried: {', '.join(sorted(known)) or 'none'}",
+            got="nothing" if odd[0] in carried else "a name that job.carry was not given",
+            need=f"the names that are carried: {', '.join(sorted(carried)) or 'none'}",
             hint=f"job.carry({odd[0]!r}, start) before the loop",
         )
 

@@ -59,17 +59,21 @@ class _Buffer:
             SpecError: something of another shape or type.
         """
         for holder, key in self.places:
-            held = holder.get(key)
-            if held is not self.home or held.shape != self.start.shape:
-                return self._checked(held)
+            tensor = holder.get(key)
+            if tensor is not self.home or tensor.shape != self.start.shape:
+                return self._checked(tensor)
         return self.home
 
-    def _checked(self, held: Tensor | None) -> Tensor:
-        if held is not None and held.shape == self.start.shape and held.dtype == self.start.dtype:
-            return held.detach()
+    def _checked(self, tensor: Tensor | None) -> Tensor:
+        if (
+            tensor is not None
+            and tensor.shape == self.start.shape
+            and tensor.dtype == self.start.dtype
+        ):
+            return tensor.detach()
         raise SpecError(
             f"buffer {self.name!r}",
-            got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
+            got="None" if tensor is None else f"{tensor.dtype} of shape {list(tensor.shape)}",
             need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at the start: its "
             "memory is laid out once",
             hint="allocate the buffer with its largest shape in __init__, and fill it in place",
@@ -195,8 +199,8 @@ class Contributions:
         self._looked_at = {n: p for n, p in model.named_parameters() if n not in by_rows}
         self._fingerprints: list[bytes] | None = None
         self._is_first_step = True
-        self._averaged = [each for each in buffers if _is_averaged(each.home)]
-        self._counted = [each for each in buffers if not _is_averaged(each.home)]
+        self._averaged = [buffer for buffer in buffers if _is_averaged(buffer.home)]
+        self._counted = [buffer for buffer in buffers if not _is_averaged(buffer.home)]
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
         device = next(iter(trained.values())).device
         self._no_marks = torch.zeros(len(trained) + _WORDS, dtype=torch.int64, device=device)
@@ -209,10 +213,10 @@ class Contributions:
         self._strides = [p.stride() for p in self._parameters]
         self.like = [
             *self._parameters,
-            *(each.home for each in self._averaged),
+            *(buffer.home for buffer in self._averaged),
             self._no_losses,
             self._no_marks,
-            *(each.home for each in self._counted),
+            *(buffer.home for buffer in self._counted),
         ]
         self.begin()
 
@@ -228,11 +232,11 @@ class Contributions:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:
             return
-        for each in self._buffers():
-            now = each.now()
-            if now is not each.home:
-                each.home.copy_(now)
-                each.return_home()
+        for buffer in self._buffers():
+            now = buffer.now()
+            if now is not buffer.home:
+                buffer.home.copy_(now)
+                buffer.return_home()
         torch._foreach_copy_(self._starts, self._homes)
 
     def reset(self) -> None:
@@ -241,8 +245,8 @@ class Contributions:
             holder[key] = start
         if not self._homes:
             return
-        for each in self._buffers():
-            each.return_home()
+        for buffer in self._buffers():
+            buffer.return_home()
         with torch.no_grad():
             torch._foreach_copy_(self._homes, self._starts)
 
@@ -283,13 +287,13 @@ class Contributions:
         if self._fingerprints is not None:
             self._check_values(self._fingerprints)
 
-    def _check_values(self, before: list[bytes]) -> None:
+    def _check_values(self, digests: list[bytes]) -> None:
         """Check what versions do not show: writes by `.data`, of which the first pass has most."""
         changed = next(
             (
                 name
                 for (name, parameter), fingerprint in zip(
-                    self._looked_at.items(), before, strict=True
+                    self._looked_at.items(), digests, strict=True
                 )
                 if _fingerprint(parameter) != fingerprint
             ),
@@ -356,9 +360,9 @@ class Contributions:
                 )
             parameter.grad = None
             gradients.append(gradient)
-        changed = [each.changed_by(weight) for each in self._averaged]
+        changed = [buffer.changed_by(weight) for buffer in self._averaged]
         words = self._words([*marks, *map(int, by_rows)], stop=stop, due=due)
-        counted = [each.now().clone() for each in self._counted]
+        counted = [buffer.now().clone() for buffer in self._counted]
         return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
 
     def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
@@ -404,14 +408,17 @@ class Contributions:
 
     def by_name(self, contribution: Sequence[Tensor]) -> dict[str, Any]:
         """Return what a micro-batch adds, by name, without the words that a worker says to all."""
-        at, count = self._losses_at, len(self._parameters)
-        buffers = [each.name for each in self._averaged], [each.name for each in self._counted]
+        offset, count = self._losses_at, len(self._parameters)
+        buffers = (
+            [buffer.name for buffer in self._averaged],
+            [buffer.name for buffer in self._counted],
+        )
         return {
-            "loss": contribution[at],
+            "loss": contribution[offset],
             "gradient": dict(zip(self._names, contribution[:count], strict=True)),
-            "gradients": contribution[at + 1][:-_WORDS],
-            "buffer": dict(zip(buffers[0], contribution[count:at], strict=True))
-            | dict(zip(buffers[1], contribution[at + 2 : len(self.like)], strict=True)),
+            "gradients": contribution[offset + 1][:-_WORDS],
+            "buffer": dict(zip(buffers[0], contribution[count:offset], strict=True))
+            | dict(zip(buffers[1], contribution[offset + 2 : len(self.like)], strict=True)),
         }
 
     # The sum --------------------------------------------------------------------------------------
@@ -450,7 +457,8 @@ class Contributions:
         if averaged:
             changes = total[count : count + averaged]
             sums = [
-                each.sum_of(change) for each, change in zip(self._averaged, changes, strict=True)
+                buffer.sum_of(change)
+                for buffer, change in zip(self._averaged, changes, strict=True)
             ]
             torch._foreach_copy_(self._homes[:averaged], sums)
         if counted:
@@ -466,12 +474,14 @@ class Contributions:
             for gradient, stride in zip(gradients, self._strides, strict=True)
         ):
             return gradients
-        own = self._own_gradients or [torch.empty_like(parameter) for parameter in self._parameters]
-        if own:
-            torch._foreach_copy_(own, gradients)
+        targets = self._own_gradients or [
+            torch.empty_like(parameter) for parameter in self._parameters
+        ]
+        if targets:
+            torch._foreach_copy_(targets, gradients)
         # Large ones are free between updates: micro-batches need the same memory for theirs.
-        self._own_gradients = own if self._are_small else []
-        return own
+        self._own_gradients = targets if self._are_small else []
+        return targets
 
     def clear(self) -> None:
         """Forget the gradients of a step that is done or given up."""
@@ -490,4 +500,4 @@ def _is_averaged(tensor: Tensor) -> bool:
 
 
 def _homes_and_starts(buffers: Sequence[_Buffer]) -> tuple[list[Tensor], list[Tensor]]:
-    return [each.home for each in buffers], [each.start for each in buffers]
+    return [buffer.home for buffer in buffers], [buffer.start for buffer in buffers]

@@ -31,7 +31,7 @@ _stores: Any = dist  # its stores are public, but not to a type checker
 _c10d: Any = dist.distributed_c10d
 _TO_MEET = datetime.timedelta(seconds=60)
 _FOR_EVER = 365 * 86400.0
-_LOOK = 0.0002  # seconds between looks at an operation under way
+_POLL_INTERVAL = 0.0002  # seconds between looks at an operation under way
 
 
 class Distributed:
@@ -103,7 +103,7 @@ class Distributed:
             )
             word = joined_address(host, port)
         words = agree(f"{word} {_gpu_of(self._device)}".encode())
-        addresses, gpus = zip(*(each.decode().split(" ") for each in words), strict=True)
+        addresses, gpus = zip(*(word.decode().split(" ") for word in words), strict=True)
         check_gpus(gpus)
         address, number = split_address(addresses[0])
         with _peer_errors():
@@ -134,7 +134,7 @@ class Distributed:
     def add(self, stage: str, step: int) -> None:
         raise InternalError(f"nobody adds up at {stage!r} here")
 
-    def total(self, own: Contribution) -> Contribution:
+    def total(self, contribution: Contribution) -> Contribution:
         world = self._plan.world_size
         outgoing = [
             torch.cat(
@@ -167,18 +167,18 @@ class Distributed:
         return torch.cat(self._pieces(row, rank))
 
     def _place(self, data: Tensor, rank: int) -> None:
-        at = 0
+        offset = 0
         for piece in self._pieces(self._result, rank):
-            piece.copy_(data[at : at + piece.numel()])
-            at += piece.numel()
+            piece.copy_(data[offset : offset + piece.numel()])
+            offset += piece.numel()
 
     def _typed(self, data: Tensor) -> list[Tensor]:
         """A received slice as one tensor per section."""
-        result, at = [], 0
+        result, offset = [], 0
         for section in self._layout.sections:
             start, stop = section.slice(self._rank, self._plan.world_size)
-            result.append(data[at : at + stop - start].view(section.dtype))
-            at += stop - start
+            result.append(data[offset : offset + stop - start].view(section.dtype))
+            offset += stop - start
         return result
 
     def _fold(self, incoming: Sequence[Tensor], size: int) -> Tensor:
@@ -189,8 +189,8 @@ class Distributed:
                 slices[block.start] = data[index * size : (index + 1) * size].clone()
                 blocks.append(block)
         for left, right in fold(blocks, self._plan.root, self._plan.parts):
-            into = self._typed(slices[left.start])
-            combine(into, self._typed(slices[right.start]), into)
+            target = self._typed(slices[left.start])
+            combine(target, self._typed(slices[right.start]), target)
         return slices[0]
 
     def _trade(self, outgoing: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
@@ -206,7 +206,7 @@ class Distributed:
             while not work.is_completed():
                 if self._cancelled():
                     raise Interrupted
-                sleep(_LOOK)
+                sleep(_POLL_INTERVAL)
             work.wait()
         return list(torch.split(received, list(sizes)))
 

@@ -79,10 +79,10 @@ class EarlySums:
         self._seen[index] = gradient, gradient._version
         for number in self._pieces_of[index]:
             self._missing[number] -= 1
-        before = self._ready
+        ready_before = self._ready
         while self._ready < len(self._missing) - 1 and not self._missing[self._ready]:
             self._ready += 1
-        if self._ready > before:
+        if self._ready > ready_before:
             self._have_ready(self._ready)
 
     def settle(self) -> bool:

@@ -103,11 +103,11 @@ class Exchange(Protocol):
         """
         ...
 
-    def total(self, own: Contribution) -> Contribution:
+    def total(self, contribution: Contribution) -> Contribution:
         """The sum over all micro-batches; complete once all members have arrived at the commit.
 
         Args:
-            own: this rank's only block, where blocks have no rows; else empty.
+            contribution: this rank's only block, where blocks have no rows; else empty.
 
         Raises:
             Interrupted, PeerLost: as `add`.
@@ -158,8 +158,8 @@ class Alone:
     def add(self, stage: str, step: int) -> None:
         raise InternalError(f"nobody else stands at {stage!r}")
 
-    def total(self, own: Contribution) -> Contribution:
-        return own
+    def total(self, contribution: Contribution) -> Contribution:
+        return contribution
 
     def fetch(self, total: Contribution) -> Contribution:
         return total
@@ -218,10 +218,10 @@ class SharedRows:
         self._owned = self._fold(self.of_host(), self._plan.root)
         if self._keeps_total and self._owner is not None:
             sums, starts = [part.rows for part in self._owned], [part.start for part in self._owned]
-            self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._owner, at=starts)
+            self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._owner, offsets=starts)
 
     def _fold(self, blocks: Mapping[Block, Sequence[GradientRows]], want: Block) -> list[OwnedRows]:
-        mine: dict[Block, list[GradientRows]] = {block: [] for block in blocks}
+        local: dict[Block, list[GradientRows]] = {block: [] for block in blocks}
         starts = []
         layout = self._shelf.layout
         for table, (count, partitions) in enumerate(
@@ -230,11 +230,11 @@ class SharedRows:
             rows = [tables[table] for tables in blocks.values()]
             start, stop = self._range(rows, count, partitions)
             for block, tables in blocks.items():
-                mine[block].append(between(tables[table], start, stop))
+                local[block].append(between(tables[table], start, stop))
             starts.append(
-                sum(int((each.ids < start).sum()) for each in rows) if partitions else start
+                sum(int((part.ids < start).sum()) for part in rows) if partitions else start
             )
-        sums = fold_rows(mine, want, self._plan.parts)
+        sums = fold_rows(local, want, self._plan.parts)
         owner, owners = (0, 0) if self._owner is None else (self._owner, self._owners)
         return [
             OwnedRows(rows, owner=owner, start=start, owners=owners)
@@ -248,9 +248,9 @@ class SharedRows:
         if self._owner is None:
             return count, count
         if partitions:  # ids are keys, whose highest bits are the partition
-            own = partitions_of(partitions, self._owner, self._owners)
+            owned = partitions_of(partitions, self._owner, self._owners)
             size = (1 << BITS) // partitions
-            return own.start * size, own.stop * size
+            return owned.start * size, owned.stop * size
         bounds = _bounds(blocks, self.paces.parts, count)
         return bounds[self._owner], bounds[self._owner + 1]
 
@@ -288,8 +288,8 @@ Operation = tuple[Contribution, Contribution, Contribution]  # left, right, and 
 
 
 def _combine_slices(operations: Sequence[Operation]) -> None:
-    for left, right, out in operations:
-        combine(left, right, out)
+    for left, right, target in operations:
+        combine(left, right, target)
 
 
 class SharedMemory:
@@ -357,7 +357,7 @@ class SharedMemory:
                 self._operations.append((a, b, a))
             self._send_last_to(shelf.slices(0, part, parts), shelf.slices(1, part, parts))
 
-    def _send_last_to(self, result: list[Tensor], only: list[Tensor]) -> None:
+    def _send_last_to(self, result: list[Tensor], blocks_only: list[Tensor]) -> None:
         """Let the last sum go to the result.
 
         Where there is only one block, it is copied there.
@@ -365,7 +365,7 @@ class SharedMemory:
         if self._operations:
             left, right, _ = self._operations[-1]
             self._operations[-1] = (left, right, result)
-        self._copy = None if self._operations else (result, only)
+        self._copy = None if self._operations else (result, blocks_only)
 
     def begin(self, step: int) -> None:
         if self._trade is not None:
@@ -395,7 +395,7 @@ class SharedMemory:
         if self._copy is not None:
             torch._foreach_copy_(*self._copy)
 
-    def total(self, own: Contribution) -> Contribution:
+    def total(self, contribution: Contribution) -> Contribution:
         return self._result
 
     def fetch(self, total: Contribution) -> Contribution:
@@ -429,4 +429,4 @@ class SharedMemory:
 
 def _row_of(block: Block, index: dict[Block, int]) -> int:
     """A sum stands where its first block stood."""
-    return next(row for have, row in index.items() if have.start == block.start)
+    return next(row for block_below, row in index.items() if block_below.start == block.start)

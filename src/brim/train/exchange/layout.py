@@ -104,23 +104,23 @@ class Layout:
         self.dtypes = [tensor.dtype for tensor in like]
         self.offsets = [0] * len(like)
         self.sections: list[Section] = []
-        at = 0
+        offset = 0
         for dtype in dict.fromkeys(self.dtypes):
-            start = at
+            start = offset
             for index, tensor in enumerate(like):
                 if tensor.dtype == dtype:
-                    self.offsets[index] = at
-                    at += _aligned(tensor.nbytes)
-            self.sections.append(Section(dtype, start, at))
+                    self.offsets[index] = offset
+                    offset += _aligned(tensor.nbytes)
+            self.sections.append(Section(dtype, start, offset))
         self._places: list[_RowsPlace] = []
         for weight in by_rows:
-            ids = at + 2 * _MOST_SLICES * _INT64_BYTES
+            ids = offset + 2 * _MOST_SLICES * _INT64_BYTES
             values = ids + _aligned(len(weight) * _INT64_BYTES)
             self._places.append(
-                _RowsPlace(at, ids, values, len(weight), weight.shape, weight.dtype)
+                _RowsPlace(offset, ids, values, len(weight), weight.shape, weight.dtype)
             )
-            at = values + _aligned(weight.nbytes)
-        self.row_bytes = at
+            offset = values + _aligned(weight.nbytes)
+        self.row_bytes = offset
 
     @property
     def is_on_host(self) -> bool:
@@ -138,7 +138,7 @@ class Layout:
             (str(dtype), tuple(shape))
             for dtype, shape in zip(self.dtypes, self.shapes, strict=True)
         ]
-        by_rows = [(str(each.dtype), tuple(each.shape)) for each in self._places]
+        by_rows = [(str(place.dtype), tuple(place.shape)) for place in self._places]
         parts = [by_rows, self.partitions] if any(self.partitions) else [by_rows]
         text = repr([tensors, *parts] if by_rows else tensors)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -197,18 +197,23 @@ class Layout:
     # Rows of embeddings ---------------------------------------------------------------------------
 
     def put_rows(
-        self, row: Tensor, tables: Sequence[GradientRows], *, slice: int = 0, at: Sequence[int] = ()
+        self,
+        row: Tensor,
+        tables: Sequence[GradientRows],
+        *,
+        slice: int = 0,
+        offsets: Sequence[int] = (),
     ) -> None:
         """Write one slice of the rows of each embedding.
 
         Args:
             row: uint8, [row_bytes].
             slice: its number.
-            at: of each embedding, an id that none of the slice is below, and none of the slices
+            offsets: of each embedding, an id that none of the slice is below, and none of the slices
                 before it reaches.
         """
         for index, (place, rows) in enumerate(zip(self._places, tables, strict=True)):
-            first, count = at[index] if at else 0, len(rows.ids)
+            first, count = offsets[index] if offsets else 0, len(rows.ids)
             if first + count > place.most:
                 raise SpecError(
                     "the ids of a step",
@@ -255,7 +260,7 @@ class Layout:
     @property
     def counts(self) -> list[int]:
         """Return how many rows each embedding has, or at most has in a step."""
-        return [each.most for each in self._places]
+        return [place.most for place in self._places]
 
 
 def _aligned(size_bytes: int) -> int:

@@ -91,9 +91,9 @@ class ReadyPieces:
     def count(self, places: Iterable[int], step: int) -> tuple[int, bool]:
         """Return how many pieces all workers at these places have ready, and whether any is void."""
         count, void = self._COUNT, False
-        said = self._words.tolist()
+        states = self._words.tolist()
         for place in places:
-            word = said[place]
+            word = states[place]
             if word & ~(self._COUNT | self._VOID) != self._word(step):
                 return 0, False
             count, void = min(count, word & self._COUNT), void or bool(word & self._VOID)

@@ -43,7 +43,7 @@ Pairs = Sequence[tuple[Block, Block]]  # additions, in order
 _HEAD = struct.Struct("<QII")  # a step, the kind of what follows, and the number of its piece
 _PART, _SUM = range(2)  # kinds
 _VOID = 2  # marks a kind: all of this once more
-_LOOK = 0.0005  # seconds between looks at what other workers of this host have ready
+_POLL_INTERVAL = 0.0005  # seconds between looks at what other workers of this host have ready
 _WAIT = 0.05  # seconds between looks at whether the wait has become pointless
 
 
@@ -70,16 +70,16 @@ class _PieceTrade:
         self, piece: RowPiece, shelf: Shelf, spare: Sequence[Tensor], plan: ReductionPlan, me: int
     ) -> None:
         route, machines, total = plan.route(me), len(plan.machines), shelf.row(0)
-        local, wanted = [*plan.local_blocks(me)], _wanted(plan, me)
+        local, wanted_blocks = [*plan.local_blocks(me)], _wanted(plan, me)
         rows = {block.start: shelf.row(1 + number) for number, block in enumerate(local)}
         memory = iter(spare)
-        targets = [total, *(next(memory) for _ in wanted[1:])]
+        targets = [total, *(next(memory) for _ in wanted_blocks[1:])]
         for host in route.below:
             local += plan.host_blocks(host)
             rows |= {block.start: next(memory) for block in plan.host_blocks(host)}
 
-        def part(of: Iterable[Block], index: int, count: int) -> list[memoryview]:
-            return _memory(t for b in of for t in piece.slices(rows[b.start], index, count))
+        def part(blocks: Iterable[Block], index: int, count: int) -> list[memoryview]:
+            return _memory(t for b in blocks for t in piece.slices(rows[b.start], index, count))
 
         def result(index: int, count: int) -> list[memoryview]:
             return _memory(piece.slices(total, index, count))
@@ -90,24 +90,34 @@ class _PieceTrade:
         self.sums: dict[int, list[memoryview]] = {}
         self._rows = {start: piece.slices(row, 0, 1) for start, row in rows.items()}
         self._folds: list[tuple[Pairs, Contribution]] = []
-        for want, target in zip(wanted, targets, strict=False):
+        for want, target in zip(wanted_blocks, targets, strict=False):
             if pairs := fold(local_under(local, want), want, plan.parts):
                 self._folds.append((pairs, piece.slices(target, 0, 1)))
                 rows[want.start] = target
-        own = route.machine, machines
-        self._result = piece.slices(total, *own)
-        self._parts = {w.start: piece.slices(rows[w.start], *own) for w in wanted}
-        have = [block for each in range(machines) for block in plan.machine_blocks(each)]
-        self._pairs = fold(have, plan.root, plan.parts)
+        own_machine = route.machine, machines
+        self._result = piece.slices(total, *own_machine)
+        self._parts = {w.start: piece.slices(rows[w.start], *own_machine) for w in wanted_blocks}
+        received_blocks = [
+            block for number in range(machines) for block in plan.machine_blocks(number)
+        ]
+        self._pairs = fold(received_blocks, plan.root, plan.parts)
         if route.above is not None:
-            self.outgoing[route.above], self.sums[route.above] = part(wanted, 0, 1), result(0, 1)
+            self.outgoing[route.above], self.sums[route.above] = (
+                part(wanted_blocks, 0, 1),
+                result(0, 1),
+            )
         for host in route.across:
             machine = plan.machine_of(host)
-            self.outgoing[host], self.sum[host] = part(wanted, machine, machines), result(*own)
+            self.outgoing[host], self.sum[host] = (
+                part(wanted_blocks, machine, machines),
+                result(*own_machine),
+            )
             self.sums[host] = result(machine, machines)
             blocks = plan.machine_blocks(machine)
             received = {b.start: [torch.empty_like(t) for t in self._result] for b in blocks}
-            self.incoming[host] = _memory(t for each in received.values() for t in each)
+            self.incoming[host] = _memory(
+                t for tensors_of_block in received.values() for t in tensors_of_block
+            )
             self._parts |= received
 
     def fold_here(self) -> None:
@@ -131,14 +141,14 @@ def _size(views: Iterable[memoryview]) -> int:
 def _fold_into(target: Contribution, parts: Mapping[int, Contribution], pairs: Pairs) -> None:
     """Fold these parts, which stay as they are, along the tree."""
     if not pairs:
-        (only,) = parts.values()
-        torch._foreach_copy_(target, only)
+        (part,) = parts.values()
+        torch._foreach_copy_(target, part)
         return
     sums = dict(parts)
     for left, right in pairs[:-1]:
-        out = [torch.empty_like(tensor) for tensor in sums[left.start]]
-        combine(sums[left.start], sums.pop(right.start), out)
-        sums[left.start] = out
+        sum_out = [torch.empty_like(tensor) for tensor in sums[left.start]]
+        combine(sums[left.start], sums.pop(right.start), sum_out)
+        sums[left.start] = sum_out
     left, right = pairs[-1]
     combine(sums[left.start], sums[right.start], target)
 
@@ -156,8 +166,8 @@ def _wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
 
 def _spare_rows(plan: ReductionPlan, me: int) -> int:
     """Return how many rows a host needs beside those that its workers share."""
-    below = (len(plan.host_blocks(host)) for host in plan.route(me).below)
-    return len(_wanted(plan, me)[1:]) + sum(below)
+    counts = (len(plan.host_blocks(host)) for host in plan.route(me).below)
+    return len(_wanted(plan, me)[1:]) + sum(counts)
 
 
 class _StepTrade:
@@ -209,13 +219,13 @@ class _StepTrade:
         while True:
             if count < len(self._pieces):
                 count, void = ready()
-            there = min([count, *(self._parts[host] for host in self._route.below)])
-            if self._given < there:
+            ready_parts = min([count, *(self._parts[host] for host in self._route.below)])
+            if self._given < ready_parts:
                 self._give(void and count == len(self._pieces))
             elif self._given == count == len(self._pieces) and self._traffic.is_done:
                 return
-            waits = _WAIT if count == len(self._pieces) else _LOOK
-            moved = self._traffic.move(0.0 if self._given < there else waits)
+            waits = _WAIT if count == len(self._pieces) else _POLL_INTERVAL
+            moved = self._traffic.move(0.0 if self._given < ready_parts else waits)
             for host, peer in self._peers.items():
                 while self._left[host] and self._traffic.is_filled(peer):
                     self._take(host)
@@ -339,9 +349,9 @@ class Trade:
 
     def _open(self, host: int) -> socket.socket:
         """Open a stream to another host, which does so too: the later one calls the earlier."""
-        later, earlier = max(host, self._me), min(host, self._me)
-        greeting = f"round {self._world.round} slices {later} {earlier}"
-        if host == earlier:
+        accepting, calling = max(host, self._me), min(host, self._me)
+        greeting = f"round {self._world.round} slices {accepting} {calling}"
+        if host == calling:
             return self._call(
                 self._world.members[self._plan.ranks_on(host).start].address, greeting
             )
@@ -376,8 +386,8 @@ class Trade:
             if self._carried[host] > MOST_OF_A_CONNECTION and isinstance(peer, ssl.SSLSocket)
         ]
         for host in worn:
-            before, self._peers[host] = self._peers[host], self._open(host)
-            before.close()  # the other end has all of it, or it would not be here
+            previous, self._peers[host] = self._peers[host], self._open(host)
+            previous.close()  # the other end has all of it, or it would not be here
             del self._carried[host]
         if worn:
             self._traffic.close()
@@ -432,21 +442,21 @@ class Trade:
         route, plan = self._route, self._plan
         blocks = dict(local)
         blocks |= self._swap_rows({}, {host: plan.host_blocks(host) for host in route.below})
-        own = {b: self._folded_rows(blocks, b) for b in _wanted(plan, self._me)}
+        sums = {b: self._folded_rows(blocks, b) for b in _wanted(plan, self._me)}
         if route.above is not None:
-            self._swap_rows({route.above: own}, {})
+            self._swap_rows({route.above: sums}, {})
             return self._swap_rows({}, {route.above: (plan.root,)})[plan.root]
-        across = {host: plan.machine_blocks(plan.machine_of(host)) for host in route.across}
-        theirs = self._swap_rows(dict.fromkeys(across, own), across)
-        total = fold_rows(own | theirs, plan.root, plan.parts)
+        machine_blocks = {host: plan.machine_blocks(plan.machine_of(host)) for host in route.across}
+        received = self._swap_rows(dict.fromkeys(machine_blocks, sums), machine_blocks)
+        total = fold_rows(sums | received, plan.root, plan.parts)
         self._swap_rows({host: {plan.root: total} for host in route.below}, {})
         return total
 
     def _folded_rows(
         self, blocks: Mapping[Block, Sequence[GradientRows]], want: Block
     ) -> Sequence[GradientRows]:
-        under = {each: blocks[each] for each in local_under(list(blocks), want)}
-        return fold_rows(under, want, self._plan.parts)
+        blocks_below = {block: blocks[block] for block in local_under(list(blocks), want)}
+        return fold_rows(blocks_below, want, self._plan.parts)
 
     def _swap_rows(
         self,
@@ -458,21 +468,25 @@ class Trade:
             return {}
         tables = len(self._counts)
         sent = {
-            host: [rows for each in blocks.values() for rows in each]
+            host: [rows for block in blocks.values() for rows in block]
             for host, blocks in outgoing.items()
         }
         sizes = {
-            host: [torch.tensor([len(rows.ids) for rows in each])] for host, each in sent.items()
+            host: [torch.tensor([len(rows.ids) for rows in tables])]
+            for host, tables in sent.items()
         }
-        theirs = {
+        rooms = {
             host: torch.zeros(len(blocks) * tables, dtype=torch.int64)
             for host, blocks in incoming.items()
         }
-        self._swap(sizes, {host: [each] for host, each in theirs.items()})
-        room = {host: self._room(each.tolist()) for host, each in theirs.items()}
+        self._swap(sizes, {host: [table_sizes] for host, table_sizes in rooms.items()})
+        room = {host: self._room(counts.tolist()) for host, counts in rooms.items()}
         self._swap(
-            {h: [part.contiguous() for rows in each for part in rows] for h, each in sent.items()},
-            {host: [part for rows in each for part in rows] for host, each in room.items()},
+            {
+                h: [part.contiguous() for rows in tables for part in rows]
+                for h, tables in sent.items()
+            },
+            {host: [part for rows in tables for part in rows] for host, tables in room.items()},
         )
         return {
             block: room[host][number * tables : (number + 1) * tables]
@@ -501,7 +515,10 @@ class Trade:
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]]
     ) -> None:
         """Trade tensors with other hosts, by their numbers."""
-        ways = [{host: _memory(each) for host, each in way.items()} for way in (outgoing, incoming)]
+        ways = [
+            {host: _memory(tensors) for host, tensors in way.items()}
+            for way in (outgoing, incoming)
+        ]
         for way in ways:
             self._carried.update({host: _size(views) for host, views in way.items()})
         streams = ({self._peers[host]: views for host, views in way.items()} for way in ways)

@@ -63,8 +63,8 @@ def export(spec: JobSpec, directory: Path, *, format: str) -> None:
             for name, tensor in model.state_dict().items()
         }
         write_through(draft / WEIGHTS, save(state))
-        about = FORMATS[format](draft, model, module)
-        _describe(draft, spec, model, state, about)
+        details = FORMATS[format](draft, model, module)
+        _describe(draft, spec, model, state, details)
 
 
 def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def traced(format: str, function: Callable[[], Any]) -> Any:
 def _place(error: BaseException) -> str:
     """Say where in the user's code a tracer stopped, if its message says so."""
     places = [line.strip() for line in str(error).splitlines() if line.strip().startswith('File "')]
-    ours = str(Path(torch.__file__).parent)
-    own = [place for place in places if ours not in place]
-    return f" ({own[-1]})" if own else ""
+    torch_folder = str(Path(torch.__file__).parent)
+    user_places = [place for place in places if torch_folder not in place]
+    return f" ({user_places[-1]})" if user_places else ""
 
 
 def example_inputs(module: ModuleType) -> Any:
@@ -187,9 +187,9 @@ def _dynamic(inputs: Any) -> Any:
             case Tensor():
                 return {0: rows}
             case dict():
-                return {key: walk(each) for key, each in node.items()}
+                return {key: walk(item) for key, item in node.items()}
             case tuple() | list():
-                return type(node)(walk(each) for each in node)
+                return type(node)(walk(item) for item in node)
         return None
 
     return walk(inputs)
@@ -200,9 +200,9 @@ def shapes_of(inputs: Any) -> Any:
         case Tensor():
             return {"dtype": dtype_name(inputs), "shape": ["rows", *inputs.shape[1:]]}
         case dict():
-            return {key: shapes_of(each) for key, each in inputs.items()}
+            return {key: shapes_of(item) for key, item in inputs.items()}
         case tuple() | list():
-            return [shapes_of(each) for each in inputs]
+            return [shapes_of(item) for item in inputs]
     return str(type(inputs).__name__)
 
 
@@ -210,14 +210,14 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _largest_difference(one: Any, other: Any) -> float | None:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+def _largest_difference(first: Any, second: Any) -> float | None:
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return None
-    return float((one - other).abs().max())
+    return float((first - second).abs().max())
 
 
 def _describe(
-    draft: Path, spec: JobSpec, model: nn.Module, state: dict[str, Tensor], about: dict[str, Any]
+    draft: Path, spec: JobSpec, model: nn.Module, state: dict[str, Tensor], details: dict[str, Any]
 ) -> None:
     """`manifest.json` for programs, `README.md` for people."""
     assert spec.inference is not None
@@ -228,7 +228,7 @@ def _describe(
         }
         for path in sorted(draft.iterdir())
     }
-    load_with = about.pop("load", "")
+    load_with = details.pop("load", "")
     manifest = {
         "checkpoint": spec.inference.checkpoint,
         "training_file": spec.file,
@@ -240,7 +240,7 @@ def _describe(
             name: {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
             for name, tensor in state.items()
         },
-        **about,
+        **details,
     }
     write_through(draft / MANIFEST, json.dumps(manifest, indent=2).encode())
     words = [
@@ -248,7 +248,7 @@ def _describe(
         f"Weights of `{spec.inference.checkpoint}`. Nothing here needs brim.",
         f"```python\n{_STATE}\n```",
         *([f"```python\n{load_with}\n```"] if load_with else []),
-        *([f"Inputs: `{json.dumps(about['inputs'])}`"] if "inputs" in about else []),
+        *([f"Inputs: `{json.dumps(details['inputs'])}`"] if "inputs" in details else []),
         f"`{MANIFEST}` has shapes, dtypes, checksums and versions.",
     ]
     write_through(draft / README, ("\n\n".join(words) + "\n").encode())

@@ -93,20 +93,22 @@ class _InferenceJob:
         """Compute this rank's chunks, have the first worker keep everybody's, and commit."""
         step, rank = self._parts.committed, self._members.rank
         chunks = chunks_of_step(step, self._per_step, self._samples)
-        mine = [list(chunks)[index] for index in self._own(len(chunks))]
+        chunks_here = [list(chunks)[index] for index in self._own(len(chunks))]
         results, started = [], monotonic()
-        for chunk in mine:
+        for chunk in chunks_here:
             self._members.poll()
             results.append(self._task.compute(chunk, chunks[chunk]))
         computed = monotonic()
-        everyone = self._members.arrive(step, "gather", msgspec.msgpack.encode(results)).payloads
+        payloads = self._members.arrive(step, "gather", msgspec.msgpack.encode(results)).payloads
         if rank == 0:
-            results = [each for payload in everyone for each in msgspec.msgpack.decode(payload)]
+            results = [result for payload in payloads for result in msgspec.msgpack.decode(payload)]
             with self._telling():
                 self._parts.keep(step, results)
         report = StepReport(
             epoch=0,
-            parts=[_report(rank, chunk - step * self._per_step, chunks[chunk]) for chunk in mine],
+            parts=[
+                _report(rank, chunk - step * self._per_step, chunks[chunk]) for chunk in chunks_here
+            ],
             seconds={"compute": computed - started, "wait": monotonic() - computed},
         )
         released = self._members.arrive(step, COMMIT, msgspec.msgpack.encode(report))

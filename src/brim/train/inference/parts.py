@@ -114,19 +114,19 @@ class Parts:
     def _read(self, step: int) -> list[bytes]:
         path = self._file(step)
         try:
-            held = msgspec.msgpack.decode(path.read_bytes(), type=_StepFile)
+            content = msgspec.msgpack.decode(path.read_bytes(), type=_StepFile)
         except (OSError, *UNDECODABLE) as error:
             raise EnvironmentFault(f"{path} cannot be read: {error}") from error
-        if held.sha256 != _checksum(held.chunks):
+        if content.sha256 != _checksum(content.chunks):
             raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
-        if held.samples != self._samples:
+        if content.samples != self._samples:
             raise SpecError(
                 "the data",
                 got=f"{self._samples:,} rows",
-                need=f"the {held.samples:,} that this job began with",
+                need=f"the {content.samples:,} that this job began with",
                 hint="start a new job for other data",
             )
-        return held.chunks
+        return content.chunks
 
 
 def _checksum(chunks: list[bytes]) -> str:

@@ -41,19 +41,19 @@ def output_columns(
     >>> list(output_columns(torch.zeros(2, 3), None, 2))
     ['output_0', 'output_1', 'output_2']
     """
-    made = output if function is None else function(output)
-    named = dict(made) if isinstance(made, Mapping) else {"output": made}
+    given_output = output if function is None else function(output)
+    named = dict(given_output) if isinstance(given_output, Mapping) else {"output": given_output}
     subject = "the model's output" if function is None else "predict(output)"
     columns: dict[str, Tensor] = {}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim not in (1, 2) or len(tensor) != rows:
-            got = (
+            actual = (
                 f"shape {list(tensor.shape)}"
                 if isinstance(tensor, Tensor)
                 else f"a {type(tensor).__name__}"
             )
             need = f"a tensor of shape [{rows}] or [{rows}, units], or a dict of them"
-            raise SpecError(subject, got=got, need=need, hint=_HINT)
+            raise SpecError(subject, got=actual, need=need, hint=_HINT)
         host = tensor.detach().cpu()
         host = host.float() if host.dtype is torch.bfloat16 else host
         if host.ndim == 2 and host.shape[1] != 1:
@@ -102,14 +102,14 @@ def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[PredictedRows
     """
     files = dataset.source.read(keep) if keep else None
     for part in dataset.survey.parts:
-        kept: dict[str, pa.Array] = {}
+        columns_kept: dict[str, pa.Array] = {}
         if files is not None:
             read = next(files)
             back = np.full(part.total, -1)
             back[part.places] = np.arange(part.size)
             indices = pa.array(back, mask=back < 0)
-            kept = {name: read.column(name).column.take(indices) for name in keep}
-        yield PredictedRows(part.total, part.places[part.of(None)], kept)
+            columns_kept = {name: read.column(name).column.take(indices) for name in keep}
+        yield PredictedRows(part.total, part.places[part.of(None)], columns_kept)
 
 
 def write_predictions(

@@ -43,11 +43,11 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
     Raises:
         SpecError, UserCodeError: the file, the checkpoint or the data will not do.
     """
-    wanted = spec.inference
-    assert wanted is not None
+    inference = spec.inference
+    assert inference is not None
     model = trained_model(module, spec)
-    dataset = _rows(module, wanted)
-    if wanted.kind == "evaluate":
+    dataset = _rows(module, inference)
+    if inference.kind == "evaluate":
         metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
         if not metrics:
             raise SpecError(
@@ -60,11 +60,11 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
         if feed.is_stream:
             feed_of(dataset, seed=spec.seed).check()  # and what it has begun is left behind
         return _Evaluation(model, feed, spec.seed, forward_of(module), metrics)
-    if wanted.keep:
-        call(lambda: dataset.source.check(wanted.keep))
+    if inference.keep:
+        call(lambda: dataset.source.check(inference.keep))
     forward = module.fitting.predict if isinstance(module, LightningFile) else forward_of(module)
     feed = _feed_as_it_lies(dataset, spec.seed)
-    return _Prediction(model, feed, spec.seed, forward, getattr(module, "predict", None), wanted)
+    return _Prediction(model, feed, spec.seed, forward, getattr(module, "predict", None), inference)
 
 
 def _feed_as_it_lies(dataset: Any, seed: int) -> Feed:
@@ -76,14 +76,14 @@ def _feed_as_it_lies(dataset: Any, seed: int) -> Feed:
     return Feed(dataset, seed=seed, shuffle=False, collate_fn=collate, loaders=0)
 
 
-def _rows(module: ModuleType, wanted: Inference) -> Any:
-    if not wanted.input:
-        check_split(module, wanted.split)
-        dataset = call(lambda: module.dataset(wanted.split))
+def _rows(module: ModuleType, inference: Inference) -> Any:
+    if not inference.input:
+        check_split(module, inference.split)
+        dataset = call(lambda: module.dataset(inference.split))
         if dataset is None or not size_of(dataset):
-            got = "None" if dataset is None else "no samples"
+            actual = "None" if dataset is None else "no samples"
             raise SpecError(
-                f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train"
+                f"dataset({inference.split!r})", got=actual, need="a dataset", hint="--split train"
             )
         return dataset
     dataset = call(lambda: module.dataset("train"))
@@ -95,7 +95,9 @@ def _rows(module: ModuleType, wanted: Inference) -> Any:
             need="columns of brim.data, which can be read from other files",
             hint="--split NAME takes the rows of dataset(NAME)",
         )
-    return (trained_on.inputs_of if wanted.kind == "predict" else trained_on.over)(wanted.input)
+    return (trained_on.inputs_of if inference.kind == "predict" else trained_on.over)(
+        inference.input
+    )
 
 
 @dataclass(frozen=True)

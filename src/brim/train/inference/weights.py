@@ -66,7 +66,7 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     store = Store(open_place(spec.inference.checkpoints))
     stored = store.load(spec.inference.step)
     state = state_of(stored)
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     keyed = {
         f"{name}.{WEIGHT}" if name else WEIGHT: module
         for name, module in model.named_modules()
@@ -74,7 +74,7 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     }
     tables = {table.name: table for table in stored.tables}
     _put(
-        {name: each for name, each in own.items() if name not in tables},
+        {name: tensor for name, tensor in tensors.items() if name not in tables},
         state["model"],
         spec.inference.checkpoint,
     )
@@ -82,47 +82,47 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
         if name in keyed:
             _hold(keyed[name], store, table, spec.inference.checkpoint)
         elif not table.oldest:  # else they are candidates
-            _put_table(own.get(name), store, table, spec.inference.checkpoint)
+            _put_table(tensors.get(name), store, table, spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
 
 
-def _put(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> None:
-    for name in sorted(own.keys() | weights.keys()):
-        made, stored = _shape(own.get(name)), _shape(weights.get(name))
-        if made != stored:
-            raise _other_model(name, made, stored, where)
+def _put(tensors: dict[str, Tensor], weights: dict[str, Tensor], field: str) -> None:
+    for name in sorted(tensors.keys() | weights.keys()):
+        need, stored = _shape(tensors.get(name)), _shape(weights.get(name))
+        if need != stored:
+            raise _other_model(name, need, stored, field)
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in tensors.items():
             tensor.copy_(weights[name])
 
 
 @torch.no_grad()
-def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str) -> None:
+def _put_table(tensor: Tensor | None, store: Store, table: StoredTable, field: str) -> None:
     """Put the rows of an embedding into its weight, file by file."""
     for rows in read_table(store, table):
         weight = rows.fields[WEIGHT]
         stored = f"shape {[table.rows, *weight.shape[1:]]}"
-        if own is None or _shape(own) != stored:
-            raise _other_model(table.name, _shape(own), stored, where)
-        if len(rows.keys) and not 0 <= int(rows.keys[0]) <= int(rows.keys[-1]) < len(own):
-            raise EnvironmentFault(f"{where} has rows of {table.name} that it cannot have")
-        own.index_copy_(0, rows.keys, weight.to(own.dtype))
+        if tensor is None or _shape(tensor) != stored:
+            raise _other_model(table.name, _shape(tensor), stored, field)
+        if len(rows.keys) and not 0 <= int(rows.keys[0]) <= int(rows.keys[-1]) < len(tensor):
+            raise EnvironmentFault(f"{field} has rows of {table.name} that it cannot have")
+        tensor.index_copy_(0, rows.keys, weight.to(tensor.dtype))
 
 
-def _hold(module: Embedding, store: Store, table: StoredTable, where: str) -> None:
+def _hold(module: Embedding, store: Store, table: StoredTable, field: str) -> None:
     """Give an embedding the rows that ids have."""
     keys, rows = latest(store, table, WEIGHT)
     if rows.shape[1:] != (module.dim,):
-        made, stored = (f"rows of {dim} numbers" for dim in (module.dim, *rows.shape[1:]))
-        raise _other_model(table.name, made, stored, where)
+        need, stored = (f"rows of {dim} numbers" for dim in (module.dim, *rows.shape[1:]))
+        raise _other_model(table.name, need, stored, field)
     hold(module, HeldRows(keys, rows.to(module.weight.dtype)))
 
 
-def _other_model(name: str, made: str, stored: str, where: str) -> SpecError:
+def _other_model(name: str, need: str, stored: str, field: str) -> SpecError:
     return SpecError(
         f"model(): tensor {name!r}",
-        got=made,
-        need=f"{stored}, as in {where}",
+        got=need,
+        need=f"{stored}, as in {field}",
         hint="use the training file, its data and its --set as they were when it was trained",
     )
 

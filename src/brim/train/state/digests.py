@@ -62,8 +62,8 @@ def describe_difference(tables: Sequence[Mapping[str, bytes]], members: Sequence
         name for name, table in zip(members, tables, strict=True) if table.get(first, b"") != usual
     ]
     rest = [name for name in members if name not in odd]
-    more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-    return f"{first}{more} differs between {', '.join(odd)} and {', '.join(rest)}"
+    others_note = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+    return f"{first}{others_note} differs between {', '.join(odd)} and {', '.join(rest)}"
 
 
 def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -72,7 +72,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
             for key, value in node.items():
                 yield from _leaves(value, (*path, str(key)))
         case list() | tuple() if any(
-            isinstance(each, (dict, list, tuple, Tensor)) for each in node
+            isinstance(item, (dict, list, tuple, Tensor)) for item in node
         ):
             for index, value in enumerate(node):
                 yield from _leaves(value, (*path, str(index)))

@@ -42,14 +42,14 @@ class NotCarried(TypeError):
 
     Attributes:
         path: keys that lead to it.
-        got: it, in words.
+        actual: it, in words.
     """
 
-    def __init__(self, path: tuple[str, ...], got: str) -> None:
+    def __init__(self, path: tuple[str, ...], actual: str) -> None:
         super().__init__(
-            f"a state may hold {NEED}, not {got}" + f" at {'.'.join(path)}" * bool(path)
+            f"a state may hold {NEED}, not {actual}" + f" at {'.'.join(path)}" * bool(path)
         )
-        self.path, self.got = path, got
+        self.path, self.got = path, actual
 
 
 def flatten(tree: Any, *, strides: bool = True) -> tuple[Any, list[Tensor]]:
@@ -161,8 +161,8 @@ class _Flattening:
             inner = [self._tensor(part, path) for part in parts]
             return {"$sparse": [*inner, list(tensor.shape), tensor.is_coalesced()]}
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            what = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
-            raise NotCarried(path, f"a tensor of kind {'meta' if tensor.is_meta else what}")
+            unsupported = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
+            raise NotCarried(path, f"a tensor of kind {'meta' if tensor.is_meta else unsupported}")
         place = self._places.get(id(tensor), len(self.tensors))
         if place == len(self.tensors):
             self.tensors.append(tensor)  # so that its id stays its own
@@ -177,11 +177,11 @@ class _Flattening:
         kind = type(tensor)
         if not (hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")):
             raise NotCarried(path, f"a tensor of the class {kind.__module__}.{kind.__qualname__}")
-        names, about = tensor.__tensor_flatten__()
+        names, metadata = tensor.__tensor_flatten__()
         inner = {name: self.plain(getattr(tensor, name), (*path, name)) for name in names}
-        known = self.plain(about, path)
+        plain_metadata = self.plain(metadata, path)
         size = [list(tensor.shape), list(tensor.stride())]
-        return {_WRAPPED: [*_name_of(kind, path), inner, known, *size]}
+        return {_WRAPPED: [*_name_of(kind, path), inner, plain_metadata, *size]}
 
 
 class _Unflattening:
@@ -216,11 +216,11 @@ class _Unflattening:
                     check_invariants=True,
                     is_coalesced=is_coalesced,
                 )
-            case "$wrapped", [module, name, inner, about, shape, strides]:
+            case "$wrapped", [module, name, inner, metadata, shape, strides]:
                 kind: Any = _class_of(module, name, Tensor)
                 parts = {key: self.value(part) for key, part in inner.items()}
                 size = torch.Size(shape), tuple(strides)
-                return kind.__tensor_unflatten__(parts, self.value(about), *size)
+                return kind.__tensor_unflatten__(parts, self.value(metadata), *size)
             case "$items", items:
                 return dict(self._pairs(items))
             case "$ordered", items:
@@ -234,8 +234,8 @@ class _Unflattening:
                 return getattr(record, "_make", record)([self.value(part) for part in parts])
             case "$set" | "$frozenset", parts:
                 return (set if notation == "$set" else frozenset)(map(self.value, parts))
-            case "$deque", [most, *parts]:
-                return deque(map(self.value, parts), most)
+            case "$deque", [maximum_length, *parts]:
+                return deque(map(self.value, parts), maximum_length)
             case "$size", sizes:
                 return torch.Size(sizes)
             case "$enum", [module, name, member]:
@@ -275,8 +275,8 @@ def copy_of(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a copy of a tensor on a device, with its type and its strides."""
     if not keeps_strides(tensor):
         return tensor.detach().to(device, copy=True)
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    return made.copy_(tensor.detach())
+    copied = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return copied.copy_(tensor.detach())
 
 
 def _laid_out(values: Tensor, strides: list[int]) -> Tensor:
@@ -343,9 +343,9 @@ def is_record_of_values(kind: type) -> bool:
 def _with_values(kind: type, values: Any) -> Any:
     if not (is_record_of_values(kind) and isinstance(values, dict)):
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no record of values")
-    made: Any = object.__new__(kind)
-    vars(made).update(values)
-    return made
+    thing: Any = object.__new__(kind)
+    vars(thing).update(values)
+    return thing
 
 
 # Names --------------------------------------------------------------------------------------------

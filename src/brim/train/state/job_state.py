@@ -71,7 +71,7 @@ class TrainingState:
         # Buffers that a first forward pass makes are made by each worker for itself.
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         # What starts empty is empty again before each micro-batch.
-        self._names = [name for name, each in tensors.items() if _is_carried(each)]
+        self._names = [name for name, tensor in tensors.items() if _is_carried(tensor)]
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._digests: Digests | None = None
         self._given: Mapping[str, Any] | None = None
@@ -123,18 +123,22 @@ class TrainingState:
     @contextlib.contextmanager
     def registered_kept(self) -> Iterator[None]:
         """Put the user's registered objects back to what they are now, at the end."""
-        before = {name: copy.deepcopy(_state_of(thing)) for name, thing in self._registered.items()}
+        previous = {
+            name: copy.deepcopy(_state_of(thing)) for name, thing in self._registered.items()
+        }
         try:
             yield
         finally:
             for name, thing in self._registered.items():
-                _put_state(thing, before[name])
+                _put_state(thing, previous[name])
 
     # The tree -------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
-        every = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        return {name: every[name] for name in self._names if every[name].layout is torch.strided}
+        tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        return {
+            name: tensors[name] for name in self._names if tensors[name].layout is torch.strided
+        }
 
     def get(self) -> dict[str, Any]:
         """Return the state as a tree, but for the rows of tables.
@@ -146,9 +150,9 @@ class TrainingState:
         tree = {
             "model": self._tensors(),
             "requires_grad of": {
-                name: each.requires_grad for name, each in self._model.named_parameters()
+                name: parameter.requires_grad for name, parameter in self._model.named_parameters()
             },
-            "training of": {name: each.training for name, each in self._model.named_modules()},
+            "training of": {name: module.training for name, module in self._model.named_modules()},
             "extra": {
                 name: module.get_extra_state() for name, module in _with_extra_state(self._model)
             },
@@ -224,13 +228,13 @@ class TrainingState:
         Raises:
             SpecError: it is of a job that would give other bits.
         """
-        for field, key, got in (
+        for field, key, actual in (
             ("--micro-batches", "micro_batches", self._spec.micro_batches),
             ("--seed", "seed", self._spec.seed),
             ("--delay", "delay", self._spec.delay),
         ):
-            if tree.get(key, 0) != got:  # a checkpoint of an older brim knows of no delay
-                raise _other_job(field, got, tree.get(key, 0))
+            if tree.get(key, 0) != actual:  # a checkpoint of an older brim knows of no delay
+                raise _other_job(field, actual, tree.get(key, 0))
         self._found = {key: tree[key] for key in ("samples", "global_batch_size")}
         self._found[SAMPLES] = tree.get(SAMPLES, "")  # a checkpoint of an older brim has none
         self._check_data()
@@ -356,12 +360,12 @@ class TrainingState:
     def _check_data(self) -> None:
         if self.schedule is None or self._found.get("samples") is None:
             return
-        for field, key, got in (
+        for field, key, actual in (
             ("--global-batch-size", "global_batch_size", self.schedule.global_batch_size),
             ("dataset('train')", "samples", self.schedule.samples),
         ):
-            if self._found[key] != got:
-                raise _other_job(field, got, self._found[key])
+            if self._found[key] != actual:
+                raise _other_job(field, actual, self._found[key])
         found = self._found[SAMPLES]
         if found and self.mark and found.split()[0] == self.mark.split()[0] and found != self.mark:
             raise SpecError(
@@ -372,15 +376,15 @@ class TrainingState:
             )
 
 
-def _other_job(field: str, got: object, need: object) -> SpecError:
-    return SpecError(field, got=str(got), need=f"{need}, as the state to go on from has it")
+def _other_job(field: str, actual: object, need: object) -> SpecError:
+    return SpecError(field, got=str(actual), need=f"{need}, as the state to go on from has it")
 
 
 def _is_carried(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or tensor.numel() > 0
 
 
-def _take_over(tensor: Tensor, given: Tensor, *, laid_out: bool) -> None:
+def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
     """Take the values of a parameter or a buffer.
 
     Some optimizers give parameters other memory (`p.data = ...`), which the next step then finds.
@@ -392,20 +396,20 @@ def _take_over(tensor: Tensor, given: Tensor, *, laid_out: bool) -> None:
         laid_out
         and isinstance(tensor, nn.Parameter)
         and keeps_strides(tensor)
-        and tensor.stride() != given.stride()
+        and tensor.stride() != value.stride()
     ):
-        tensor.data = copy_of(given, tensor.device)
+        tensor.data = copy_of(value, tensor.device)
     else:
-        tensor.copy_(given)
+        tensor.copy_(value)
 
 
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules that say what else belongs to their state."""
-    own = nn.Module.get_extra_state
+    default = nn.Module.get_extra_state
     return [
-        (name, each)
-        for name, each in model.named_modules()
-        if type(each).get_extra_state is not own
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module).get_extra_state is not default
     ]
 
 

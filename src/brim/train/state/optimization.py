@@ -57,10 +57,10 @@ class Optimization:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
     ) -> None:
-        known = {id(parameter) for parameter in model.parameters()}
+        ids = {id(parameter) for parameter in model.parameters()}
         for optimizer in optimizers:
             check_optimizer(optimizer)
-            if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+            if any(id(p) not in ids for group in optimizer.param_groups for p in group["params"]):
                 raise SpecError(
                     "optimizer",
                     got="a parameter that no model has",
@@ -71,7 +71,7 @@ class Optimization:
         self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
         self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
         self._monitor = monitor
-        self._intervals = [_interval_of(each, interval) for each in schedulers]
+        self._intervals = [_interval_of(scheduler, interval) for scheduler in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
         self._before: list[dict[str, Any]] = []
@@ -88,12 +88,14 @@ class Optimization:
     @property
     def are_disjoint(self) -> bool:
         """Return whether no two optimizers have a parameter in common: one loss is for all then."""
-        own = [
+        ids = [
             id(p)
-            for each in self.optimizers
-            for p in {id(p): p for group in each.param_groups for p in group["params"]}.values()
+            for optimizer in self.optimizers
+            for p in {
+                id(p): p for group in optimizer.param_groups for p in group["params"]
+            }.values()
         ]
-        return len(own) == len(set(own))
+        return len(ids) == len(set(ids))
 
     # Micro-batches --------------------------------------------------------------------------------
 
@@ -106,16 +108,16 @@ class Optimization:
             weight: its part of the step's samples.
             optimizer: whose parameters alone get gradients; None for all.
         """
-        own = None
+        own_optimizer = None
         if optimizer is not None:
-            own = [
+            own_optimizer = [
                 p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
             ]
-            if not own:  # all of them are frozen, and none would mean all
+            if not own_optimizer:  # all of them are frozen, and none would mean all
                 return
         with backward_errors.explained():
             if self._scaler is not None:
-                torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
+                torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own_optimizer)
                 return
             # What torch.autograd.backward ends in. It first imports sympy, a second's worth of
             # modules, and compares the shapes of the two by it, which are the same here.
@@ -124,7 +126,7 @@ class Optimization:
                 (self._weight_as(loss, weight),),
                 False,  # keep_graph
                 False,  # create_graph
-                tuple(own or ()),
+                tuple(own_optimizer or ()),
                 allow_unreachable=True,
                 accumulate_grad=True,
             )
@@ -158,8 +160,8 @@ class Optimization:
         The body may have run on some workers and not on others, which fetched their samples still:
         without this they would not agree where the step begins again.
         """
-        for group, before in zip(self._groups(), self._before, strict=False):
-            for name, value in before.items():
+        for group, previous in zip(self._groups(), self._before, strict=False):
+            for name, value in previous.items():
                 if isinstance(group[name], Tensor):
                     group[name].copy_(value)
                 else:
@@ -250,10 +252,10 @@ class Optimization:
         if self.clip_norm is None:
             return
         self._unscale()
-        own = list(self._model.parameters())
-        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        parameters = list(self._model.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = get_total_norm([*gradients, *rows])
-        clip_grads_with_norm_([*own, *owned], self.clip_norm, norm)
+        clip_grads_with_norm_([*parameters, *owned], self.clip_norm, norm)
 
     def step(self) -> None:
         """Update the parameters from their gradients.
@@ -290,8 +292,8 @@ class Optimization:
         self.schedules.remember()
 
     def _step_schedulers(self, interval: str, metrics: Mapping[str, float]) -> None:
-        for scheduler, own in zip(self._schedulers, self._intervals, strict=True):
-            if own != interval:
+        for scheduler, own_interval in zip(self._schedulers, self._intervals, strict=True):
+            if own_interval != interval:
                 continue
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(self._monitored(metrics))
@@ -341,7 +343,7 @@ class Optimization:
         states = [optimizer.state_dict() for optimizer in self.optimizers]
         return {
             "optimizer": states[0] if len(states) == 1 else states,
-            "scheduler": [each.state_dict() for each in self._schedulers],
+            "scheduler": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             ATTRIBUTES: self._changed_attributes(),
         }
@@ -352,9 +354,9 @@ class Optimization:
             {
                 name: copy.copy(value)
                 for name, value in _plain_ones(optimizer).items()
-                if name not in before or before[name] != value
+                if name not in previous or previous[name] != value
             }
-            for optimizer, before in zip(self.optimizers, self._own_before, strict=True)
+            for optimizer, previous in zip(self.optimizers, self._own_before, strict=True)
         ]
 
     def check_carried(self) -> None:
@@ -373,8 +375,8 @@ class Optimization:
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         for optimizer, state in zip(self.optimizers, states, strict=True):
             restore(optimizer, state)
-        for optimizer, own in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
-            for name, value in own.items():
+        for optimizer, attributes in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
+            for name, value in attributes.items():
                 setattr(optimizer, name, copy.copy(value))
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
@@ -442,9 +444,9 @@ _OTHER_WRAPPER = (
 )
 
 
-def _interval_of(scheduler: Any, given: str | None) -> str:
-    if given is not None and given not in INTERVALS:
-        raise SpecError("scheduler_interval", got=repr(given), need="'step' or 'epoch'")
+def _interval_of(scheduler: Any, interval: str | None) -> str:
+    if interval is not None and interval not in INTERVALS:
+        raise SpecError("scheduler_interval", got=repr(interval), need="'step' or 'epoch'")
     step: Callable[..., Any] | None = getattr(scheduler, "step", None)
     is_other = isinstance(scheduler, torch.optim.Optimizer)
     if step is None or not hasattr(scheduler, "state_dict") or is_other:
@@ -461,8 +463,8 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
             hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
             "first line of `for epoch in job.epochs(N):`",
         )
-    if given is not None:
-        return given
+    if interval is not None:
+        return interval
     return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
 
 

@@ -32,11 +32,11 @@ def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         return
     optimizer.load_state_dict(dict(state) if is_own else {**state, "state": _sealed(per_parameter)})
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, given in per_parameter.items():
+    for index, values in per_parameter.items():
         key = parameters[index] if isinstance(index, int) and index < len(parameters) else index
         device = key.device if isinstance(key, Tensor) else torch.device("cpu")
         if key in optimizer.state:
-            optimizer.state[key] = _as_given(optimizer.state[key], given, device)
+            optimizer.state[key] = _as_given(optimizer.state[key], values, device)
 
 
 def _sealed(node: Any) -> Any:
@@ -53,20 +53,20 @@ def _sealed(node: Any) -> Any:
     return _Sealed(node)
 
 
-def _as_given(loaded: Any, given: Any, device: torch.device) -> Any:
+def _as_given(loaded: Any, like: Any, device: torch.device) -> Any:
     """Return what was loaded, with the types and the strides of what was given."""
     if isinstance(loaded, _Sealed):
         return _moved(loaded.content, device)
-    match given:
-        case Tensor() if _is_dense(given) and _is_dense(loaded):
-            alike = loaded.dtype == given.dtype and loaded.stride() == given.stride()
-            return loaded if alike else copy_of(given, loaded.device)
+    match like:
+        case Tensor() if _is_dense(like) and _is_dense(loaded):
+            alike = loaded.dtype == like.dtype and loaded.stride() == like.stride()
+            return loaded if alike else copy_of(like, loaded.device)
         case dict() if isinstance(loaded, dict):
-            for name in given.keys() & loaded.keys():
-                loaded[name] = _as_given(loaded[name], given[name], device)
-        case list() | tuple() if type(loaded) is type(given) and len(loaded) == len(given):
-            pairs = zip(loaded, given, strict=True)
-            return type(given)(_as_given(part, value, device) for part, value in pairs)
+            for name in like.keys() & loaded.keys():
+                loaded[name] = _as_given(loaded[name], like[name], device)
+        case list() | tuple() if type(loaded) is type(like) and len(loaded) == len(like):
+            pairs = zip(loaded, like, strict=True)
+            return type(like)(_as_given(part, value, device) for part, value in pairs)
     return loaded
 
 

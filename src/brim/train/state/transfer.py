@@ -69,14 +69,14 @@ def _room_for(specs: Any) -> list[Tensor]:
 
     Raises one of `UNREADABLE` where nobody has such.
     """
-    known = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
-    size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in known)
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size_bytes > most or any(size < 0 for _, shape in known for size in shape):
-        raise ValueError(f"its tensors would have {size_bytes} bytes, this host has {most}")
+    kinds = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
+    size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size_bytes > memory_bytes or any(size < 0 for _, shape in kinds for size in shape):
+        raise ValueError(f"its tensors would have {size_bytes} bytes, this host has {memory_bytes}")
     if any(dtype.startswith("q") for dtype, _ in specs):  # a number of these is more than its bytes
         raise ValueError("quantized tensors")
-    return [torch.empty(shape, dtype=dtype) for dtype, shape in known]
+    return [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -151,8 +151,8 @@ class Writer:
         with given_up(self._store) as new:
             new += order.tables.new
             stored = store_taken(self._store, order.tables.taken, writer=self._name)
-            for table, taken in zip(stored, order.tables.taken, strict=True):
-                new += new_files(table, taken.chain)
+            for table, copied in zip(stored, order.tables.taken, strict=True):
+                new += new_files(table, copied.chain)
             draft = self._store.draft(
                 replace(order.checkpoint, data=data, tables=stored), writer=self._name
             )
@@ -177,12 +177,12 @@ class Writer:
             )
         )
         try:
-            others = set(answer.writers) - {self._name}
+            rivals = set(answer.writers) - {self._name}
             keep, best = self._spec.keep, self._spec.keep_best
             self._store.prune(
                 keep=keep,
                 best=best,
-                writers=others,
+                writers=rivals,
                 newest=draft.step,
                 unsound_since=order.unsound_since,
             )
