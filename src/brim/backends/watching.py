@@ -232,6 +232,6 @@ class RunWatch:
         # The owner of the records may write anything into them: a scheduler keeps little of that.
         life = self.state.crew[event.worker]
         self.state.crew[event.worker] = msgspec.structs.replace(life, reason="")
-        if event.ran_out_of_memory and len(self.out_of_memory) < _TOLD:
+        if event.ran_out_of_memory and len(self.out_of_memory) < _MAX_LOSSES_SHOWN:
             words = f"{event.worker}: {event.reason.removeprefix('out of memory: ')}"
             self.out_of_memory.append(words[:_WORDS])

@@ -331,9 +331,9 @@ def read_line(line: str) -> Change:
     reason, _, detail = (parts.get("why") or "").partition(": ")
     timestamp = 0.0
     with contextlib.suppress(SpecError):
-        at = read_time(when, field="story")
+        timestamp = read_time(time_text, field="story")
     return Change(
-        at=at,
+        at=timestamp,
         event="workers" if resized else parts["what"] or sentence,
         before=int(parts["before"] or 0) if resized else 0,
         after=int(parts["after"] or 0) if resized else 0,

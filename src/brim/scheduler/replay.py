@@ -180,8 +180,10 @@ class CourseOfDecisions:
     def _job(self, job: Job, states: Mapping[str, str]) -> JobCourse:
         story = self._stories[job.id]
         ended = self._ended.get(job.id)
-        given = [
-            (each.at, each.after, reason_of(each)) for each in story if each.event == "workers"
+        worker_changes = [
+            (change.at, change.after, reason_of(change))
+            for change in story
+            if change.event == "workers"
         ]
         return JobCourse(
             job=job.id,

@@ -143,7 +143,7 @@ class RunState:
 
     def _all_gone(self, timestamp: float) -> None:
         for life in self.present:
-            self.crew[life.worker] = replace(life, until=at)
+            self.crew[life.worker] = replace(life, until=timestamp)
 
 
 @dataclass(slots=True)

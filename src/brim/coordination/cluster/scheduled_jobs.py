@@ -478,7 +478,9 @@ class ScheduledJobs:
         reason: str = "",
         detail: str = "",
     ) -> None:
-        self._commands.append(Change(self._now, job.id, event, before, after, reason, detail))
+        self._commands.append(
+            Change(self._now, job.id, event, previous_count, new_count, reason, detail)
+        )
 
     def _learn_cost(self, kind: str, seconds: float) -> None:
         self._commands.append(LearnCost(kind, max(0.0, seconds)))
@@ -657,7 +659,7 @@ class ScheduledJobs:
         nodes = NodesSeen(event.nodes)
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=what, detail=detail))
-        present, away = self.present, self.away
+        present, absent = self.present, self.away
         silent = nodes.silent - self.nodes.silent
         is_useful = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
         self.nodes = nodes
