@@ -127,7 +127,7 @@ class ElasticPods(JobPods[PodOrder]):
             held = pods.bound
             if self._wanted is not None:
                 left = [node for node in held if _is_left(node, sight)]
-                stay = staying(held, self._wanted, departing_nodes=left)
+                stay = staying(held, self._wanted, leaving_nodes=left)
                 self._wanted = as_placed(self._wanted, stay)
         words = _words(pods, sight)
         is_over = _is_over(pods, sight)
