@@ -133,7 +133,7 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
 
 @pytest.mark.long
 def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
-    job = (CHATTY, *JOB[2:], "--epochs", "2", "--checkpoint-every", "10000")
+    job = (CHATTY, *JOB[2:], "--epochs", "6", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
     logs = tmp_path / "run" / "logs"
     with started(

@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import msgspec
+
 from brim.domain.schedule import Decision, JobState, Policy, Reason, Snapshot, Verdict
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
@@ -157,7 +159,10 @@ def _tenants(snapshot: Snapshot) -> list[Tenant]:
     """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
     declared = {tenant.id for tenant in snapshot.tenants}
     undeclared = sorted({state.job.tenant for state in snapshot.jobs} - declared)
-    return [*snapshot.tenants, *(replace(_DEFAULT_TENANT, id=name) for name in undeclared)]
+    return [
+        *snapshot.tenants,
+        *(msgspec.structs.replace(_DEFAULT_TENANT, id=name) for name in undeclared),
+    ]
 
 
 def _groups(snapshot: Snapshot) -> dict[tuple[str, int], list[JobState]]:
