@@ -128,8 +128,8 @@ class RunState:
             # Names begin from w1 with each start: the worker that had one before ended with its
             # agent, and nobody was left to say so.
             self._all_gone(event.at)
-            self.crew, known = {}, None
-        life = known or WorkerLife(**asdict(event))
+            self.crew, member = {}, None
+        life = member or WorkerLife(**asdict(event))
         self.crew[event.worker] = replace(
             life,
             state=event.state,
