@@ -49,6 +49,6 @@ def job_of(**values: Any) -> ScheduledJob:
     """Make a job of values by their names, in whichever of its parts they are."""
     parts: dict[str, Any] = {}
     for part, kind in _PARTS.items():
-        mine = {each.name for each in fields(kind)} & values.keys()
-        parts[part] = kind(**{name: values.pop(name) for name in mine})
+        names = {field.name for field in fields(kind)} & values.keys()
+        parts[part] = kind(**{name: values.pop(name) for name in names})
     return ScheduledJob(**values, **parts)

@@ -43,11 +43,11 @@ def need(*programs: str) -> None:
         )
 
 
-def no_cluster(why: str) -> NoReturn:
+def no_cluster(reason: str) -> NoReturn:
     """Skip the test, or fail it where that must not be."""
     if os.environ.get("BRIM_TEST_NEED_CLUSTER", "0") not in ("", "0"):
-        pytest.fail(f"BRIM_TEST_NEED_CLUSTER is set: {why}")
-    pytest.skip(why)
+        pytest.fail(f"BRIM_TEST_NEED_CLUSTER is set: {reason}")
+    pytest.skip(reason)
 
 
 def image() -> str:

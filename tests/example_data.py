@@ -97,10 +97,10 @@ def write_census(path: Path, rows: int = 48_842) -> None:
     for name, size in _OTHERS.items():
         place = np.floor(size * chance.random(rows) ** 2).astype(np.int64)
         logit += chance.normal(0.0, 0.8, size)[place]
-        table[name] = [f"{name}-{each}" for each in place]
+        table[name] = [f"{name}-{name_index}" for name_index in place]
     rich = 1.0 / (1.0 + np.exp(-logit))
     table |= {
-        "education": [_EDUCATION[each] for each in degree],
+        "education": [_EDUCATION[degree_index] for degree_index in degree],
         "age": age,
         "educational-num": degree + 1,
         "hours-per-week": hours,
@@ -148,6 +148,6 @@ def write_ratings(path: Path) -> None:
         weight = fame * np.exp(0.6 * liking)
         films = chance.choice(_FILMS, seen[user], replace=False, p=weight / weight.sum())
         stars = np.clip(np.round(2.9 + 0.9 * liking + chance.normal(0.0, 0.6, _FILMS)), 1, 5)
-        at = chance.integers(874_724_710, 893_286_638, _FILMS)
-        lines += [f"{user + 1}\t{film + 1}\t{stars[film]:.0f}\t{at[film]}\n" for film in films]
+        times = chance.integers(874_724_710, 893_286_638, _FILMS)
+        lines += [f"{user + 1}\t{film + 1}\t{stars[film]:.0f}\t{times[film]}\n" for film in films]
     path.write_text("".join(lines))

@@ -86,18 +86,18 @@ def _brim(*parts: str) -> tuple[str, ...]:
     return tuple(f"src/brim/{part}" for part in parts)
 
 
-def _long(name: str, about: str, parts: tuple[str, ...], files: str) -> Piece:
+def _long(name: str, description: str, parts: tuple[str, ...], files: str) -> Piece:
     tests = tuple(f"tests/e2e/test_{file}.py" for file in files.split())
     command = ("make", "test-long", f"TESTS={shlex.join(tests)}")
-    return Piece(name=name, about=about, command=command, parts=parts, tests=tests)
+    return Piece(name=name, about=description, command=command, parts=parts, tests=tests)
 
 
-def _chaos(name: str, about: str, parts: tuple[str, ...], words: str) -> list[Piece]:
+def _chaos(name: str, description: str, parts: tuple[str, ...], words: str) -> list[Piece]:
     """A hundred seeds, in two halves."""
     return [
         Piece(
             name=f"chaos-{name}-{first}",
-            about=f"{about}: seeds {first} to {first + 49}",
+            about=f"{description}: seeds {first} to {first + 49}",
             command=(
                 *(sys.executable, "-m", "brim.cli", "chaos", *words.split()),
                 *("--runs", "50", "--seed", str(first)),
@@ -124,13 +124,13 @@ def node_tests() -> tuple[str, ...]:
     return tuple(files.split())
 
 
-def _rest(others: Iterable[Piece]) -> Piece:
+def _rest(other_pieces: Iterable[Piece]) -> Piece:
     """The long tests that no other piece has: a new file is in here until it has its place."""
-    without = [f"--ignore={path}" for piece in others for path in piece.tests]
+    ignored = [f"--ignore={path}" for piece in other_pieces for path in piece.tests]
     return Piece(
         name="long-rest",
         about="long tests of everything else",
-        command=("make", "test-long", f"TESTS={shlex.join([*TEST_PATHS, *without])}"),
+        command=("make", "test-long", f"TESTS={shlex.join([*TEST_PATHS, *ignored])}"),
         parts=TEST_PATHS,
     )
 
@@ -234,10 +234,10 @@ def outcome(log: str, status: int | None) -> tuple[int, int, list[str]]:
     totals = re.findall(r"^=+ (.* in [\d.]+s.*) =+$", summary, re.MULTILINE)[-1:]
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", "".join(totals))}
     claims = [] if totals else re.findall(r"^([^:\n]+): .*: (held|BROKEN)\b", log, re.MULTILINE)
-    held = sum(verdict == "held" for _, verdict in claims)
+    held_count = sum(verdict == "held" for _, verdict in claims)
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", summary, re.MULTILINE)
     failed += [claim for claim, verdict in claims if verdict == "BROKEN"]
-    passed = counts.get("passed", 0) + held
+    passed = counts.get("passed", 0) + held_count
     if status is None:
         failed.append(f"no end within {LONGEST / 3600:.0f} hours")
     elif status and not failed:
@@ -251,8 +251,8 @@ def version() -> str:
     """Return the last commit that changed more than results, with a `+` where files differ."""
 
     def git(*words: str) -> str:
-        but = [".", *(f":(exclude){path.relative_to(ROOT)}" for path in (PAGE, RESULTS))]
-        command = ["git", "-C", str(ROOT), *words, "--", *but]
+        excluded = [".", *(f":(exclude){path.relative_to(ROOT)}" for path in (PAGE, RESULTS))]
+        command = ["git", "-C", str(ROOT), *words, "--", *excluded]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     return git("log", "-1", "--format=%h", "--abbrev=12") + ("+" if git("status", "-s") else "")
@@ -267,9 +267,11 @@ def results() -> dict[str, Result]:
 def keep(name: str, result: Result) -> None:
     """Put a result in place of the one before, and write the page anew."""
     last = results() | {name: result}
-    kept = {piece: last[piece] for piece in PIECES if piece in last}
-    _replace(RESULTS, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode() + "\n")
-    _replace(PAGE, render(kept))
+    results_kept = {piece: last[piece] for piece in PIECES if piece in last}
+    _replace(
+        RESULTS, msgspec.json.format(msgspec.json.encode(results_kept), indent=1).decode() + "\n"
+    )
+    _replace(PAGE, render(results_kept))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -311,7 +313,7 @@ def run(piece: Piece, show: Callable[[str], object]) -> Result:
         show: is handed what the piece prints, as it does.
     """
     LOGS.mkdir(exist_ok=True)
-    log, before, began = LOGS / f"{piece.name}.log", version(), time.monotonic()
+    log, version_before, started = LOGS / f"{piece.name}.log", version(), time.monotonic()
     with log.open("wb") as output, log.open(encoding="utf-8", errors="replace") as printed:
         process = subprocess.Popen(
             piece.command,
@@ -323,18 +325,20 @@ def run(piece: Piece, show: Callable[[str], object]) -> Result:
             start_new_session=True,
         )
         try:
-            while (status := process.poll()) is None and time.monotonic() < began + LONGEST:
+            while (status := process.poll()) is None and time.monotonic() < started + LONGEST:
                 show(printed.read())
                 time.sleep(POLL)
         finally:
             _end(process)
         show(printed.read())
     passed, skipped, failed = outcome(log.read_text(errors="replace"), status)
-    after = version()
+    version_after = version()
     return Result(
-        commit=after if after == before else before.rstrip("+") + "+",
+        commit=version_after
+        if version_after == version_before
+        else version_before.rstrip("+") + "+",
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(time.monotonic() - started, 1),
         passed=passed,
         skipped=skipped,
         failed=failed,
@@ -386,24 +390,24 @@ Exit status: 0 all passed, 1 some failed, 130 interrupted.""",
     parser.add_argument(
         "--list", nargs="*", metavar="PATH", help="show the pieces that concern PATHs, or all"
     )
-    given = parser.parse_args(words)
-    if unknown := set(given.pieces) - PIECES.keys():
+    arguments = parser.parse_args(words)
+    if unknown := set(arguments.pieces) - PIECES.keys():
         parser.error(f"no such piece: {', '.join(sorted(unknown))}; known: {', '.join(PIECES)}")
-    return given
+    return arguments
 
 
 def main(words: Sequence[str]) -> int:
-    given, last = parse(words), results()
-    if given.list is not None:
+    arguments, last = parse(words), results()
+    if arguments.list is not None:
         for piece in PIECES.values():
-            if not given.list or any(map(piece.concerns, given.list)):
+            if not arguments.list or any(map(piece.concerns, arguments.list)):
                 show(describe(piece, last.get(piece.name)) + "\n")
         return 0
     commit = version()
     open_pieces = [name for name in PIECES if name not in last or last[name].commit != commit]
     if commit.endswith("+"):  # nobody knows whether they are the same files as before
         open_pieces = list(PIECES)
-    names = given.pieces or open_pieces
+    names = arguments.pieces or open_pieces
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = 0
     for number, name in enumerate(names, start=1):

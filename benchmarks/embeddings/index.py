@@ -34,7 +34,7 @@ def main() -> None:
     keep_what_is_freed()
     chance = torch.Generator().manual_seed(1)
     for rows in (200_000, 10_000_000):
-        shape = Shape.of(rows)
+        shape = Shape.for_keys(rows)
         index = Index(torch.zeros(shape.bytes, dtype=torch.uint8), shape)
         keys = torch.randint(0, (1 << 63) - 1, (rows,), generator=chance)
 

@@ -131,7 +131,7 @@ def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
     os.environ["PYTHONPATH"] = str(repository())
     with hosts_in(folder, 2) as hosts:
         run = hosts[0].folder / "run"
-        first = Driver(folder).behind(hosts[0].prefix)
+        first = Driver(folder).with_prefix(hosts[0].prefix)
         words = ["train", str(TRAINING_FILE), "--run-dir", str(run), "--workers", "4"]
         words += ["--global-batch-size", str(BATCH), "--spares", "0", "--checkpoint-every", "1h"]
         words += ["--listen", _FIRST, "--agents", "2"]
@@ -163,7 +163,7 @@ def token_of(run: Path) -> str:
 
 def join(token: str, host: Host) -> subprocess.Popen[str]:
     """Start the agent of the second host."""
-    driver = Driver(BRIM_TOKEN=token).behind(host.prefix)
+    driver = Driver(BRIM_TOKEN=token).with_prefix(host.prefix)
     return driver.start("agent", f"{_FIRST},{_NEXT}", stdout=subprocess.DEVNULL, stderr=None)
 
 
@@ -198,7 +198,7 @@ def lose_first_host() -> Loss:
             records.until("last record", lambda: True)
         last = records.steps[-1]
         taken = host.host.folder / "taken"
-        driver = Driver(host.host.folder, BRIM_TOKEN=host.token).behind(host.host.prefix)
+        driver = Driver(host.host.folder, BRIM_TOKEN=host.token).with_prefix(host.host.prefix)
         words = ("master", "--listen", _NEXT, "--run-dir", str(taken))
         process = driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -173,11 +173,11 @@ def brim_on(
         words += ["--listen", f"{places[0].address}:7077", "--agents", str(len(split))]
         words += ["--insecure"] if side == "insecure" else []
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = [driver.behind(_prefix(places[0], named)).start(*words, **quiet)]
+    started = [driver.with_prefix(_prefix(places[0], named)).start(*words, **quiet)]
     try:
         for place in places[1 : len(split)]:
             contact = _until("address of the master", lambda: read_contact(run))
-            second = Driver(BRIM_TOKEN=contact.token).behind(_prefix(place, named))
+            second = Driver(BRIM_TOKEN=contact.token).with_prefix(_prefix(place, named))
             second.mark = driver.mark
             started.append(second.start("agent", contact.address, **quiet))
         yield RunReader(run), lambda: [each for p in started for each in _family(p.pid)]

@@ -417,7 +417,7 @@ class Client:
                         f"{error} (no answer for {now - silent_since:.0f} s)"
                     ) from error
                 if said_at < len(_NOTICE_TIMES) and now - silent_since >= _NOTICE_TIMES[said_at]:
-                    self._notice(self._away(error, now - silent_since))
+                    self._notice(self._absence_note(error, now - silent_since))
                     said_at += 1
                 sleep(_CALL_INTERVAL)
             else:
@@ -425,7 +425,7 @@ class Client:
                     self._notice("the scheduler answers again")
                 return answer
 
-    def _away(self, error: EnvironmentFault, seconds: float) -> str:
+    def _absence_note(self, error: EnvironmentFault, seconds: float) -> str:
         """Return what a waiting user should know while the scheduler is away."""
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
         if self._fixed or (contact and contact.is_alive):

@@ -57,7 +57,7 @@ def decided(snapshot: Snapshot, policy: Policy = brim) -> Decision:
     return on_nodes(snapshot, cycle(snapshot, policy, placed=False))
 
 
-def test_there_is_something_to_decide_once_a_job_has_arrived(world: World) -> None:
+def test_an_arrival_calls_for_a_decision(world: World) -> None:
     assert run(world.backend.wait(None))
     snapshot = observed(world)
     assert snapshot.arrived == ("job-1", "job-2", "job-3")
@@ -80,11 +80,11 @@ def test_a_decision_applied_again_changes_nothing(world: World) -> None:
     decision = give({"job-1": 4, "job-2": 2}, observed(world))
     run(world.backend.apply(decision))
     world.settle()
-    before = observed(world)
-    again = Decision(workers=decision.workers, nodes=decision.nodes)
-    run(world.backend.apply(again))
+    first_observation = observed(world)
+    repeated = Decision(workers=decision.workers, nodes=decision.nodes)
+    run(world.backend.apply(repeated))
     world.settle()
-    assert [s[2:6] for s in observed(world).jobs] == [s[2:6] for s in before.jobs]
+    assert [s[2:6] for s in observed(world).jobs] == [s[2:6] for s in first_observation.jobs]
     if isinstance(world, LiveWorld):
         assert world.processes.of("job-1").asked == ["start 4"]
         assert world.processes.of("job-2").asked == ["start 2"]
@@ -214,7 +214,16 @@ def test_one_table_holds_for_every_cluster(tmp_path: Path, kind: str, rows: list
         for job, expected in row.then.items():
             state = states[job]
             ready = max(state.ready - snapshot.now, 0.0)
-            since = snapshot.now - max(state.changed, world.origin) if state.attained else 0.0
+            running_since = (
+                snapshot.now - max(state.changed, world.origin) if state.attained else 0.0
+            )
             promised = world.judgement(job).promised
-            shown = (state.workers, state.standing, promised, ready, since, state.attained)
-            assert shown == pytest.approx(expected, abs=1e-5)
+            row_seen = (
+                state.workers,
+                state.standing,
+                promised,
+                ready,
+                running_since,
+                state.attained,
+            )
+            assert row_seen == pytest.approx(expected, abs=1e-5)

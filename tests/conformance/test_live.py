@@ -114,7 +114,7 @@ def test_what_a_master_raises_is_no_answer(
     assert phases(world) == ["running", "admitted"]
 
 
-def test_a_look_that_would_see_what_the_last_one_saw_is_left_out(world: LiveWorld) -> None:
+def test_a_redundant_look_is_skipped(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()
     assert not world.backend._may_rest(), "processes of hosts may do anything at any time"
@@ -136,7 +136,7 @@ def test_a_look_that_would_see_what_the_last_one_saw_is_left_out(world: LiveWorl
     assert not world.backend._may_rest(), "it is to give within its grace period"
 
 
-def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -> None:
+def test_jobs_over_grace_period_are_forced(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()
     give(world, job_1=3)
@@ -154,11 +154,11 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     assert world.processes.of("job-1").asked[-1] == "force 0"
     run(world.backend.look())
     assert phases(world)[0] == "suspended"
-    told = [change.event for change in world.book.story(world.book.jobs["job-1"])]
-    assert told.count("forced") == 2
+    event_names = [change.event for change in world.book.story(world.book.jobs["job-1"])]
+    assert event_names.count("forced") == 2
 
 
-def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld) -> None:
+def test_silent_jobs_are_forced_after_grace_period(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()
     world.processes.of("job-1").deaf = True
@@ -175,7 +175,7 @@ def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld)
     assert [record.target for record in world.book.jobs.values()] == [2, 6]
 
 
-def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_asked_to_end(
+def test_nothing_changes_while_the_node_agent_is_away(
     world: LiveWorld,
 ) -> None:
     give(world, job_1=2)
@@ -191,8 +191,8 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     )
     world.processes.of("job-1").alive = False
     run(world.backend.look())
-    told = world.book.story(world.book.jobs["job-1"])[-1]
-    assert told.detail == "node node0: its agent died; it is started again in 2 s"
+    last_event = world.book.story(world.book.jobs["job-1"])[-1]
+    assert last_event.detail == "node node0: its agent died; it is started again in 2 s"
     assert phases(world) == ["suspended", "admitted"]
     world.processes.node = NodeSeen(up=True)
     run(world.backend.look())
@@ -200,7 +200,7 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     assert world.processes.of("job-1").asked[-1] == "start 2"
 
 
-def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_else_happens(
+def test_a_delayed_restart_triggers_a_decision(
     world: LiveWorld,
 ) -> None:
     """Found by chaos: a policy that looked a moment after the job's time had come
@@ -223,7 +223,7 @@ def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_el
     assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-1", "job-2"]
 
 
-def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> None:
+def test_steps_reset_the_restart_backoff(world: LiveWorld) -> None:
     give(world, job_1=2)
     for step in (10, 20, 30, 40, 50, 60):
         world.processes.say("job-1", step=step)
@@ -234,7 +234,7 @@ def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> Non
     assert world.processes.of("job-1").starts == 7
 
 
-def test_another_life_adopts_what_runs_and_starts_nothing_twice(world: LiveWorld) -> None:
+def test_the_next_scheduler_adopts_running_jobs_once(world: LiveWorld) -> None:
     give(world, job_1=5, job_2=3)
     world.settle()
     world.revive()
@@ -263,7 +263,7 @@ def test_another_life_finds_what_ended_meanwhile(world: LiveWorld) -> None:
     assert world.book.jobs["job-1"].summary == {"exit": "done"}
 
 
-def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> None:
+def test_a_recorded_start_is_carried_out_after_restart(world: LiveWorld) -> None:
     """A scheduler that was killed between its note and the processes."""
     give(world)
     world.backend.handle(Decided(Decision(workers={"job-1": 4}, nodes={"job-1": {"node0": 4}})))
@@ -275,7 +275,7 @@ def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> No
     assert world.processes.of("job-1").asked == ["start 4"]
 
 
-def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
+def test_a_job_cancelled_while_asking_is_not_started(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(world, job_1=8)
@@ -293,7 +293,7 @@ def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
     assert world.processes.of("job-2").asked == []
 
 
-def test_a_start_is_carried_out_before_anybody_is_asked(
+def test_starts_are_carried_out_before_questions(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So nobody can change their mind between the note of a start and the start."""
@@ -308,7 +308,7 @@ def test_a_start_is_carried_out_before_anybody_is_asked(
     assert phases(world) == ["running", "running"]
 
 
-def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> None:
+def test_deadlines_are_judged_after_measurement(world: LiveWorld) -> None:
     late = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="other")
     snapshot, _ = world.cycle(decide)
     assert late.id not in snapshot.arrived
@@ -334,7 +334,7 @@ def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> Non
 
 
 @pytest.mark.parametrize(("to_spare", "promised"), [(0.0, False), (0.02, False), (0.05, True)])
-def test_a_promise_counts_the_end_and_has_something_to_spare(
+def test_promises_include_the_end_and_a_margin(
     tmp_path: Path, to_spare: float, promised: bool
 ) -> None:
     world = LiveWorld(CLUSTER, 0, tmp_path)
@@ -346,7 +346,7 @@ def test_a_promise_counts_the_end_and_has_something_to_spare(
     assert (job.judgement.judged, job.promised) == (True, promised)
 
 
-def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path: Path) -> None:
+def test_a_promise_survives_expected_start_and_end_costs(tmp_path: Path) -> None:
     world = LiveWorld(CLUSTER, 0, tmp_path)
     world.book.learn(submission("8", fingerprint="known"), measured({8: 1e6}), 900)
     in_time = BELIEVED.cost(0, 8) + BELIEVED.end + BELIEVED.doubt
@@ -362,7 +362,7 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     world.cycle(decide)
     world.processes.say("job-1", steps=900)
     run(world.backend.look())
-    before = world.backend.memory
+    memory_before = world.backend.memory
     snapshot, decision = world.cycle(decide)
     assert any(isinstance(verdict, Admitted) and verdict.promises for verdict in decision.verdicts)
     saw, decided = decode_cycle(encode_cycle(snapshot, decision))
@@ -372,12 +372,12 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     assert memory == decision.memory
     from dataclasses import replace
 
-    replayed = decide(replace(saw, memory=before))
+    replayed = decide(replace(saw, memory=memory_before))
     assert encode_cycle(saw, replayed) == encode_cycle(snapshot, decision)
     assert replayed.memory == memory
 
 
-def test_a_master_that_does_not_answer_holds_up_nobody_else(
+def test_an_unresponsive_master_blocks_no_other_job(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(world, job_1=3, job_2=3)
@@ -390,11 +390,11 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
         await resize(launch, workers)
 
     async def story() -> None:
-        began = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         snapshot = await world.backend.observe()
         await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 4, "job-2": 4})))
         await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 3, "job-2": 5})))
-        assert asyncio.get_running_loop().time() - began < 10.0
+        assert asyncio.get_running_loop().time() - started < 10.0
         assert [state.workers for state in snapshot.jobs] == [3, 3]
 
     monkeypatch.setattr(world.processes, "resize", only_the_second)
@@ -403,7 +403,7 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
     assert world.processes.of("job-2").asked == ["start 3", "resize 4"]
 
 
-def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
+def test_answers_of_ended_processes_are_ignored(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(world, job_1=8)
@@ -426,7 +426,7 @@ def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
     assert (world.book.jobs["job-1"].target, world.book.jobs["job-1"].starts.launches) == (2, 2)
 
 
-def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path) -> None:
+def test_a_new_model_is_profiled_then_judged(tmp_path: Path) -> None:
     world = LiveWorld(CLUSTER, 0, tmp_path)
     new = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
     taught: dict[int, float] = {}
@@ -436,8 +436,8 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
         world.settle()
         assert (new.target, new.judgement.judged) == (size, False)
         taught[size], step = rate, step + 20
-        said = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
-        world.processes.say(new.id, first_step=world.clock.wall(), **said)
+        looks = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
+        world.processes.say(new.id, first_step=world.clock.wall(), **looks)
         run(world.backend.look())
         world.clock.advance(5.0)
         run(world.backend.look())
@@ -445,8 +445,8 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     world.cycle(decide)
     assert new.promised
     assert new.starts.launches == 1
-    told = [change.detail for change in world.book.story(new) if change.event == "measured"]
-    assert told == [
+    details = [change.detail for change in world.book.story(new) if change.event == "measured"]
+    assert details == [
         f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()
     ]
     twin = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
@@ -454,7 +454,7 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     assert twin.judgement.judged  # the profile was kept
 
 
-def test_a_size_that_others_need_is_given_up_and_so_is_the_profile_under_a_policy_of_gangs(
+def test_a_needed_profile_size_is_given_up(
     world: LiveWorld,
 ) -> None:
     new = world.submit("1:8", fingerprint="new")
@@ -480,7 +480,7 @@ def test_a_size_that_others_need_is_given_up_and_so_is_the_profile_under_a_polic
     assert gang.profile is None
 
 
-def test_who_is_suspended_in_its_profile_is_judged_by_what_was_measured(world: LiveWorld) -> None:
+def test_a_suspended_profile_is_judged_by_its_measurements(world: LiveWorld) -> None:
     new = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
     give(world, job_3=1)
     world.settle()
@@ -515,14 +515,18 @@ def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
 
 def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None:
     assert run(world.backend.observe()).overheads == BELIEVED.paid_ahead
-    said: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
+    looks: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
     for done in (0, 6, 12):
         give(world, job_1=2)
         world.settle()
         world.clock.advance(2.1)
-        at = world.clock.wall()
+        started = world.clock.wall()
         world.processes.say(
-            "job-1", reached=Reached(2, at, done + 1), last_step=at, step=done + 1, **said
+            "job-1",
+            reached=Reached(2, started, done + 1),
+            last_step=started,
+            step=done + 1,
+            **looks,
         )
         run(world.backend.look())
         give(world, job_1=4)
@@ -532,10 +536,10 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
         world.clock.advance(0.5)
         world.processes.say(
             "job-1",
-            reached=Reached(4, at + 0.5, done + 6),
-            last_step=at + 0.5,
+            reached=Reached(4, started + 0.5, done + 6),
+            last_step=started + 0.5,
             step=done + 6,
-            **said,
+            **looks,
         )
         run(world.backend.look())
         world.processes.say("job-1", reached=None)
@@ -549,13 +553,13 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
     assert run(world.backend.observe()).overheads == overheads
 
 
-def test_how_long_devices_take_to_change_hands_is_measured(world: LiveWorld) -> None:
+def test_device_handover_time_is_measured(world: LiveWorld) -> None:
     assert run(world.backend.observe()).overheads.doubt == BELIEVED.doubt
     give(world, job_1=8)
     world.settle()
     for number, waited in enumerate((0.7, 0.0, 1.9, 0.4)):
-        job, other = ("job-2", "job-1") if number % 2 == 0 else ("job-1", "job-2")
-        world.processes.say(other, step=number + 1)
+        job, other_job = ("job-2", "job-1") if number % 2 == 0 else ("job-1", "job-2")
+        world.processes.say(other_job, step=number + 1)
         run(world.backend.look())
         give(world, **{job.replace("-", "_"): 8})
         world.clock.advance(waited)

@@ -60,7 +60,7 @@ class Follower:
         self.looked = 0.0
 
     def __call__(self, snapshot: Snapshot) -> Decision:
-        self.pass_until(snapshot.now, left={state.job.id for state in snapshot.jobs})
+        self.pass_until(snapshot.now, remaining_jobs={state.job.id for state in snapshot.jobs})
         for name in snapshot.arrived:
             state = next(state for state in snapshot.jobs if state.job.id == name)
             self.submit(state.job)
@@ -75,13 +75,13 @@ class Follower:
         self.cycles += 1
         return decision
 
-    def pass_until(self, now: float, *, left: Collection[str]) -> None:
+    def pass_until(self, now: float, *, remaining_jobs: Collection[str]) -> None:
         """Look often, as a live cluster is looked at; who is not left ended when it was foretold.
 
         The simulator decides nothing at the end of the last job that is there.
         """
-        for job, end in sorted(self.foretold.items(), key=lambda each: each[1]):
-            if job not in left and self.names[job] in self.states and end <= now + 1e-6:
+        for job, end in sorted(self.foretold.items(), key=lambda entry: entry[1]):
+            if job not in remaining_jobs and self.names[job] in self.states and end <= now + 1e-6:
                 self.look_until(min(end, now))
                 del self.states[self.names[job]]
                 self.look(min(end, now))
@@ -95,10 +95,10 @@ class Follower:
 
     def submit(self, job: Job) -> None:
         """As the simulator has it: work in steps, its deadline, its workers."""
-        taken = self.heard.submit("1:8", at=job.submitted, deadline=job.deadline)
-        assert taken.submission.fingerprint == "m"
-        taken.progress = replace(taken.progress, steps=round(job.work))
-        self.names[job.id] = taken.id
+        record = self.heard.submit("1:8", at=job.submitted, deadline=job.deadline)
+        assert record.submission.fingerprint == "m"
+        record.progress = replace(record.progress, steps=round(job.work))
+        self.names[job.id] = record.id
 
     def translated(self, decision: Decision) -> Decision:
         """The same decision about the same jobs by their other names."""
@@ -116,8 +116,8 @@ class Follower:
         jobs = self.heard.jobs
         seen = {job.id: self.seen(job) for job in jobs.to_look_at()}
         self.heard.hear(Looked(UP, seen), now)
-        taken = [step for step in self.heard.commands if isinstance(step, STEPS)]
-        for step in taken:
+        steps_taken = [step for step in self.heard.commands if isinstance(step, STEPS)]
+        for step in steps_taken:
             if isinstance(step, Start | Resize):
                 self.held[step.job] = step.workers["node0"]
                 self.heard.hear(Answered(step), now)
@@ -125,7 +125,7 @@ class Follower:
                 self.held.pop(step.job)
                 if isinstance(step, Suspend):
                     self.heard.hear(Answered(step), now)
-        return bool(taken)
+        return bool(steps_taken)
 
     def seen(self, job: ScheduledJob) -> Seen:
         state = self.states.get(job.id)
@@ -145,14 +145,19 @@ class Follower:
         assert live.capacity == snapshot.capacity
         assert live.arrived == tuple(self.names[job] for job in snapshot.arrived)
         assert [state.job.id for state in live.jobs] == list(self.states)
-        for mine, theirs in zip(live.jobs, snapshot.jobs, strict=True):
-            assert (mine.workers, mine.standing) == (theirs.workers, theirs.standing)
-            assert mine.job.deadline == theirs.job.deadline
-            assert mine.attained == pytest.approx(theirs.attained)
-            assert mine.changed == pytest.approx(theirs.changed)
-            if theirs.remaining > 1.0:  # the live cluster does not see an end before it is there
-                assert max(mine.ready, now) == pytest.approx(max(theirs.ready, now))
-                assert mine.remaining == pytest.approx(theirs.remaining, abs=1.5)
+        for live_job, simulated_job in zip(live.jobs, snapshot.jobs, strict=True):
+            assert (live_job.workers, live_job.standing) == (
+                simulated_job.workers,
+                simulated_job.standing,
+            )
+            assert live_job.job.deadline == simulated_job.job.deadline
+            assert live_job.attained == pytest.approx(simulated_job.attained)
+            assert live_job.changed == pytest.approx(simulated_job.changed)
+            if (
+                simulated_job.remaining > 1.0
+            ):  # the live cluster does not see an end before it is there
+                assert max(live_job.ready, now) == pytest.approx(max(simulated_job.ready, now))
+                assert live_job.remaining == pytest.approx(simulated_job.remaining, abs=1.5)
 
 
 STEPS = (Start, Resize, Suspend, Force, Leave)
@@ -164,7 +169,7 @@ STEPS = (Start, Resize, Suspend, Force, Leave)
     policy=st.sampled_from(["brim", "elasticflow", "edf", "edf-admission", "fifo-gang"]),
     overheads=st.sampled_from([OVERHEADS["none"], OVERHEADS["brim"], BELIEVED]),
 )
-def test_live_simulated_and_foretold_lives_of_the_same_events_are_equal(
+def test_live_simulated_and_foreseen_lives_are_equal(
     seed: int, policy: str, overheads: Overheads
 ) -> None:
     jobs = [
@@ -172,8 +177,10 @@ def test_live_simulated_and_foretold_lives_of_the_same_events_are_equal(
     ]
     follower = Follower(policy, overheads)
     run = simulate(jobs, CLUSTER, follower, settings=Settings(overheads=overheads))
-    happened = {one.job.id: one.finished for one in run.outcomes if one.finished is not None}
-    follower.pass_until(max(happened.values()), left=())
+    happened = {
+        outcome.job.id: outcome.finished for outcome in run.outcomes if outcome.finished is not None
+    }
+    follower.pass_until(max(happened.values()), remaining_jobs=())
     for outcome in run.outcomes:
         job = follower.heard.known[follower.names[outcome.job.id]]
         dropped = outcome.finished is None

@@ -63,7 +63,7 @@ def test_every_worker_has_a_device_on_a_node(world: LiveWorld, policy: str) -> N
     assert {job: held(world, job) for job in decision.nodes} == dict(decision.nodes)
 
 
-def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_does_not_need(
+def test_two_node_jobs_have_agents_only_where_needed(
     tmp_path: Path,
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
@@ -80,11 +80,11 @@ def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_do
     settle(world)
     assert (held(world, "job-1"), held(world, "job-2")) == ({"n1": 4}, {"n2": 4})
     assert job.asked[1:] == ["resize 4 on n1", "leave n2"]
-    told = [change.detail for change in world.book.story(record) if change.event == "placed"]
-    assert told == ["4 on n1, 4 on n2", "4 on n1"]
+    details = [change.detail for change in world.book.story(record) if change.event == "placed"]
+    assert details == ["4 on n1, 4 on n2", "4 on n1"]
 
 
-def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> None:
+def test_a_lost_node_has_no_devices_until_return(tmp_path: Path) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     job = world.processes.of("job-1")
@@ -110,10 +110,10 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
     assert job.asked[2:] == ["resize 4 on n1, 4 on n2"]
 
 
-def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: LiveWorld) -> None:
+def test_a_short_node_outage_resizes_nothing(world: LiveWorld) -> None:
     settle(world)
-    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
-    assert (kept.allocation.home, victim.allocation.home) == ("n1", "n2")
+    survivor, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    assert (survivor.allocation.home, victim.allocation.home) == ("n1", "n2")
     world.processes.others["n2"] = GONE
     world.processes.end("job-2", "")
     settle(world)
@@ -130,7 +130,7 @@ def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: Live
     assert world.processes.of("job-1").asked == ["start 4 on n1"]
 
 
-def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_comes_back(
+def test_a_job_continues_over_a_short_node_outage(
     tmp_path: Path,
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
@@ -150,7 +150,7 @@ def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_c
     )
 
 
-def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
+def test_losing_the_master_node_restarts_the_job_elsewhere(
     world: LiveWorld,
 ) -> None:
     def give(**workers: int) -> None:
@@ -162,9 +162,9 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
             nobody_shares(world)
 
     give(job_1=3, job_2=4)
-    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    survivor, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
     if victim.allocation.home == "n1":
-        kept, victim = victim, kept
+        survivor, victim = victim, survivor
     world.processes.others["n2"] = LOST
     world.processes.end(victim.id, "")
     run(world.backend.look())
@@ -175,33 +175,33 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
         2,
         {"n1": 2},
     )
-    assert (kept.starts.launches, held(world, kept.id)) == (1, {"n1": 2})
+    assert (survivor.starts.launches, held(world, survivor.id)) == (1, {"n1": 2})
 
 
 @pytest.mark.parametrize(
-    ("taken", "asked", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
+    ("lost_node", "target", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
 )
-def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
-    tmp_path: Path, taken: str, asked: str, launches: int
+def test_a_job_moves_off_a_removed_node(
+    tmp_path: Path, lost_node: str, target: str, launches: int
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     world.processes.say("job-1", step=5)  # there is something to keep
     run(world.backend.look())
-    left = Cluster(nodes=tuple(node for node in CLUSTER.nodes if node.id != taken))
-    world.backend.reconfigure(ClusterSpec(cluster=left, grace=10.0))
+    smaller = Cluster(nodes=tuple(node for node in CLUSTER.nodes if node.id != lost_node))
+    world.backend.reconfigure(ClusterSpec(cluster=smaller, grace=10.0))
     settle(world)
     settle(world)
     record = world.book.jobs["job-1"]
-    assert world.processes.of("job-1").asked[1] == asked
-    assert (held(world, "job-1"), record.starts.launches) == ({left.nodes[0].id: 4}, launches)
+    assert world.processes.of("job-1").asked[1] == target
+    assert (held(world, "job-1"), record.starts.launches) == ({smaller.nodes[0].id: 4}, launches)
     world.clock.advance(60.0)
     world.backend.reconfigure(ClusterSpec(cluster=CLUSTER, grace=10.0))
     settle(world)
     assert (held(world, "job-1"), record.starts.launches) == ({"n1": 4, "n2": 4}, launches)
 
 
-def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld) -> None:
+def test_moves_cost_like_resizes_without_new_starts(world: LiveWorld) -> None:
     def place(node: str) -> None:
         run(world.backend.observe())
         decision = Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}})
@@ -231,23 +231,23 @@ def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
     assert len(job.asked) == 2
 
 
-def test_where_all_nodes_are_lost_no_plan_is_changed(world: LiveWorld) -> None:
+def test_losing_all_nodes_changes_no_plan(world: LiveWorld) -> None:
     settle(world)
-    before = {record.id: record.allocation.plan for record in world.book.unfinished()}
+    plans_before = {record.id: record.allocation.plan for record in world.book.unfinished()}
     world.processes.others = dict.fromkeys(("n1", "n2"), LOST)
     for job in world.processes.jobs.values():
         job.alive = False
     run(world.backend.look())
     assert run(world.backend.observe()).capacity == 8
     settle(world)
-    assert {record.id: record.allocation.plan for record in world.book.unfinished()} == before
+    assert {record.id: record.allocation.plan for record in world.book.unfinished()} == plans_before
     assert not any(record.running for record in world.book.unfinished())
 
 
 def test_the_next_scheduler_knows_where_everybody_is(world: LiveWorld) -> None:
-    before = settle(world)
+    first_state = settle(world)
     world.revive()
-    after = settle(world)
-    assert after.nodes == before.nodes
-    assert not after.moved
+    second_state = settle(world)
+    assert second_state.nodes == first_state.nodes
+    assert not second_state.moved
     assert all(record.starts.launches == 1 for record in world.book.unfinished() if record.running)

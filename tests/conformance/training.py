@@ -93,56 +93,62 @@ class TrainingProcesses(FakeProcesses):
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         await super().start(launch, workers)
-        one, fake = self.trainings[launch.job], self.of(launch.job)
-        fake.workers = one.workers = sum(workers.values())
-        one.last, one.grown = None, math.inf
-        one.next = self.clock.now() + self._noisy(self.truth.start) + self._step(one)
-        self.say(launch.job, steps=one.steps)
+        training, fake = self.trainings[launch.job], self.of(launch.job)
+        fake.workers = training.workers = sum(workers.values())
+        training.last, training.grown = None, math.inf
+        training.next = self.clock.now() + self._noisy(self.truth.start) + self._step(training)
+        self.say(launch.job, steps=training.steps)
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         await super().resize(launch, workers)
-        one, count = self.trainings[launch.job], sum(workers.values())
-        self.of(launch.job).workers = max(one.workers, count)
-        warm = count > one.workers
-        one.grown = self.clock.now() + (self._noisy(self.truth.resize) if warm else 0.0)
+        training, count = self.trainings[launch.job], sum(workers.values())
+        self.of(launch.job).workers = max(training.workers, count)
+        warm = count > training.workers
+        training.grown = self.clock.now() + (self._noisy(self.truth.resize) if warm else 0.0)
 
-    def _step(self, one: Training) -> float:
-        return self._noisy(one.step_time(one.workers) * one.factor)
+    def _step(self, training: Training) -> float:
+        return self._noisy(training.step_time(training.workers) * training.factor)
 
     def train(self) -> None:
         """Everything that happened until now."""
         now = self.clock.now()
-        for name, one in self.trainings.items():
+        for name, training in self.trainings.items():
             fake = self.of(name)
-            while fake.alive and one.next <= now:
-                self._go_on(name, one)
+            while fake.alive and training.next <= now:
+                self._go_on(name, training)
         self.most = max(self.most, sum(fake.workers for fake in self.jobs.values() if fake.alive))
 
-    def _go_on(self, name: str, one: Training) -> None:
+    def _go_on(self, name: str, training: Training) -> None:
         """A step is done, or the processes have ended."""
-        fake, at = self.of(name), one.next
-        if one.step == one.steps or one.workers == 0:
-            self.end(name, "done" if one.step == one.steps else "suspended", summary={})
+        fake, next_step = self.of(name), training.next
+        if training.step == training.steps or training.workers == 0:
+            self.end(name, "done" if training.step == training.steps else "suspended", summary={})
             return
-        one.step += 1
+        training.step += 1
         seen = fake.seen
-        if one.last is not None:
-            seen.measured.add(one.workers, at - one.last)
-        same = seen.reached is not None and seen.reached.workers == one.workers
-        reached = seen.reached if same else Reached(one.workers, at, one.step)
-        self.say(
-            name, step=one.step, first_step=seen.first_step or at, last_step=at, reached=reached
+        if training.last is not None:
+            seen.measured.add(training.workers, next_step - training.last)
+        is_same_size = seen.reached is not None and seen.reached.workers == training.workers
+        reached = (
+            seen.reached if is_same_size else Reached(training.workers, next_step, training.step)
         )
-        one.last = at
-        wanted = sum(fake.wanted.values())
-        if wanted == 0 or one.step == one.steps:
-            one.workers = 0
-            one.next = at + self._noisy(self.truth.end)
+        self.say(
+            name,
+            step=training.step,
+            first_step=seen.first_step or next_step,
+            last_step=next_step,
+            reached=reached,
+        )
+        training.last = next_step
+        demand = sum(fake.wanted.values())
+        if demand == 0 or training.step == training.steps:
+            training.workers = 0
+            training.next = next_step + self._noisy(self.truth.end)
             return
-        if wanted != one.workers and one.grown <= at:
-            one.workers = fake.workers = wanted
-            one.last = None
-        one.next = at + self._step(one)
+        if demand != training.workers and training.grown <= next_step:
+            training.workers = fake.workers = demand
+            training.last = None
+        training.next = next_step + self._step(training)
 
 
 class VirtualBackend(LiveBackend):
@@ -152,18 +158,18 @@ class VirtualBackend(LiveBackend):
     processes: TrainingProcesses
     submit: Callable[[float], float]
 
-    async def _wait(self, until: float | None) -> bool:
+    async def _wait(self, deadline: float | None) -> bool:
         while True:
             now = self.clock.now()
-            soon = self.submit(now)
+            next_arrival = self.submit(now)
             await self.look()
-            due = self._due(until)
+            due = self._due(deadline)
             if self._news or now >= due:
                 self._news = False
                 return True
-            if soon == math.inf and not self.jobs.jobs:
+            if next_arrival == math.inf and not self.jobs.jobs:
                 return False
-            self.clock.advance(max(0.001, min(_POLL_INTERVAL, due - now, soon - now)))
+            self.clock.advance(max(0.001, min(_POLL_INTERVAL, due - now, next_arrival - now)))
             self.processes.train()
 
 
@@ -175,10 +181,10 @@ MODELS: dict[str, Callable[[int], float]] = {
 }
 
 
-def arrivals(seed: int, *, jobs: int = 22, every: float = 8.0) -> list[Arrival]:
+def arrivals(seed: int, *, jobs: int = 22, interval: float = 8.0) -> list[Arrival]:
     """Short jobs with tight and loose deadlines, that want about as much as 8 devices can do."""
     rng = random.Random(seed)
-    found, at = [], 0.1
+    found, arrival_time = [], 0.1
     for number in range(jobs):
         model = rng.choice(sorted(MODELS))
         steps = round(rng.uniform(24.0, 80.0) / MODELS[model](1))
@@ -188,12 +194,12 @@ def arrivals(seed: int, *, jobs: int = 22, every: float = 8.0) -> list[Arrival]:
             Arrival(
                 name=f"{model}{number}",
                 model=model,
-                at=at,
-                deadline=at + 2.5 + loose * shortest,
+                at=arrival_time,
+                deadline=arrival_time + 2.5 + loose * shortest,
                 steps=steps,
             )
         )
-        at += rng.expovariate(1.0 / every)
+        arrival_time += rng.expovariate(1.0 / interval)
     return found
 
 
@@ -201,7 +207,7 @@ class Stream:
     """Jobs that arrive over time under a real scheduler, whose processes are fakes.
 
     Args:
-        known: at how many workers each model was measured before.
+        sizes_known: at how many workers each model was measured before.
         foretold: whether ends are foretold, behind each cycle.
     """
 
@@ -214,7 +220,7 @@ class Stream:
         seed: int = 0,
         truth: Truth | None = None,
         devices: int = 8,
-        known: tuple[int, ...] = (1, 2, 4, 8),
+        sizes_known: tuple[int, ...] = (1, 2, 4, 8),
         foretold: bool = False,
     ) -> None:
         truth = truth or Truth()
@@ -225,7 +231,7 @@ class Stream:
         self.database._sql.execute("pragma synchronous = off")
         self.book = Book(self.database)
         for name, step_time in MODELS.items():
-            rates = {n: (40.0, 40.0 * step_time(n)) for n in known}
+            rates = {n: (40.0, 40.0 * step_time(n)) for n in sizes_known}
             self.book.learn(submission(fingerprint=name, epochs=1), Measured(rates), 1)
         for kind, seconds in (("start", truth.start), ("resize", truth.resize), ("end", truth.end)):
             for _ in range(5):
@@ -244,18 +250,18 @@ class Stream:
     def _submit(self, now: float) -> float:
         """Hand in who has come; when the next one comes."""
         while self.arrivals and self.origin + self.arrivals[0].at <= now:
-            one = self.arrivals.pop(0)
-            due = None if one.deadline is None else self.origin + one.deadline
-            asked = submission(
-                f"1:{one.maximum}",
+            arrival = self.arrivals.pop(0)
+            due = None if arrival.deadline is None else self.origin + arrival.deadline
+            request = submission(
+                f"1:{arrival.maximum}",
                 deadline=due,
-                fingerprint=one.fingerprint or one.model,
-                epochs=one.steps,
+                fingerprint=arrival.fingerprint or arrival.model,
+                epochs=arrival.steps,
             )
-            record = self.book.new_job(asked, name=one.name, now=now)
+            record = self.book.new_job(request, name=arrival.name, now=now)
             self.backend.handle(Submitted(record))
-            self.processes.add(record.id, steps=one.steps, step_time=MODELS[one.model])
-            self.jobs[one.name] = record
+            self.processes.add(record.id, steps=arrival.steps, step_time=MODELS[arrival.model])
+            self.jobs[arrival.name] = record
         return self.origin + self.arrivals[0].at if self.arrivals else math.inf
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:

@@ -102,11 +102,13 @@ class FakeProcesses:
 
     def look(self, launch: Launch) -> Seen:
         job = self.of(launch.job)
-        given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS}
-        mine: dict[str, Any] = (
+        fields_given = {
+            name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS
+        }
+        own_fields: dict[str, Any] = (
             {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
         )
-        return Seen(alive=job.alive, **mine, **given)
+        return Seen(alive=job.alive, **own_fields, **fields_given)
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         job = self.of(launch.job)
@@ -158,9 +160,9 @@ class FakeProcesses:
 
     def end(self, job: str, outcome: str, **fields: Any) -> None:
         """The processes of a job end."""
-        one = self.of(job)
-        one.alive, one.held = False, {}
-        one.seen = _with(one.seen, outcome=outcome, **fields)
+        training = self.of(job)
+        training.alive, training.held = False, {}
+        training.seen = _with(training.seen, outcome=outcome, **fields)
 
     def say(self, job: str, **fields: Any) -> None:
         """The processes of a job tell of themselves."""
@@ -197,11 +199,11 @@ class SimulatedWorld:
 
     def __init__(self, cluster: Cluster, jobs: int, deadlines: Sequence[float] = ()) -> None:
         due = [*deadlines, *[None] * (jobs - len(deadlines))]
-        made = [
+        jobs_made = [
             Job(id=f"job-{k + 1}", submitted=0.0, work=WORK, curve=CONCAVE, deadline=due[k])
             for k in range(jobs)
         ]
-        self.world = _World(made, cluster, Settings(overheads=BELIEVED))
+        self.world = _World(jobs_made, cluster, Settings(overheads=BELIEVED))
         self.backend: Backend = self.world
 
     def settle(self) -> None:
@@ -241,8 +243,8 @@ class LiveWorld:
             self.submit(deadline=self.origin + deadlines[k] if k < len(deadlines) else None)
 
     def submit(self, workers: str = "1:8", **fields: Any) -> ScheduledJob:
-        asked = submission(workers, **fields)
-        job = self.book.new_job(asked, name="job", now=self.clock.wall())
+        request = submission(workers, **fields)
+        job = self.book.new_job(request, name="job", now=self.clock.wall())
         self.backend.handle(Submitted(job))
         return job
 

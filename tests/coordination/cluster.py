@@ -33,6 +33,7 @@ from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
     AgentLost,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -40,7 +41,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -260,14 +260,16 @@ def validate_world(world: World) -> None:
     agents = [member.agent for member in world.members]
     assert len(set(named)) == len(named) >= 1
     assert _are_together(agents), "ranks of one agent are not contiguous"
-    computing = {each.agent for each, n in zip(world.members, world.shares, strict=True) if n}
-    homes = [each.machine or each.agent for each in world.members if each.agent in computing]
+    computing = {member.agent for member, n in zip(world.members, world.shares, strict=True) if n}
+    homes = [
+        member.machine or member.agent for member in world.members if member.agent in computing
+    ]
     assert _are_together(homes), "agents of one machine are not contiguous"
     assert world.shares[0], "rank 0 is a server"
     assert sum(world.shares) == PARTS
     for member in world.members:
-        beside, workers = world.ranks_beside(member.worker), world.workers_beside(member.worker)
-        assert [rank for rank in beside if world.shares[rank]] == list(workers), (
+        ranks, workers = world.ranks_beside(member.worker), world.workers_beside(member.worker)
+        assert [rank for rank in ranks if world.shares[rank]] == list(workers), (
             "servers before workers"
         )
     for needy, donor in world.donors.items():
@@ -325,7 +327,9 @@ class SimWorker:
         if self.waits == "go":
             return True
         if self.waits == "writer":  # it listens, and leaves what is not for the writer
-            return self.flight is None or any(isinstance(each, Publish) for each in self.inbox)
+            return self.flight is None or any(
+                isinstance(message, Publish) for message in self.inbox
+            )
         if self.inbox or self.asked:
             return True
         return self.waits != "message" and bool(self.waits())
@@ -339,7 +343,7 @@ class SimWorker:
     @property
     def pending(self) -> bool:
         """Whether there is a message for the loop; hearing a permission hands it to the writer."""
-        for message in [each for each in self.inbox if isinstance(each, Publish)]:
+        for message in [message for message in self.inbox if isinstance(message, Publish)]:
             self.inbox.remove(message)
             if self.flight is not None and self.flight.state[0] == message.step:
                 self.flight.stage = "permitted"
@@ -358,7 +362,7 @@ class SimWorker:
     @property
     def has_made(self) -> bool:
         """Whether a heartbeat has steps to tell of."""
-        return bool(self.participant._made)
+        return bool(self.participant._steps_made)
 
     def beat(self) -> None:
         self.participant.tell_made()
@@ -418,8 +422,8 @@ class SimWorker:
 
     def _meet(self, need: Need) -> Generator[Wait, None, Any]:
         match need:
-            case Receive(within):
-                return (yield from self._receive(within))
+            case Receive(timeout):
+                return (yield from self._receive(timeout))
             case RestoreState():
                 yield "go"
                 if self.cluster.storage is None:
@@ -451,7 +455,7 @@ class SimWorker:
                 raise AssertionError(f"nobody meets {need}")
         return None
 
-    def _receive(self, within: float | None) -> Generator[Wait, None, Incoming | None]:
+    def _receive(self, timeout: float | None) -> Generator[Wait, None, Incoming | None]:
         while True:
             if self.asked:
                 self.asked = False
@@ -460,8 +464,8 @@ class SimWorker:
                 message = self.inbox.popleft()
                 assert not isinstance(message, Publish)
                 return message
-            if within is not None and (within < 1.0 or self.is_cut_off):
-                self.is_cut_off = self.is_cut_off and within < 1.0
+            if timeout is not None and (timeout < 1.0 or self.is_cut_off):
+                self.is_cut_off = self.is_cut_off and timeout < 1.0
                 return None  # other long waits are as good as endless ones
             yield "message"
 
@@ -474,7 +478,7 @@ class SimWorker:
     def _follow(
         self,
         actions: Generator[Action, Any, T],
-        do: Callable[[Action], Generator[Wait, None, object]],
+        perform: Callable[[Action], Generator[Wait, None, object]],
     ) -> Generator[Wait, None, T]:
         answer: object = None
         while True:
@@ -483,7 +487,7 @@ class SimWorker:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            answer = yield from do(action)
+            answer = yield from perform(action)
 
     # Checkpoints
 
@@ -538,7 +542,7 @@ class SimWorker:
 
     def _give(self, greeting: str) -> Iterator[Wait]:
         assert self.world is not None
-        for old in [each for each in self.greeted if round_of(each) < self.world.round]:
+        for old in [message for message in self.greeted if round_of(message) < self.world.round]:
             self.greeted.pop(old).closed = True
         while greeting not in self.greeted:
             if self.pending:
@@ -591,8 +595,8 @@ class SimWorker:
         if self.participant.is_alone:
             return
         assert self.world is not None
-        own = self.state, self.name if self.is_strange else ""
-        states = yield from self._arrive("agree", own)
+        own_state = self.state, self.name if self.is_strange else ""
+        states = yield from self._arrive("agree", own_state)
         strangers = {name for _, name in states}.intersection(self.world.newcomers)
         if strangers:
             if self.name in strangers:
@@ -613,8 +617,8 @@ class SimWorker:
             micros = range(block.start, min(block.start + block.size, PARTS))
             sums: dict[int, Tree] = {m: [(step, m, e) for e in range(ELEMENTS)] for m in micros}
             for left, right in fold([Block(m, 1) for m in micros], block, PARTS):
-                both = zip(sums[left.start], sums.pop(right.start), strict=True)
-                sums[left.start] = [(a, b) for a, b in both]
+                pairs = zip(sums[left.start], sums.pop(right.start), strict=True)
+                sums[left.start] = [(a, b) for a, b in pairs]
             (self.own,) = sums.values()
             if plan.world_size > 1:
                 self.agent.memory[self._rows[block.start]] = self.own
@@ -663,8 +667,8 @@ class SimWorker:
                 yield "go"
                 total = self.agent.memory[0] if self.plan.world_size > 1 else self.own
                 weights, committed = (self.state.weights, tuple(total)), self.committed + 1
-                within = committed % SCHEDULE.steps_per_epoch
-                due = bool(within) and not within % self.cluster.setting.every
+                step_of_epoch = committed % SCHEDULE.steps_per_epoch
+                due = bool(step_of_epoch) and not step_of_epoch % self.cluster.setting.every
                 self.state = State(committed, self.state.evaluated, due, weights)
             case _:
                 raise AssertionError(action)
@@ -672,8 +676,8 @@ class SimWorker:
 
     def _do_between(self, action: Action) -> Generator[Wait, None, None]:
         match action:
-            case Settle(within):
-                yield from self._run(self.participant.settle(within))
+            case Settle(timeout):
+                yield from self._run(self.participant.settle(timeout))
             case Act.COMPARE:
                 self.doing = "held" if self.held else "agreeing"
                 yield from self._compare()
@@ -717,22 +721,22 @@ class SimWorker:
         plan = self.plan
         assert plan is not None
         memory, rows, host = self.agent.memory, self._rows, plan.host_of(self.rank)
-        several = len(plan.hosts) > 1
-        mine = range(ELEMENTS * part // parts, ELEMENTS * (part + 1) // parts)
+        has_peers = len(plan.hosts) > 1
+        elements = range(ELEMENTS * part // parts, ELEMENTS * (part + 1) // parts)
         pairs = [
             pair
-            for want in (plan.host_blocks(host) if several else (plan.root,))
+            for want in (plan.host_blocks(host) if has_peers else (plan.root,))
             for pair in fold(plan.local_blocks(host), want, plan.parts)
         ]
         for left, right in pairs:
             yield "go"
-            for e in mine:
+            for e in elements:
                 memory[rows[left.start]][e] = (
                     memory[rows[left.start]][e],
                     memory[rows[right.start]][e],
                 )
-        if not several:
-            for e in mine:
+        if not has_peers:
+            for e in elements:
                 memory[0][e] = memory[1][e]
 
     def _trade(self) -> Generator[Wait, None, None]:
@@ -743,32 +747,34 @@ class SimWorker:
         table = self.cluster.trades.setdefault((self.world.round, self.committed), {})
         host = plan.host_of(self.rank)
         route, blocks = plan.route(host), list(plan.host_blocks(host))
-        have = {b.start: list(self.agent.memory[self._rows[b.start]]) for b in blocks}
+        blocks_here = {b.start: list(self.agent.memory[self._rows[b.start]]) for b in blocks}
         if route.above is not None:
-            table["part", host] = have
+            table["part", host] = blocks_here
             self.agent.memory[0] = list((yield from self._from(route.above, "sum", table)))
             return
-        for other in route.below:
-            have |= yield from self._from(other, "part", table)
-            blocks += plan.host_blocks(other)
+        for peer in route.below:
+            blocks_here |= yield from self._from(peer, "part", table)
+            blocks += plan.host_blocks(peer)
         for want in plan.machine_blocks(route.machine):
-            _add_up(have, fold(blocks, want, plan.parts))
-        wanted = plan.machine_blocks(route.machine)
-        table["part", host] = {block.start: have[block.start] for block in wanted}
+            _add_up(blocks_here, fold(blocks, want, plan.parts))
+        blocks_wanted = plan.machine_blocks(route.machine)
+        table["part", host] = {block.start: blocks_here[block.start] for block in blocks_wanted}
         total: dict[int, Any] = {}
-        for other in sorted((host, *route.across)):
-            total |= yield from self._from(other, "part", table)
-        known = [b for each in range(len(plan.machines)) for b in plan.machine_blocks(each)]
-        _add_up(total, fold(known, plan.root, plan.parts))
+        for peer in sorted((host, *route.across)):
+            total |= yield from self._from(peer, "part", table)
+        all_blocks = [
+            b for machine in range(len(plan.machines)) for b in plan.machine_blocks(machine)
+        ]
+        _add_up(total, fold(all_blocks, plan.root, plan.parts))
         yield "go"
         self.agent.memory[0], table["sum", host] = total[0], list(total[0])
 
-    def _from(self, host: int, what: str, table: dict[Any, Any]) -> Generator[Wait, None, Any]:
+    def _from(self, host: int, part_name: str, table: dict[Any, Any]) -> Generator[Wait, None, Any]:
         """What a host gives in this step, unless its first worker dies before, or the agent speaks."""
         assert self.world is not None
         assert self.plan is not None
         giver = self.cluster.workers[self.world.members[self.plan.ranks_on(host).start].worker]
-        while (what, host) not in table:
+        while (part_name, host) not in table:
             if self.pending or not giver.alive:
                 raise PeerLost("it is dead, or the agent spoke")
             if self._is_cut_off_from(giver):
@@ -776,13 +782,13 @@ class SimWorker:
                 raise PeerLost("the stream has broken")
             yield (
                 lambda: (
-                    (what, host) in table
+                    (part_name, host) in table
                     or self.pending
                     or not giver.alive
                     or self._is_cut_off_from(giver)
                 )
             )
-        return table[what, host]
+        return table[part_name, host]
 
     def _is_cut_off_from(self, giver: SimWorker) -> bool:
         assert self.world is not None
@@ -841,7 +847,7 @@ class SimAgent:
                 self.outbox.append(FromWorker(worker=worker.name, message=message))
 
     def _perform(self, commands: Sequence[HubCommand]) -> None:
-        records = [each.record for each in commands if isinstance(each, Count)]
+        records = [command.record for command in commands if isinstance(command, Count)]
         if records and records[-1].round == self.held_round:
             assert records[-1].held, "it goes on, though it was to hold"
         for command in commands:
@@ -882,8 +888,8 @@ class SimAgent:
                 self.held_round = round
             case ReleaseTogether():
                 self._perform(self.hub.release(message))
-            case ToWorker(worker=name, message=WriteNow() as asked):
-                self._perform(self.hub.write(name, asked))
+            case ToWorker(worker=name, message=WriteNow() as request):
+                self._perform(self.hub.write(name, request))
             case ToWorker(worker=name, message=inner):
                 if isinstance(inner, Dismissed):
                     self._forget_start(name)
@@ -989,25 +995,27 @@ class Cluster:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
-                here = [
-                    each
-                    for each in at_work(self.rendezvous.workers.values())
-                    if each.agent == agent
+                workers_here = [
+                    worker_here
+                    for worker_here in at_work(self.rendezvous.workers.values())
+                    if worker_here.agent == agent
                 ]
                 places, serves = (
                     self.rendezvous.roster.places,
                     self.rendezvous.workers[worker].serves,
                 )
                 assert agent not in self._departing, "it is started on a host that is to be free"
-                assert len(here) <= places.room.get(agent, len(here)), "a host has too many"
+                assert len(workers_here) <= places.room.get(agent, len(workers_here)), (
+                    "a host has too many"
+                )
                 assert not places or places.wanted[agent], "it is started where nobody is to be"
-                assert serves or not places or len(here) <= places.wanted[agent], (
+                assert serves or not places or len(workers_here) <= places.wanted[agent], (
                     "a device has two workers"
                 )
                 self._tell(agent, StartWorkers(workers=[worker], delay=delay))
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target
-            case Install(world, _, still):
+            case Install(world, _, is_still):
                 validate_world(world)
                 holders = [
                     worker for worker in self.rendezvous.workers.values() if worker.has_state
@@ -1018,7 +1026,7 @@ class Cluster:
                 self._world, self._has_installed = world, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
-                    self._tell(agent, InstallRound(world=world, still=still))
+                    self._tell(agent, InstallRound(world=world, still=is_still))
             case Hold(round):
                 assert self._world is not None
                 assert round == self._world.round
@@ -1083,8 +1091,8 @@ class Cluster:
                 self.has_failed |= not can_go_on
                 self._handle((WorkerDisagrees if can_go_on else UserFailed)(worker))
             case CheckpointDrafted(step=step):
-                ahead = f"a checkpoint of step {step} is ahead of the records"
-                assert step <= self._committed, ahead
+                problem = f"a checkpoint of step {step} is ahead of the records"
+                assert step <= self._committed, problem
                 self._tell_worker(worker, Publish(step=step, writers=[worker]))
             case CheckpointMade():
                 pass
@@ -1105,23 +1113,23 @@ class Cluster:
         assert self._world is not None
         if point.phase == COMMIT and round == self._held_round:
             assert release.hold, "it goes on, though it was to hold"
-        everything = [each for name in self._world.hosts for each in self._brought[name]]
-        together = ReleaseTogether(
+        payloads = [payload for name in self._world.hosts for payload in self._brought[name]]
+        release_together = ReleaseTogether(
             round=round,
             step=point.step,
             phase=point.phase,
             hold=release.hold,
-            payloads=[] if point.phase == COMMIT else everything,
+            payloads=[] if point.phase == COMMIT else payloads,
         )
         for name in self._world.hosts:
-            self._tell(name, together)
+            self._tell(name, release_together)
         if point.phase == COMMIT:
             self._commit(
                 CommitRecord(
                     round=round,
                     step=point.step + 1,
                     at=float(self.events),
-                    payloads=everything,
+                    payloads=payloads,
                     held=release.hold,
                 )
             )
@@ -1151,7 +1159,7 @@ class Cluster:
         )
         self._handle(Committed(record.round, record.step))
         if record.held:
-            self._handle(Held(record.round, record.step))
+            self._handle(AllHeld(record.round, record.step))
 
     def _installed(self, worker: str, round: int, step: int, restored: bool) -> None:
         self._handle(WorkerInstalled(worker, round, step))
@@ -1254,11 +1262,11 @@ class Cluster:
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
-    def _places(self, which: int) -> dict[str, int]:
+    def _places(self, choice_count: int) -> dict[str, int]:
         """Workers by agent; where an agent may be lost, each has some: nobody is there to place
         them again.
         """
-        counts: tuple[int, ...] = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
+        counts: tuple[int, ...] = [(1, 1), (2, 1), (2, 0), (0, 2)][choice_count]
         if not all(counts) and self._may_lose_agents:
             counts = (1, 2)
         if len(self.agents) == 1:
@@ -1287,8 +1295,8 @@ class Cluster:
 
     def check(self) -> None:
         assert self.end is not None, "it hangs"
-        gone = not self.rendezvous.roster.agents and bool(self._departing)
-        if self.end.outcome is RunOutcome.FAILED and not gone and not self.has_failed:
+        is_over = not self.rendezvous.roster.agents and bool(self._departing)
+        if self.end.outcome is RunOutcome.FAILED and not is_over and not self.has_failed:
             assert "died young" in self.end.reason, self.end
             attempts = self.rendezvous.attempts
             assert any(attempts.given_up(agent) for agent in self.rendezvous.roster.agents)
@@ -1297,8 +1305,8 @@ class Cluster:
         assert not [worker.name for worker in self.workers.values() if worker.alive], (
             "a worker is left"
         )
-        kept = lasting(self.steps, self.restores)
-        assert [step.step for step in kept] == list(range(1, len(kept) + 1)), (
+        lasting_steps = lasting(self.steps, self.restores)
+        assert [step.step for step in lasting_steps] == list(range(1, len(lasting_steps) + 1)), (
             "steps are lost or repeated"
         )
         if self.end.outcome is not RunOutcome.DONE:
@@ -1306,10 +1314,12 @@ class Cluster:
                 self.end.outcome is RunOutcome.SUSPENDED
                 and "died" not in self.end.reason
                 and not self._lost_state
-                and kept
+                and lasting_steps
             ):
                 assert self.storage is not None
-                assert self.storage[0] == len(kept), "it stopped without the last checkpoint"
+                assert self.storage[0] == len(lasting_steps), (
+                    "it stopped without the last checkpoint"
+                )
             assert self.storage is None or self.storage.weights == calm_weights(self.storage[0])
             return
         assert self.weights == calm_weights(SCHEDULE.steps), (
@@ -1344,12 +1354,12 @@ KINDS = (
 )
 
 
-def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
+def at_random(seed: int, *, extra_kinds: tuple[str, ...] = ()) -> Cluster:
     """A setting, faults and a schedule that follow from the seed.
 
     Args:
         seed: of all of it.
-        more: kinds of faults besides the usual ones.
+        extra_kinds: kinds of faults besides the usual ones.
     """
     rng = random.Random(seed)
     target = rng.randint(1, 4)
@@ -1362,35 +1372,35 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
         every=rng.choice((1, 2, 1000)),
         patience=rng.choice((1, 2, 3, 1000)),
     )
-    if "depart" in more:
+    if "depart" in extra_kinds:
         agents, room = rng.choice((1, 2, 3)), rng.choice((None, 1, 2))
         # A job that has not begun waits for another host, where those that are left lack room.
         minimum = 1 if room else setting.minimum
         machines = seed % 3 if agents == 3 else 0  # without another draw: old seeds mean the same
         setting = replace(setting, agents=agents, room=room, minimum=minimum, machines=machines)
-    if "cut" in more:
+    if "cut" in extra_kinds:
         setting = replace(setting, agents=2 + seed % 2, target=max(2, setting.target))
     faults = tuple(
-        Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *more)), rng.randrange(4))
-        for _ in range(rng.randint(0, 5 + len(more)))
+        Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *extra_kinds)), rng.randrange(4))
+        for _ in range(rng.randint(0, 5 + len(extra_kinds)))
     )
     lazy = rng.random() < 0.5  # half of the adversaries favour some workers over others
 
-    def choose(many: int) -> int:
-        chosen = int(rng.random() ** (3 if lazy else 1) * many)
-        return many - 1 - chosen if late else chosen
+    def choose(count: int) -> int:
+        chosen = int(rng.random() ** (3 if lazy else 1) * count)
+        return count - 1 - chosen if late else chosen
 
     late = rng.random() < 0.3  # and some let the master hear of everything late
     return Cluster(setting, choose, faults)
 
 
 def main() -> None:
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    more = tuple(sys.argv[3:])
+    extra_kinds = tuple(sys.argv[3:])
     events, outcomes, failures = 0, Counter[str](), 0
-    for seed in range(first, first + many):
-        cluster = at_random(seed, more=more)
+    for seed in range(first, first + count):
+        cluster = at_random(seed, extra_kinds=extra_kinds)
         try:
             cluster.run()
         except Exception as error:  # noqa: BLE001 - a tally of what went wrong
@@ -1399,7 +1409,7 @@ def main() -> None:
                 print(seed, type(error).__name__, str(error)[:200])  # noqa: T201
         events += cluster.events
         outcomes[cluster.end.outcome if cluster.end else "none"] += 1
-    print(f"{many} schedules, {events} events, {failures} failures, {dict(outcomes)}")  # noqa: T201
+    print(f"{count} schedules, {events} events, {failures} failures, {dict(outcomes)}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Disk:
         self._take(decisions, payload, entry)
 
     def _take(self, decisions: Decisions, payload: bytes, entry: Entry) -> None:
-        lines = [each for each in decisions.take(entry) if isinstance(each, Record)]
+        lines = [record for record in decisions.take(entry) if isinstance(record, Record)]
         for line in lines:
             file, end = self.files[line.file], line.place + len(line.line)
             assert line.place <= len(file), "a record file lacks lines"
@@ -164,7 +164,7 @@ class Holder(SimAgent):
 
     def send(self) -> None:
         assert self.line is not None
-        number, message = self.session.after(self.line.sent)[0]
+        number, message = self.session.messages_after(self.line.sent)[0]
         self.line.sent = number
         self.line.up.append(wire.FromAgent(number, self.heard, message))
 
@@ -172,8 +172,8 @@ class Holder(SimAgent):
         assert self.line is not None
         parcel = self.line.down.popleft()
         if isinstance(parcel.message, wire.Configure):
-            known = {part.origin for part in parcel.message.line}
-            assert self.told is None or self.told.origin in known, "another run's master"
+            origins = {part.origin for part in parcel.message.line}
+            assert self.told is None or self.told.origin in origins, "another run's master"
             assert parcel.message.life >= self.life
             self.life = parcel.message.life
             self.told = wire.JournalPlace(parcel.message.line[-1].origin, 0)
@@ -223,7 +223,7 @@ class Moving(Cluster):
             micro_batches=PARTS,
             faults=(),
         )
-        began = Began(
+        beginning = Began(
             at=self.clock.wall(),
             now=self.clock.now(),
             attempt="first",
@@ -234,8 +234,8 @@ class Moving(Cluster):
             before=Before(),
             stands_alone=not local,
         )
-        self._disk.entries.append(encode(began))
-        self.decisions = Decisions(State.after(began))
+        self._disk.entries.append(encode(beginning))
+        self.decisions = Decisions(State.after(beginning))
         self.master: Master | None = self._lead(self._disk)
 
     def _add(self, name: str, *, keeps: bool) -> None:
@@ -250,7 +250,7 @@ class Moving(Cluster):
 
     @property
     def holders(self) -> list[Holder]:
-        return [each for each in self.agents.values() if isinstance(each, Holder)]
+        return [agent for agent in self.agents.values() if isinstance(agent, Holder)]
 
     # What the base asks of the master's state
 
@@ -267,8 +267,8 @@ class Moving(Cluster):
     @property
     def storage(self) -> WorkersState | None:
         """The newest checkpoint that is not ahead of the records."""
-        known = [step for step in self._stored if step <= self.decisions.progress.step]
-        return self._stored[max(known)] if known else None
+        official = [step for step in self._stored if step <= self.decisions.progress.step]
+        return self._stored[max(official)] if official else None
 
     # What happens next
 
@@ -334,7 +334,7 @@ class Moving(Cluster):
             return able
         if holder.alive and line.down:
             able.append(holder.receive)
-        if holder.alive and line.admitted and holder.session.after(line.sent):
+        if holder.alive and line.admitted and holder.session.messages_after(line.sent):
             able.append(holder.send)
         if line.connection is None or master is None:  # the master that it led to is gone
             if not line.down or not holder.alive:
@@ -378,12 +378,12 @@ class Moving(Cluster):
         self._put(holder.line, 0, hello, session.heard)
         connection.news.set()
 
-    def _put(self, line: Line, number: int, message: wire.MasterMessage, heard: int) -> None:
+    def _put(self, line: Line, number: int, message: wire.MasterMessage, received: int) -> None:
         assert line.connection is not None
         feed: CopyFeed | None = line.connection.feed
         copy = feed.part() if feed is not None else None
-        told = self.decisions.state.entries
-        line.down.append(wire.FromMaster(number, heard, message, told, copy))
+        entry_count = self.decisions.state.entries
+        line.down.append(wire.FromMaster(number, received, message, entry_count, copy))
         line.connection.news.clear()
 
     def _has_news(self, holder: Holder, line: Line) -> bool:
@@ -394,7 +394,7 @@ class Moving(Cluster):
     def _tell_more(self, holder: Holder, line: Line) -> None:
         session = self.decisions.agents[holder.name]
         assert line.connection is not None
-        fresh = session.outbox.after(line.connection.sent)
+        fresh = session.outbox.messages_after(line.connection.sent)
         for number, message in fresh or [(0, wire.Beat())]:
             line.connection.sent = max(line.connection.sent, number)
             line.connection.told = session.heard
@@ -498,8 +498,8 @@ class Moving(Cluster):
         self.decisions = disk.follow()
         self.master, self._disk = self._lead(disk), disk
         life = self.decisions.state.life + 1
-        at, now = self.clock.wall(), self.clock.now()
-        self.master._take(TookOver(life=life, origin=origin, at=at, now=now))
+        wall, now = self.clock.wall(), self.clock.now()
+        self.master._take(TookOver(life=life, origin=origin, at=wall, now=now))
 
     # What must hold at the end
 
@@ -517,19 +517,21 @@ class Moving(Cluster):
         assert outcome is not RunOutcome.FAILED, bytes(self._disk.files[EVENTS]).splitlines()[-2:]  # type: ignore[union-attr]
         assert not self.decisions._rendezvous.workers
         steps, restores = self._records()
-        kept = lasting(steps, restores)
-        assert [step.step for step in kept] == list(range(1, len(kept) + 1)), (
+        lasting_steps = lasting(steps, restores)
+        assert [step.step for step in lasting_steps] == list(range(1, len(lasting_steps) + 1)), (
             "steps are lost or repeated"
         )
         stored = [state for step, state in self._stored.items()]
         assert all(state.weights == calm_weights(state[0]) for state in stored)
         if outcome is not RunOutcome.DONE:
-            asked = {each.kind for _, each in self.story if isinstance(each, Fault)}
+            fault_kinds = {fault.kind for _, fault in self.story if isinstance(fault, Fault)}
             outlives = self.decisions._rendezvous.stands_alone
-            assert asked & {"stop", "term"} or not outlives, "it did not wait for another host"
+            assert fault_kinds & {"stop", "term"} or not outlives, (
+                "it did not wait for another host"
+            )
             return
         assert self.weights == calm_weights(SCHEDULE.steps), "other weights than of a calm run"
-        assert len(kept) == SCHEDULE.steps
+        assert len(lasting_steps) == SCHEDULE.steps
         ledger = audit(
             steps,
             restores,
@@ -569,17 +571,17 @@ def at_random(seed: int) -> Moving:
     )
     lazy = rng.random() < 0.5
 
-    def choose(many: int) -> int:
-        return int(rng.random() ** (3 if lazy else 1) * many)
+    def choose(count: int) -> int:
+        return int(rng.random() ** (3 if lazy else 1) * count)
 
     return Moving(setting, choose, faults, local=rng.random() < 0.5)
 
 
 def main() -> None:
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     seen, failures = Counter[str](), 0
-    for seed in range(first, first + many):
+    for seed in range(first, first + count):
         job = at_random(seed)
         try:
             job.run()
@@ -593,7 +595,7 @@ def main() -> None:
         seen["takeovers"] += job.takeovers
         seen["displaced"] += job.displaced
         seen[str(job.decisions.outcome)] += 1
-    print(f"{many} schedules, {failures} failures, {dict(seen)}")  # noqa: T201
+    print(f"{count} schedules, {failures} failures, {dict(seen)}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ class Heard:
 
     def submit(self, workers: str = "1:8", *, at: float = 0.0, **fields: Any) -> ScheduledJob:
         number = len(self.known) + 1
-        asked = submission(workers, **fields)
-        job = ScheduledJob(number=number, id=f"job-{number}", submission=asked, submitted=at)
+        request = submission(workers, **fields)
+        job = ScheduledJob(number=number, id=f"job-{number}", submission=request, submitted=at)
         self.known[job.id] = job
         self.hear(Submitted(job), at)
         return job
@@ -73,19 +73,19 @@ class Heard:
     def hear(self, event: Event, now: float) -> list[str]:
         """What it says to an event."""
         self.commands = self.jobs.handle(event, now)
-        said = []
+        descriptions = []
         for command in self.commands:
             if isinstance(command, LearnCost):
                 self.lessons.costs.setdefault(command.kind, []).append(command.seconds)
             elif isinstance(command, LearnSpeed):
-                known = self.lessons.measured(command.submission.fingerprint)
-                merged = command.measured.merged([known])
+                lessons = self.lessons.measured(command.submission.fingerprint)
+                merged = command.measured.merged([lessons])
                 self.lessons.speeds[command.submission.fingerprint] = merged
             elif isinstance(command, Change):
                 self.story.append(f"{command.job} {command.event}")
             words = in_words(command)
-            said += [words] if words else []
-        return said
+            descriptions += [words] if words else []
+        return descriptions
 
 
 def in_words(command: Command) -> str:

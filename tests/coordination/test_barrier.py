@@ -67,7 +67,7 @@ def test_rounds_only_grow(barrier: Barrier, round: int) -> None:
 @pytest.mark.parametrize(
     ("member", "point"), [("c", DONE), ("a", DONE), ("b", BLOCKS), ("b", Point(1, COMMIT))]
 )
-def test_what_is_illegal_leaves_the_barrier_as_it_was(
+def test_an_illegal_event_leaves_the_barrier_unchanged(
     barrier: Barrier, member: str, point: Point
 ) -> None:
     barrier.arrive("a", 1, DONE, b"x")

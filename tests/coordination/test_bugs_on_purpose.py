@@ -41,7 +41,7 @@ def a_worker_alone_goes_on_behind_the_last_commit_of_its_round(patch: Patch) -> 
 
     def take(self: Participant, heard: Incoming) -> None:
         if isinstance(heard, Released) and self._answers(heard):
-            self._told = None
+            self._step_told = None
         else:
             usual(self, heard)
 
@@ -96,9 +96,9 @@ def a_hub_counts_only_the_last_of_the_steps_that_are_told_together(patch: Patch)
     usual = Hub._commit
 
     def commit(
-        self: Hub, release: Release, made: list[Made], *, now: float, wall: float
+        self: Hub, release: Release, records: list[Made], *, now: float, wall: float
     ) -> list[HubCommand]:
-        return usual(self, release, made[-1:], now=now, wall=wall)
+        return usual(self, release, records[-1:], now=now, wall=wall)
 
     patch.setattr(Hub, "_commit", commit)
 
@@ -133,7 +133,7 @@ def a_hub_releases_who_comes_first(patch: Patch) -> None:
             return commands
         message = Released(round=arrival.round, step=arrival.step, phase="blocks", hold=False)
         sent = [ToWorker(worker=worker, message=message)]
-        return [*sent, *(each for each in commands if not isinstance(each, ToWorker))]
+        return [*sent, *(command for command in commands if not isinstance(command, ToWorker))]
 
     patch.setattr(Hub, "arrived", arrived)
 
@@ -187,8 +187,8 @@ def a_step_is_applied_before_it_counts(patch: Patch) -> None:
             yield Stand(stage)
             yield Add(stage)
         yield Act.APPLY
-        held: bool = yield Act.COMMIT
-        return held
+        is_held: bool = yield Act.COMMIT
+        return is_held
 
     patch.setattr(steps, "step", step)
 
@@ -198,9 +198,9 @@ def contributions_are_added_up_before_all_are_there(patch: Patch) -> None:
         for stage in stages:
             yield Add(stage)
             yield Stand(stage)
-        held: bool = yield Act.COMMIT
+        is_held: bool = yield Act.COMMIT
         yield Act.APPLY
-        return held
+        return is_held
 
     patch.setattr(steps, "step", step)
 
@@ -208,8 +208,8 @@ def contributions_are_added_up_before_all_are_there(patch: Patch) -> None:
 def a_member_goes_on_behind_the_last_commit_of_its_round(patch: Patch) -> None:
     usual = steps.boundary
 
-    def boundary(*, held: bool, **others: Any) -> Generator[Action, Any, None]:
-        return usual(held=False, **others)
+    def boundary(*, held: bool, **options: Any) -> Generator[Action, Any, None]:
+        return usual(held=False, **options)
 
     patch.setattr(steps, "boundary", boundary)
 
@@ -259,13 +259,13 @@ def first_that_breaks(hint: int = 0) -> int | None:
     """The first schedule in which a promise is broken: the hint, or another."""
     for seed in chain([hint], range(MOST)):
         try:
-            at_random(seed, more=("idle",) * 8 if seed % 2 else ()).run()
+            at_random(seed, extra_kinds=("idle",) * 8 if seed % 2 else ()).run()
         except (AssertionError, ProtocolError):  # not any other: a mistake in a bug is no find
             return seed
     return None
 
 
-@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda bug: getattr(bug, "__name__", ""))
 def test_schedules_find(bug: Bug, hint: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     assert first_that_breaks(hint) is not None, f"in {MOST} schedules nothing shows"
@@ -273,4 +273,4 @@ def test_schedules_find(bug: Bug, hint: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_a_bug_those_schedules_break_nothing() -> None:
     for _, hint in BUGS:
-        at_random(hint, more=("idle",) * 8 if hint % 2 else ()).run()
+        at_random(hint, extra_kinds=("idle",) * 8 if hint % 2 else ()).run()

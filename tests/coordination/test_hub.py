@@ -48,12 +48,12 @@ def arrive(
     payload: bytes = b"",
     *,
     round: int = 1,
-    made: Sequence[Made] = (),
+    records: Sequence[Made] = (),
 ) -> list[HubCommand]:
     """What the hub commands, but for whom it expects."""
-    arrival = Arrive(round=round, step=step, phase=phase, payload=payload, made=list(made))
+    arrival = Arrive(round=round, step=step, phase=phase, payload=payload, made=list(records))
     commands = hub.arrived(worker, arrival, now=NOW, wall=WALL)
-    return [each for each in commands if not isinstance(each, Expect)]
+    return [command for command in commands if not isinstance(command, Expect)]
 
 
 def released(
@@ -64,12 +64,14 @@ def released(
 
 
 def counted(
-    step: int, *payloads: bytes, round: int = 1, at: float = WALL, held: bool = False
+    step: int, *payloads: bytes, round: int = 1, commit_time: float = WALL, is_held: bool = False
 ) -> Count:
-    return Count(CommitRecord(round=round, step=step, at=at, payloads=list(payloads), held=held))
+    return Count(
+        CommitRecord(round=round, step=step, at=commit_time, payloads=list(payloads), held=is_held)
+    )
 
 
-def test_alone_it_is_the_root_and_what_counts_is_on_record_before_a_worker_hears_of_it() -> None:
+def test_a_lone_hub_records_commits_before_telling_workers() -> None:
     hub = hub_in(1, w1="A", w2="A")
     assert arrive(hub, "w1", 0, COMMIT, b"x") == []
     assert arrive(hub, "w2", 0, COMMIT, b"y") == [
@@ -89,14 +91,14 @@ def test_what_concerns_one_host_is_released_here(phase: str) -> None:
 def test_what_concerns_all_is_passed_on(phase: str) -> None:
     hub = hub_in(1, w1="A", w2="A", w3="B")
     assert arrive(hub, "w2", 0, phase, b"y") == []
-    together = ArriveTogether(round=1, step=0, phase=phase, payloads=[b"x", b"y"])
-    assert arrive(hub, "w1", 0, phase, b"x") == [together]
+    arrival = ArriveTogether(round=1, step=0, phase=phase, payloads=[b"x", b"y"])
+    assert arrive(hub, "w1", 0, phase, b"x") == [arrival]
 
 
-def test_what_the_master_releases_is_passed_on_in_its_round() -> None:
+def test_releases_are_passed_on_within_their_round() -> None:
     hub = hub_in(2, w1="A", w2="A", w3="B")
     release = ReleaseTogether(round=2, step=3, phase="gather", hold=False, payloads=[b"x"])
-    sent = [each for each in hub.release(release) if isinstance(each, ToWorker)]
+    sent = [message for message in hub.release(release) if isinstance(message, ToWorker)]
     assert sent == released("w1", "w2", step=3, phase="gather", round=2, payloads=[b"x"])
     old = ReleaseTogether(round=1, step=3, phase="gather", hold=False, payloads=[b"x"])
     assert hub.release(old) == []
@@ -114,25 +116,25 @@ def test_rounds_and_roots_change() -> None:
     ]
     hub.hold(2)
     assert arrive(hub, "w1", 1, COMMIT, round=2) == [
-        counted(2, b"", round=2, held=True),
+        counted(2, b"", round=2, is_held=True),
         *released("w1", step=1, phase=COMMIT, round=2, hold=True),
         Flush(),
     ]
 
 
-def test_a_new_round_is_told_to_its_members_here() -> None:
+def test_a_new_round_is_announced_to_local_members() -> None:
     hub, message = Hub("A"), named(3, w1="A", w2="B", w3="A")
-    sent = [each for each in hub.begin(message) if isinstance(each, ToWorker)]
+    sent = [message for message in hub.begin(message) if isinstance(message, ToWorker)]
     assert sent == [ToWorker(worker=worker, message=message) for worker in ("w1", "w3")]
 
 
-def test_steps_that_are_told_together_count_one_by_one_and_the_last_may_be_the_rounds() -> None:
+def test_steps_reported_together_are_counted_singly() -> None:
     hub = hub_in(1, w1="A")
     hub.hold(1)
-    made = [Made(4, NOW - 2.0, b"x"), Made(5, NOW - 1.0, b"y")]
-    assert arrive(hub, "w1", 5, COMMIT, made=made) == [
-        counted(5, b"x", at=WALL - 2.0),
-        counted(6, b"y", at=WALL - 1.0, held=True),
+    records = [Made(4, NOW - 2.0, b"x"), Made(5, NOW - 1.0, b"y")]
+    assert arrive(hub, "w1", 5, COMMIT, records=records) == [
+        counted(5, b"x", commit_time=WALL - 2.0),
+        counted(6, b"y", commit_time=WALL - 1.0, is_held=True),
         *released("w1", step=5, phase=COMMIT, hold=True),
         Flush(),
     ]
@@ -141,23 +143,23 @@ def test_steps_that_are_told_together_count_one_by_one_and_the_last_may_be_the_r
 def test_the_times_of_commits_never_go_back() -> None:
     hub = hub_in(1, w1="A")
     arrive(hub, "w1", 0, COMMIT)
-    first, *_ = arrive(hub, "w1", 1, COMMIT, made=[Made(1, NOW - 5.0, b"x")])
-    assert first == counted(2, b"x", at=WALL)
+    first, *_ = arrive(hub, "w1", 1, COMMIT, records=[Made(1, NOW - 5.0, b"x")])
+    assert first == counted(2, b"x", commit_time=WALL)
 
 
 def test_behind_the_last_write_nobody_is_released() -> None:
     hub = hub_in(1, w1="A")
-    asked = WriteNow(recorded=3)
-    assert ToWorker(worker="w1", message=asked) in hub.write("w1", asked)
+    request = WriteNow(recorded=3)
+    assert ToWorker(worker="w1", message=request) in hub.write("w1", request)
     assert arrive(hub, "w1", 3, COMMIT) == []
 
 
-def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
+def test_awaited_workers_are_reported_with_their_activity() -> None:
     hub = hub_in(1, w1="A", w2="A")
     arrival = Arrive(round=1, step=4, phase="blocks")
     hub.arrived("w1", arrival, now=NOW, wall=WALL)
     commands = hub.arrived("w2", arrival, now=NOW, wall=WALL)
-    words = [each.doing.words for each in commands if isinstance(each, Expect)]
+    words = [command.doing.words for command in commands if isinstance(command, Expect)]
     assert words == ["adding up in step 5"] * 2
     (expected,) = hub.installed("w1", 1, 4)
     assert isinstance(expected, Expect)
@@ -165,12 +167,12 @@ def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
     assert hub.installed("w1", 0, 4) == []
 
 
-def test_nobody_waits_for_a_worker_that_died_behind_its_last_arrival() -> None:
+def test_workers_dead_after_their_last_arrival_are_ignored() -> None:
     """The others may come to that commit after its death; a master that has not heard of it may name it again."""
     hub = hub_in(1, w1="A", w2="A")
 
     def expected(commands: list[HubCommand]) -> list[str]:
-        return [each.worker for each in commands if isinstance(each, Expect)]
+        return [command.worker for command in commands if isinstance(command, Expect)]
 
     arrival = Arrive(round=1, step=4, phase=COMMIT)
     assert expected(hub.arrived("w2", arrival, now=NOW, wall=WALL)) == []
@@ -186,7 +188,7 @@ def test_a_stranger_is_refused() -> None:
         arrive(hub, "w2", 0, COMMIT)
 
 
-def test_where_workers_take_turns_a_commit_is_one_members() -> None:
+def test_turn_commits_concern_one_member() -> None:
     hub = Hub("A")
     hub.turns = Turns(ahead=0)
     hub.begin(named(1, w1="A", w2="A"))

@@ -46,7 +46,7 @@ def joined(seen: NodeSeen = UP) -> JoinedNodes:
     return nodes
 
 
-def test_a_node_brings_its_devices_and_is_up_as_long_as_it_renews() -> None:
+def test_a_joined_node_is_up_while_it_renews() -> None:
     nodes = joined()
     for k in range(20):
         now = k * RENEWAL
@@ -57,7 +57,7 @@ def test_a_node_brings_its_devices_and_is_up_as_long_as_it_renews() -> None:
     assert NodesSeen(nodes.seen(10.0)).cluster(described).devices == 2
 
 
-def test_silence_and_a_lost_connection_are_borne_until_the_lease_is_over() -> None:
+def test_silence_is_tolerated_until_the_lease_ends() -> None:
     nodes = joined()
     assert nodes.seen(2.9)["n1"].up
     nodes.handle(LineClosed(line=1), 2.9)
@@ -103,7 +103,7 @@ def test_who_is_let_in(event: NodeCalled, now: float, commands: list[Any]) -> No
     assert nodes.handle(event, now) == commands
 
 
-def test_what_ran_is_known_where_the_same_life_calls_again_and_gone_with_the_next() -> None:
+def test_running_agents_survive_reconnection_of_the_same_life() -> None:
     agent = AgentSeen("job-1", launch=1, workers=2)
     nodes = joined(NodeSeen(up=True, agents=(agent,)))
     nodes.handle(called(2), 1.0)
@@ -112,7 +112,7 @@ def test_what_ran_is_known_where_the_same_life_calls_again_and_gone_with_the_nex
     assert nodes.agents("job-1") == {}
 
 
-def test_words_on_a_connection_that_was_replaced_renew_nothing() -> None:
+def test_messages_of_replaced_connections_renew_nothing() -> None:
     nodes = joined()
     nodes.handle(called(2), 0.0)
     assert nodes.handle(NodeRenewed(line=1, number=7, seen=UP), 2.0) == []
@@ -121,7 +121,7 @@ def test_words_on_a_connection_that_was_replaced_renew_nothing() -> None:
     assert nodes.line_of("n1") == 2
 
 
-def test_a_node_that_was_given_up_has_to_join_again() -> None:
+def test_a_node_given_up_must_rejoin() -> None:
     nodes = joined()
     assert nodes.handle(NodeRenewed(line=1, number=2, seen=UP), 3.5) == [HangUp(1)]
     assert nodes.seen(3.5)["n1"].lost
@@ -137,7 +137,7 @@ def test_who_leaves_is_no_node_any_more() -> None:
     assert not nodes.knows("n1")
 
 
-def test_the_next_scheduler_waits_a_whole_lease_for_nodes_that_it_knows_of() -> None:
+def test_the_next_scheduler_waits_a_lease_for_nodes() -> None:
     nodes = JoinedNodes()
     nodes.expect([N1], 100.0)
     assert not nodes.seen(100.0 + SILENCE - 0.01)["n1"].lost
@@ -146,7 +146,7 @@ def test_the_next_scheduler_waits_a_whole_lease_for_nodes_that_it_knows_of() -> 
     assert nodes.line_of("n1") == 1
 
 
-def test_workers_of_no_present_start_have_their_devices_until_they_have_ended() -> None:
+def test_stale_workers_occupy_devices_until_they_end() -> None:
     agents = (AgentSeen("job-1", 1, 2), AgentSeen("job-2", 4, 1), AgentSeen("job-3", 1, 1))
     seen = NodesSeen({"n1": NodeSeen(up=True, brings=N1, agents=agents)})
     assert seen.left_over({"job-1": 2, "job-2": 4}) == {"n1": 3}
@@ -157,7 +157,7 @@ delays = st.floats(0.0, 5.0)
 
 
 @given(st.lists(st.tuples(delays, delays, st.booleans()), max_size=30), rates, rates, delays)
-def test_what_a_node_ran_has_ended_before_it_is_given_up(
+def test_processes_end_before_their_node_is_given_up(
     renewals: list[tuple[float, float, bool]], here: float, there: float, offset: float
 ) -> None:
     """Clocks drift, and renewals and answers take any time or are lost: `here` and `there` are the
@@ -167,39 +167,39 @@ def test_what_a_node_ran_has_ended_before_it_is_given_up(
     nodes.handle(called(1), offset * here)
     common = offset
     lease.renewed(sent=common * there)  # sent no later than it was heard
-    heard, last_sent = common, common
+    last_answer, last_sent = common, common
     for number, (pause, takes, answered) in enumerate(renewals):
         sent = max(last_sent, common) + pause * 0.2
-        arrives = max(heard, sent + takes * 0.2)
+        arrives = max(last_answer, sent + takes * 0.2)
         nodes.handle(NodeRenewed(line=1, number=number, seen=UP), arrives * here)
-        heard, last_sent, common = arrives, sent, max(common, sent)
+        last_answer, last_sent, common = arrives, sent, max(common, sent)
         if answered:  # only what was heard can be answered
             lease.renewed(sent=sent * there)
-    ended = (lease._until / there) + TO_END
-    given_up = heard + SILENCE / here
+    ended = (lease._deadline / there) + TO_END
+    given_up = last_answer + SILENCE / here
     assert ended <= given_up + 1e-9
     assert nodes.seen(given_up * here + 1e-6)["n1"].lost
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), delays)), st.integers(0, 2), delays, rates, rates)
-def test_refused_connections_outlast_no_scheduler_that_comes_up_behind_them(
+def test_refused_connections_never_outlast_a_new_scheduler(
     refusals: list[tuple[int, float]], place: int, pause: float, here: float, there: float
 ) -> None:
     """The scheduler comes up at one of three addresses, any time after that one refused last."""
     lease, nodes = Lease(addresses=3), JoinedNodes()
     lease.renewed(sent=0.0)
-    at, last = 10.0, 0.0
-    for address, later in refusals:
-        at += later
-        lease.refused(address, sent=at * there)
-        last = at if address == place else last
+    refusal_time, last = 10.0, 0.0
+    for address, delay in refusals:
+        refusal_time += delay
+        lease.refused(address, sent=refusal_time * there)
+        last = refusal_time if address == place else last
     if {address for address, _ in refusals} != {0, 1, 2}:
         assert lease.is_over(TERM), "it may be at one that has not been asked"
         return
     up = last + pause
     nodes.expect([N1], up * here)
     first_given_up = up + SILENCE / here
-    assert lease._until / there + TO_END <= first_given_up
+    assert lease._deadline / there + TO_END <= first_given_up
     assert not nodes.seen((first_given_up - 1e-6) * here)["n1"].lost
 
 
@@ -257,8 +257,8 @@ class _World:
             assert sum(self.there.values()) <= self.DEVICES, "a device was given twice"
 
     def _node(self) -> None:
-        for launch, at in list(self.ending.items()):
-            if at <= self.now:
+        for launch, end_time in list(self.ending.items()):
+            if end_time <= self.now:
                 del self.ending[launch], self.there[launch]
         if self.lease.is_over(self.now):
             self._end(self.there)
@@ -293,12 +293,12 @@ class _World:
         if node is None or node.lost:
             self.present.clear()  # these jobs go on elsewhere, in another start
             return
-        said = {agent.launch for agent in node.agents}
+        agents_running = {agent.launch for agent in node.agents}
         if self.line:  # masters see that agents are gone
-            self.present = {k: n for k, n in self.present.items() if k in said}
+            self.present = {k: n for k, n in self.present.items() if k in agents_running}
         running = {f"job-{k}": k for k in self.present}
         if self.line:
-            self._end({k for k in said if k not in self.present} & self.there.keys())
+            self._end({k for k in agents_running if k not in self.present} & self.there.keys())
         if self.nodes.line_of("n1") is None or not self.line or self.lease.is_over(self.now):
             return
         described = Cluster(nodes=(Node(id="home", devices=0),))

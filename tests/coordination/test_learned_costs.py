@@ -20,11 +20,11 @@ class Course:
     """One job that starts, grows and ends, seen by a scheduler.
 
     Args:
-        apart: seconds by which the clock of its processes is ahead of the scheduler's.
+        clock_offset: seconds by which the clock of its processes is ahead of the scheduler's.
     """
 
-    def __init__(self, apart: float = 0.0) -> None:
-        self.heard, self.apart, self.now = Heard(), apart, 1e9
+    def __init__(self, clock_offset: float = 0.0) -> None:
+        self.heard, self.apart, self.now = Heard(), clock_offset, 1e9
         self.job = self.heard.submit(at=self.now)
         measured = Measured({2: (20.0, 2.0), 4: (20.0, 1.0)})
         self.seen = Seen(alive=True, agents=frozenset({"node0"}), measured=measured)
@@ -56,11 +56,11 @@ class Course:
 
     def step(self) -> None:
         """On as many workers as it was asked to have."""
-        made, step = self.now + self.apart, self.seen.step + 1
+        step_time, step = self.now + self.apart, self.seen.step + 1
         reached, workers = self.seen.reached, self.job.target
         if reached is None or reached.workers != workers:
-            reached = Reached(workers, made, step)
-        self.seen = replace(self.seen, last_step=made, step=step, reached=reached)
+            reached = Reached(workers, step_time, step)
+        self.seen = replace(self.seen, last_step=step_time, step=step, reached=reached)
         self.pass_(0.2)
 
     def end(self) -> None:
@@ -68,9 +68,9 @@ class Course:
         self.look()
 
 
-@pytest.mark.parametrize("apart", [0.0, NIGHT, -NIGHT, 5.0, -5.0])
-def test_a_cost_is_learned_only_from_clocks_that_agree(apart: float) -> None:
-    course = Course(apart)
+@pytest.mark.parametrize("clock_offset", [0.0, NIGHT, -NIGHT, 5.0, -5.0])
+def test_costs_are_learned_only_from_agreeing_clocks(clock_offset: float) -> None:
+    course = Course(clock_offset)
     course.ask(2)
     course.pass_(3.0)
     course.step()
@@ -80,11 +80,11 @@ def test_a_cost_is_learned_only_from_clocks_that_agree(apart: float) -> None:
     course.pass_(0.6)
     course.end()
     learned = {
-        kind: [round(each, 2) for each in seconds]
+        kind: [round(duration, 2) for duration in seconds]
         for kind, seconds in course.heard.lessons.costs.items()
     }
     # Of a start and of a resize, its first step is a part that was to be made anyway.
-    assert learned == ({} if apart else {"start": [2.9], "resize": [0.95], "end": [0.8]})
+    assert learned == ({} if clock_offset else {"start": [2.9], "resize": [0.95], "end": [0.8]})
 
 
 def test_a_nights_sleep_is_no_cost() -> None:
@@ -107,7 +107,7 @@ def test_a_nights_sleep_is_no_cost() -> None:
 
 
 def test_clocks_that_agree_again_teach_again() -> None:
-    course = Course(apart=NIGHT)
+    course = Course(clock_offset=NIGHT)
     course.ask(2)
     course.pass_(1.0)
     course.step()

@@ -32,7 +32,7 @@ def test_who_was_heard_first_is_lost_first() -> None:
     assert (liveness.left(now=13.0), liveness.left(now=15.0)) == (1.0, -1.0)
 
 
-def test_a_beat_brings_it_back_and_who_is_forgotten_is_not_missed() -> None:
+def test_a_heartbeat_revives_and_forgotten_members_are_ignored() -> None:
     liveness = Liveness(timeout=4.0)
     liveness.beat("b", now=0.0)
     liveness.beat("a", now=0.0)

@@ -25,7 +25,7 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_any_schedule_in_which_the_host_of_the_master_dies(batch: int) -> None:
+def test_any_schedule_with_a_dying_master_host(batch: int) -> None:
     takeovers = displaced = nothing_left = 0
     for seed in range(batch * SCHEDULES // 4, (batch + 1) * SCHEDULES // 4):
         job = at_random(seed)
@@ -48,7 +48,7 @@ def a_copy_lacks_the_entry_behind_the_words_that_it_goes_with(patch: Patch) -> N
 
     def part(self: CopyFeed) -> wire.CopyPart | None:
         state = self._decisions.state
-        if self._has is not None and self._has == state.entries - 1:
+        if self._position is not None and self._position == state.entries - 1:
             return None
         return usual(self)
 
@@ -59,7 +59,7 @@ def a_copy_lacks_records(patch: Patch) -> None:
     usual = CopyFeed._base
 
     def base(self: CopyFeed) -> wire.CopyPart:
-        self._begun = True
+        self._is_complete = True
         for file in self._places:
             self._places[file] = self._decisions.state.sizes.get(file, 0)
         return usual(self)
@@ -112,7 +112,7 @@ def first_that_breaks(hint: int) -> int | None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda bug: getattr(bug, "__name__", ""))
 def test_schedules_find(bug: Callable[[Patch], None], hint: int, monkeypatch: Patch) -> None:
     bug(monkeypatch)
     assert first_that_breaks(hint) is not None, f"in {MOST} schedules nothing shows"

@@ -102,7 +102,7 @@ def released(step: int, *, round: int = 1, phase: str = "commit", hold: bool = F
 # Rounds -------------------------------------------------------------------------------------------
 
 
-def test_who_is_first_where_nobody_has_the_state_restores_it_and_gives_it() -> None:
+def test_the_first_worker_restores_a_missing_state() -> None:
     worker = Participant("w1")
     round = named(3, "w1", "w2", donors={"w2": "w1"}, restore=True)
     needs, _ = follow(worker.next_round(), round, ("a place", 5), None)
@@ -110,7 +110,7 @@ def test_who_is_first_where_nobody_has_the_state_restores_it_and_gives_it() -> N
     assert worker.outgoing() == [Installed(round=3, step=5, restored_from="a place")]
 
 
-def test_a_newcomer_fetches_the_state_and_says_so_once_it_has_it() -> None:
+def test_a_newcomer_reports_after_fetching_the_state() -> None:
     worker = Participant("w2")
     flow = worker.next_round()
     needs, _ = follow(flow, named(3, "w1", "w2", donors={"w2": "w1"}))
@@ -120,7 +120,7 @@ def test_a_newcomer_fetches_the_state_and_says_so_once_it_has_it() -> None:
     assert worker.outgoing() == [Installed(round=3, step=5)]
 
 
-def test_who_has_the_state_gives_it_to_all_that_are_to_have_it_from_it() -> None:
+def test_a_donor_gives_the_state_to_all_recipients() -> None:
     worker = Participant("w1")
     donors = {"w3": "w1", "w2": "w1", "w4": "w5"}
     needs, result = follow(
@@ -132,26 +132,28 @@ def test_who_has_the_state_gives_it_to_all_that_are_to_have_it_from_it() -> None
         False,
         "exchange",
     )
-    given = [need.worker for need in needs if isinstance(need, GiveState)]
-    assert (needs[1], given, result) == (CatchUp(7), ["w2", "w3"], "exchange")
+    recipients = [need.worker for need in needs if isinstance(need, GiveState)]
+    assert (needs[1], recipients, result) == (CatchUp(7), ["w2", "w3"], "exchange")
     assert isinstance(needs[-1], EnterRound)
 
 
-def test_in_a_round_in_which_nobody_makes_a_step_the_next_is_waited_for() -> None:
+def test_a_round_without_steps_waits_for_the_next() -> None:
     worker = Participant("w1")
     flow = worker.next_round()
     needs, result = follow(flow, named(2, "w1", still=True), 5, named(3, "w1"))
     assert (needs, result) == ([NEXT, CatchUp(7), NEXT, CatchUp(7)], "waits")
 
 
-def test_where_a_donor_is_lost_a_round_without_it_is_waited_for() -> None:
+def test_losing_a_donor_waits_for_another_round() -> None:
     worker = Participant("w2")
-    lost, again = PeerLost("w1"), named(4, "w2", restore=True)
-    needs, _ = follow(worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, again)
+    lost, next_round = PeerLost("w1"), named(4, "w2", restore=True)
+    needs, _ = follow(
+        worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, next_round
+    )
     assert needs[2:] == [Receive(within=2.0), RestoreState(7)]
 
 
-def test_where_nobody_has_died_a_worker_says_that_its_stream_has_broken() -> None:
+def test_a_broken_stream_without_deaths_is_reported() -> None:
     worker = in_round("w1", "w2")
     flow = worker.await_replacement()
     assert follow(flow)[0] == [Receive(within=2.0)]
@@ -162,7 +164,7 @@ def test_where_nobody_has_died_a_worker_says_that_its_stream_has_broken() -> Non
     assert follow(worker.await_replacement(), None, None)[1] is EnvironmentFault
 
 
-def test_who_is_told_to_writes_before_it_says_so() -> None:
+def test_a_write_is_reported_after_it_is_done() -> None:
     worker = in_round("w1", "w2")
     flow = worker.next_round()
     assert follow(flow, WriteNow(recorded=9))[0] == [NEXT, WriteState(9)]
@@ -182,16 +184,16 @@ def test_a_greeting_says_its_round(greeting: str, round: int) -> None:
 # Among others -------------------------------------------------------------------------------------
 
 
-def test_a_point_is_waited_for_until_all_stand_there() -> None:
+def test_arrivals_wait_for_all_members() -> None:
     worker = in_round("w1", "w2")
-    old, here = released(3, round=0), released(3, phase="blocks")
-    needs, result = follow(worker.arrive(3, "blocks", b"x"), old, here)
-    assert (needs, result) == ([NEXT, NEXT], here)
+    old, current = released(3, round=0), released(3, phase="blocks")
+    needs, result = follow(worker.arrive(3, "blocks", b"x"), old, current)
+    assert (needs, result) == ([NEXT, NEXT], current)
     assert worker.outgoing() == [Arrive(round=1, step=3, phase="blocks", payload=b"x")]
 
 
 @pytest.mark.parametrize(
-    ("heard", "result"),
+    ("message", "result"),
     [
         (named(2, "w1"), RoundChanged),
         (WriteNow(), RoundChanged),
@@ -200,13 +202,13 @@ def test_a_point_is_waited_for_until_all_stand_there() -> None:
         (released(0, round=2), ProtocolError),
     ],
 )
-def test_what_ends_a_wait(heard: Any, result: type) -> None:
+def test_what_ends_a_wait(message: Any, result: type) -> None:
     worker = in_round("w1", "w2")
-    assert follow(worker.arrive(3, "blocks"), heard)[1] is result
-    assert follow(worker.poll(), heard)[1] is result
+    assert follow(worker.arrive(3, "blocks"), message)[1] is result
+    assert follow(worker.poll(), message)[1] is result
 
 
-def test_a_request_to_leave_is_passed_on_once_and_ends_no_wait() -> None:
+def test_leave_requests_are_forwarded_once_without_ending_waits() -> None:
     worker = in_round("w1", "w2")
     needs, result = follow(worker.poll(), AskedToLeave(), AskedToLeave(), None)
     assert (needs, result) == ([LOOK] * 3, None)
@@ -227,13 +229,16 @@ def made(worker: Participant, steps: Sequence[int], *, now: float = 1.0) -> None
         assert follow(worker.commit(step, REPORT, now=now)) == ([], False)
 
 
-def told(*steps: int, at: float = 1.0) -> Arrive:
+def told(*steps: int, step_time: float = 1.0) -> Arrive:
     return Arrive(
-        round=1, step=steps[-1], phase="commit", made=[Made(step, at, REPORT) for step in steps]
+        round=1,
+        step=steps[-1],
+        phase="commit",
+        made=[Made(step, step_time, REPORT) for step in steps],
     )
 
 
-def test_steps_wait_for_company_and_are_told_before_anything_else_is_said() -> None:
+def test_batched_steps_are_reported_before_other_messages() -> None:
     worker = in_round("w1", company=5.0)
     made(worker, [0, 1])
     assert worker.outgoing() == []
@@ -241,10 +246,10 @@ def test_steps_wait_for_company_and_are_told_before_anything_else_is_said() -> N
     assert worker.outgoing() == [told(0, 1), Warn(message="x")]
 
 
-def test_nothing_more_is_made_while_an_answer_is_due() -> None:
+def test_no_step_is_made_before_an_answer() -> None:
     worker = in_round("w1", company=5.0)
     made(worker, [0], now=6.0)
-    assert worker.outgoing() == [told(0, at=6.0)]
+    assert worker.outgoing() == [told(0, step_time=6.0)]
     assert follow(worker.commit(1, REPORT, now=7.0)) == ([NEXT], "waits")
     assert follow(worker.commit(1, REPORT, now=7.0), released(0)) == ([NEXT], False)
     assert worker.outgoing() == []
@@ -260,15 +265,15 @@ def test_an_answer_may_be_left_for_later() -> None:
     assert follow(worker.settle()) == ([], None)
 
 
-@pytest.mark.parametrize("heard", [named(2, "w1"), WriteNow()])
-def test_who_has_a_step_that_may_not_count_gives_its_state_to_nobody(heard: Any) -> None:
+@pytest.mark.parametrize("message", [named(2, "w1"), WriteNow()])
+def test_an_uncertain_step_is_given_to_nobody(message: Any) -> None:
     for company in (0.0, 5.0):
         worker = in_round("w1", company=company)
         made(worker, [0])
-        assert follow(worker.poll(), heard)[1] is ProtocolError
+        assert follow(worker.poll(), message)[1] is ProtocolError
 
 
-def test_who_waits_for_data_says_so_once_a_step_and_commits_as_others_do_from_then_on() -> None:
+def test_an_idle_worker_reports_once_then_commits_normally() -> None:
     worker = in_round("w1", company=5.0)
     assert follow(worker.wait_for_data(0, 0.9)) == ([], None)
     made(worker, [0])
@@ -279,7 +284,7 @@ def test_who_waits_for_data_says_so_once_a_step_and_commits_as_others_do_from_th
     assert follow(worker.commit(1, REPORT, now=9.0), released(1, hold=True)) == ([NEXT], True)
 
 
-def test_who_is_dismissed_leaves_no_state_when_its_agent_ends() -> None:
+def test_a_dismissed_worker_leaves_no_state() -> None:
     worker = in_round("w1")
     worker.is_heir = True
     with pytest.raises(SystemExit):
@@ -289,7 +294,7 @@ def test_who_is_dismissed_leaves_no_state_when_its_agent_ends() -> None:
     assert not worker.is_orphan
 
 
-def test_the_heir_of_a_dead_agent_gives_its_step_up_and_leaves_the_state() -> None:
+def test_an_heir_drops_its_step_and_leaves_state() -> None:
     worker = in_round("w1")
     worker.is_heir = True
     assert follow(worker.poll(), AgentGone())[1] is RoundChanged

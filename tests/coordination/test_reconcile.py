@@ -18,10 +18,10 @@ from brim.coordination.cluster.reconcile import (
     Start,
     Suspend,
     as_placed,
-    most,
+    fits_in,
+    larger_of,
     reconcile,
     still_coming,
-    within,
 )
 
 NODES = {"n1": 6, "n2": 4, "n3": 3}
@@ -39,11 +39,11 @@ def actions(
     return reconcile(rows, desired, nodes=nodes, capacity=CAPACITY, now=now, grace=grace)
 
 
-def runs(job: str, workers: ByNode, target: ByNode | None = None, **more: Any) -> Holding:
+def runs(job: str, workers: ByNode, target: ByNode | None = None, **fields: Any) -> Holding:
     """A job with its master on the first of its nodes."""
-    where = frozenset(workers)
-    return Holding(job, True, workers, target or workers, home=min(where), agents=where)._replace(
-        **more
+    agents = frozenset(workers)
+    return Holding(job, True, workers, target or workers, home=min(agents), agents=agents)._replace(
+        **fields
     )
 
 
@@ -58,9 +58,9 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
                     row.job, True, {}, workers, None, home, frozenset(workers)
                 )
             case Resize(workers=workers):
-                asked = row.since if within(row.target, workers) else now
+                request_time = row.since if fits_in(row.target, workers) else now
                 agents = row.agents | set(workers)
-                rows[action.job] = row._replace(target=workers, since=asked, agents=agents)
+                rows[action.job] = row._replace(target=workers, since=request_time, agents=agents)
             case Leave(node=node):
                 assert node != row.home
                 assert not row.workers.get(node)
@@ -68,10 +68,10 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
             case Suspend():
                 rows[action.job] = row._replace(target={}, since=now)
             case Force(workers=workers):
-                left = {
+                remaining = {
                     node: min(count, workers.get(node, 0)) for node, count in row.workers.items()
                 }
-                rows[action.job] = row._replace(workers=left, alive=bool(workers), since=None)
+                rows[action.job] = row._replace(workers=remaining, alive=bool(workers), since=None)
 
 
 def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
@@ -80,9 +80,15 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
         if not row.alive or name == stubborn:
             continue
         workers = {}
-        for node in most(row.workers, row.target):
-            has, wants, step = row.workers.get(node, 0), row.target.get(node, 0), rng.randint(0, 3)
-            workers[node] = min(wants, has + step) if has < wants else max(wants, has - step)
+        for node in larger_of(row.workers, row.target):
+            running, wants, step = (
+                row.workers.get(node, 0),
+                row.target.get(node, 0),
+                rng.randint(0, 3),
+            )
+            workers[node] = (
+                min(wants, running + step) if running < wants else max(wants, running - step)
+            )
         workers = {node: count for node, count in workers.items() if count}
         row = row._replace(workers=workers)
         if workers == row.target:
@@ -92,7 +98,7 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
 
 @pytest.mark.exhaustive
 @given(st.integers(0, 10_000))
-def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
+def test_devices_are_never_shared_and_plans_converge(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"job-{k}" for k in range(4)]
     rows = {name: Holding(name, False, {}, {}) for name in names}
@@ -102,102 +108,102 @@ def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
         free = rng.sample(free, rng.randint(0, CAPACITY))
         desired: dict[str, ByNode] = {name: {} for name in rng.sample(names, len(names))}
         for node in free:
-            mine = dict(desired[name := rng.choice(names)])
-            desired[name] = {**mine, node: mine.get(node, 0) + 1}
+            plan = dict(desired[name := rng.choice(names)])
+            desired[name] = {**plan, node: plan.get(node, 0) + 1}
         stubborn = rng.choice([*names, ""])  # gives nothing but by force
         for look in range(160):
             now += 2.0
             perform(actions(list(rows.values()), desired, now), rows, now)
-            held = [most(row.workers, row.target) for row in rows.values() if row.alive]
+            occupied = [larger_of(row.workers, row.target) for row in rows.values() if row.alive]
             for node, devices in NODES.items():
-                assert sum(one.get(node, 0) for one in held) <= devices
-            assert sum(sum(one.values()) for one in held) <= CAPACITY
+                assert sum(workers.get(node, 0) for workers in occupied) <= devices
+            assert sum(sum(workers.values()) for workers in occupied) <= CAPACITY
             move(rows, rng, stubborn if look < 100 else "")
-        got = {name: row.target if row.alive else {} for name, row in rows.items()}
-        assert got == desired
+        targets = {name: row.target if row.alive else {} for name, row in rows.items()}
+        assert targets == desired
         assert actions(list(rows.values()), desired, now) == []
         for row in rows.values():
             assert not row.alive or row.agents == {*row.target, row.home}
 
 
-def test_a_job_on_its_way_to_its_end_is_not_asked_again_but_started_from_there() -> None:
+def test_an_ending_job_is_restarted_without_new_requests() -> None:
     leaving = runs("a", {"n1": 3})._replace(target={}, since=0.0)
-    wanted = {"a": {"n1": 4}}
-    assert actions([leaving], wanted) == []
-    assert actions([leaving], wanted, 27.9) == []
-    assert actions([leaving], wanted, 28.0) == [Force("a", {})]
-    gone = leaving._replace(alive=False, workers={})
-    assert actions([gone], wanted, 31.0) == [Start("a", {"n1": 4})]
+    plan = {"a": {"n1": 4}}
+    assert actions([leaving], plan) == []
+    assert actions([leaving], plan, 27.9) == []
+    assert actions([leaving], plan, 28.0) == [Force("a", {})]
+    ended = leaving._replace(alive=False, workers={})
+    assert actions([ended], plan, 31.0) == [Start("a", {"n1": 4})]
 
 
-def test_devices_are_free_at_the_end_of_the_grace_period() -> None:
-    slow, wanted = runs("a", {"n1": 4}, {"n1": 1}, since=0.0), {"a": {"n1": 1}}
-    assert actions([slow], wanted, 25.9) == []
-    assert actions([slow], wanted, 26.0) == [Force("a", {"n1": 1})]
-    assert actions([slow], wanted, 28.0) == [Force("a", {})]
-    assert actions([slow], wanted, 0.59, grace=1.0) == []
-    assert actions([slow], wanted, 0.61, grace=1.0) == [Force("a", {"n1": 1})]
-    assert actions([slow], wanted, 0.81, grace=1.0) == [Force("a", {})]
+def test_devices_are_free_after_the_grace_period() -> None:
+    slow, plan = runs("a", {"n1": 4}, {"n1": 1}, since=0.0), {"a": {"n1": 1}}
+    assert actions([slow], plan, 25.9) == []
+    assert actions([slow], plan, 26.0) == [Force("a", {"n1": 1})]
+    assert actions([slow], plan, 28.0) == [Force("a", {})]
+    assert actions([slow], plan, 0.59, grace=1.0) == []
+    assert actions([slow], plan, 0.61, grace=1.0) == [Force("a", {"n1": 1})]
+    assert actions([slow], plan, 0.81, grace=1.0) == [Force("a", {})]
 
 
-def test_a_master_that_does_not_answer_has_the_same_time() -> None:
-    silent, wanted = runs("a", {"n1": 4}, unanswered=0.0), {"a": {"n1": 1}}
-    assert actions([silent], wanted, 27.9) == [Resize("a", {"n1": 1})]
-    assert actions([silent], wanted, 28.0) == [Force("a", {})]
+def test_silent_masters_get_the_same_grace_period() -> None:
+    silent, plan = runs("a", {"n1": 4}, unanswered=0.0), {"a": {"n1": 1}}
+    assert actions([silent], plan, 27.9) == [Resize("a", {"n1": 1})]
+    assert actions([silent], plan, 28.0) == [Force("a", {})]
     assert actions([silent], {}, 27.9) == [Suspend("a")]
     assert actions([silent], {}, 28.0) == [Force("a", {})]
 
 
-def test_growing_counts_what_leavers_of_the_same_job_still_hold() -> None:
+def test_growth_counts_workers_still_leaving() -> None:
     rows = [runs("a", {"n1": 4}, {"n1": 2}, since=0.0), runs("b", {"n1": 2})]
     assert actions(rows, {"a": {"n1": 2}, "b": {"n1": 4}}) == []
     assert actions(rows, {"a": {"n1": 4}, "b": {"n1": 2}}) == [Resize("a", {"n1": 4})]
 
 
-def test_a_job_that_moves_in_part_gives_and_takes_at_once_where_there_is_room() -> None:
-    wanted = {"a": {"n1": 2, "n2": 2}}
+def test_a_partial_move_swaps_workers_at_once() -> None:
+    plan = {"a": {"n1": 2, "n2": 2}}
     row = runs("a", {"n1": 4})
-    assert actions([row], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
+    assert actions([row], plan) == [Resize("a", {"n1": 2, "n2": 2})]
     full = [row, runs("b", {"n2": 3})]
-    there = {**wanted, "b": {"n2": 3}}
-    assert actions(full, there) == [Resize("a", {"n1": 2})]
-    assert actions([row._replace(target={"n1": 2})], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
+    plan_of_both = {**plan, "b": {"n2": 3}}
+    assert actions(full, plan_of_both) == [Resize("a", {"n1": 2})]
+    assert actions([row._replace(target={"n1": 2})], plan) == [Resize("a", {"n1": 2, "n2": 2})]
 
 
-def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_where_it_would_wait() -> (
-    None
-):
-    one, other = runs("a", {"n1": 6}), runs("b", {"n2": 4})
-    assert actions([one._replace(workers={"n1": 4}, target={"n1": 4})], {"a": {"n2": 4}}) == [
+def test_a_whole_move_restarts_only_without_room() -> None:
+    first, second = runs("a", {"n1": 6}), runs("b", {"n2": 4})
+    assert actions([first._replace(workers={"n1": 4}, target={"n1": 4})], {"a": {"n2": 4}}) == [
         Resize("a", {"n2": 4})
     ]
     swap = {"a": {"n2": 4}, "b": {"n1": 6}}
-    assert actions([one, other], swap) == [Suspend("a"), Suspend("b")]
+    assert actions([first, second], swap) == [Suspend("a"), Suspend("b")]
 
 
-def test_an_agent_that_is_missed_is_asked_for_again_and_one_without_workers_goes() -> None:
+def test_missing_agents_are_requested_and_idle_ones_leave() -> None:
     row = runs("a", {"n1": 2, "n2": 2})
-    wanted = {"a": {"n1": 2, "n2": 2}}
-    assert actions([row], wanted) == []
+    plan = {"a": {"n1": 2, "n2": 2}}
+    assert actions([row], plan) == []
     lone = row._replace(workers={"n1": 2}, agents=frozenset({"n1"}))
-    assert actions([lone], wanted) == [Resize("a", wanted["a"])]
-    assert actions([lone], wanted, nodes=NODES | {"n2": 0}) == []  # the node itself is lost
-    alone = {"a": {"n2": 2}}
-    left = row._replace(workers={"n1": 1, "n2": 2}, target={"n2": 2})
-    assert actions([left], alone) == []  # its home keeps its master
+    assert actions([lone], plan) == [Resize("a", plan["a"])]
+    assert actions([lone], plan, nodes=NODES | {"n2": 0}) == []  # the node itself is lost
+    second_node_only = {"a": {"n2": 2}}
+    rest = row._replace(workers={"n1": 1, "n2": 2}, target={"n2": 2})
+    assert actions([rest], second_node_only) == []  # its home keeps its master
     moved = row._replace(home="n2", target={"n2": 2})
-    assert actions([moved], alone) == []
-    for none in ({}, {"n1": 0}):  # as nodes of other hosts say it
-        assert actions([moved._replace(workers={**none, "n2": 2})], alone) == [Leave("a", "n1")]
+    assert actions([moved], second_node_only) == []
+    for no_workers in ({}, {"n1": 0}):  # as nodes of other hosts say it
+        assert actions([moved._replace(workers={**no_workers, "n2": 2})], second_node_only) == [
+            Leave("a", "n1")
+        ]
 
 
-def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
+def test_a_job_without_its_home_node_restarts_elsewhere() -> None:
     row = runs("a", {"n1": 2, "n2": 2})
     assert actions([row], {"a": {"n2": 2}}, nodes={"n2": 4}) == [Suspend("a")]
 
 
 @pytest.mark.parametrize(
-    ("coming", "seen", "gone", "waited", "left"),
+    ("coming", "seen", "gone_nodes", "waited", "remaining"),
     [
         ({"n1": 4}, {}, set(), 1.0, {"n1": 4}),
         ({"n1": 4}, {"n1": 3}, set(), 1.0, {"n1": 4}),
@@ -209,24 +215,26 @@ def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
         ({"n1": 4}, {}, set(), 100.0, {"n1": 4}),  # nobody was forked yet: all of them may be
     ],
 )
-def test_devices_are_held_for_workers_that_may_yet_be_forked(
-    coming: ByNode, seen: ByNode, gone: set[str], waited: float, left: ByNode
+def test_devices_are_reserved_for_workers_being_forked(
+    coming: ByNode, seen: ByNode, gone_nodes: set[str], waited: float, remaining: ByNode
 ) -> None:
-    assert still_coming(coming, seen, gone_nodes=gone, waited=waited, grace=GRACE) == left
+    assert (
+        still_coming(coming, seen, gone_nodes=gone_nodes, waited=waited, grace=GRACE) == remaining
+    )
 
 
 BY_NODE = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 4))
 
 
 @given(workers=BY_NODE, placed=BY_NODE, rest=BY_NODE)
-def test_workers_that_others_place_are_as_many_and_where_they_are(
+def test_externally_placed_workers_count_where_they_are(
     workers: dict[str, int], placed: dict[str, int], rest: dict[str, int]
 ) -> None:
     found = as_placed(workers, placed, rest)
     assert sum(found.values()) == sum(workers.values())
     assert all(found.values())
     if sum(placed.values()) <= sum(workers.values()):
-        assert within(placed, found)
+        assert fits_in(placed, found)
     else:
-        assert within(found, placed)
+        assert fits_in(found, placed)
     assert as_placed(found, placed, rest) == found

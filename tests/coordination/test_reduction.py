@@ -18,9 +18,9 @@ def sums_of(block: Block, parts: int) -> Any:
     return folded(leaves, [Block(m, 1) for m in leaves], block, parts)
 
 
-def folded(sums: dict[int, Any], have: list[Block], want: Block, parts: int) -> Any:
+def folded(sums: dict[int, Any], blocks: list[Block], want: Block, parts: int) -> Any:
     sums = dict(sums)
-    for left, right in fold(have, want, parts):
+    for left, right in fold(blocks, want, parts):
         sums[left.start] = (sums[left.start], sums[right.start])
     return sums[want.start]
 
@@ -35,7 +35,7 @@ def tree(plan: ReductionPlan) -> Any:
         for want in plan.host_blocks(host):
             of_hosts[want.start] = folded(sums, list(local), want, plan.parts)
             hosts.append(want)
-    machines = [b for each in range(len(plan.machines)) for b in plan.machine_blocks(each)]
+    machines = [b for machine in range(len(plan.machines)) for b in plan.machine_blocks(machine)]
     at_root = {want.start: folded(of_hosts, hosts, want, plan.parts) for want in machines}
     return folded(at_root, machines, plan.root, plan.parts)
 
@@ -60,7 +60,7 @@ def test_blocks_of_all_ranks_partition_the_micro_batches(parts: int) -> None:
 
 
 @pytest.mark.parametrize("parts", EVERY_PARTS)
-def test_every_world_and_arrangement_adds_up_the_same_tree(parts: int) -> None:
+def test_every_arrangement_adds_the_same_tree(parts: int) -> None:
     calm = tree(ReductionPlan(parts, (1,)))
     for world in EVERY_WORLD:
         for hosts in arrangements(world):
@@ -80,7 +80,7 @@ def test_any_arrangement_adds_up_the_same_tree(parts: int, hosts: list[int]) -> 
 )
 def test_any_shares_add_up_the_same_tree(shares: list[int], cuts: list[int]) -> None:
     edges = sorted({0, len(shares), *(cut for cut in cuts if cut < len(shares))})
-    hosts = tuple(after - before for before, after in pairwise(edges))
+    hosts = tuple(end - start for start, end in pairwise(edges))
     plan = ReductionPlan(sum(shares), hosts, tuple(shares))
     assert [len(plan.micro_batches(rank)) for rank in range(len(shares))] == shares
     assert tree(plan) == tree(ReductionPlan(sum(shares), (1,)))
@@ -91,8 +91,8 @@ def plans_with_machines(draw: st.DrawFn) -> ReductionPlan:
     """Any shares, on hosts that any machines have."""
     machines = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     hosts = draw(st.lists(st.integers(1, 3), min_size=sum(machines), max_size=sum(machines)))
-    some = st.lists(st.integers(0, 4), min_size=sum(hosts), max_size=sum(hosts)).filter(any)
-    shares = draw(some)
+    lists = st.lists(st.integers(0, 4), min_size=sum(hosts), max_size=sum(hosts)).filter(any)
+    shares = draw(lists)
     return ReductionPlan(sum(shares), tuple(hosts), tuple(shares), tuple(machines))
 
 
@@ -102,19 +102,21 @@ def test_any_machines_add_up_the_same_tree(plan: ReductionPlan) -> None:
 
 
 @given(plan=plans_with_machines())
-def test_one_host_of_each_machine_speaks_with_other_machines(plan: ReductionPlan) -> None:
+def test_one_host_per_machine_talks_to_others(plan: ReductionPlan) -> None:
     routes = list(map(plan.route, range(len(plan.hosts))))
-    across = [host for host, route in enumerate(routes) if route.across]
+    hosts_across = [host for host, route in enumerate(routes) if route.across]
     machines = range(len(plan.machines)) if len(plan.machines) > 1 else ()
-    assert [routes[host].machine for host in across] == list(machines)
+    assert [routes[host].machine for host in hosts_across] == list(machines)
     for host, route in enumerate(routes):
         assert plan.machine_of(host) == route.machine
-        assert set(route.across) <= {each for each in across if each != host}
-        for other in route.peers:
-            back = routes[other]
+        assert set(route.across) <= {
+            host_across for host_across in hosts_across if host_across != host
+        }
+        for peer in route.peers:
+            back = routes[peer]
             assert host in back.peers, "one would wait for the other in vain"
-            assert (route.machine == back.machine) == (other not in route.across)
-            assert (route.above == other) == (host in back.below)
+            assert (route.machine == back.machine) == (peer not in route.across)
+            assert (route.above == peer) == (host in back.below)
 
 
 @given(plan=plans_with_machines(), dead=st.integers(0, 11))
@@ -122,7 +124,7 @@ def test_a_death_reaches_all_hosts(plan: ReductionPlan, dead: int) -> None:
     # Each that loses a stream leaves the step, and closes its own.
     reached = {dead % len(plan.hosts)}
     for _ in plan.hosts:
-        reached |= {other for host in reached for other in plan.route(host).peers}
+        reached |= {peer for host in reached for peer in plan.route(host).peers}
     assert reached == set(range(len(plan.hosts)))
 
 

@@ -10,6 +10,7 @@ from brim.coordination.job.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -17,7 +18,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -82,7 +82,7 @@ def short(command: Command) -> str:
             return f"start {worker} on {agent}" + (f" in {delay:.0f} s" if delay else "")
         case Hold(round):
             return f"hold {round}"
-        case Install(world, cause, still):
+        case Install(world, cause, is_still):
             donors = "".join(f", {donor} gives {needy}" for needy, donor in world.donors.items())
             restore = ", restore" if world.restore else ""
             named = " ".join(
@@ -90,7 +90,7 @@ def short(command: Command) -> str:
                 for member, share in zip(world.members, world.shares, strict=True)
             )
             return (
-                f"{'still ' if still else ''}round {world.round}: {named}{donors}{restore} "
+                f"{'still ' if is_still else ''}round {world.round}: {named}{donors}{restore} "
                 f"({cause})"
             )
         case WriteCheckpoint(worker):
@@ -124,12 +124,14 @@ def installed(rendezvous: Rendezvous, step: int = 0) -> None:
 
 
 def running(
-    target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, most: int = 1000
+    target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, maximum: int = 1000
 ) -> Rendezvous:
     """A job in which all of so many workers, and servers behind them,
     have done a step in round 1.
     """
-    rendezvous = job(target, minimum=target, servers=servers, spares=spares, parts=parts, most=most)
+    rendezvous = job(
+        target, minimum=target, servers=servers, spares=spares, parts=parts, most=maximum
+    )
     first = target + servers
     tell(rendezvous, AgentJoined("A"), *ready(*range(1, first + 1)))
     installed(rendezvous)
@@ -149,7 +151,7 @@ def test_a_gang_starts_once_its_minimum_is_ready() -> None:
     assert tell(rendezvous, *ready(1)) == ["round 1: w1 w2, w1 gives w2, restore (start)"]
     assert tell(rendezvous, *ready(3)) == ["hold 1"]
     installed(rendezvous)
-    assert tell(rendezvous, Held(1, 1)) == ["round 2: w1 w2 w3, w1 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(1, 1)) == ["round 2: w1 w2 w3, w1 gives w3 (w3 joins)"]
 
 
 def test_workers_wait_for_all_agents_and_are_spread() -> None:
@@ -165,18 +167,18 @@ def test_newcomers_are_shared_among_donors() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, ResizeRequested(4)) == ["start w3 on A", "start w4 on A"]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 w3 w4, w1 gives w3, w2 gives w4 (resize to 4, w3 joins, w4 joins)"
     ]
 
 
-def test_an_agent_that_was_here_is_not_waited_for() -> None:
+def test_a_departed_agent_is_not_awaited() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     assert tell(rendezvous, AgentLost("B", "cut off")) == ["start w3 on A"]
 
 
-def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
+def test_a_replaced_agent_loses_only_its_own_workers() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
@@ -186,10 +188,10 @@ def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
     ]
     installed(rendezvous)
     assert tell(rendezvous, *ready(3)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
 
 
-def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
+def test_replacing_the_only_agent_keeps_the_job_going() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, AgentReplaced("A")) == ["start w3 on A", "start w4 on A"]
     assert tell(rendezvous, *ready(3))[0].startswith(
@@ -197,7 +199,7 @@ def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
     )
 
 
-def test_an_agent_may_be_replaced_while_the_job_ends() -> None:
+def test_agents_may_be_replaced_while_a_job_ends() -> None:
     rendezvous = running(2)
     tell(rendezvous, JobCompleted("w1"))
     assert rendezvous.handle(AgentReplaced("A")) == [
@@ -227,7 +229,7 @@ def test_a_loss_without_a_spare() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "start w3 on A"]
     assert tell(rendezvous, *ready(3)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w2 w3, w2 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w2 w3, w2 gives w3 (w3 joins)"]
 
 
 def test_a_loss_with_a_spare() -> None:
@@ -238,17 +240,17 @@ def test_a_loss_with_a_spare() -> None:
     assert tell(rendezvous, Committed(2, 2)) == ["start w4 on A"]
 
 
-def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
+def test_newcomers_become_donors_after_receiving_the_state() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2))
     assert tell(rendezvous, WorkerInstalled("w2", 1, 2), *gone(1))[0] == (
         "round 3: w2, restore (w1 lost (signal 9))"
     )
 
 
-def test_a_newcomer_that_has_the_state_gives_it_on() -> None:
+def test_a_newcomer_passes_the_state_on() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2), WorkerInstalled("w2", 2, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2), WorkerInstalled("w2", 2, 2))
     assert tell(rendezvous, *gone(1))[0] == "round 3: w2 (w1 lost (signal 9))"
 
 
@@ -265,10 +267,12 @@ def test_everyone_lost_gathers_and_restores() -> None:
 
 
 def steps(rendezvous: Rendezvous, first: int, count: int) -> list[str]:
-    return tell(rendezvous, *(Committed(rendezvous.round, first + each) for each in range(count)))
+    return tell(
+        rendezvous, *(Committed(rendezvous.round, first + number) for number in range(count))
+    )
 
 
-def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_given_up() -> None:
+def test_repeated_early_deaths_delay_then_exclude_a_host() -> None:
     rendezvous = job(1, most=6)
     tell(rendezvous, AgentJoined("A"))
     for number, start in enumerate(["", " in 1 s", " in 2 s", " in 4 s", " in 8 s"], start=1):
@@ -276,28 +280,28 @@ def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_give
     assert tell(rendezvous, *gone(6)) == ["failed: 6 in a row died young on A, the last: signal 9"]
 
 
-def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
-    rendezvous = running(1, most=3)
+def test_repeated_deaths_after_few_steps_count_as_early() -> None:
+    rendezvous = running(1, maximum=3)
     tell(rendezvous, *gone(1))
     for number in (2, 3):
         tell(rendezvous, *ready(number))
         installed(rendezvous, 1)
         steps(rendezvous, 1, 2)
-        told = tell(rendezvous, *gone(number))
-    assert told[0] == "failed: 3 in a row died young on A, the last: signal 9"
+        commands = tell(rendezvous, *gone(number))
+    assert commands[0] == "failed: 3 in a row died young on A, the last: signal 9"
 
 
-def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() -> None:
-    rendezvous = running(2, most=2)
+def test_a_long_life_clears_the_host_record() -> None:
+    rendezvous = running(2, maximum=2)
     for number in range(1, 20):
         steps(rendezvous, 1, 3)
         assert tell(rendezvous, *gone(number))[1:] == [f"start w{number + 2} on A"]
-        tell(rendezvous, *ready(number + 2), Held(rendezvous.round, 9))
+        tell(rendezvous, *ready(number + 2), AllHeld(rendezvous.round, 9))
         installed(rendezvous, 9)
 
 
-def test_what_kills_all_workers_at_one_blow_counts_once() -> None:
-    rendezvous = running(4, spares=1, most=2)
+def test_simultaneous_deaths_count_once() -> None:
+    rendezvous = running(4, spares=1, maximum=2)
     assert tell(rendezvous, *gone(1, 2, 3, 4, 5))[-1] == "start w9 on A"
     assert tell(rendezvous, *gone(6))[-1] == "give up on A after 2 (signal 9), go on with 3"
 
@@ -311,13 +315,13 @@ def test_the_missing_are_started_elsewhere() -> None:
         "start w4 on A",
         "give up on B after 2 (signal 9), go on with 2",
     ]
-    tell(rendezvous, *ready(4), Held(2, 1))
+    tell(rendezvous, *ready(4), AllHeld(2, 1))
     installed(rendezvous, 1)
     assert tell(rendezvous, *gone(4))[-1] == "start w5 on A"
 
 
-def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> None:
-    rendezvous = running(2, most=2)
+def test_excluding_every_host_shrinks_the_job_until_resized() -> None:
+    rendezvous = running(2, maximum=2)
     tell(rendezvous, *gone(2))
     assert tell(rendezvous, *gone(3)) == ["give up on A after 2 (signal 9), go on with 1"]
     installed(rendezvous, 1)
@@ -326,8 +330,8 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
     assert tell(rendezvous, ResizeRequested(2)) == ["start w4 on A"]
 
 
-def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
-    rendezvous = running(2, most=2)
+def test_excluded_hosts_replace_long_lived_last_workers() -> None:
+    rendezvous = running(2, maximum=2)
     steps(rendezvous, 2, 3)
     tell(rendezvous, *gone(2))
     installed(rendezvous, 4)
@@ -338,8 +342,8 @@ def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_li
     assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last: signal 9"]
 
 
-def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
-    rendezvous = running(1, servers=1, most=1)
+def test_a_commit_after_the_end_clears_no_host() -> None:
+    rendezvous = running(1, servers=1, maximum=1)
     steps(rendezvous, 2, 1)
     assert tell(rendezvous, *gone(1))[0] == "kill w2"
     steps(rendezvous, 1, 3)
@@ -347,21 +351,21 @@ def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
 
 
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
-    rendezvous = running(2, spares=1, most=2)
+    rendezvous = running(2, spares=1, maximum=2)
     assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
     assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 2"]
 
 
-def test_who_is_left_over_where_a_host_is_given_up_is_let_go() -> None:
+def test_surplus_workers_of_excluded_hosts_are_released() -> None:
     """Seed 13715: a server more than was wanted was kept, and nobody could use it."""
     rendezvous = job(2, servers=2, most=1)
     tell(rendezvous, AgentJoined("A"), ResizeRequested(2, servers=1), ResizeRequested(3))
     tell(rendezvous, *ready(3, 1), *ready(2, 4))
-    told = tell(rendezvous, *gone(2))
-    assert told == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
+    commands = tell(rendezvous, *gone(2))
+    assert commands == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
 
 
-def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
+def test_the_first_round_needs_its_minimum() -> None:
     rendezvous = job(3, minimum=2, most=1)
     tell(rendezvous, AgentJoined("A"), *ready(1))
     assert tell(rendezvous, *gone(2))[-1] == "give up on A after 1 (signal 9), go on with 2"
@@ -371,8 +375,8 @@ def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
     assert tell(rendezvous, *gone(2))[0] == "kill w1"
 
 
-def test_who_was_asked_to_leave_does_not_die_young() -> None:
-    rendezvous = running(2, most=1)
+def test_workers_asked_to_leave_do_not_die_early() -> None:
+    rendezvous = running(2, maximum=1)
     tell(rendezvous, WorkerAsksToLeave("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
 
@@ -385,25 +389,25 @@ def newcomers_of(commands: list[Command]) -> tuple[str, ...]:
     return world.newcomers
 
 
-def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
+def test_disagreeing_newcomers_are_rejected_without_replacement() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(3), *ready(2, 3))
-    assert newcomers_of(rendezvous.handle(Held(1, 2))) == ("w2", "w3")
+    assert newcomers_of(rendezvous.handle(AllHeld(1, 2))) == ("w2", "w3")
     installed(rendezvous, 2)
     assert tell(rendezvous, WorkerDisagrees("w2"), WorkerDisagrees("w3")) == [
         "kill w2 (it does not agree with the others)",
         "kill w3 (it does not agree with the others)",
     ]
-    told = tell(rendezvous, *gone(2, 3))
-    assert told[-1] == "round 4: w1 (w3 lost (signal 9))"
+    commands = tell(rendezvous, *gone(2, 3))
+    assert commands[-1] == "round 4: w1 (w3 lost (signal 9))"
     assert rendezvous.target == 1
     # Whoever asks again gets another try.
     assert tell(rendezvous, ResizeRequested(2))[-1] == "start w4 on A"
 
 
-def test_a_place_of_a_newcomer_that_disagrees_stays_empty() -> None:
+def test_the_place_of_a_disagreeing_newcomer_stays_empty() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), Held(1, 2))
+    tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), AllHeld(1, 2))
     installed(rendezvous, 2)
     tell(rendezvous, WorkerDisagrees("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 3: w1 (w2 lost (signal 9))"]
@@ -436,19 +440,17 @@ def test_shares_follow_speed_at_a_boundary() -> None:
     rendezvous = running(4, parts=8)
     slow = Straggling(tuple((f"w{n}", 3.0 if n == 4 else 1.0) for n in (1, 2, 3, 4)), "w4 is slow")
     assert tell(rendezvous, slow) == ["hold 1"]
-    commands = rendezvous.handle(Held(1, 2))
+    commands = rendezvous.handle(AllHeld(1, 2))
     assert [short(command) for command in commands] == ["round 2: w1 w2 w3 w4 (w4 is slow)"]
     assert shares_of(commands[0]) == (3, 2, 2, 1)
     # Of a newcomer nothing is known; who is gone is forgotten.
     assert shares_of(rendezvous.handle(WorkerGone("w1", "signal 9"))[0]) == (4, 3, 1)
     tell(rendezvous, *ready(5))
-    assert shares_of(rendezvous.handle(Held(3, 2))[0]) == (3, 2, 1, 2)
+    assert shares_of(rendezvous.handle(AllHeld(3, 2))[0]) == (3, 2, 1, 2)
     assert shares_of(rendezvous.handle(WorkerGone("w4", "signal 9"))[0]) == (3, 3, 2)
 
 
-def test_shares_are_even_until_somebody_is_known_to_be_slow_and_one_each_without_canonical_reduction() -> (
-    None
-):
+def test_shares_stay_even_without_known_stragglers() -> None:
     for parts, want in ((8, (2, 3, 3)), (0, (1, 1, 1))):
         rendezvous = job(3, minimum=3, parts=parts)
         tell(rendezvous, AgentJoined("A"), *ready(1, 2))
@@ -484,25 +486,25 @@ def test_one_agent_of_two_is_lost() -> None:
 def test_sigterm_leaves_at_a_boundary() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, WorkerAsksToLeave("w1"), WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w2 (w1 leaves)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w2 (w1 leaves)", "dismiss w1"]
     assert tell(rendezvous, *gone(1)) == []
     assert rendezvous.target == 1
 
 
-def test_a_leaver_stays_through_a_loss_in_mid_step() -> None:
+def test_leavers_stay_after_losses_within_steps() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, *gone(2))[:2] == [
         "round 2: w1 w3 (w1 leaves, w2 lost (signal 9))",
         "hold 2",
     ]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w3 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w3 (change of members)", "dismiss w1"]
 
 
 def test_the_last_worker_leaves_a_checkpoint() -> None:
     rendezvous = running(1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["write w1"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["write w1"]
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
@@ -511,14 +513,14 @@ def test_only_leavers_have_the_state() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(2))
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, w1 leaves)", "hold 2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 (resize to 2, w1 leaves)", "hold 2"]
     assert tell(rendezvous, *ready(2)) == []
-    assert tell(rendezvous, Held(2, 3)) == ["round 3: w1 w2, w1 gives w2 (w2 joins)", "hold 3"]
+    assert tell(rendezvous, AllHeld(2, 3)) == ["round 3: w1 w2, w1 gives w2 (w2 joins)", "hold 3"]
     installed(rendezvous, 3)
-    assert tell(rendezvous, Held(3, 4)) == ["round 4: w2 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(3, 4)) == ["round 4: w2 (change of members)", "dismiss w1"]
 
 
-def test_a_spare_that_leaves_is_named_in_no_round() -> None:
+def test_a_leaving_spare_joins_no_round() -> None:
     rendezvous = running(2, spares=1)
     assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["dismiss w3"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "start w4 on A"]
@@ -531,7 +533,11 @@ def test_a_spare_that_leaves_is_named_in_no_round() -> None:
 def test_resize_down() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, ResizeRequested(1)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 1)", "dismiss w2", "dismiss w3"]
+    assert tell(rendezvous, AllHeld(1, 2)) == [
+        "round 2: w1 (resize to 1)",
+        "dismiss w2",
+        "dismiss w3",
+    ]
     assert tell(rendezvous, *gone(2, 3), Committed(2, 3)) == []
 
 
@@ -545,7 +551,7 @@ def test_resize_down_lets_go_who_is_not_needed() -> None:
 def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"))
-    assert tell(rendezvous, ResizeRequested(count), Held(1, 2), ResizeRequested(count)) == [
+    assert tell(rendezvous, ResizeRequested(count), AllHeld(1, 2), ResizeRequested(count)) == [
         "write w1"
     ]
 
@@ -553,9 +559,9 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
 # Places -------------------------------------------------------------------------------------------
 
 
-def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
+def placed(a: int, b: int, *, maximum: int = 1000) -> Rendezvous:
     """A job with so many workers on two agents, all of whom have done a step in round 1."""
-    rendezvous = job(a + b, minimum=a + b, most=most)
+    rendezvous = job(a + b, minimum=a + b, most=maximum)
     rendezvous.roster.places.wanted = {"A": a, "B": b}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(*range(1, a + b + 1)))
     installed(rendezvous)
@@ -563,7 +569,7 @@ def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
     return rendezvous
 
 
-def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
+def test_agents_have_their_assigned_number_of_workers() -> None:
     rendezvous = job(3, minimum=3)
     rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on B", "start w2 on B"]
@@ -576,7 +582,7 @@ def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
     ]
 
 
-def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
+def test_the_first_round_ignores_lost_agents() -> None:
     rendezvous = job(3, minimum=3)
     rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
@@ -585,43 +591,46 @@ def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
     assert tell(rendezvous, AgentJoined("B")) == ["start w4 on B", "start w5 on B"]
 
 
-def test_a_resize_by_agent_takes_from_one_and_gives_to_another() -> None:
+def test_resizing_by_agent_moves_workers_between_agents() -> None:
     rendezvous = placed(2, 1)
     assert tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1})) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == ["start w4 on B"]
 
 
-def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -> None:
+def test_moving_workers_train_until_replacements_are_ready() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(1, {"C": 1})) == ["start w3 on C"]
     assert tell(rendezvous, *ready(3)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 w3, w1 gives w3 (resize to 1, w3 joins)",
         "hold 2",
     ]
     installed(rendezvous, 2)
-    assert tell(rendezvous, Held(2, 3)) == [
+    assert tell(rendezvous, AllHeld(2, 3)) == [
         "round 3: w3 (change of members)",
         "dismiss w1",
         "dismiss w2",
     ]
 
 
-def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_its_place() -> None:
+def test_a_leaver_wanted_again_stays_without_replacement() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "C": 2})) == ["hold 1"]  # for w2 alone
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, resize to 3)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == [
+        "round 2: w1 (resize to 2, resize to 3)",
+        "dismiss w2",
+    ]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
 
 
-def test_a_leaver_has_its_device_until_it_is_gone() -> None:
+def test_a_leaver_keeps_its_device_until_gone() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
@@ -630,18 +639,18 @@ def test_who_asked_to_leave_is_not_called_back() -> None:
     rendezvous = placed(1, 2)
     assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["hold 1"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
-    assert tell(rendezvous, Held(1, 2))[-1] == "dismiss w3"
+    assert tell(rendezvous, AllHeld(1, 2))[-1] == "dismiss w3"
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
 
-def test_a_leaver_takes_the_place_of_one_who_died() -> None:
+def test_a_leaver_replaces_a_dead_worker() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 w3 (resize to 2, w2 lost (signal 9))"]
 
 
-def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
-    rendezvous = placed(1, 1, most=1)
+def test_places_of_an_abandoned_agent_are_removed() -> None:
+    rendezvous = placed(1, 1, maximum=1)
     rendezvous.attempts.forgive()
     tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2}))
     assert tell(rendezvous, WorkerGone("w3", "signal 9")) == [
@@ -650,9 +659,9 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     assert rendezvous.roster.places.wanted == {"A": 1, "B": 1}
 
 
-def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost() -> None:
+def test_an_emptied_place_is_refilled_after_total_loss() -> None:
     rendezvous = placed(1, 2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 2), *gone(1))
+    tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 2), *gone(1))
     installed(rendezvous, 2)
     assert tell(rendezvous, AgentLost("B", "its connection closed")) == ["start w4 on A"]
     assert tell(rendezvous, AgentJoined("B")) == ["start w5 on B", "start w6 on B"]
@@ -678,7 +687,7 @@ def test_workers_are_started_where_there_is_room() -> None:
     assert tell(rendezvous, AgentJoined("D")) == ["start w4 on D"]
 
 
-def test_a_job_waits_for_a_host_that_has_room() -> None:
+def test_a_job_waits_for_a_host_with_room() -> None:
     rendezvous = job(2, minimum=2)
     assert tell(rendezvous, AgentJoined("A", 0)) == []
     assert rendezvous.lacks_room == 2
@@ -689,35 +698,35 @@ def test_a_job_waits_for_a_host_that_has_room() -> None:
     assert rendezvous.lacks_room == 0
 
 
-def test_the_room_of_a_lost_host_is_nobody_elses() -> None:
+def test_room_of_a_lost_host_is_not_transferred() -> None:
     rendezvous = two_hosts(room=1)
     assert tell(rendezvous, AgentLost("A", "cut off")) == ["round 2: w2 (agent A lost (cut off))"]
 
 
-def test_a_host_that_is_to_be_free_goes_at_a_boundary_and_others_start_at_once() -> None:
+def test_a_drained_host_leaves_at_a_boundary() -> None:
     rendezvous = two_hosts()
     assert tell(rendezvous, AgentDeparts("B")) == ["start w4 on A", "hold 1"]
     assert tell(rendezvous, AgentDeparts("B")) == []
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (agent B leaves)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w3 (agent B leaves)", "dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["let B go"]
     assert tell(rendezvous, AgentLost("B", "its connection closed")) == []
     installed(rendezvous, 2)
     assert tell(rendezvous, *ready(4)) == ["hold 2"]
 
 
-def test_where_all_workers_are_on_it_they_train_until_another_is_ready_elsewhere() -> None:
+def test_workers_train_until_their_replacement_is_ready() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
     assert tell(rendezvous, AgentDeparts("A")) == ["start w2 on B"]
     assert tell(rendezvous, *ready(2)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 4)) == [
+    assert tell(rendezvous, AllHeld(1, 4)) == [
         "round 2: w1 w2, w1 gives w2 (agent A leaves, w2 joins)",
         "hold 2",
     ]
     installed(rendezvous, 4)
-    assert tell(rendezvous, Held(2, 5)) == ["round 3: w2 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(2, 5)) == ["round 3: w2 (change of members)", "dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["let A go"]
 
 
@@ -728,10 +737,10 @@ def test_who_has_only_just_started_there_is_ended() -> None:
     assert tell(rendezvous, *gone(2)) == ["let B go"]
 
 
-def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> None:
+def test_draining_the_last_host_ends_with_a_checkpoint() -> None:
     rendezvous = two_hosts()
     tell(rendezvous, AgentDeparts("B"))
-    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == [
+    assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == [
         "dismiss w4",
         "kill w4",
         "write w1",
@@ -741,10 +750,10 @@ def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> No
     )
 
 
-def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another() -> None:
+def test_a_durable_job_waits_after_its_checkpoint() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, AgentJoined("B")) == []
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "start w2 on B"]
     assert tell(rendezvous, *ready(2)) == [], "who wrote may still be making it official"
@@ -754,10 +763,10 @@ def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another
     ]
 
 
-def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits() -> None:
+def test_a_durable_job_waits_when_its_host_dies() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    tell(rendezvous, AgentDeparts("A"), Held(1, 2))
+    tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2))
     assert tell(rendezvous, AgentLost("A", "gone")) == []
     assert tell(rendezvous, AgentJoined("B"), *ready(2)) == [
         "start w2 on B",
@@ -765,7 +774,7 @@ def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits()
     ]
 
 
-def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
+def test_a_waiting_job_releases_a_new_leaver() -> None:
     rendezvous = job(2, minimum=2)
     rendezvous.stands_alone = True
     assert tell(rendezvous, AgentJoined("A", 1), AgentDeparts("A")) == [
@@ -781,48 +790,53 @@ def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
     ]
 
 
-def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
+def test_suspending_during_the_last_departure_ends_the_job() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    tell(rendezvous, AgentDeparts("A"), Stop("asked"), Held(1, 2), CheckpointCompleted("w1"))
+    tell(rendezvous, AgentDeparts("A"), Stop("asked"), AllHeld(1, 2), CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
 
 
-def in_pods(target: int, *agents: str, most: int = 1000, room: int = 1) -> Rendezvous:
+def in_pods(target: int, *agents: str, maximum: int = 1000, room: int = 1) -> Rendezvous:
     """A job that outlives its hosts, each of which takes so many workers."""
-    rendezvous = job(target, most=most)
+    rendezvous = job(target, most=maximum)
     rendezvous.stands_alone = True
     tell(rendezvous, *(AgentJoined(agent, room) for agent in agents))
     tell(rendezvous, *ready(*range(1, room * len(agents) + 1)))
     while rendezvous.workers and any(w.state.value == "ready" for w in rendezvous.workers.values()):
-        tell(rendezvous, Held(rendezvous.round, 0))
+        tell(rendezvous, AllHeld(rendezvous.round, 0))
     installed(rendezvous, 1)
     tell(rendezvous, Committed(rendezvous.round, 1))
     return rendezvous
 
 
 @pytest.mark.parametrize("target", [2, 8])
-def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_before(
+def test_a_one_worker_host_leaves_with_its_worker(
     target: int,
 ) -> None:
     """With nobody on it, it would be a pod that is never ready, in place of one that is made again."""
     rendezvous = in_pods(target, "A", "B")
-    at = rendezvous.round
-    assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {at}"]
-    assert tell(rendezvous, Held(at, 2)) == [f"round {at + 1}: w2 (agent A leaves)", "dismiss w1"]
+    round_before = rendezvous.round
+    assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {round_before}"]
+    assert tell(rendezvous, AllHeld(round_before, 2)) == [
+        f"round {round_before + 1}: w2 (agent A leaves)",
+        "dismiss w1",
+    ]
     assert tell(rendezvous, *gone(1)) == ["let A go"]
     assert rendezvous.target == target
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
 
 
-def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -> None:
+def test_a_job_waits_when_its_only_worker_leaves() -> None:
     rendezvous = in_pods(1, "A")
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(rendezvous.round, 2), CheckpointCompleted("w1"))
+    tell(
+        rendezvous, WorkerAsksToLeave("w1"), AllHeld(rendezvous.round, 2), CheckpointCompleted("w1")
+    )
     assert tell(rendezvous, AgentJoined("B", 1), *gone(1)) == ["start w2 on B", "let A go"]
 
 
-def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
-    rendezvous = in_pods(8, "A", "B", most=1)
+def test_an_empty_one_worker_host_ends_as_failed() -> None:
+    rendezvous = in_pods(8, "A", "B", maximum=1)
     assert tell(rendezvous, *gone(1))[-2:] == [
         "give up on A after 1 (signal 9), go on with 8",
         "let A go as failed",
@@ -830,8 +844,8 @@ def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
 
 
-def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> None:
-    rendezvous = in_pods(8, "A", "B", most=1, room=2)
+def test_a_multi_worker_host_fails_after_its_last() -> None:
+    rendezvous = in_pods(8, "A", "B", maximum=1, room=2)
     on_a = rendezvous.roster.workers_of("A")
     first, last = (int(worker.id[1:]) for worker in on_a)
     assert tell(rendezvous, *gone(first))[-1] == "give up on A after 1 (signal 9), go on with 8"
@@ -839,29 +853,29 @@ def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> 
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w5 on C"]
 
 
-def test_a_host_for_several_workers_gets_another_for_one_that_leaves() -> None:
+def test_a_multi_worker_host_replaces_a_leaver() -> None:
     rendezvous = in_pods(8, "A", "B", room=2)
     leaver = rendezvous.roster.workers_of("A")[0].id
-    tell(rendezvous, WorkerAsksToLeave(leaver), Held(rendezvous.round, 2))
+    tell(rendezvous, WorkerAsksToLeave(leaver), AllHeld(rendezvous.round, 2))
     assert "start w5 on A" in tell(rendezvous, *gone(int(leaver[1:])))
 
 
-def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
+def test_hosts_without_room_for_workers_are_unusable() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"), *ready(1))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
-    assert tell(rendezvous, AgentDeparts("B"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, AgentDeparts("B"), AllHeld(1, 2)) == ["hold 1", "write w1"]
 
 
-def test_a_host_that_leaves_before_the_first_step_is_not_the_end_of_the_job() -> None:
+def test_leaving_before_the_first_step_ends_nothing() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"))
     assert tell(rendezvous, AgentDeparts("B"), *gone(1))[-1] == "let B go"
     assert tell(rendezvous, AgentJoined("C")) == ["start w2 on C"]
 
 
-def test_workers_on_a_host_that_is_given_up_go_on_where_another_leaves() -> None:
+def test_workers_of_excluded_hosts_outlive_other_departures() -> None:
     rendezvous = job(2, minimum=2, agents=2, most=1)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
@@ -872,14 +886,14 @@ def test_workers_on_a_host_that_is_given_up_go_on_where_another_leaves() -> None
     assert not rendezvous.is_stopping
 
 
-def test_places_that_are_all_on_a_host_that_leaves_change_nothing() -> None:
+def test_places_only_on_a_leaving_host_change_nothing() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentDeparts("B"))
     assert tell(rendezvous, ResizeRequested(2, {"B": 2})) == []
     assert rendezvous.roster.places.wanted == {"A": 1}
 
 
-def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_elsewhere() -> None:
+def test_workers_placed_on_a_leaving_host_move() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, AgentDeparts("B"))
     assert rendezvous.target == 1
@@ -891,15 +905,13 @@ def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_e
 # Stopping and ending ------------------------------------------------------------------------------
 
 
-def test_the_last_worker_on_an_agent_that_is_there_may_leave_where_all_other_places_are_lost() -> (
-    None
-):
+def test_the_last_worker_may_leave_after_other_losses() -> None:
     """Seed 8526: nobody was started any more, and the job waited for ever."""
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentLost("B", "gone"))
     installed(rendezvous, 1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["write w1"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["write w1"]
     tell(rendezvous, CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
@@ -912,7 +924,7 @@ def test_stop_before_the_first_round() -> None:
     assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
 
 
-def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> None:
+def test_a_late_worker_is_killed_and_another_writes() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, Hurry({"w1": "in step 2"})) == []
     assert tell(rendezvous, Stop("asked")) == ["hold 1"]
@@ -927,14 +939,14 @@ def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> No
     assert tell(rendezvous, *gone(3)) == ["suspended: asked"]
 
 
-def test_where_the_late_one_comes_after_all_it_is_gone_before_anybody_writes() -> None:
+def test_a_late_arrival_is_removed_before_writing() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2"}))
-    assert tell(rendezvous, Held(1, 2)) == []
+    assert tell(rendezvous, AllHeld(1, 2)) == []
     assert tell(rendezvous, *gone(1)) == ["write w2"]
 
 
-def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
+def test_when_all_are_late_the_last_checkpoint_remains() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2", "w2": "in step 2"}))
     assert tell(rendezvous, *gone(1, 2)) == [
@@ -944,7 +956,7 @@ def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
 
 def test_a_writer_that_hangs_is_replaced_by_another() -> None:
     rendezvous = running(2)
-    assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, Stop("asked"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, Hurry({"w1": "writing"})) == [
         "kill w1 (writing when the run was to end)"
     ]
@@ -959,7 +971,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Stop("again")) == ["hold 1"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "hold 2"]
-    assert tell(rendezvous, Held(2, 2), CheckpointCompleted("w2"), *gone(2)) == [
+    assert tell(rendezvous, AllHeld(2, 2), CheckpointCompleted("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
         "suspended: asked",
@@ -968,7 +980,7 @@ def test_stop_while_running_survives_a_loss() -> None:
 
 def test_a_loss_while_writing_asks_another() -> None:
     rendezvous = running(2)
-    assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, Stop("asked"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
     assert tell(rendezvous, *gone(2)) == [
         "suspended: asked; its last members died before the checkpoint"
@@ -982,7 +994,7 @@ def test_completion_dismisses_everyone() -> None:
     assert tell(rendezvous, *gone(1)) == ["done: all steps are committed"]
 
 
-def test_who_never_started_is_let_go_before_the_end() -> None:
+def test_never_started_workers_are_released_at_the_end() -> None:
     """It would hear of it only once it is ready, and it has nothing to finish."""
     rendezvous = running(1)
     ending = ["dismiss w1", "dismiss w2", "kill w2"]
@@ -991,7 +1003,7 @@ def test_who_never_started_is_let_go_before_the_end() -> None:
     assert tell(rendezvous, *gone(2)) == ["done: all steps are committed"]
 
 
-def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
+def test_user_failures_kill_everyone_and_stay_failures() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, UserFailed("w2")) == ["kill w1", "kill w2"]
     assert tell(rendezvous, JobCompleted("w1"), UserFailed("w1")) == []
@@ -999,7 +1011,7 @@ def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
     assert rendezvous.phase is RendezvousPhase.ENDED
 
 
-def test_the_last_agent_may_go_while_the_job_ends() -> None:
+def test_the_last_agent_may_leave_an_ending_job() -> None:
     rendezvous = running(2)
     tell(rendezvous, JobCompleted("w1"))
     assert rendezvous.handle(AgentLost("A", "cut off")) == [
@@ -1015,7 +1027,7 @@ LATE: list[Event] = [
     WorkerInstalled("w2", 1, 1),
     WorkerAsksToLeave("w1"),
     WorkerGone("w1", "signal 9"),
-    Held(1, 1),
+    AllHeld(1, 1),
     AgentLost("Z", "never seen"),
     CheckpointCompleted("w1"),
 ]
@@ -1025,9 +1037,9 @@ LATE: list[Event] = [
 def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
     rendezvous = running(2)
     tell(rendezvous, *gone(1))
-    before = copy.deepcopy(rendezvous)
+    copy_before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
-    assert rendezvous == before
+    assert rendezvous == copy_before
 
 
 @pytest.mark.parametrize(
@@ -1038,26 +1050,26 @@ def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
 def test_nothing_happens_after_the_end(event: Event) -> None:
     rendezvous = running(1)
     tell(rendezvous, JobCompleted("w1"), *gone(1))
-    before = copy.deepcopy(rendezvous)
+    copy_before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
-    assert rendezvous == before
+    assert rendezvous == copy_before
 
 
 # Restoring ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_round", [False, True])
-def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_round: bool) -> None:
+def test_restores_wait_for_a_leavers_checkpoint(in_round: bool) -> None:
     """It would be official behind the back of those who went back to an older one."""
     rendezvous = running(2)
     assert tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2)) == [
         "hold 1",
         "start w3 on A",
     ]
-    assert tell(rendezvous, Held(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
     installed(rendezvous, 5)
     if in_round:  # named, but without the state yet
-        tell(rendezvous, *ready(3), Held(2, 6))
+        tell(rendezvous, *ready(3), AllHeld(2, 6))
     assert tell(rendezvous, *gone(2))[0].startswith("start")
     assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, *([] if in_round else ready(3))) == []
@@ -1065,23 +1077,23 @@ def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_roun
     assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
 
 
-def test_who_had_the_state_before_it_was_known_gives_it() -> None:
+def test_the_previous_state_owner_is_the_donor() -> None:
     """Its word comes when its donor is dead, and the one who would be overtaken is still at its
     checkpoint.
     """
     rendezvous = running(2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2), Held(1, 5))
+    tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2), AllHeld(1, 5))
     installed(rendezvous, 5)
-    tell(rendezvous, *ready(3), Held(2, 6), *gone(2))
+    tell(rendezvous, *ready(3), AllHeld(2, 6), *gone(2))
     assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == [
         "round 4: w3 (w2 lost (signal 9), w3 joins)"
     ]
 
 
-def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
+def test_stopping_during_a_leavers_checkpoint_ends_the_job() -> None:
     rendezvous = running(2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
+    tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 5))
     installed(rendezvous, 5)
     tell(rendezvous, *gone(2))
     assert rendezvous.phase is RendezvousPhase.GATHERING
@@ -1089,7 +1101,7 @@ def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     assert "dismiss w1" in commands
 
 
-def test_a_world_says_which_ranks_are_on_one_host() -> None:
+def test_a_world_groups_ranks_by_host() -> None:
     agents = {"w1": "a", "w2": "a", "w5": "b", "w3": "c", "w4": "c"}
     members = tuple(
         Member(worker=worker, agent=agent, address="") for worker, agent in agents.items()
@@ -1122,7 +1134,7 @@ def test_agents_of_one_machine_follow_each_other() -> None:
     assert world.machines == (2, 2, 1)
 
 
-def test_another_agent_of_a_machine_speaks_for_it_when_the_first_is_lost() -> None:
+def test_machines_get_a_new_speaker_after_a_loss() -> None:
     rendezvous = on_machines("m1", "m2", "m1", "m2", "m1")
     world_named(rendezvous, *ready(1, 2, 3, 4, 5))
     installed(rendezvous)
@@ -1156,7 +1168,7 @@ def test_agents_are_alone_unless_they_say_otherwise(
 # Servers ------------------------------------------------------------------------------------------
 
 
-def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
+def test_the_first_round_waits_for_servers() -> None:
     rendezvous = job(2, minimum=1, servers=1)
     assert tell(rendezvous, AgentJoined("A")) == ["start w1 on A", "start w2 on A", "start w3 on A"]
     assert tell(rendezvous, *ready(1, 2)) == []
@@ -1165,7 +1177,7 @@ def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
     ]
 
 
-def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
+def test_servers_never_replace_first_round_workers() -> None:
     rendezvous = job(2, minimum=2, servers=1)
     tell(rendezvous, AgentJoined("A"))
     assert tell(rendezvous, *ready(3, 1)) == []
@@ -1174,7 +1186,7 @@ def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
     ]
 
 
-def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
+def test_servers_are_spread_and_follow_workers() -> None:
     rendezvous = job(1, servers=2, agents=2)
     tell(rendezvous, AgentJoined("A"))
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on A", "start w2 on A", "start w3 on B"]
@@ -1182,7 +1194,7 @@ def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
     installed(rendezvous)
     assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 1)) == [
+    assert tell(rendezvous, AllHeld(1, 1)) == [
         "round 2: w4 +w3, w3 gives w4 (resize to 1, w4 joins)",
         "dismiss w1",
         "dismiss w2",
@@ -1199,16 +1211,16 @@ def test_an_agent_of_servers_comes_last() -> None:
     assert [member.id for member in rendezvous.roster.members] == ["w5", "w3"]
     installed(rendezvous, 1)
     tell(rendezvous, AgentJoined("A"), *ready(6))
-    assert tell(rendezvous, Held(rendezvous.round, 2)) == [
+    assert tell(rendezvous, AllHeld(rendezvous.round, 2)) == [
         f"round {rendezvous.round}: w5 +w3 +w6, w5 gives w6 (w6 joins)"
     ]
 
 
-def test_a_server_that_dies_is_replaced_and_the_others_go_on_at_once() -> None:
+def test_a_dead_server_is_replaced_without_waiting() -> None:
     rendezvous = running(2, servers=1)
     assert tell(rendezvous, *gone(3)) == ["round 2: w1 w2 (w3 lost (signal 9))", "start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w1 w2 +w4, w1 gives w4 (w4 joins)"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w1 w2 +w4, w1 gives w4 (w4 joins)"]
 
 
 def test_a_spare_becomes_a_server() -> None:
@@ -1234,7 +1246,7 @@ def test_servers_alone_wait_with_the_state() -> None:
     ]
 
 
-def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
+def test_a_waiting_server_that_dies_is_replaced() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
     assert tell(rendezvous, *gone(2)) == ["start w4 on A"]
@@ -1243,10 +1255,10 @@ def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
     ]
 
 
-def test_a_server_that_is_asked_to_leave_is_replaced() -> None:
+def test_a_leaving_server_is_replaced() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, WorkerAsksToLeave("w2")) == ["start w3 on A", "hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
     assert rendezvous.target == 1
     assert tell(rendezvous, *gone(2), *ready(3)) == ["hold 2"]
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == []  # with its last worker the job stops
@@ -1256,12 +1268,12 @@ def test_servers_are_resized_at_a_boundary() -> None:
     rendezvous = running(2, servers=1)
     assert tell(rendezvous, ResizeRequested(2, {}, 2)) == ["start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 +w3 +w4, w1 gives w4 (resize to 2 and 2 servers, w4 joins)"
     ]
     installed(rendezvous, 2)
     assert tell(rendezvous, ResizeRequested(1, {}, 1)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 3)) == [
+    assert tell(rendezvous, AllHeld(2, 3)) == [
         "round 3: w1 +w3 (resize to 1 and 1 server)",
         "dismiss w2",
         "dismiss w4",
@@ -1270,7 +1282,7 @@ def test_servers_are_resized_at_a_boundary() -> None:
     assert rendezvous.servers == 1
 
 
-def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one() -> None:
+def test_an_ending_job_uses_a_servers_state() -> None:
     rendezvous = running(1, servers=2)
     assert tell(rendezvous, Stop("asked")) == ["hold 1"]
     reason = "the job ends with the state of another server, and no worker is left"
@@ -1279,7 +1291,7 @@ def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one()
     assert tell(rendezvous, CheckpointCompleted("w2")) == ["dismiss w2"]
 
 
-def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> None:
+def test_waiting_servers_keep_state_on_stop() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
     assert tell(rendezvous, Stop("asked")) == ["write w2"]
@@ -1288,24 +1300,24 @@ def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> 
 def test_a_server_has_no_pace() -> None:
     rendezvous = running(2, servers=1, parts=8)
     assert tell(rendezvous, Straggling((("w1", 3.0), ("w2", 1.0)), "w1 is slow")) == ["hold 1"]
-    (command,) = rendezvous.handle(Held(1, 2))
+    (command,) = rendezvous.handle(AllHeld(1, 2))
     assert isinstance(command, Install)
     assert command.world.shares == (2, 6, 0)
     assert (command.world.workers, command.world.servers) == ((0, 1), (2,))
 
 
-def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> None:
+def test_rank_0_has_work_despite_surplus_workers() -> None:
     rendezvous = job(2, minimum=2, agents=2, parts=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
     tell(rendezvous, AgentJoined("C"), ResizeRequested(2, {"C": 2}), *ready(3, 4))
-    (command, *_) = rendezvous.handle(Held(1, 1))
+    (command, *_) = rendezvous.handle(AllHeld(1, 1))
     assert isinstance(command, Install)
     assert command.world.shares == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("agents", "have", "givers"),
+    ("agents", "has_state", "givers"),
     [
         ("a", [True], {}),
         ("aabb", [True, False, False, False], {2: 0}),
@@ -1314,38 +1326,38 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
         ("ab", [False, False], {0: None, 1: None}),
     ],
 )
-def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
-    agents: str, have: list[bool], givers: dict[int, int | None]
+def test_the_first_owning_host_gives_to_others(
+    agents: str, has_state: list[bool], givers: dict[int, int | None]
 ) -> None:
     members = tuple(
         Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents)
     )
     world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * len(members))
-    assert world.givers(have) == givers
+    assert world.givers(has_state) == givers
 
 
 # Waiting for data ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("idle_first", [True, False])
-def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
+def test_a_job_waiting_for_data_ends_at_once(idle_first: bool) -> None:
     """All leave the step that one has no data for; the first that has the state writes it when all
     have.
     """
     rendezvous = running(2)
-    still = "still round 2: w1 w2 (brim suspend)"
+    suspended_round = "still round 2: w1 w2 (brim suspend)"
     if idle_first:
         assert tell(rendezvous, WorkerIdle("w2", 1)) == []
-        assert tell(rendezvous, Stop("brim suspend")) == [still]
+        assert tell(rendezvous, Stop("brim suspend")) == [suspended_round]
     else:
         assert tell(rendezvous, Stop("brim suspend")) == ["hold 1"]
-        assert tell(rendezvous, WorkerIdle("w2", 1)) == [still]
+        assert tell(rendezvous, WorkerIdle("w2", 1)) == [suspended_round]
     assert tell(rendezvous, WorkerInstalled("w2", 2, 1)) == []
     assert tell(rendezvous, WorkerInstalled("w1", 2, 1)) == ["write w1"]
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "dismiss w2"]
 
 
-def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
+def test_an_idle_worker_may_leave_or_gain_peers() -> None:
     rendezvous = running(2)
     tell(rendezvous, WorkerIdle("w1", 1))
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["still round 2: w1 w2 (w1 leaves)"]
@@ -1365,10 +1377,10 @@ def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
     ]
 
 
-def test_a_step_in_which_a_stream_broke_is_done_again_by_the_same_members() -> None:
+def test_a_step_with_broken_stream_is_repeated() -> None:
     rendezvous = running(3)
-    again = "round 2: w1 w2 w3 (w2 lost its connection to another)"
-    assert tell(rendezvous, WorkerCutOff("w2", 1)) == [again]
+    re_formed = "round 2: w1 w2 w3 (w2 lost its connection to another)"
+    assert tell(rendezvous, WorkerCutOff("w2", 1)) == [re_formed]
     assert tell(rendezvous, WorkerCutOff("w3", 1)) == [], "the other end of it"
     tell(rendezvous, *(WorkerInstalled(f"w{n}", 2, 1) for n in (1, 2, 3)))
     assert tell(rendezvous, WorkerCutOff("w2", 2)) == [], "no step was made: they cannot meet"
@@ -1386,7 +1398,7 @@ def test_data_that_came_is_waited_for_no_more() -> None:
     assert tell(rendezvous, WorkerIdle("w1", 0)) == [], "of a round that is over"
 
 
-def test_whoever_dies_while_all_stand_still_the_next_round_is_an_ordinary_one() -> None:
+def test_deaths_during_a_standstill_start_ordinary_rounds() -> None:
     rendezvous = running(3)
     tell(rendezvous, WorkerIdle("w1", 1), Stop("brim suspend"), WorkerInstalled("w1", 2, 1))
     assert tell(rendezvous, *gone(2)) == ["round 3: w1 w3 (w2 lost (signal 9))", "hold 3"]

@@ -64,14 +64,14 @@ def unseen(seconds: float, **jobs: Seen) -> Looked:
     return replace(look(UP, **jobs), unseen=seconds)
 
 
-def on(workers: int, **more: Any) -> Seen:
+def on(workers: int, **fields: Any) -> Seen:
     """A job that is alive, with so many workers."""
-    held = {NODE: workers} if workers else {}
-    return Seen(alive=True, workers=held, agents=frozenset({NODE}), **more)
+    workers_here = {NODE: workers} if workers else {}
+    return Seen(alive=True, workers=workers_here, agents=frozenset({NODE}), **fields)
 
 
-def dead(outcome: str = "", **more: Any) -> Seen:
-    return Seen(alive=False, outcome=outcome, **more)
+def dead(outcome: str = "", **fields: Any) -> Seen:
+    return Seen(alive=False, outcome=outcome, **fields)
 
 
 def yes(job: str, workers: int | None = None) -> Answered:
@@ -82,21 +82,21 @@ def silence(job: str, workers: int) -> Unanswered:
     return Unanswered(Resize(job, {NODE: workers}))
 
 
-def taken_back(at: float, *, until: float) -> list[Row]:
+def taken_back(start_time: float, *, end_time: float) -> list[Row]:
     """job-1 is started, and taken back before a step; it is not started again until then."""
-    soon = until - 0.1
+    shortly_before = end_time - 0.1
     waits: list[Row] = [
-        (soon, plan(job_1=4), ["job-1 workers"]),
-        (soon, look(), []),
-        (soon, plan(), ["job-1 workers"]),
+        (shortly_before, plan(job_1=4), ["job-1 workers"]),
+        (shortly_before, look(), []),
+        (shortly_before, plan(), ["job-1 workers"]),
     ]
     return [
-        (at, plan(job_1=4), ["job-1 workers"]),
-        (at, look(), ["job-1 running", "start job-1: 4"]),
-        (at, plan(), ["job-1 workers"]),
-        (at, look(job_1=on(4)), ["force job-1: 0"]),
-        (at, look(job_1=dead()), ["job-1 suspended"]),
-        *(waits if until > at else []),
+        (start_time, plan(job_1=4), ["job-1 workers"]),
+        (start_time, look(), ["job-1 running", "start job-1: 4"]),
+        (start_time, plan(), ["job-1 workers"]),
+        (start_time, look(job_1=on(4)), ["force job-1: 0"]),
+        (start_time, look(job_1=dead()), ["job-1 suspended"]),
+        *(waits if end_time > start_time else []),
     ]
 
 
@@ -325,21 +325,21 @@ TABLES: dict[str, list[Row]] = {
         (0.0, plan(job_1=2), ["job-1 workers"]),
         *(
             row
-            for at, then in ((0.0, 1.0), (1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0))
+            for time, later in ((0.0, 1.0), (1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0))
             for row in (
-                (at, look(), ["job-1 running", "start job-1: 2"]),
-                (at, Unanswered(Start("job-1", {NODE: 2}), "disk full"), ["job-1 suspended"]),
-                (then - 0.1, look(), []),
+                (time, look(), ["job-1 running", "start job-1: 2"]),
+                (time, Unanswered(Start("job-1", {NODE: 2}), "disk full"), ["job-1 suspended"]),
+                (later - 0.1, look(), []),
             )
         ),
         (31.0, look(), ["job-1 running", "start job-1: 2"]),
     ],
     **{
-        f"what a restart would not mend has failed: {who}": [
+        f"what a restart would not mend has failed: {culprit}": [
             *EIGHT,
-            (1.0, look(job_1=dead("failed", who=who, problem="KeyError")), ["job-1 failed"]),
+            (1.0, look(job_1=dead("failed", who=culprit, problem="KeyError")), ["job-1 failed"]),
         ]
-        for who in ("user", "spec", "internal")
+        for culprit in ("user", "spec", "internal")
     },
     "what the environment did is mended by a restart": [
         *EIGHT,
@@ -391,10 +391,10 @@ TABLES: dict[str, list[Row]] = {
         (1.2, look(job_1=dead()), ["job-1 suspended"]),
     ],
     "who is taken back before a step is started again later each time, until it makes one": [
-        *taken_back(0.0, until=0.0),
-        *taken_back(0.0, until=1.0),
-        *taken_back(1.0, until=4.0),
-        *taken_back(4.0, until=11.0),
+        *taken_back(0.0, end_time=0.0),
+        *taken_back(0.0, end_time=1.0),
+        *taken_back(1.0, end_time=4.0),
+        *taken_back(4.0, end_time=11.0),
         (11.0, plan(job_1=4), ["job-1 workers"]),
         (11.0, look(), ["job-1 running", "start job-1: 4"]),
         (12.0, look(job_1=on(4, step=1)), []),
@@ -474,16 +474,16 @@ TABLES: dict[str, list[Row]] = {
 
 @pytest.fixture
 def heard() -> Heard:
-    heard = Heard(grace=10.0)
-    heard.submit()
-    heard.submit()
-    return heard
+    job_events = Heard(grace=10.0)
+    job_events.submit()
+    job_events.submit()
+    return job_events
 
 
 @pytest.mark.parametrize("rows", TABLES.values(), ids=TABLES.keys())
 def test_what_is_done(heard: Heard, rows: list[Row]) -> None:
-    for at, event, says in rows:
-        assert (at, heard.hear(event, at)) == (at, says)
+    for moment, event, says in rows:
+        assert (moment, heard.hear(event, moment)) == (moment, says)
     launches = [job.starts.launches for job in heard.known.values()]
     assert launches == [heard.story.count(f"{job} running") for job in heard.known]
 
@@ -496,32 +496,32 @@ def test_what_is_done(heard: Heard, rows: list[Row]) -> None:
     ],
 )
 def test_setbacks_are_those_that_nobody_asked_for(heard: Heard, name: str) -> None:
-    for at, event, _ in TABLES[name]:
-        heard.hear(event, at)
+    for moment, event, _ in TABLES[name]:
+        heard.hear(event, moment)
     assert heard.known["job-1"].starts.setbacks == 0
 
 
-def test_a_scheduler_that_takes_over_tells_of_lost_memory_no_second_time(heard: Heard) -> None:
-    for at, event, _ in TABLES["each worker that memory ran out for is told of once"]:
-        heard.hear(event, at)
+def test_a_takeover_repeats_no_memory_losses(heard: Heard) -> None:
+    for moment, event, _ in TABLES["each worker that memory ran out for is told of once"]:
+        heard.hear(event, moment)
     assert heard.known["job-1"].starts.out_of_memory == 2
     heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
-    again = look(job_1=on(8, out_of_memory=("w2", "w3")))
-    assert heard.hear(again, 2.0) == ["resize job-1: 8"]
+    same_look = look(job_1=on(8, out_of_memory=("w2", "w3")))
+    assert heard.hear(same_look, 2.0) == ["resize job-1: 8"]
 
 
 def test_what_does_not_go_on_says_why(heard: Heard) -> None:
     name = "processes that die are started again, later each time and not for ever"
-    for at, event, _ in TABLES[name]:
-        heard.hear(event, at)
+    for moment, event, _ in TABLES[name]:
+        heard.hear(event, moment)
     job = heard.known["job-1"]
     assert job.problem == "5 starts in a row came to nothing, the last: its processes died"
     assert (job.life.phase, job.ended, job.workers) == (Phase.FAILED, 11.0, 0)
 
 
-def test_the_next_life_confirms_what_runs_and_starts_what_does_not(heard: Heard) -> None:
-    for at, event in ((0.0, plan(job_1=5, job_2=3)), (0.0, look())):
-        heard.hear(event, at)
+def test_the_next_life_confirms_or_starts_jobs(heard: Heard) -> None:
+    for moment, event in ((0.0, plan(job_1=5, job_2=3)), (0.0, look())):
+        heard.hear(event, moment)
     heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
     assert heard.hear(look(job_1=on(5), job_2=dead()), 1.0) == [
         "job-2 suspended",
@@ -540,18 +540,18 @@ def test_job_that_ends_the_scheduler_twice_is_not_started_again(heard: Heard) ->
     # Each is started alone: nobody knows which of them it was.
     assert "start job-2: 3" not in heard.hear(look(job_1=dead(), job_2=dead()), 1.0)
     next_life(heard)
-    said = heard.hear(look(job_1=dead()), 2.0)
-    assert said == ["job-1 failed", "job-2 running", "start job-2: 3"]
+    commands = heard.hear(look(job_1=dead()), 2.0)
+    assert commands == ["job-1 failed", "job-2 running", "start job-2: 3"]
     assert "ended 2 times while it was starting" in heard.known["job-1"].problem
 
 
-def test_job_that_was_started_is_not_blamed_for_later_ends(heard: Heard) -> None:
+def test_started_jobs_are_not_blamed_for_crashes(heard: Heard) -> None:
     heard.hear(plan(job_1=5), 0.0)
     for life in range(4):
-        at = 100.0 * life
-        said = [*heard.hear(look(job_1=dead()), at), *heard.hear(look(), at + 50.0)]
-        assert "start job-1: 5" in said
-        heard.hear(Answered(Start("job-1", {NODE: 5})), at + 50.0)
+        moment = 100.0 * life
+        commands = [*heard.hear(look(job_1=dead()), moment), *heard.hear(look(), moment + 50.0)]
+        assert "start job-1: 5" in commands
+        heard.hear(Answered(Start("job-1", {NODE: 5})), moment + 50.0)
         next_life(heard)
     assert not heard.known["job-1"].life.ended
 
@@ -572,24 +572,26 @@ def next_life(heard: Heard) -> None:
     heard.jobs = ScheduledJobs(unfinished, heard.jobs.spec, heard.lessons)
 
 
-@pytest.mark.parametrize(("told", "has", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)])
-def test_the_next_life_asks_for_what_the_plan_has_and_not_for_what_was_before_it(
-    heard: Heard, told: int, has: int, planned: int
+@pytest.mark.parametrize(
+    ("addressed", "current", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)]
+)
+def test_the_next_life_requests_only_the_plan(
+    heard: Heard, addressed: int, current: int, planned: int
 ) -> None:
-    heard.hear(plan(job_1=told), 0.0)
+    heard.hear(plan(job_1=addressed), 0.0)
     heard.hear(look(), 0.0)
-    heard.hear(look(job_1=on(told, step=1)), 0.0)
+    heard.hear(look(job_1=on(addressed, step=1)), 0.0)
     heard.hear(plan(job_1=planned), 1.0)  # it is asked, and nobody hears the answer
-    later = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
-    steps = later.handle(look(job_1=on(has, step=2)), 2.0)
-    asked = [step for step in steps if isinstance(step, Resize)]
-    assert asked == [Resize("job-1", {NODE: planned})]
-    later.handle(Answered(asked[0]), 2.1)
-    steps = later.handle(look(job_1=on(planned, step=3)), 2.2)
+    next_jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    steps = next_jobs.handle(look(job_1=on(current, step=2)), 2.0)
+    resizes = [step for step in steps if isinstance(step, Resize)]
+    assert resizes == [Resize("job-1", {NODE: planned})]
+    next_jobs.handle(Answered(resizes[0]), 2.1)
+    steps = next_jobs.handle(look(job_1=on(planned, step=3)), 2.2)
     assert not [step for step in steps if isinstance(step, Resize | Force)]
 
 
-def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
+def test_a_verdict_is_withdrawn_by_a_wish(heard: Heard) -> None:
     job = heard.submit(deadline=500.0)
     good = Admitted(job=job.id, reason=Reason.FITS, finish=300.0, detail="2 workers will do")
     assert heard.hear(plan(good), 1.0) == ["job-3 promised", "job-3 admitted"]
@@ -607,10 +609,10 @@ def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
     assert job.judgement.finish is None
 
 
-def test_what_cannot_happen_is_an_error_and_changes_nothing(heard: Heard) -> None:
+def test_an_impossible_event_is_an_error_without_effect(heard: Heard) -> None:
     job = heard.known["job-1"]
     with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
-        heard.jobs._must(job, Happening.FINISH, now=1.0)
+        heard.jobs._require(job, Happening.FINISH, now=1.0)
     assert job.life == Life()
 
 
@@ -628,30 +630,30 @@ def test_nobody_looks_where_nothing_goes_by_the_clock(heard: Heard) -> None:
         (3.0, look(job_1=dead()), False),  # it is to be started again
         (4.0, Drained(kill=False), False),
     ]
-    for at, event, rests in rows:
-        heard.hear(event, at)
-        assert (at, event, heard.jobs.rest(at)) == (at, event, rests)
+    for moment, event, rests in rows:
+        heard.hear(event, moment)
+        assert (moment, event, heard.jobs.rest(moment)) == (moment, event, rests)
 
 
 def test_who_rests_has_not_been_away(heard: Heard) -> None:
-    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
-        heard.hear(event, at)
-    for at in range(1, 60):
-        assert heard.jobs.rest(float(at))
+    for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
+        heard.hear(event, moment)
+    for moment in range(1, 60):
+        assert heard.jobs.rest(float(moment))
     heard.hear(look(job_1=on(2)), 60.0)
     assert heard.known["job-1"].progress.attained == 120.0
 
 
 def test_plans_are_made_again_while_a_job_runs(heard: Heard) -> None:
     assert heard.jobs.wake_at(0.0) == math.inf
-    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
-        heard.hear(event, at)
+    for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
+        heard.hear(event, moment)
     assert heard.jobs.wake_at(0.0) == REPLAN
 
 
-def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
-    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=dead()))):
-        heard.hear(event, at)
+def test_jobs_wake_the_cluster_on_time(heard: Heard) -> None:
+    for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=dead()))):
+        heard.hear(event, moment)
     heard.hear(look(job_1=dead()), 0.0)
     assert heard.known["job-1"].starts.not_before == 1.0
     assert heard.jobs.wake_at(0.5) == 1.0
@@ -661,15 +663,15 @@ def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("workers", ["10000000", "9:10000000", "1:10000000"])
-def test_a_job_that_asks_for_more_workers_than_there_can_be_is_in_nobodys_way(
-    policy: str, workers: str
-) -> None:
-    heard = Heard("1x8")
-    asked = WorkerRange.parse(workers)
-    spec = JobSpec(file="m.py", parameters={}, workers=asked, epochs=1, micro_batches=1 << 24)
-    heard.submit(spec=spec)
-    heard.submit("1:4")
-    snapshot = heard.jobs.snapshot(1.0, memory=None)
+def test_an_oversized_request_blocks_no_other_job(policy: str, workers: str) -> None:
+    jobs = Heard("1x8")
+    worker_range = WorkerRange.parse(workers)
+    spec = JobSpec(
+        file="m.py", parameters={}, workers=worker_range, epochs=1, micro_batches=1 << 24
+    )
+    jobs.submit(spec=spec)
+    jobs.submit("1:4")
+    snapshot = jobs.jobs.snapshot(1.0, memory=None)
     found = cycle(snapshot, policy=POLICIES[policy], placed=False).workers
     assert sum(found.values()) <= 8
     if policy == "brim":
@@ -678,49 +680,50 @@ def test_a_job_that_asks_for_more_workers_than_there_can_be_is_in_nobodys_way(
 
 
 def test_a_newcomer_is_shown_and_not_kept(heard: Heard) -> None:
-    other = Heard().submit(at=1.0)
-    other.id = "new-?"
-    shown = heard.jobs.snapshot(1.0, memory=None, newcomer=other)
-    assert [state.job.id for state in shown.jobs] == ["job-1", "job-2", "new-?"]
+    newcomer = Heard().submit(at=1.0)
+    newcomer.id = "new-?"
+    snapshot = heard.jobs.snapshot(1.0, memory=None, newcomer=newcomer)
+    assert [state.job.id for state in snapshot.jobs] == ["job-1", "job-2", "new-?"]
     assert list(heard.jobs.jobs) == ["job-1", "job-2"]
 
 
-def test_a_submission_is_written_down_and_calls_for_a_decision(heard: Heard) -> None:
+def test_a_submission_is_saved_and_triggers_a_decision(heard: Heard) -> None:
     job = Heard().submit()
     job.id = "job-3"
     commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
     assert [type(command).__name__ for command in commands] == ["Save", "Change", "Decide"]
 
 
-def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
-    heard, there = Heard(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
+def test_masters_hear_once_of_a_lost_foreign_node() -> None:
+    jobs, present = Heard(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
     for _ in range(2):
-        heard.submit()
+        jobs.submit()
     plans = {"job-1": {NODE: 1, "n1": 2}, "job-2": {NODE: 2}}
-    counts = {job: sum(on.values()) for job, on in plans.items()}
+    counts = {job: sum(plan_of_job.values()) for job, plan_of_job in plans.items()}
     seen = {
-        job: Seen(alive=True, workers=on, agents=frozenset(on), step=1) for job, on in plans.items()
+        job: Seen(alive=True, workers=plan_of_job, agents=frozenset(plan_of_job), step=1)
+        for job, plan_of_job in plans.items()
     }
-    heard.hear(Looked({NODE: UP, "n1": there}, {}), 0.0)
-    heard.hear(Decided(Decision(workers=counts, nodes=plans, verdicts=())), 0.0)
-    heard.hear(Looked({NODE: UP, "n1": there}, {}), 0.0)
-    heard.hear(Looked({NODE: UP, "n1": there}, seen), 1.0)
-    away = there._replace(up=False)  # it was not heard for a moment
-    lost = away._replace(gone=True, lost=True, problem="it has not been heard for 3 s")
-    told = []
-    for now, node in [(2.0, away), (4.0, lost), (4.2, lost), (6.0, there), (9.0, lost)]:
-        heard.hear(Looked({NODE: UP, "n1": node}, seen), now)
-        told += [(now, each) for each in heard.commands if isinstance(each, Lose)]
-    assert told == [(4.0, Lose("job-1", "n1")), (9.0, Lose("job-1", "n1"))]
+    jobs.hear(Looked({NODE: UP, "n1": present}, {}), 0.0)
+    jobs.hear(Decided(Decision(workers=counts, nodes=plans, verdicts=())), 0.0)
+    jobs.hear(Looked({NODE: UP, "n1": present}, {}), 0.0)
+    jobs.hear(Looked({NODE: UP, "n1": present}, seen), 1.0)
+    silent = present._replace(up=False)  # it was not heard for a moment
+    lost = silent._replace(gone=True, lost=True, problem="it has not been heard for 3 s")
+    losses = []
+    for now, node in [(2.0, silent), (4.0, lost), (4.2, lost), (6.0, present), (9.0, lost)]:
+        jobs.hear(Looked({NODE: UP, "n1": node}, seen), now)
+        losses += [(now, command) for command in jobs.commands if isinstance(command, Lose)]
+    assert losses == [(4.0, Lose("job-1", "n1")), (9.0, Lose("job-1", "n1"))]
 
 
-def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
-    heard = Heard()
-    heard.submit()
-    why = (Reason.ONE_KIND, "n1 and n2 are not alike")
+def test_a_job_reports_once_waiting_for_one_kind() -> None:
+    jobs = Heard()
+    jobs.submit()
+    decision_reason = (Reason.ONE_KIND, "n1 and n2 are not alike")
     for now in (1.0, 2.0):
-        heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), now)
-    assert heard.story.count("job-1 waits") == 1
+        jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), now)
+    assert jobs.story.count("job-1 waits") == 1
     full = (Reason.CLUSTER_FULL, "no device is free")
     heard.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
     heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 4.0)
@@ -756,9 +759,9 @@ def nodes_of(**kinds: HostKind | None) -> dict[str, NodeSeen]:
     }
 
 
-def at(node: str, **more: Any) -> dict[str, Seen]:
+def at(node: str, **fields_of_seen: Any) -> dict[str, Seen]:
     fields = {"alive": True, "workers": {node: 2}, "agents": frozenset({node}), "step": 1}
-    return {"job-1": Seen(**{**fields, **more})}
+    return {"job-1": Seen(**{**fields, **fields_of_seen})}
 
 
 def given(node: str) -> Decided:
@@ -785,38 +788,38 @@ def end(heard: Heard, nodes: dict[str, NodeSeen], *, step: int = 1) -> None:
     heard.hear(Looked(nodes, {"job-1": dead(step=step)}), 5.0)
 
 
-def test_a_job_goes_on_on_the_kind_on_which_it_began() -> None:
-    heard = Heard()
-    job = exactly(heard)
+def test_a_job_continues_on_its_first_node_kind() -> None:
+    jobs = Heard()
+    job = exactly(jobs)
     nodes = nodes_of(n1=KIND, n2=OTHER)
-    run_on(heard, nodes, "n2")
+    run_on(jobs, nodes, "n2")
     assert job.kind == replace(OTHER, brim="")
-    assert seen_by_policy(heard) == ("2.12.0",)
-    end(heard, nodes)
-    assert seen_by_policy(heard) == ("2.12.0",)
-    for gone in (nodes_of(n1=KIND), nodes_of(n1=KIND, n2=None)):
-        heard.hear(Looked(gone, {}), 6.0)
-        assert seen_by_policy(heard) == ()
+    assert seen_by_policy(jobs) == ("2.12.0",)
+    end(jobs, nodes)
+    assert seen_by_policy(jobs) == ("2.12.0",)
+    for nodes_left in (nodes_of(n1=KIND), nodes_of(n1=KIND, n2=None)):
+        jobs.hear(Looked(nodes_left, {}), 6.0)
+        assert seen_by_policy(jobs) == ()
     upgraded = nodes_of(n1=KIND, n3=replace(OTHER, brim="2"))
-    heard.hear(Looked(upgraded, {}), 7.0)
-    assert seen_by_policy(heard) == ("2.12.0",)
+    jobs.hear(Looked(upgraded, {}), 7.0)
+    assert seen_by_policy(jobs) == ("2.12.0",)
 
 
-def test_the_next_scheduler_knows_the_kind_by_what_it_was_and_not_by_its_own() -> None:
+def test_node_kinds_survive_a_scheduler_change() -> None:
     """The scheduler's own kind has no label, and the next one may be on a host of another."""
-    heard = Heard()
-    job = exactly(heard)
-    run_on(heard, nodes_of(n1=KIND), "n1")
-    end(heard, nodes_of(n1=KIND))
-    later = Heard()
-    later.jobs = ScheduledJobs([job], heard.jobs.spec, heard.lessons)
-    later.known = {job.id: job}
-    own = nodes_of(n1=OTHER)["n1"]._replace(brings=Node(id="n1", devices=2))
-    later.hear(Looked({"n1": own}, {}), 6.0)
-    assert seen_by_policy(later) == ()
+    jobs = Heard()
+    job = exactly(jobs)
+    run_on(jobs, nodes_of(n1=KIND), "n1")
+    end(jobs, nodes_of(n1=KIND))
+    next_jobs = Heard()
+    next_jobs.jobs = ScheduledJobs([job], jobs.jobs.spec, jobs.lessons)
+    next_jobs.known = {job.id: job}
+    own_node = nodes_of(n1=OTHER)["n1"]._replace(brings=Node(id="n1", devices=2))
+    next_jobs.hear(Looked({"n1": own_node}, {}), 6.0)
+    assert seen_by_policy(next_jobs) == ()
     back = nodes_of(n2=KIND)["n2"]._replace(brings=Node(id="n2", devices=2, kind="theirs"))
-    later.hear(Looked({"n1": own, "n2": back}, {}), 7.0)
-    assert seen_by_policy(later) == ("theirs",)
+    next_jobs.hear(Looked({"n1": own_node, "n2": back}, {}), 7.0)
+    assert seen_by_policy(next_jobs) == ("theirs",)
 
 
 @pytest.mark.parametrize(
@@ -830,48 +833,48 @@ def test_the_next_scheduler_knows_the_kind_by_what_it_was_and_not_by_its_own() -
 def test_only_what_was_computed_exactly_is_bound(
     job: dict[str, bool], step: int, kind: HostKind | None
 ) -> None:
-    heard = Heard()
-    exactly(heard, **job)
-    run_on(heard, nodes_of(n1=KIND), "n1", step=step)
-    end(heard, nodes_of(n1=KIND), step=step)
-    heard.hear(Looked(nodes_of(n1=OTHER), {}), 6.0)
-    assert seen_by_policy(heard) == (None if kind is None else ())
-    heard.hear(given("n1"), 7.0)
+    jobs = Heard()
+    exactly(jobs, **job)
+    run_on(jobs, nodes_of(n1=KIND), "n1", step=step)
+    end(jobs, nodes_of(n1=KIND), step=step)
+    jobs.hear(Looked(nodes_of(n1=OTHER), {}), 6.0)
+    assert seen_by_policy(jobs) == (None if kind is None else ())
+    jobs.hear(given("n1"), 7.0)
     if kind is None:
-        heard.hear(Looked(nodes_of(n1=OTHER), {}), 9.0)
-        assert heard.known["job-1"].kind == (replace(OTHER, brim="") if job["exact"] else None)
+        jobs.hear(Looked(nodes_of(n1=OTHER), {}), 9.0)
+        assert jobs.known["job-1"].kind == (replace(OTHER, brim="") if job["exact"] else None)
 
 
-def test_a_variable_that_a_job_sets_itself_makes_no_kind() -> None:
-    heard = Heard()
-    job = exactly(heard)
+def test_a_jobs_own_variable_makes_no_kind() -> None:
+    jobs = Heard()
+    job = exactly(jobs)
     spec = replace(job.submission.spec, env={"MKL_CBWR": "AVX2"})
     job.submission = replace(job.submission, spec=spec)
-    run_on(heard, nodes_of(n1=KIND), "n1")
+    run_on(jobs, nodes_of(n1=KIND), "n1")
     set_ = replace(KIND, settings={"MKL_CBWR": "COMPATIBLE"})
-    heard.hear(Looked(nodes_of(n1=set_), {}), 6.0)
-    assert seen_by_policy(heard) is not None
-    assert len(seen_by_policy(heard) or ()) == 1
+    jobs.hear(Looked(nodes_of(n1=set_), {}), 6.0)
+    assert seen_by_policy(jobs) is not None
+    assert len(seen_by_policy(jobs) or ()) == 1
 
 
-def test_the_kind_of_a_job_from_before_is_that_on_which_it_runs() -> None:
-    heard = Heard()
-    job = exactly(heard)
-    run_on(heard, nodes_of(n1=KIND), "n1")
-    heard.known["job-1"].kind = None  # as a record of before has it
-    heard.hear(Looked(nodes_of(n1=KIND), at("n1")), 1.0)
+def test_older_jobs_take_the_kind_they_run_on() -> None:
+    jobs = Heard()
+    job = exactly(jobs)
+    run_on(jobs, nodes_of(n1=KIND), "n1")
+    jobs.known["job-1"].kind = None  # as a record of before has it
+    jobs.hear(Looked(nodes_of(n1=KIND), at("n1")), 1.0)
     assert job.kind == replace(KIND, brim="")
-    assert any(isinstance(each, Save) for each in heard.commands)
+    assert any(isinstance(command, Save) for command in jobs.commands)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_it_says_how_the_nodes_that_are_there_differ(known: bool) -> None:
-    heard = Heard()
-    job = exactly(heard)
-    began = nodes_of(n1=OTHER)
-    run_on(heard, began, "n1")
-    end(heard, began)
-    lost = {"n1": began["n1"]._replace(up=False, gone=True, lost=True)} if known else {}
+@pytest.mark.parametrize("is_known", [False, True])
+def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
+    jobs = Heard()
+    job = exactly(jobs)
+    first_nodes = nodes_of(n1=OTHER)
+    run_on(jobs, first_nodes, "n1")
+    end(jobs, first_nodes)
+    lost = {"n1": first_nodes["n1"]._replace(up=False, gone=True, lost=True)} if is_known else {}
     # The scheduler's own node is of the kind that has no label.
     heard.hear(Looked({**lost, **nodes_of(n2=KIND)}, {}), 6.0)
     why = Reason.ONE_KIND, "no node is of its kind"
@@ -899,18 +902,16 @@ def test_its_owner_lets_it_go_on_on_another_kind() -> None:
     assert not heard.commands, "once is as good as twice"
     run_on(heard, other, "n2", now=8.0)
     assert job.kind == replace(OTHER, brim="")
-    assert seen_by_policy(heard) == ("2.12.0",)
+    assert seen_by_policy(jobs) == ("2.12.0",)
 
 
 @pytest.mark.parametrize(
-    ("exact", "said"),
+    ("exact", "commands"),
     [(True, ["suspend job-1"]), (False, ["resize job-1: 2 on n3"])],
 )
-def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_it(
-    exact: bool, said: list[str]
-) -> None:
-    heard = Heard()
-    job = heard.submit()
+def test_exact_jobs_checkpoint_before_changing_node_kind(exact: bool, commands: list[str]) -> None:
+    jobs = Heard()
+    job = jobs.submit()
     spec = replace(job.submission.spec, exact=exact)
     job.submission = replace(job.submission, spec=spec)
     nodes = {
@@ -922,56 +923,56 @@ def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_i
     def seen(node: str) -> dict[str, Seen]:
         return {"job-1": Seen(alive=True, workers={node: 2}, agents=frozenset({node}), step=1)}
 
-    def given(node: str) -> Decided:
+    def decision_on(node: str) -> Decided:
         return Decided(Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}}))
 
-    heard.hear(Looked(looked, {}), 0.0)
-    heard.hear(given("n1"), 0.0)
-    heard.hear(Looked(looked, {}), 0.0)
-    heard.hear(Looked(looked, seen("n1")), 1.0)
-    heard.hear(given("n2"), 2.0)
-    assert heard.hear(Looked(looked, seen("n1")), 2.0) == ["resize job-1: 2 on n2"]
-    heard.hear(Answered(Resize("job-1", {"n2": 2})), 2.0)
-    heard.hear(Looked(looked, seen("n2")), 3.0)
-    heard.hear(given("n3"), 4.0)
-    assert heard.hear(Looked(looked, seen("n2")), 4.0) == said
+    jobs.hear(Looked(looked, {}), 0.0)
+    jobs.hear(decision_on("n1"), 0.0)
+    jobs.hear(Looked(looked, {}), 0.0)
+    jobs.hear(Looked(looked, seen("n1")), 1.0)
+    jobs.hear(decision_on("n2"), 2.0)
+    assert jobs.hear(Looked(looked, seen("n1")), 2.0) == ["resize job-1: 2 on n2"]
+    jobs.hear(Answered(Resize("job-1", {"n2": 2})), 2.0)
+    jobs.hear(Looked(looked, seen("n2")), 3.0)
+    jobs.hear(decision_on("n3"), 4.0)
+    assert jobs.hear(Looked(looked, seen("n2")), 4.0) == commands
     if exact:
-        heard.hear(Answered(Suspend("job-1")), 4.0)
-        ended = heard.hear(Looked(looked, {"job-1": dead()}), 5.0)
+        jobs.hear(Answered(Suspend("job-1")), 4.0)
+        ended = jobs.hear(Looked(looked, {"job-1": dead()}), 5.0)
         assert ended == ["job-1 suspended", "job-1 running", "start job-1: 2 on n3"]
-        assert heard.known["job-1"].allocation.told == {"n3": 2}
+        assert jobs.known["job-1"].allocation.told == {"n3": 2}
 
 
-def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
+def test_the_story_names_nodes_on_start() -> None:
     """A job in line has another plan in each decision, since those before it take their places."""
-    heard = Heard()
-    heard.submit()
+    jobs = Heard()
+    jobs.submit()
     nodes = nodes_of(n1=None, n2=None)
-    heard.hear(Looked(nodes, {}), 0.0)
+    jobs.hear(Looked(nodes, {}), 0.0)
 
     def told(event: Event, now: float) -> list[tuple[str, str]]:
         heard.hear(event, now)
         return [(each.event, each.detail) for each in heard.commands if isinstance(each, Change)]
 
-    assert told(given("n2"), 1.0) == [("workers", "")]
-    assert told(given("n1"), 2.0) == []
-    assert told(Looked(nodes, {}), 3.0) == [("placed", "2 on n1"), ("running", "2 workers")]
-    heard.hear(Looked(nodes, at("n1")), 4.0)
-    assert told(given("n2"), 5.0) == [("placed", "2 on n2")]
+    assert notes_of(given("n2"), 1.0) == [("workers", "")]
+    assert notes_of(given("n1"), 2.0) == []
+    assert notes_of(Looked(nodes, {}), 3.0) == [("placed", "2 on n1"), ("running", "2 workers")]
+    jobs.hear(Looked(nodes, at("n1")), 4.0)
+    assert notes_of(given("n2"), 5.0) == [("placed", "2 on n2")]
 
 
-def test_a_node_that_takes_a_job_now_is_a_reason_to_decide() -> None:
+def test_a_node_accepting_jobs_triggers_a_decision() -> None:
     """Nothing else may happen: no job runs, and no device comes or goes."""
-    heard = Heard()
-    heard.submit()
+    jobs = Heard()
+    jobs.submit()
 
     def decides(*refused: str) -> bool:
         seen = {
-            name: each._replace(refuses=frozenset(refused))
-            for name, each in nodes_of(n1=None, n2=None).items()
+            name: node._replace(refuses=frozenset(refused))
+            for name, node in nodes_of(n1=None, n2=None).items()
         }
-        heard.hear(Looked(seen, {}), 1.0)
-        return Decide() in heard.commands
+        jobs.hear(Looked(seen, {}), 1.0)
+        return Decide() in jobs.commands
 
     assert decides("job-1")  # there are nodes
     assert not decides("job-1")
@@ -981,8 +982,8 @@ def test_a_node_that_takes_a_job_now_is_a_reason_to_decide() -> None:
 
 
 def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:
-    for at, event, _ in [*EIGHT, (1.0, look(job_1=on(8, failed={"u1": 1})), [])]:
-        heard.hear(event, at)
+    for moment, event, _ in [*EIGHT, (1.0, look(job_1=on(8, failed={"u1": 1})), [])]:
+        heard.hear(event, moment)
     heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
     heard.hear(look(job_1=on(8, failed={"u1": 1})), 2.0)
     assert heard.known["job-1"].starts.failures == 1
@@ -1003,43 +1004,43 @@ def anywhere(heard: Heard) -> ScheduledJob:
     return job
 
 
-def test_a_job_that_others_place_has_its_workers_wherever_they_are() -> None:
-    heard = Heard()
-    job = anywhere(heard)
+def test_externally_placed_jobs_keep_workers_anywhere() -> None:
+    jobs = Heard()
+    job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
-    both = frozenset({"n1", "n2"})
-    assert heard.hear(Looked(nodes, at("n2", workers={"n2": 1}, agents=both)), 1.0) == []
+    both_nodes = frozenset({"n1", "n2"})
+    assert jobs.hear(Looked(nodes, at("n2", workers={"n2": 1}, agents=both_nodes)), 1.0) == []
     assert job.held == {"n1": 1, "n2": 1}
-    assert heard.hear(Looked(nodes, at("n2")), 2.0) == []
+    assert jobs.hear(Looked(nodes, at("n2")), 2.0) == []
     assert job.held == job.allocation.plan == {"n2": 2}
-    assert heard.hear(given("n1"), 3.0) == []  # a plan moves nobody
-    assert heard.hear(Looked(nodes, at("n2")), 3.0) == []
-    assert heard.jobs.snapshot(9.0, memory=None).jobs[0].nodes == {"n2": 2}
-    assert not [line for line in heard.story if "placed" in line]
+    assert jobs.hear(given("n1"), 3.0) == []  # a plan moves nobody
+    assert jobs.hear(Looked(nodes, at("n2")), 3.0) == []
+    assert jobs.jobs.snapshot(9.0, memory=None).jobs[0].nodes == {"n2": 2}
+    assert not [line for line in jobs.story if "placed" in line]
 
 
-def test_a_job_that_others_place_leaves_a_node_that_all_are_to_leave() -> None:
-    heard = Heard()
-    job = anywhere(heard)
+def test_externally_placed_jobs_leave_drained_nodes() -> None:
+    jobs = Heard()
+    job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
-    heard.hear(Looked(nodes, at("n2")), 1.0)
+    jobs.hear(Looked(nodes, at("n2")), 1.0)
     nodes["n2"] = nodes["n2"]._replace(up=False, leaving=True)
-    heard.hear(Looked(nodes, at("n2")), 2.0)
-    heard.hear(given("n1"), 2.0)
-    assert heard.hear(Looked(nodes, at("n2")), 2.0) == ["resize job-1: 2 on n1"]
+    jobs.hear(Looked(nodes, at("n2")), 2.0)
+    jobs.hear(given("n1"), 2.0)
+    assert jobs.hear(Looked(nodes, at("n2")), 2.0) == ["resize job-1: 2 on n1"]
     assert (job.held, job.allocation.plan) == ({"n2": 2}, {"n1": 2})
 
 
-def test_a_worker_that_is_missed_is_not_kept_for_a_node_on_which_none_can_start() -> None:
+def test_missing_workers_reserve_no_closed_node() -> None:
     """Nobody would make it: it counts where the plan has it now."""
-    heard = Heard()
-    job = anywhere(heard)
+    jobs = Heard()
+    job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
-    heard.hear(Looked(nodes, at("n2")), 1.0)
+    jobs.hear(Looked(nodes, at("n2")), 1.0)
     nodes["n2"] = nodes["n2"]._replace(up=False)
     decided = Decision(workers={"job-1": 2}, nodes={"job-1": {"n1": 1, "n2": 1}})
     lost_one = at("n2", workers={"n2": 1}, agents=frozenset())
-    heard.hear(Looked(nodes, lost_one), 2.0)
-    heard.hear(Decided(decided), 2.0)
-    assert heard.hear(Looked(nodes, lost_one), 2.0) == ["resize job-1: 1 on n1, 1 on n2"]
+    jobs.hear(Looked(nodes, lost_one), 2.0)
+    jobs.hear(Decided(decided), 2.0)
+    assert jobs.hear(Looked(nodes, lost_one), 2.0) == ["resize job-1: 1 on n1, 1 on n2"]
     assert job.held == {"n1": 1, "n2": 1}

@@ -36,10 +36,10 @@ STATES = [
 ]
 
 
-def run_each(batch: int, *, of: int, more: tuple[str, ...] = ()) -> Iterator[Cluster]:
+def run_each(batch: int, *, batches: int, extra_kinds: tuple[str, ...] = ()) -> Iterator[Cluster]:
     """Run the schedules of one of so many batches, and yield each job behind its end."""
-    for seed in range(batch * SCHEDULES // of, (batch + 1) * SCHEDULES // of):
-        cluster = at_random(seed, more=more)
+    for seed in range(batch * SCHEDULES // batches, (batch + 1) * SCHEDULES // batches):
+        cluster = at_random(seed, extra_kinds=extra_kinds)
         try:
             cluster.run()
         except AssertionError as error:
@@ -49,40 +49,42 @@ def run_each(batch: int, *, of: int, more: tuple[str, ...] = ()) -> Iterator[Clu
 
 @pytest.mark.parametrize("batch", range(10))
 def test_any_schedule(batch: int) -> None:
-    for _ in run_each(batch, of=10):
+    for _ in run_each(batch, batches=10):
         pass
 
 
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
-    still = 0
-    for cluster in run_each(batch, of=5, more=("idle",) * 8):
-        still += sum(isinstance(each, Install) and each.still for _, each in cluster.story)
-    assert 40 * still > SCHEDULES, "hardly a step was given up since it had no data"
+    still_rounds = 0
+    for cluster in run_each(batch, batches=5, extra_kinds=("idle",) * 8):
+        still_rounds += sum(
+            isinstance(event, Install) and event.still for _, event in cluster.story
+        )
+    assert 40 * still_rounds > SCHEDULES, "hardly a step was given up since it had no data"
 
 
 @pytest.mark.parametrize("batch", range(5))
-def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
+def test_any_schedule_with_draining_hosts(batch: int) -> None:
     let_go = 0
-    for cluster in run_each(batch, of=5, more=("depart", "depart")):
-        let_go += sum(isinstance(each, LetGo) for _, each in cluster.story)
+    for cluster in run_each(batch, batches=5, extra_kinds=("depart", "depart")):
+        let_go += sum(isinstance(event, LetGo) for _, event in cluster.story)
     assert 100 * let_go > SCHEDULES, "hardly a host was let go"
 
 
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_streams_break(batch: int) -> None:
-    again = 0
-    for cluster in run_each(batch, of=5, more=("cut",) * 8):
-        causes = (each.cause for _, each in cluster.story if isinstance(each, Install))
-        again += sum("lost its connection" in each for each in causes)
-    assert 100 * again > SCHEDULES, "hardly a stream broke"
+    broken_rounds = 0
+    for cluster in run_each(batch, batches=5, extra_kinds=("cut",) * 8):
+        causes = (event.cause for _, event in cluster.story if isinstance(event, Install))
+        broken_rounds += sum("lost its connection" in cause for cause in causes)
+    assert 100 * broken_rounds > SCHEDULES, "hardly a stream broke"
 
 
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_newcomers_disagree(batch: int) -> None:
     turned_away = 0
-    for cluster in run_each(batch, of=5, more=("estrange",) * 8):
-        turned_away += sum(isinstance(each, WorkerDisagrees) for _, each in cluster.story)
+    for cluster in run_each(batch, batches=5, extra_kinds=("estrange",) * 8):
+        turned_away += sum(isinstance(event, WorkerDisagrees) for _, event in cluster.story)
     assert 40 * turned_away > SCHEDULES, "hardly a newcomer was turned away"
 
 
@@ -103,12 +105,12 @@ def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> b
         if killed:
             continue
         for worker in cluster.workers.values():
-            asked = worker.participant._has_asked_to_leave
-            there = asked if state == "leaving" else worker.doing == state
+            has_asked = worker.participant._has_asked_to_leave
+            is_reached = has_asked if state == "leaving" else worker.doing == state
             place = worker.rank if worker.world is not None else int(worker.name[1:]) - 1
             if (
                 worker.alive
-                and there
+                and is_reached
                 and (place == rank or state in ("donating", "fetching", "writing"))
             ):
                 worker.die("signal 9")

@@ -30,26 +30,26 @@ def test_an_old_acknowledgement_says_nothing_new() -> None:
         outbox.put(letter)
     outbox.acknowledge(2)
     outbox.acknowledge(1)
-    assert outbox.after(0) == [(3, "c")]
+    assert outbox.messages_after(0) == [(3, "c")]
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_streams_may_break_and_the_listener_may_fall_back_to_what_it_wrote_down(seed: int) -> None:
+def test_streams_may_break_and_listeners_may_fall_back(seed: int) -> None:
     """A stream delivers a prefix of what is put on it.
 
     The listener writes down some of what it heard.
     """
     rng = random.Random(seed)
-    outbox, said = Outbox[int](), 0
+    outbox, last_number = Outbox[int](), 0
     written: list[int] = []
     while len(written) < 50:
-        heard = len(written)  # a new stream: the listener is as its journal has it
-        outbox.acknowledge(heard)
-        stream = outbox.after(heard)
+        received = len(written)  # a new stream: the listener is as its journal has it
+        outbox.acknowledge(received)
+        stream = outbox.messages_after(received)
         sent = outbox.last
         for _ in range(rng.randrange(8)):
-            outbox.put(said := said + 1)
-        stream += outbox.after(sent)
+            outbox.put(last_number := last_number + 1)
+        stream += outbox.messages_after(sent)
         for number, message in stream[: rng.randrange(len(stream) + 1)]:
             if is_new(number, last_number=len(written)):
                 written.append(message)

@@ -27,89 +27,89 @@ def short(heard: Heard) -> list[str]:
 
 def waiting(heard: Heard, **reasons: Reason) -> None:
     """A decision that gives nobody anything, with these reasons by jobs as `job_1`."""
-    said = {job.replace("_", "-"): (reason, "") for job, reason in reasons.items()}
-    heard.hear(Decided(Decision(workers={}, reasons=said)), 0.0)
+    reasons_of_jobs = {job.replace("_", "-"): (reason, "") for job, reason in reasons.items()}
+    heard.hear(Decided(Decision(workers={}, reasons=reasons_of_jobs)), 0.0)
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_more_devices_help_only_who_waits_for_devices(reason: Reason) -> None:
-    heard = Heard()
-    heard.submit()
-    waiting(heard, job_1=reason)
+    jobs = Heard()
+    jobs.submit()
+    waiting(jobs, job_1=reason)
     helps = reason in (Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE, Reason.ITS_NODES)
-    assert short(heard) == (["job-1"] if helps else [])
+    assert short(jobs) == (["job-1"] if helps else [])
 
 
 def test_before_a_decision_nobody_knows() -> None:
-    heard = Heard()
-    heard.submit()
-    assert heard.jobs.short_of_devices() is None
+    jobs = Heard()
+    jobs.submit()
+    assert jobs.jobs.short_of_devices() is None
 
 
-def test_who_is_held_or_cancelled_or_has_a_plan_or_runs_waits_for_nothing() -> None:
-    heard = Heard()
+def test_held_planned_and_running_jobs_are_not_short() -> None:
+    jobs = Heard()
     for _ in range(4):
-        heard.submit()
+        jobs.submit()
     full = dict.fromkeys(("job_1", "job_2", "job_3", "job_4"), Reason.CLUSTER_FULL)
-    waiting(heard, **full)
-    assert short(heard) == ["job-1", "job-2", "job-3", "job-4"]
-    heard.hear(Wished("job-1", Happening.HOLD), 1.0)
-    heard.hear(Wished("job-2", Happening.CANCEL), 1.0)
-    assert short(heard) == ["job-3", "job-4"]
+    waiting(jobs, **full)
+    assert short(jobs) == ["job-1", "job-2", "job-3", "job-4"]
+    jobs.hear(Wished("job-1", Happening.HOLD), 1.0)
+    jobs.hear(Wished("job-2", Happening.CANCEL), 1.0)
+    assert short(jobs) == ["job-3", "job-4"]
     plan = Decision(workers={"job-3": 2}, nodes={"job-3": {"node0": 2}}, reasons={"job-4": FULL})
-    heard.hear(Decided(plan), 2.0)
-    assert short(heard) == ["job-4"]
-    heard.hear(Looked({"node0": NodeSeen(up=True)}, {}), 2.0)
-    waiting(heard, job_3=Reason.CLUSTER_FULL)
-    assert short(heard) == [], "its processes have not ended yet"
+    jobs.hear(Decided(plan), 2.0)
+    assert short(jobs) == ["job-4"]
+    jobs.hear(Looked({"node0": NodeSeen(up=True)}, {}), 2.0)
+    waiting(jobs, job_3=Reason.CLUSTER_FULL)
+    assert short(jobs) == [], "its processes have not ended yet"
 
 
 def test_the_highest_right_comes_first() -> None:
-    heard = Heard()
-    heard.submit()
-    heard.submit(priority=Priority.ONLINE)
-    heard.submit(deadline=1e6)
-    heard.submit(priority=Priority.ONLINE)
-    heard.hear(
+    jobs = Heard()
+    jobs.submit()
+    jobs.submit(priority=Priority.ONLINE)
+    jobs.submit(deadline=1e6)
+    jobs.submit(priority=Priority.ONLINE)
+    jobs.hear(
         Decided(
             Decision(
                 workers={},
                 verdicts=(Admitted(job="job-3", reason=Reason.FITS),),
-                reasons=dict.fromkeys(heard.known, FULL),
+                reasons=dict.fromkeys(jobs.known, FULL),
             )
         ),
         0.0,
     )
-    assert short(heard) == ["job-3", "job-2", "job-4", "job-1"]
+    assert short(jobs) == ["job-3", "job-2", "job-4", "job-1"]
 
 
-def test_nobody_is_taken_above_the_most_that_a_tenant_may_hold() -> None:
-    heard = Heard(tenants=(Tenant(id="ads", guaranteed=4, limit=6),))
-    heard.submit("4", tenant="ads")
-    heard.submit("3", tenant="ads")
-    heard.submit("2", tenant="ads")
-    heard.submit("9", tenant="maps")
+def test_nobody_exceeds_a_tenants_limit() -> None:
+    jobs = Heard(tenants=(Tenant(id="ads", guaranteed=4, limit=6),))
+    jobs.submit("4", tenant="ads")
+    jobs.submit("3", tenant="ads")
+    jobs.submit("2", tenant="ads")
+    jobs.submit("9", tenant="maps")
     reasons = dict.fromkeys(["job-2", "job-3", "job-4"], FULL)
     plan = Decision(workers={"job-1": 4}, nodes={"job-1": {"node0": 4}}, reasons=reasons)
-    heard.hear(Decided(plan), 0.0)
-    assert short(heard) == ["job-3", "job-4"]
+    jobs.hear(Decided(plan), 0.0)
+    assert short(jobs) == ["job-3", "job-4"]
 
 
-def test_who_could_have_its_fewest_if_others_gave_their_surplus_is_not_short() -> None:
+def test_jobs_served_by_others_surplus_are_not_short() -> None:
     """As the policy of the operator has it: a new job gets its fewest, a third one finds no room."""
-    heard = Heard("1x8")
-    heard.submit("2:8")
-    heard.submit("4")
-    heard.submit("4")
+    jobs = Heard("1x8")
+    jobs.submit("2:8")
+    jobs.submit("4")
+    jobs.submit("4")
 
     def decide(now: float) -> None:
-        snapshot = heard.jobs.snapshot(now, memory=None)
+        snapshot = jobs.jobs.snapshot(now, memory=None)
         decision = cycle(snapshot, policy=POLICIES["brim"], placed=False)
         nodes = {job: {"node0": count} for job, count in decision.workers.items() if count}
-        heard.hear(Decided(replace(decision, nodes=nodes)), now)
+        jobs.hear(Decided(replace(decision, nodes=nodes)), now)
 
     decide(0.0)
-    assert short(heard) == ["job-3"]
-    heard.hear(Wished("job-2", Happening.CANCEL), 1.0)
+    assert short(jobs) == ["job-3"]
+    jobs.hear(Wished("job-2", Happening.CANCEL), 1.0)
     decide(1.0)
-    assert short(heard) == []
+    assert short(jobs) == []

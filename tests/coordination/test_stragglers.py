@@ -59,10 +59,12 @@ def test_one_slow_worker(
     def pace(step: int, rank: int) -> float:
         return 0.02 * (times if rank == world - 1 else 1.0)
 
-    told = [each for each in watch(pace, parts=parts, world=world) if isinstance(each[1], Uneven)]
-    assert [shares for _, _, shares in told] == ([] if want is None else [want])
+    advices = [
+        advice for advice in watch(pace, parts=parts, world=world) if isinstance(advice[1], Uneven)
+    ]
+    assert [shares for _, _, shares in advices] == ([] if want is None else [want])
     if want is not None:
-        step, advice, _ = told[0]
+        step, advice, _ = advices[0]
         assert step < 100
         assert advice == Uneven(
             paces=tuple((f"w{rank}", pace(0, rank)) for rank in range(world)),
@@ -70,19 +72,19 @@ def test_one_slow_worker(
         )
 
 
-def test_a_worker_that_becomes_slow_within_a_step_is_judged_by_the_steps_after_it() -> None:
+def test_a_slowdown_within_a_step_is_judged_afterwards() -> None:
     def pace(step: int, rank: int) -> float:
         times = 1.0 if step < 40 else 1.4 if step == 40 else 3.0
         return 0.02 * (times if rank == 3 else 1.0)
 
-    (told,) = watch(pace, parts=32)
-    step, advice, shares = told
+    (single_advice,) = watch(pace, parts=32)
+    step, advice, shares = single_advice
     assert isinstance(advice, Uneven)
     assert advice.cause == "w3 is 3.0 times slower"
     assert (step < 40 + 45, shares) == (True, (10, 10, 9, 3))
 
 
-def test_a_faster_step_waits_longer_because_a_round_costs_more_of_them() -> None:
+def test_faster_steps_need_more_of_them() -> None:
     def first(pace: float) -> int:
         return next(watch(lambda _, rank: pace * (3 if rank == 0 else 1), steps=5000, other=0.0))[0]
 
@@ -112,9 +114,9 @@ def test_a_stall_is_no_pace() -> None:
 
 
 def test_a_worker_that_recovers_gets_its_share_back() -> None:
-    told = list(watch(lambda step, rank: 0.06 if rank == 3 and step < 200 else 0.02, steps=1000))
-    assert [shares for _, _, shares in told] == [(3, 2, 2, 1), (2, 2, 2, 2)]
-    assert told[1][1] == Uneven(
+    advices = list(watch(lambda step, rank: 0.06 if rank == 3 and step < 200 else 0.02, steps=1000))
+    assert [shares for _, _, shares in advices] == [(3, 2, 2, 1), (2, 2, 2, 2)]
+    assert advices[1][1] == Uneven(
         paces=tuple((f"w{rank}", 0.02) for rank in range(4)), cause="all are equally fast again"
     )
 
@@ -139,19 +141,20 @@ def test_shares_cannot_swing() -> None:
 def test_who_is_far_too_slow_is_named_once(
     times: float, world: int, want: tuple[float, float] | None
 ) -> None:
-    told = [
+    bottlenecks = [
         advice
         for _, advice, _ in watch(
             lambda _, rank: 0.02 * (times if rank == 1 else 1), world=world, other=0.0
         )
         if isinstance(advice, Bottleneck)
     ]
-    assert [(each.worker, round(each.times, 3), round(each.speedup, 3)) for each in told] == (
-        [] if want is None else [("w1", *want)]
-    )
+    assert [
+        (bottleneck.worker, round(bottleneck.times, 3), round(bottleneck.speedup, 3))
+        for bottleneck in bottlenecks
+    ] == ([] if want is None else [("w1", *want)])
 
 
-def test_alone_or_without_work_there_is_nothing_to_share() -> None:
+def test_lone_or_idle_workers_share_nothing() -> None:
     assert not list(watch(lambda step, rank: float(step), world=1))
     stragglers = Stragglers()
     for _ in range(100):
@@ -166,8 +169,8 @@ def test_no_other_shares_are_done_sooner(parts: int, paces: list[float]) -> None
     best = best_shares(parts, paces)
     assert sum(best) == parts
     assert min(best) >= 1
-    others = (
-        each for each in product(range(1, parts + 1), repeat=len(paces)) if sum(each) == parts
+    alternatives = (
+        shares for shares in product(range(1, parts + 1), repeat=len(paces)) if sum(shares) == parts
     )
-    soonest = min(max(p * s for p, s in zip(paces, shares, strict=True)) for shares in others)
+    soonest = min(max(p * s for p, s in zip(paces, shares, strict=True)) for shares in alternatives)
     assert max(p * s for p, s in zip(paces, best, strict=True)) == soonest

@@ -13,68 +13,76 @@ from brim.coordination.job.turns import Allotment, Answer, Applied, Granted, Pro
 from brim.errors import ProtocolError
 
 
-def turns(*members: str, ahead: int = 9) -> Turns:
-    made = Turns(ahead=ahead)
-    made.begin(1, members)
-    return made
+def turns(*members: str, limit: int = 9) -> Turns:
+    turns_made = Turns(ahead=limit)
+    turns_made.begin(1, members)
+    return turns_made
 
 
 def test_turns_come_in_the_order_of_asking() -> None:
-    made = turns("a", "b", "c")
-    assert made.ask("b", 1, 5) == [Granted("b", 5)]
-    assert made.ask("c", 1, 5) == made.ask("a", 1, 5) == []
-    assert made.commit("b", 1, 5, b"x") == [
+    turns_of_two = turns("a", "b", "c")
+    assert turns_of_two.ask("b", 1, 5) == [Granted("b", 5)]
+    assert turns_of_two.ask("c", 1, 5) == turns_of_two.ask("a", 1, 5) == []
+    assert turns_of_two.commit("b", 1, 5, b"x") == [
         Applied("b", 5, b"x", False),
         Proceed("b", 5, False),
         Granted("c", 6),
     ]
-    assert made.commit("c", 1, 6, b"y")[-1] == Granted("a", 7)
+    assert turns_of_two.commit("c", 1, 6, b"y")[-1] == Granted("a", 7)
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_who_is_too_far_ahead_waits_for_the_slowest(ahead: int) -> None:
-    made = turns("fast", "slow", ahead=ahead)
-    for step in range(ahead):
-        made.ask("fast", 1, step)
-        assert Proceed("fast", step, False) in made.commit("fast", 1, step, b"")
-    made.ask("fast", 1, ahead)
-    assert made.commit("fast", 1, ahead, b"") == [Applied("fast", ahead, b"", False)]
-    made.ask("slow", 1, 0)
-    answers = made.commit("slow", 1, ahead + 1, b"")
-    assert answers[1:] == [Proceed("fast", ahead, False), Proceed("slow", ahead + 1, False)]
+@pytest.mark.parametrize("limit", [0, 2])
+def test_a_worker_too_far_ahead_waits(limit: int) -> None:
+    turns_of_two = turns("fast", "slow", limit=limit)
+    for step in range(limit):
+        turns_of_two.ask("fast", 1, step)
+        assert Proceed("fast", step, False) in turns_of_two.commit("fast", 1, step, b"")
+    turns_of_two.ask("fast", 1, limit)
+    assert turns_of_two.commit("fast", 1, limit, b"") == [Applied("fast", limit, b"", False)]
+    turns_of_two.ask("slow", 1, 0)
+    answers = turns_of_two.commit("slow", 1, limit + 1, b"")
+    assert answers[1:] == [Proceed("fast", limit, False), Proceed("slow", limit + 1, False)]
 
 
 def test_nobody_waits_for_who_has_no_batches() -> None:
-    made = turns("a", "b", ahead=0)
-    made.ask("a", 1, 0)
-    made.commit("a", 1, 0, b"")
-    assert made.rest("b", 1) == [Proceed("a", 0, False)]
-    made.level()
-    made.ask("a", 1, 1)
-    assert made.commit("a", 1, 1, b"") == [Applied("a", 1, b"", False)]
+    turns_of_two = turns("a", "b", limit=0)
+    turns_of_two.ask("a", 1, 0)
+    turns_of_two.commit("a", 1, 0, b"")
+    assert turns_of_two.rest("b", 1) == [Proceed("a", 0, False)]
+    turns_of_two.level()
+    turns_of_two.ask("a", 1, 1)
+    assert turns_of_two.commit("a", 1, 1, b"") == [Applied("a", 1, b"", False)]
 
 
 def test_a_hold_ends_with_the_next_commit() -> None:
-    made = turns("a", "b")
-    made.ask("a", 1, 0)
-    made.ask("b", 1, 0)
-    made.hold(0)
-    made.hold(1)
-    assert made.commit("a", 1, 0, b"") == [Applied("a", 0, b"", True), Proceed("a", 0, True)]
-    assert made.ask("a", 1, 1) == []
+    turns_of_two = turns("a", "b")
+    turns_of_two.ask("a", 1, 0)
+    turns_of_two.ask("b", 1, 0)
+    turns_of_two.hold(0)
+    turns_of_two.hold(1)
+    assert turns_of_two.commit("a", 1, 0, b"") == [
+        Applied("a", 0, b"", True),
+        Proceed("a", 0, True),
+    ]
+    assert turns_of_two.ask("a", 1, 1) == []
 
 
-def test_a_death_ends_the_round_and_a_strangers_does_not() -> None:
-    made = turns("a", "b")
-    made.ask("a", 1, 0)
-    made.lose("c")
-    assert made.commit("a", 1, 0, b"")
-    made.ask("a", 1, 1)
-    made.lose("b")
-    assert made.commit("a", 1, 1, b"") == made.ask("b", 1, 0) == made.rest("b", 1) == []
-    made.begin(2, ["a"])
-    assert made.commit("a", 1, 1, b"") == []
-    assert made.ask("a", 2, 1) == [Granted("a", 1)]
+def test_only_a_members_death_ends_the_round() -> None:
+    turns_of_two = turns("a", "b")
+    turns_of_two.ask("a", 1, 0)
+    turns_of_two.lose("c")
+    assert turns_of_two.commit("a", 1, 0, b"")
+    turns_of_two.ask("a", 1, 1)
+    turns_of_two.lose("b")
+    assert (
+        turns_of_two.commit("a", 1, 1, b"")
+        == turns_of_two.ask("b", 1, 0)
+        == turns_of_two.rest("b", 1)
+        == []
+    )
+    turns_of_two.begin(2, ["a"])
+    assert turns_of_two.commit("a", 1, 1, b"") == []
+    assert turns_of_two.ask("a", 2, 1) == [Granted("a", 1)]
 
 
 @pytest.mark.parametrize(
@@ -82,11 +90,13 @@ def test_a_death_ends_the_round_and_a_strangers_does_not() -> None:
     [("c", "ask", 0), ("a", "ask", 0), ("b", "ask", 3), ("b", "commit", 0), ("a", "commit", 1)],
 )
 def test_what_is_illegal_is_refused(member: str, verb: str, step: int) -> None:
-    made = turns("a", "b")
-    made.ask("a", 1, 0)
+    turns_of_two = turns("a", "b")
+    turns_of_two.ask("a", 1, 0)
     with pytest.raises(ProtocolError):
-        made.ask(member, 1, step) if verb == "ask" else made.commit(member, 1, step, b"")
-    assert made.commit("a", 1, 0, b"")[0] == Applied("a", 0, b"", False)
+        turns_of_two.ask(member, 1, step) if verb == "ask" else turns_of_two.commit(
+            member, 1, step, b""
+        )
+    assert turns_of_two.commit("a", 1, 0, b"")[0] == Applied("a", 0, b"", False)
 
 
 class Schedule:
@@ -110,9 +120,9 @@ class Schedule:
         """A round: what is not committed is free, whichever worker had it."""
         self.round += 1
         self.turns.begin(self.round, self.names)
-        left = sorted(set(range(self.batches)) - set(self.committed))
+        free_batches = sorted(set(range(self.batches)) - set(self.committed))
         base = len(self.committed)
-        self.allotment = Allotment(free=left, members=len(self.names), base=base)
+        self.allotment = Allotment(free=free_batches, members=len(self.names), base=base)
         self.batch = {name: self.allotment.first(rank) for rank, name in enumerate(self.names)}
         self.state = dict.fromkeys(self.names, "computing")
         self.seen = dict.fromkeys(self.names, base)
@@ -177,12 +187,12 @@ class Schedule:
                 case Proceed(name, _, hold):
                     self.state[name] = "computing"
                     slowest = min(
-                        self.counts[each] for each in self.names if self.state[each] != "resting"
+                        self.counts[name] for name in self.names if self.state[name] != "resting"
                     )
                     assert hold or self.counts[name] - slowest <= self.ahead
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_every_batch_counts_once_in_any_order_of_events(part: int) -> None:
+def test_every_batch_counts_once_in_any_order(part: int) -> None:
     for seed in range(100):
         Schedule(100 * part + seed).run()

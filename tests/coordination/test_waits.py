@@ -19,7 +19,7 @@ def looks(waits: Waits, *times: float) -> list[str]:
     ]
 
 
-def test_a_wait_is_spoken_of_once_and_then_at_growing_distances() -> None:
+def test_waits_are_reported_at_growing_intervals() -> None:
     waits = Waits(limit=None)
     waits.expect("w1", STEP, now=0.0)
     every_second = (float(now) for now in range(100))
@@ -31,7 +31,7 @@ def test_a_wait_is_spoken_of_once_and_then_at_growing_distances() -> None:
     ]
 
 
-def test_what_has_always_taken_long_is_not_spoken_of() -> None:
+def test_habitually_slow_steps_are_not_reported() -> None:
     waits = Waits(limit=None)
     waits.expect("w1", STEP, now=0.0)
     assert waits.done("w1", now=60.0) is False
@@ -52,7 +52,7 @@ def test_who_comes_on_is_late_no_more() -> None:
     assert looks(waits, 30.0) == ["30 Hung w1 20"]
 
 
-def test_who_hangs_is_told_once_and_not_waited_for_any_more() -> None:
+def test_a_hang_is_reported_once_and_ends_waiting() -> None:
     waits = Waits(limit=5.0)
     waits.expect("w2", STEP, now=0.0)
     waits.expect("w1", STEP, now=0.0)
@@ -61,14 +61,14 @@ def test_who_hangs_is_told_once_and_not_waited_for_any_more() -> None:
     assert waits.moved("w1", now=7.0) is False
 
 
-def test_a_start_has_the_time_that_reading_data_may_take() -> None:
+def test_a_start_has_time_for_reading_data() -> None:
     waits = Waits(limit=1.0)
     waits.expect("w1", START, now=0.0)
     assert waits.look(now=299.0) == [Overdue("w1", START, 299.0, 300.0)]
     assert looks(waits, 300.0) == ["300 Hung w1 300"]
 
 
-def test_the_time_in_which_nobody_looked_is_held_against_nobody() -> None:
+def test_unobserved_time_counts_against_nobody() -> None:
     waits = Waits(limit=5.0)
     waits.expect("w1", STEP, now=0.0)
     waits.pause(100.0)
@@ -85,7 +85,7 @@ def test_who_is_gone_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hangs", "again"),
+    ("hangs", "are_second"),
     [
         ([(3, 1)], [False]),
         ([(3, 1), (3, 1)], [False, False]),  # they hung together
@@ -95,7 +95,7 @@ def test_who_is_gone_is_not_waited_for() -> None:
     ],
 )
 def test_twice_in_the_same_step_is_the_users(
-    hangs: list[tuple[int, int]], again: list[bool]
+    hangs: list[tuple[int, int]], are_second: list[bool]
 ) -> None:
-    known = Hangs()
-    assert [known.again(step=step, round=round) for step, round in hangs] == again
+    hangs_seen = Hangs()
+    assert [hangs_seen.is_second(step=step, round=round) for step, round in hangs] == are_second

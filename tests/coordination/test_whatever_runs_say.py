@@ -38,21 +38,21 @@ TOOK = st.lists(st.tuples(st.sampled_from([1, 2, 4]), SECONDS, st.integers(1, 6)
 @example(lives=[(True, {}, [(1, 5e-324, 6), (2, 1e300, 6)])])
 @example(lives=[(True, {}, [(2, 0.1, 6), (4, 0.2, 6)])])
 def test_it_decides_on(lives: list[tuple[bool, dict[str, Any], list[Any]]]) -> None:
-    heard = Heard("1x4")
-    (node,) = (each.id for each in heard.jobs.spec.cluster.nodes)
-    heard.submit("1:4", at=NOW, deadline=NOW + 7200.0)
-    heard.submit("1:2", at=NOW)
-    heard.hear(Looked({node: NodeSeen(up=True)}, {}), NOW)
+    jobs = Heard("1x4")
+    (node,) = (node.id for node in jobs.jobs.spec.cluster.nodes)
+    jobs.submit("1:4", at=NOW, deadline=NOW + 7200.0)
+    jobs.submit("1:2", at=NOW)
+    jobs.hear(Looked({node: NodeSeen(up=True)}, {}), NOW)
     now, memory = NOW, None
-    for alive, said, took in lives:
+    for alive, measurements, took in lives:
         measured = Measured()
         for workers, seconds, times in took:
             for _ in range(times):
                 measured.add(workers, seconds)
-        snapshot = heard.jobs.snapshot(now, memory=memory)
+        snapshot = jobs.jobs.snapshot(now, memory=memory)
         decision = decide(snapshot, "brim", left_by="brim")
         memory = decision.memory
-        heard.hear(Decided(decision), now)
+        jobs.hear(Decided(decision), now)
         now += 10.0
         seen = {
             job.id: Seen(
@@ -60,13 +60,13 @@ def test_it_decides_on(lives: list[tuple[bool, dict[str, Any], list[Any]]]) -> N
                 workers=dict(job.held) if alive else {},
                 agents=frozenset({job.allocation.home, *job.held}) if alive else frozenset(),
                 measured=measured,
-                **said,
+                **measurements,
             )
-            for job in heard.jobs.to_look_at()
+            for job in jobs.jobs.to_look_at()
         }
-        heard.hear(Looked({node: NodeSeen(up=True)}, seen), now)
-        for asked in heard.commands:
-            if isinstance(asked, Start | Resize | Suspend):
-                heard.hear(Answered(asked), now)
-        for job in heard.known.values():
-            heard.jobs.speed(job)
+        jobs.hear(Looked({node: NodeSeen(up=True)}, seen), now)
+        for command in jobs.commands:
+            if isinstance(command, Start | Resize | Suspend):
+                jobs.hear(Answered(command), now)
+        for job in jobs.known.values():
+            jobs.jobs.speed(job)

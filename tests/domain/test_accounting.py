@@ -39,8 +39,8 @@ def order(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
 def commit(step: int, *, at: float, size: int = SIZE, batch: int = BATCH) -> StepRecord:
     """The record of an honest step: number `step`, from 1."""
     per_epoch = -(-size // batch)
-    epoch, inside = divmod(step - 1, per_epoch)
-    first, last = inside * batch, min(inside * batch + batch, size)
+    epoch, step_of_epoch = divmod(step - 1, per_epoch)
+    first, last = step_of_epoch * batch, min(step_of_epoch * batch + batch, size)
     edges = [first + (last - first) * micro // MICRO for micro in range(MICRO + 1)]
     parts = tuple(
         CommittedPart(micro, micro, start, stop, sample_checksum(order(epoch, start, stop)))
@@ -59,7 +59,7 @@ def commit(step: int, *, at: float, size: int = SIZE, batch: int = BATCH) -> Ste
 
 
 def run(*numbers: int) -> list[StepRecord]:
-    return [commit(number, at=float(when)) for when, number in enumerate(numbers)]
+    return [commit(number, at=float(second)) for second, number in enumerate(numbers)]
 
 
 def account(
@@ -69,7 +69,7 @@ def account(
 
 
 def counts(ledger: Ledger) -> list[tuple[int, int, int]]:
-    return [(each.applied_once, each.missing, each.repeated) for each in ledger.epochs]
+    return [(epoch.applied_once, epoch.missing, epoch.repeated) for epoch in ledger.epochs]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=6),
     st.lists(st.floats(-1e6, 1e6), min_size=50, max_size=50),
 )
-def test_whatever_the_clocks_say_what_lasts_is_each_sample_once(
+def test_each_sample_lasts_once_whatever_the_clocks(
     deaths: list[tuple[int, int]], clocks: list[float]
 ) -> None:
     """A run may go on a while and be thrown back any number of times,
@@ -174,24 +174,24 @@ def test_whatever_the_clocks_say_what_lasts_is_each_sample_once(
         for _ in range(min(forward, 2 * PER_EPOCH - step)):
             step += 1
             steps.append(commit(step, at=next(times)))
-        assert [each.step for each in lasting(steps, restores)] == list(range(1, step + 1))
+        assert [record.step for record in lasting(steps, restores)] == list(range(1, step + 1))
         step = max(0, step - back)
         restores.append(Restore(step, len(steps)))
-        assert [each.step for each in lasting(steps, restores)] == list(range(1, step + 1))
+        assert [record.step for record in lasting(steps, restores)] == list(range(1, step + 1))
     assert account(steps, restores).exact
 
 
 @given(st.lists(st.integers(1, 6), max_size=12))
 def test_once_missing_and_repeated_add_up(numbers: list[int]) -> None:
     ledger = account(run(*numbers))
-    for each in ledger.epochs:
-        assert each.applied_once + each.missing + each.repeated == SIZE
+    for epoch in ledger.epochs:
+        assert epoch.applied_once + epoch.missing + epoch.repeated == SIZE
     assert ledger.exact is (sorted(numbers) == [1, 2, 3, 4, 5, 6])
 
 
 @given(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 20))
 def test_throughput_loses_no_sample(times: list[float], buckets: int) -> None:
-    steps = [commit(1, at=at) for at in sorted(times)]
+    steps = [commit(1, at=time) for time in sorted(times)]
     rates = throughput(steps, start=0.0, end=10.0, buckets=buckets)
     assert len(rates) == buckets
     assert sum(rate for _, rate in rates) * 10.0 / buckets == pytest.approx(8 * len(steps))
@@ -204,8 +204,8 @@ def test_throughput_of_no_time_is_nothing() -> None:
 def test_the_breakdown_adds_up_to_the_sessions() -> None:
     phases = {"data": 0.1, "compute": 0.5, "reduce": 0.2, "wait": 0.1, "apply": 0.1}
     steps = [
-        replace(commit(number, at=at), seconds=phases)
-        for at, number in ((3, 1), (4, 2), (13, 2), (14, 3))
+        replace(commit(number, at=second), seconds=phases)
+        for second, number in ((3, 1), (4, 2), (13, 2), (14, 3))
     ]
     sessions = [Session(0.0, 5.0), Session(11.0, 15.0)]
     parts = time_breakdown(sessions, steps, [Restore(1, 2)], re_forming=0.25)
@@ -216,10 +216,10 @@ def test_the_breakdown_adds_up_to_the_sessions() -> None:
     assert sum(parts.values()) == pytest.approx(9.0)
 
 
-def test_time_until_a_silent_worker_is_given_up_is_a_stall() -> None:
+def test_time_awaiting_a_silent_worker_is_a_stall() -> None:
     steps = [
-        replace(commit(number, at=at), seconds={"compute": 1.0})
-        for at, number in ((2, 1), (7, 2), (8, 3))
+        replace(commit(number, at=second), seconds={"compute": 1.0})
+        for second, number in ((2, 1), (7, 2), (8, 3))
     ]
     parts = time_breakdown([Session(0.0, 8.5)], steps, re_forming=0.5, rounds=[5.9])
     assert parts["stalled"] == pytest.approx(3.5)

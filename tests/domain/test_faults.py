@@ -76,7 +76,7 @@ def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "got", "hint"),
+    ("text", "actual", "hint"),
     [
         (
             "kill rank 1 at step 4; explode",
@@ -97,9 +97,9 @@ def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
         ("delay host 2 by -1s for 1s at step 4", "'-1s'", "units: ms, s"),
     ],
 )
-def test_the_message_quotes_the_bad_clause(text: str, got: str, hint: str) -> None:
+def test_the_message_quotes_the_bad_clause(text: str, actual: str, hint: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_faults(text)
     assert raised.value.field.startswith("--faults")
-    assert raised.value.got == got
+    assert raised.value.got == actual
     assert hint in raised.value.hint

@@ -23,7 +23,7 @@ KIND = HostKind(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "difference_words"),
     [
         ({}, []),
         ({"python": "3.12"}, ["Python 3.11 on a and 3.12 on b"]),
@@ -40,19 +40,22 @@ KIND = HostKind(
         ({"python": "3.12", "brim": "2"}, ["Python 3.11 on a and 3.12 on b", "brim 1.0 on a and 2 on b"]),
     ],
 )  # fmt: skip
-def test_what_differs_is_said_of_both(changed: dict[str, Any], said: list[str]) -> None:
+def test_what_differs_is_said_of_both(changed: dict[str, Any], difference_words: list[str]) -> None:
     kinds = (KIND, replace(KIND, **changed))
-    assert differences(kinds, ("a", "b"), device="auto") == said
+    assert differences(kinds, ("a", "b"), device="auto") == difference_words
 
 
-def test_gpus_do_not_matter_to_a_job_that_uses_none_nor_variables_that_it_sets() -> None:
-    other = replace(KIND, gpus=(), cudnn="", settings={"MKL_CBWR": "COMPATIBLE"})
-    assert differences((KIND, other), ("a", "b"), device="cpu", ignored={"MKL_CBWR": "AVX2"}) == []
-    assert len(differences((KIND, other), ("a", "b"), device="cuda")) == 2
+def test_unused_gpus_and_own_variables_do_not_matter() -> None:
+    other_kind = replace(KIND, gpus=(), cudnn="", settings={"MKL_CBWR": "COMPATIBLE"})
+    assert (
+        differences((KIND, other_kind), ("a", "b"), device="cpu", ignored={"MKL_CBWR": "AVX2"})
+        == []
+    )
+    assert len(differences((KIND, other_kind), ("a", "b"), device="cuda")) == 2
 
 
-def test_who_wants_the_same_bits_is_told_how_to_have_them() -> None:
+def test_users_learn_how_to_get_equal_bits() -> None:
     found = differences((KIND, replace(KIND, torch="2.12")), ("a", "b"), device="cpu")
-    said = "a is not like b: torch 2.13.0+cu130 (build cf30153c) on a and 2.12 on b; the "
-    assert unlike(("a", "b"), found, exact=True).startswith(f"{said}weights would depend")
-    assert unlike(("a", "b"), found, exact=False).startswith(f"{said}result depends")
+    sentence = "a is not like b: torch 2.13.0+cu130 (build cf30153c) on a and 2.12 on b; the "
+    assert unlike(("a", "b"), found, exact=True).startswith(f"{sentence}weights would depend")
+    assert unlike(("a", "b"), found, exact=False).startswith(f"{sentence}result depends")

@@ -18,16 +18,14 @@ def spec(**fields: Any) -> JobSpec:
 @pytest.mark.parametrize(
     ("workers", "parts"), [("1", 8), ("8", 8), ("1:9", 16), ("16", 16), ("17", 32)]
 )
-def test_unset_micro_batches_are_eight_or_the_next_power_of_two(workers: str, parts: int) -> None:
+def test_default_micro_batches_are_a_power_of_two(workers: str, parts: int) -> None:
     assert spec(workers=WorkerRange.parse(workers)).micro_batches == parts
 
 
 @pytest.mark.parametrize(
     ("workers", "parts"), [("1", 1), ("2", 2), ("3", 4), ("1:4", 4), ("9", 16)]
 )
-def test_the_fewest_micro_batches_are_the_power_of_two_for_the_largest_number_of_workers(
-    workers: str, parts: int
-) -> None:
+def test_the_fewest_micro_batches_fit_the_largest_world(workers: str, parts: int) -> None:
     fewest = fewest_micro_batches(WorkerRange.parse(workers))
     assert fewest == parts
     assert spec(workers=WorkerRange.parse(workers), micro_batches=fewest).micro_batches == parts
@@ -37,12 +35,12 @@ def test_given_micro_batches_stay() -> None:
     assert spec(micro_batches=6).micro_batches == 6
 
 
-def test_inexact_training_may_have_more_workers_than_micro_batches() -> None:
+def test_inexact_training_allows_surplus_workers() -> None:
     assert spec(micro_batches=2, exact=False).micro_batches == 2
 
 
 @pytest.mark.parametrize("text", ["4", "1:4"])
-def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
+def test_worker_ranges_round_trip(text: str) -> None:
     assert str(WorkerRange.parse(text)) == text
 
 
@@ -72,7 +70,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
         ({"faults": parse_faults("kill rank 8 at step 1")}, "--faults"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_it_needs(fields: dict[str, Any], field: str) -> None:
+def test_a_wrong_field_is_named_with_its_need(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as raised:
         spec(**fields)
     assert raised.value.field == field

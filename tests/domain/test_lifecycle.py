@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from brim.domain.lifecycle import ENDED, Happening, Life, Phase, Wish, after
+from brim.domain.lifecycle import ENDED, Happening, Life, Phase, Wish, next_life
 
 H, P, W = Happening, Phase, Wish
 
@@ -42,9 +42,9 @@ H, P, W = Happening, Phase, Wish
 def test_lives(life: str, happenings: list[Happening], end: Life) -> None:
     now = Life()
     for happening in happenings:
-        then = after(now, happening)
-        assert then is not None, (life, now, happening)
-        now = then
+        next_life_expected = next_life(now, happening)
+        assert next_life_expected is not None, (life, now, happening)
+        now = next_life_expected
     assert now == end
 
 
@@ -64,19 +64,21 @@ def test_lives(life: str, happenings: list[Happening], end: Life) -> None:
     ],
 )
 def test_what_cannot_happen(life: Life, happening: Happening) -> None:
-    assert after(life, happening) is None
+    assert next_life(life, happening) is None
 
 
 def test_the_whole_table() -> None:
     for phase, wish, happening in itertools.product(Phase, Wish, Happening):
-        then = after(Life(phase, wish), happening)
+        following = next_life(Life(phase, wish), happening)
         if phase in ENDED:
-            assert then is None  # an end is for good
+            assert following is None  # an end is for good
             continue
-        if then is None or (wish is W.CANCEL and phase is not P.RUNNING):  # the latter has ended
+        if following is None or (
+            wish is W.CANCEL and phase is not P.RUNNING
+        ):  # the latter has ended
             continue
-        assert then != Life(phase, wish) or happening is H.ADMIT
+        assert following != Life(phase, wish) or happening is H.ADMIT
         if happening is not H.CANCEL:
-            assert (then.phase is P.CANCELLED) == (wish is W.CANCEL and happening is H.STOP)
-        if then.phase is P.RUNNING and phase is not P.RUNNING:
+            assert (following.phase is P.CANCELLED) == (wish is W.CANCEL and happening is H.STOP)
+        if following.phase is P.RUNNING and phase is not P.RUNNING:
             assert wish is W.RUN

@@ -12,7 +12,7 @@ def test_new_steps_count_more_than_old_ones() -> None:
     assert measured.rates[2] == pytest.approx(2.0, rel=0.1)
 
 
-def test_what_processes_were_measured_on_counts_by_the_workers_that_have_them() -> None:
+def test_process_measurements_count_by_worker() -> None:
     measured = Measured({2: (9.0, 9.0), 3: (9.0, 6.0), 4: (9.0, 4.5)})
     assert measured.of_each(1) is measured
     assert measured.of_each(2).rates == {1: 1.0, 2: 2.0}  # a third came later than the fourth
@@ -27,26 +27,29 @@ def test_a_handful_of_steps_says_nothing_yet() -> None:
     assert measured.rates == {1: pytest.approx(1.0)}
 
 
-def test_what_a_job_measured_itself_goes_before_what_others_did() -> None:
-    mine, others = Measured({1: (10.0, 10.0)}), Measured({1: (10.0, 5.0), 2: (10.0, 4.0)})
-    assert mine.merged([others]).rates == {1: 1.0, 2: 2.5}
+def test_own_measurements_override_learned_ones() -> None:
+    own_measurement, learned = (
+        Measured({1: (10.0, 10.0)}),
+        Measured({1: (10.0, 5.0), 2: (10.0, 4.0)}),
+    )
+    assert own_measurement.merged([learned]).rates == {1: 1.0, 2: 2.5}
 
 
-def test_a_handful_of_steps_hides_nothing_that_others_know() -> None:
-    mine, others = (
+def test_few_steps_do_not_hide_learned_rates() -> None:
+    own_measurement, learned = (
         Measured({1: (2.0, 9.0), 2: (4.0, 4.0)}),
         Measured({1: (10.0, 5.0), 2: (3.0, 9.0)}),
     )
-    assert mine.merged([others]).totals == {1: (10.0, 5.0), 2: (4.0, 4.0)}
+    assert own_measurement.merged([learned]).totals == {1: (10.0, 5.0), 2: (4.0, 4.0)}
 
 
-def test_a_new_model_is_believed_to_scale_so_that_it_is_tried_on_more() -> None:
+def test_a_new_model_is_assumed_to_scale() -> None:
     curve = curve_of({}, parts=8, minimum=1, maximum=8)
     assert curve.peak == 8
     assert 5.0 < curve.rates[8] / curve.rates[1] < 8.0
 
 
-def test_workers_that_micro_batches_do_not_divide_among_add_nothing() -> None:
+def test_workers_without_equal_micro_batches_add_nothing() -> None:
     curve = curve_of({2: 10.0}, parts=8, minimum=1, maximum=8)
     assert curve.sizes == (1, 2, 3, 4, 8)  # a policy goes from 4 to 8
     assert curve.peak == 8
@@ -73,7 +76,7 @@ def test_large_jobs_have_points_at_powers_of_two() -> None:
     assert curve.sizes == (3, 4, 8, 16, 32, 64, 100)
 
 
-def test_a_stall_does_not_spoil_a_size_and_who_became_slower_is_believed_soon() -> None:
+def test_stalls_are_ignored_but_slowdowns_believed_soon() -> None:
     measured = Measured()
     for _ in range(50):
         measured.add(4, 0.1)
@@ -84,7 +87,7 @@ def test_a_stall_does_not_spoil_a_size_and_who_became_slower_is_believed_soon() 
     assert measured.rates[4] < 2.0
 
 
-def test_a_worker_that_no_micro_batch_is_left_for_makes_nothing_faster() -> None:
+def test_workers_without_a_micro_batch_add_no_speed() -> None:
     """Promises broke by it: a plan on 6 workers was believed to be half as fast again as on 4."""
     curve = curve_of({1: 1.0, 2: 1.9, 4: 3.5, 5: 3.6, 8: 6.0}, parts=8, minimum=1, maximum=8)
     assert curve.sizes == (1, 2, 3, 4, 8)
@@ -94,7 +97,7 @@ def test_a_worker_that_no_micro_batch_is_left_for_makes_nothing_faster() -> None
 
 
 @pytest.mark.parametrize("parts", [0, 8])
-def test_what_more_workers_have_only_slowed_down_is_not_infinitely_fast_on_fewer(
+def test_slowdowns_imply_no_infinite_speed_below(
     parts: int,
 ) -> None:
     curve = curve_of({2: 10.0, 4: 5.0}, parts=parts, minimum=1, maximum=8)

@@ -26,7 +26,7 @@ def test_each_sample_appears_exactly_once(order: EpochOrder) -> None:
 
 
 @given(orders, st.data())
-def test_any_cut_of_an_epoch_gives_the_same_samples(order: EpochOrder, data: st.DataObject) -> None:
+def test_any_cut_of_an_epoch_has_equal_samples(order: EpochOrder, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, order.size), max_size=5)))
     bounds = [0, *cuts, order.size]
     parts = [order.samples(a, b) for a, b in pairwise(bounds)]
@@ -41,7 +41,7 @@ def test_epochs_differ(seed: int, epoch: int, size: int, block_size: int) -> Non
 
 
 @given(orders)
-def test_a_block_shuffle_stays_within_one_block_at_a_time(order: EpochOrder) -> None:
+def test_a_block_shuffle_stays_within_one_block(order: EpochOrder) -> None:
     blocks = order.samples(0, order.size) // order.block_size
     changes = int(np.count_nonzero(np.diff(blocks)))
     assert changes == -(-order.size // order.block_size) - 1
@@ -81,8 +81,10 @@ def test_every_permutation_of_three_is_reached() -> None:
 
 
 def test_a_position_holds_every_sample_equally_often() -> None:
-    held = np.array([EpochOrder(seed=s, epoch=0, size=100).samples(17, 18)[0] for s in range(2000)])
-    counts = np.bincount(held, minlength=100)
+    samples_seen = np.array(
+        [EpochOrder(seed=s, epoch=0, size=100).samples(17, 18)[0] for s in range(2000)]
+    )
+    counts = np.bincount(samples_seen, minlength=100)
     chi_squared = float(((counts - 20) ** 2 / 20).sum())
     assert chi_squared < 160  # 99 degrees of freedom: exceeded with probability 1e-4
 

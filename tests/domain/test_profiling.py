@@ -15,12 +15,12 @@ def at(size: int) -> Profile:
     return Profile(size=size, since=100.0, until=160.0)
 
 
-def test_a_profile_counts_its_time_from_the_first_step() -> None:
-    begun = Profile(size=1)
-    assert advance(begun, Measured(), SIZES, now=100.0, deadline=None) == (at(1), "")
+def test_a_profile_starts_with_the_first_step() -> None:
+    profile = Profile(size=1)
+    assert advance(profile, Measured(), SIZES, now=100.0, deadline=None) == (at(1), "")
 
 
-def test_a_close_deadline_leaves_a_tenth_of_the_time_to_it() -> None:
+def test_a_close_deadline_shortens_the_profile() -> None:
     profile, _ = advance(Profile(size=1), Measured(), SIZES, now=100.0, deadline=180.0)
     assert profile == Profile(size=1, since=100.0, until=108.0)
     assert advance(profile, Measured(), SIZES, now=108.0, deadline=180.0) == (
@@ -29,21 +29,27 @@ def test_a_close_deadline_leaves_a_tenth_of_the_time_to_it() -> None:
     )
 
 
-def test_each_size_is_measured_for_some_steps_and_a_second() -> None:
-    few, short, enough = measured({2: 1.0}, 4), measured({2: 20.0}, 10), measured({2: 12.34})
-    for too_little in (few, short):
+def test_each_size_runs_some_steps_and_seconds() -> None:
+    few_steps, short, sufficient = (
+        measured({2: 1.0}, 4),
+        measured({2: 20.0}, 10),
+        measured({2: 12.34}),
+    )
+    for too_little in (few_steps, short):
         assert advance(at(2), too_little, SIZES, now=101.0, deadline=None) == (at(2), "")
-    after, said = advance(at(2), enough, SIZES, now=101.0, deadline=None)
-    assert after == Profile(size=4, since=101.0, until=160.0)
-    assert said == "at 2 workers: 12.3 steps/s"
+    next_profile, sentence = advance(at(2), sufficient, SIZES, now=101.0, deadline=None)
+    assert next_profile == Profile(size=4, since=101.0, until=160.0)
+    assert sentence == "at 2 workers: 12.3 steps/s"
 
 
-def test_what_a_job_like_it_measured_is_not_measured_again() -> None:
-    after, _ = advance(at(1), measured({1: 2.0, 2: 3.0, 4: 5.0}), SIZES, now=101.0, deadline=None)
-    assert after == Profile(size=8, since=101.0, until=160.0)
+def test_learned_sizes_are_not_measured_again() -> None:
+    next_profile, _ = advance(
+        at(1), measured({1: 2.0, 2: 3.0, 4: 5.0}), SIZES, now=101.0, deadline=None
+    )
+    assert next_profile == Profile(size=8, since=101.0, until=160.0)
 
 
-def test_it_is_over_after_the_last_size_or_one_that_is_no_faster() -> None:
+def test_profiling_ends_with_the_last_useful_size() -> None:
     assert advance(at(8), measured({4: 5.0, 8: 6.0}), SIZES, now=101.0, deadline=None) == (
         None,
         "at 8 workers: 6 steps/s",
@@ -54,11 +60,11 @@ def test_it_is_over_after_the_last_size_or_one_that_is_no_faster() -> None:
     )
 
 
-def test_a_size_that_is_not_had_is_given_up() -> None:
+def test_unavailable_sizes_are_given_up() -> None:
     assert advance(at(4), measured({2: 5.0}), SIZES, now=119.0, deadline=None) == (at(4), "")
-    after, said = advance(at(4), measured({2: 5.0}), SIZES, now=121.0, deadline=None)
-    assert after is None
-    assert said == "not at 4 workers: not to be had, or too slow, for 20 s"
+    next_profile, sentence = advance(at(4), measured({2: 5.0}), SIZES, now=121.0, deadline=None)
+    assert next_profile is None
+    assert sentence == "not at 4 workers: not to be had, or too slow, for 20 s"
 
 
 def test_sizes_double_what_they_are_worth() -> None:

@@ -59,7 +59,7 @@ def test_a_size_is_bytes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "4", "4G", "4 gib", "0GiB", "-1GiB", "0.0001KiB", "GiB", "nanGiB", "५GiB"]
 )
-def test_what_is_no_size_is_refused_with_its_field(text: str) -> None:
+def test_an_invalid_size_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_bytes(text, field="--memory")
     assert (raised.value.field, raised.value.got) == ("--memory", repr(text))

@@ -6,7 +6,7 @@ from brim.domain.resizing import clocks_agree
 
 
 @pytest.mark.parametrize(
-    ("made", "agree"),
+    ("clock_reading", "agree"),
     [
         (100.1, True),  # between the looks
         (99.2, True),  # its record took a while
@@ -17,5 +17,5 @@ from brim.domain.resizing import clocks_agree
         (100.1 + 28_800.0, False),
     ],
 )
-def test_clocks_that_were_set_are_told_from_those_that_were_not(made: float, agree: bool) -> None:
-    assert clocks_agree(made, unseen=100.0, seen=100.2) is agree
+def test_adjusted_clocks_are_recognized(clock_reading: float, agree: bool) -> None:
+    assert clocks_agree(clock_reading, unseen=100.0, seen=100.2) is agree

@@ -16,14 +16,12 @@ rates = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=7)
 def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> None:
     curve = ScalingCurve(points=tuple((2**k, rate) for k, rate in enumerate(values)))
     steps = [b - a for a, b in zip(curve.envelope, curve.envelope[1:], strict=False)]
-    assert all(later <= earlier + 1e-9 for earlier, later in pairwise(steps))
+    assert all(following <= previous + 1e-9 for previous, following in pairwise(steps))
     assert all(high >= rate - 1e-9 for high, rate in zip(curve.envelope, curve.best, strict=True))
 
 
 @given(rates, st.floats(0.01, 120.0))
-def test_a_share_is_the_fewest_workers_that_reach_the_rate(
-    values: list[float], rate: float
-) -> None:
+def test_a_share_is_the_fewest_sufficient_workers(values: list[float], rate: float) -> None:
     curve = ScalingCurve(points=tuple((2**k, value) for k, value in enumerate(values)))
     share = curve.share_for(rate)
     if share is None:
@@ -33,7 +31,7 @@ def test_a_share_is_the_fewest_workers_that_reach_the_rate(
         assert share == 0 or curve.best[share - 1] < rate
 
 
-def test_a_fit_finds_the_terms_that_made_the_points() -> None:
+def test_a_fit_finds_the_original_terms() -> None:
     truth = ThroughputModel(fixed=0.1, compute=2.0, tree=0.0, ring=0.01)
     model = ThroughputModel.fit([(n, truth.rate(n)) for n in (1, 2, 4, 8, 16)])
     assert model.rate(64) == pytest.approx(truth.rate(64), rel=0.02)

@@ -15,9 +15,9 @@ def file(name: str, size: int = 1) -> PartFile:
     return PartFile(name=name, sha256="", size_bytes=size, rows=size)
 
 
-def part(since: int | None, step: int, *sizes: int) -> TablePart:
+def part(base_step: int | None, step: int, *sizes: int) -> TablePart:
     files = tuple(file(f"tables/w1-{step}-{number}", size) for number, size in enumerate(sizes))
-    return TablePart(since=since, step=step, rows=sum(sizes), files=files)
+    return TablePart(since=base_step, step=step, rows=sum(sizes), files=files)
 
 
 @pytest.mark.parametrize(
@@ -31,15 +31,13 @@ def part(since: int | None, step: int, *sizes: int) -> TablePart:
         ([part(None, 10), part(10, 20, 1)], True),
     ],
 )
-def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
-    parts: list[TablePart], too_heavy: bool
-) -> None:
+def test_heavy_deltas_call_for_a_new_base(parts: list[TablePart], too_heavy: bool) -> None:
     assert is_chain(parts)
     assert outweighs(parts) is too_heavy
 
 
 @pytest.mark.parametrize(
-    ("what", "kept"),
+    ("fields", "remaining"),
     [
         ({"named": {"tables/w1-a"}}, {"tables/w1-a"}),
         ({"named": set(), "writers": {"w1"}}, {"tables/w1-a", "tables/w1-b"}),
@@ -48,11 +46,9 @@ def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
         ({"named": set(), "at_hand": {"tables/w12-c"}}, {"tables/w12-c"}),
     ],
 )
-def test_a_file_stays_as_long_as_somebody_may_name_it(
-    what: dict[str, set[str]], kept: set[str]
-) -> None:
-    there = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
-    assert set(there) - set(disused(there, **what)) == kept
+def test_referenced_files_are_kept(fields: dict[str, set[str]], remaining: set[str]) -> None:
+    files = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
+    assert set(files) - set(disused(files, **fields)) == remaining
 
 
 NAMES = [f"tables/w{writer}-{number}" for writer in (1, 2) for number in range(3)]
@@ -62,15 +58,17 @@ NAMES = [f"tables/w{writer}-{number}" for writer in (1, 2) for number in range(3
     checkpoints=st.lists(st.sets(st.sampled_from(NAMES)), min_size=1, max_size=3),
     writers=st.sets(st.sampled_from(["w1", "w2"])),
 )
-def test_whatever_is_pruned_in_whatever_order_leaves_the_others_complete(
+def test_pruning_in_any_order_keeps_other_checkpoints(
     checkpoints: list[set[str]], writers: set[str]
 ) -> None:
     """And nothing stays in the end that only they named, though its writer lives."""
     for order in permutations(range(len(checkpoints))):
-        there, left = set(NAMES), dict(enumerate(checkpoints))
+        remaining_files, remaining = set(NAMES), dict(enumerate(checkpoints))
         for number in order:
-            gone = left.pop(number)
-            named = set().union(*left.values())
-            there -= set(disused(there, named=named, dropped=gone, writers=writers))
-            assert named <= there
-        assert not there & set().union(*checkpoints)
+            removed = remaining.pop(number)
+            named = set().union(*remaining.values())
+            remaining_files -= set(
+                disused(remaining_files, named=named, dropped=removed, writers=writers)
+            )
+            assert named <= remaining_files
+        assert not remaining_files & set().union(*checkpoints)

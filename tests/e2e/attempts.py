@@ -78,7 +78,7 @@ def _api(target: dict[str, Any], method: str, path: str) -> Row:
 
 
 def _of_the_master(address: str, right: str) -> Row:
-    async def without() -> str:
+    async def without_token() -> str:
         async with grpc.aio.insecure_channel(address) as channel:
             try:
                 await channel.stream_unary("/brim.Master/Ask")(iter([b"x"]), timeout=_PATIENCE)
@@ -93,7 +93,7 @@ def _of_the_master(address: str, right: str) -> Row:
             return "refused" if "token is wrong" in str(error) else str(error)
         return "answered"
 
-    return {"none": asyncio.run(without()), "wrong": status("wrong"), "right": status(right)}
+    return {"none": asyncio.run(without_token()), "wrong": status("wrong"), "right": status(right)}
 
 
 def _of_a_worker(address: str) -> Row:
@@ -101,9 +101,9 @@ def _of_a_worker(address: str) -> Row:
     with socket.create_connection((host, int(port)), timeout=_TO_HEAR) as caller:
         caller.sendall(b"round 2 state for w3\n" * 40)
         try:
-            said = caller.recv(1000)
+            received = caller.recv(1000)
         except (ConnectionError, TimeoutError):  # it may look only once it waits for another worker
-            said = b""
+            received = b""
     try:
         connect(
             address,
@@ -116,7 +116,7 @@ def _of_a_worker(address: str) -> Row:
         wrong = "got it"
     except PeerLost:
         wrong = "nothing"
-    return {"none": "got it" if said else "nothing", "wrong": wrong}
+    return {"none": "got it" if received else "nothing", "wrong": wrong}
 
 
 def _traced(pid: int) -> None:
@@ -127,12 +127,12 @@ def _traced(pid: int) -> None:
 
 def _listening(port: int) -> None:
     for option in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-        with socket.socket() as taken:
+        with socket.socket() as server:
             if option:
-                taken.setsockopt(socket.SOL_SOCKET, option, 1)
+                server.setsockopt(socket.SOL_SOCKET, option, 1)
             try:
-                taken.bind(("127.0.0.1", port))
-                taken.listen()
+                server.bind(("127.0.0.1", port))
+                server.listen()
                 return
             except OSError as error:
                 last = error
@@ -189,14 +189,14 @@ def tried(target: dict[str, Any]) -> dict[str, Row]:
         "state directory: list, read tokens, database, logs, journal": _all(
             [
                 lambda: os.listdir(target["state"]),
-                *(partial(_opened, each) for each in files),
+                *(partial(_opened, file) for file in files),
             ]
         ),
         "state and run directories: write": _all(
-            [partial(_written, f"{each}/mine") for each in target["folders"]]
+            [partial(_written, f"{folder}/mine") for folder in target["folders"]]
         ),
         "run directory of `brim train`, umask 022: read logs and records": _all(
-            [partial(_opened, each) for each in target["open"]]
+            [partial(_opened, name) for name in target["open"]]
         ),
         "`master.json` of a run: read": _all([lambda: _opened(target["contact"])]),
         "processes: read environment, memory, descriptors": _all(

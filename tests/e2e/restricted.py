@@ -44,7 +44,7 @@ for place in /var/tmp /usr/tmp; do
     [ ! -d $place ] || mount -t tmpfs -o ro none $place
 done
 """
-    then = f"""
+    script = f"""
 mount --bind "{volume}" "{volume}"
 mount -o remount,bind,ro /
 echo nowhere > /proc/sys/kernel/hostname
@@ -55,7 +55,7 @@ export TMPDIR=/tmp
 exec setpriv --reuid {ACCOUNT} --regid {ACCOUNT} --clear-groups --inh-caps=-all \\
     --bounding-set=-all --no-new-privs "$@"
 """
-    return reachable(spaces=_SPACES, hide=hide, then=then)
+    return reachable(spaces=_SPACES, hide=hide, last_command=script)
 
 
 def first_process(unshare: int) -> int:

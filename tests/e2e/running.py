@@ -56,7 +56,7 @@ class Run:
         agent = next(
             str(e["agent"]) for e in self.events("worker") if e["worker"] == worker and e["agent"]
         )
-        return hosts[int(agent != "a1")].outside(self.pid(worker))
+        return hosts[int(agent != "a1")].outer_pid(self.pid(worker))
 
     def members(self) -> list[str]:
         return list(self.events("round")[-1]["workers"])
@@ -72,10 +72,10 @@ class Run:
 
     def finish(self) -> dict[str, Any]:
         """The summary, after everything has ended; fails where a process is left over."""
-        out, err = self.process.communicate(timeout=DEADLINE)
+        output, err = self.process.communicate(timeout=DEADLINE)
         self.err = err
         assert not leftovers(self.directory), f"processes left over: {leftovers(self.directory)}"
-        summary: dict[str, Any] = json.loads(out) if out else {}
+        summary: dict[str, Any] = json.loads(output) if output else {}
         return summary
 
 
@@ -86,14 +86,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> None:
+def until(condition: Callable[[], bool], subject: str, run: Run | None = None) -> None:
     """Wait for something that must happen; look often, give up after DEADLINE."""
     end = time.monotonic() + DEADLINE
     while not condition():
         if run is not None and run.process.poll() is not None:
-            raise AssertionError(f"the run ended before {what}:\n{run.process.communicate()[1]}")
+            raise AssertionError(f"the run ended before {subject}:\n{run.process.communicate()[1]}")
         if time.monotonic() > end:
-            raise AssertionError(f"{what} did not happen in {DEADLINE:.0f} s")
+            raise AssertionError(f"{subject} did not happen in {DEADLINE:.0f} s")
         time.sleep(0.01)
 
 
@@ -118,9 +118,9 @@ def joining(
     """
     contact = run_dir / "master.json"
     until(contact.exists, "the master's address")
-    known = json.loads(contact.read_text())
-    driver = Driver(folder, BRIM_TOKEN=known["token"], **variables).behind(prefix)
-    command = ("agent", address or known["address"], *options)
+    contact_fields = json.loads(contact.read_text())
+    driver = Driver(folder, BRIM_TOKEN=contact_fields["token"], **variables).with_prefix(prefix)
+    command = ("agent", address or contact_fields["address"], *options)
     return driver.start(*command, stdout=stdout, stderr=stderr)
 
 
@@ -151,7 +151,7 @@ def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> I
     whatever happens, nothing of it stays.
     """
     verb, *rest = arguments
-    driver = Driver(directory.parent).behind(prefix)
+    driver = Driver(directory.parent).with_prefix(prefix)
     with driver.start(verb, "--run-dir", str(directory), "--json", *rest) as process:
         try:
             yield Run(process, directory)

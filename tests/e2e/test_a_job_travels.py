@@ -86,7 +86,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
 
 
-def test_what_was_submitted_runs_whatever_becomes_of_the_files(home: Home, tmp_path: Path) -> None:
+def test_a_submitted_job_needs_no_local_files(home: Home, tmp_path: Path) -> None:
     slow, fast = write(tmp_path / "slow", rate=0.1), write(tmp_path / "fast", rate=0.2)
     calm = {
         file: train(tmp_path / f"calm-{k}", file, *JOB, "--workers", "1")["weights_sha256"]
@@ -122,13 +122,13 @@ def test_a_run_that_names_no_folder_is_evaluated(tmp_path: Path) -> None:
     """One that was begun by an object names none: its code came as a bundle."""
     run = tmp_path / "run"
     train(run, write(tmp_path / "job", rate=0.1), "--epochs", "1", "--workers", "1")
-    kept = json.loads((run / "job.json").read_text())
-    (run / "job.json").write_text(json.dumps(kept | {"directory": ""}))
+    job_file = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps(job_file | {"directory": ""}))
     done = Driver(tmp_path).call("evaluate", str(run), "--split", "train", "--json")
     assert json.loads(done.stdout)["exit"] == "done"
 
 
-def test_an_error_names_the_line_and_a_dry_run_what_is_not_sent(home: Home, tmp_path: Path) -> None:
+def test_errors_name_lines_and_dry_runs_unsent_files(home: Home, tmp_path: Path) -> None:
     file = write(tmp_path / "job", rate=0.1)
     (tmp_path / "job" / "data").mkdir()
     (tmp_path / "job" / "data" / "x.csv").write_bytes(bytes(2048))
@@ -164,7 +164,7 @@ def joined(run_dir: Path, host: Host, *, path: str = "") -> subprocess.Popen[str
 @pytest.mark.long
 @pytest.mark.netns
 @needs_hosts
-def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:
+def test_joining_hosts_need_no_copy_of_code(tmp_path: Path) -> None:
     calm = undisturbed(write(tmp_path / "calm-job", rate=0.1), *JOB)
     with hosts_in(tmp_path, 2) as (first, second):
         file, run_dir = write(first.folder / "job", rate=0.1), first.folder / "run"
@@ -184,38 +184,36 @@ def torch_of_another_version(folder: Path) -> str:
     import torch
 
     (folder / "torch").mkdir(parents=True)
-    own = Path(torch.__file__).parent
-    for path in own.iterdir():
+    torch_folder = Path(torch.__file__).parent
+    for path in torch_folder.iterdir():
         (folder / "torch" / path.name).symlink_to(path)
     version = folder / "torch" / "version.py"
     version.unlink()
-    said = (own / "version.py").read_text()
-    version.write_text(said.replace(torch.__version__, "2.12.9"))
+    version_text = (torch_folder / "version.py").read_text()
+    version.write_text(version_text.replace(torch.__version__, "2.12.9"))
     return str(folder)
 
 
 @pytest.mark.netns
 @needs_hosts
 @pytest.mark.parametrize("exact", long_after(1, [True, False]))
-def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
-    exact: bool, tmp_path: Path
-) -> None:
-    with hosts_in(tmp_path, 3) as (first, bare, other):
+def test_unsuitable_hosts_are_told_what_to_do(exact: bool, tmp_path: Path) -> None:
+    with hosts_in(tmp_path, 3) as (first, bare, guest_host):
         data, run_dir = first.folder / "data.csv", first.folder / "run"
         data.touch()
         file = write(first.folder / "job", rate=0.1)
         hurry = first.folder / "hurry"
         options = ("--set", f"data={data}", "--set", "pause=0.05", "--set", f"hurry={hurry}")
         options += (*LONG, "--workers", "2", *LISTEN, *(() if exact else ("--no-exact",)))
-        site = torch_of_another_version(other.folder / "site")
+        site = torch_of_another_version(guest_host.folder / "site")
         with started(run_dir, "train", file, *options, prefix=first.prefix) as run:
             run.wait_for_step(1)
             late = joined(run_dir, bare)
             _, words = late.communicate(timeout=DEADLINE)
             assert late.returncode == 1
-            said = f"on host host-2, {data} is missing: put it there, or name it by a URL"
-            assert said in words
-            unlike = joined(run_dir, other, path=site)
+            message = f"on host host-2, {data} is missing: put it there, or name it by a URL"
+            assert message in words
+            unlike = joined(run_dir, guest_host, path=site)
             if exact:
                 _, words = unlike.communicate(timeout=DEADLINE)
                 assert unlike.returncode == 1
@@ -230,8 +228,10 @@ def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
             unlike.kill()
             unlike.communicate()
     assert summary["exit"] == "done"
-    assert warned(said)
+    assert warned(message)
     messages = [event["message"] for event in run.events("warning")]
-    left_out = [each.split()[0] for each in messages if "cannot take part, and is left" in each]
+    left_out = [
+        message.split()[0] for message in messages if "cannot take part, and is left" in message
+    ]
     assert left_out == ["host-2", "host-3"][: 2 if exact else 1]
     assert warned("have the same on both, or train with --no-exact") is exact

@@ -58,7 +58,7 @@ class Home:
         (folder / "cluster.yaml").write_text(CLUSTER)
 
     def brim(self, *words: str) -> str:
-        driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(reachable())
+        driver = Driver(self.folder, BRIM_HOME=str(self.state)).with_prefix(reachable())
         done = driver.call(*words, timeout=DEADLINE, codes=())
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -110,9 +110,9 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
     until(lambda: client.job(job).state == "suspended", "its checkpoint")
     client.resume(job)
     assert client.wait(job, timeout=DEADLINE).summary["exit"] == "done"
-    said = "".join(f"{line}\n" for _, line in client.logs(job))
-    assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in said
-    assert "has secret False" in said
+    output = "".join(f"{line}\n" for _, line in client.logs(job))
+    assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in output
+    assert "has secret False" in output
     for name in (
         "token",
         "scheduler.json",
@@ -122,7 +122,7 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
         "authority.pem",
         "list",
     ):
-        assert f"tried {name} PermissionError" in said, said
+        assert f"tried {name} PermissionError" in output, output
     assert {path.stat().st_uid for path in run_dir.rglob("*")} == {NOBODY}
     assert run_dir.stat().st_mode & 0o777 == 0o700
 
@@ -136,8 +136,8 @@ def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:
     token = (home.state / "token").read_text()
     (home.state / "token").write_text(f"{token}\n")  # a whole line, for readers of lines
     tenant = Client(address=_address(home), token=client.give_token("ads"))
-    with log.with_name("w1.log").open("a") as own:
-        own.write("its own words\n")
+    with log.with_name("w1.log").open("a") as log_file:
+        log_file.write("its own words\n")
     assert list(tenant.logs(job)) == [("w1", "its own words")], "a link is passed over"
     assert list(tenant.logs(job, worker="w9")) == []
 

@@ -37,8 +37,8 @@ TABLES = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-si
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 2) as both:
-        yield both
+    with hosts_in(tmp_path, 2) as host_pair:
+        yield host_pair
 
 
 @contextlib.contextmanager
@@ -74,9 +74,12 @@ def bytes_sent(host: Host) -> int:
 def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
     """What the busiest host sends for one step."""
     run.wait_for_step(3)
-    step, before = run.steps()[-1]["step"], [bytes_sent(host) for host in hosts]
+    step, sent_before = run.steps()[-1]["step"], [bytes_sent(host) for host in hosts]
     run.wait_for_step(step + 8)
-    sent = [bytes_sent(host) - was for host, was in zip(hosts, before, strict=True)]
+    sent = [
+        bytes_sent(host) - bytes_before
+        for host, bytes_before in zip(hosts, sent_before, strict=True)
+    ]
     steps = float(run.steps()[-1]["step"] - step)
     return max(sent) / steps
 
@@ -87,14 +90,14 @@ def test_one_copy_of_each_machine_crosses_the_network(
     job = (str(FILES / "dies_in_backward.py"), "--epochs", "1", "--global-batch-size", "64")
     calm = undisturbed(*job)
     with four_agents(hosts, "apart", *job, meet=False) as (run, _):
-        apart = bytes_of_a_step(hosts, run)
+        bytes_apart = bytes_of_a_step(hosts, run)
         assert run.finish()["weights_sha256"] == calm["weights_sha256"]
     with four_agents(hosts, "together", *job, meet=True) as (run, _):
-        together = bytes_of_a_step(hosts, run)
+        bytes_together = bytes_of_a_step(hosts, run)
         assert run.finish()["weights_sha256"] == calm["weights_sha256"]
     check_ledger(hosts[0].folder / "together")
-    assert 0.9 * BYTES < together < 1.25 * BYTES
-    assert apart > 1.8 * BYTES
+    assert 0.9 * BYTES < bytes_together < 1.25 * BYTES
+    assert bytes_apart > 1.8 * BYTES
 
 
 @pytest.mark.long

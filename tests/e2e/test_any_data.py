@@ -48,7 +48,7 @@ def alone(kind: str) -> str:
         1, [("stream", "1", "contents"), ("loader", "0", "samples"), ("weighted", "1", "positions")]
     ),
 )
-def test_loaders_samplers_and_streams_give_the_same_weights_through_deaths_and_joins(
+def test_any_data_gives_equal_weights_through_deaths(
     kind: str, loaders: str, counted: str, tmp_path: Path
 ) -> None:
     options = ("--workers", "3", "--faults", FAULTS)

@@ -70,13 +70,13 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
         assert has_ended(victim)
         run.hurry()
         assert run.finish()["exit"] == "done"
-    told = [event["state"] for event in run.events("worker") if event["pid"] == victim]
-    assert told[told.index("active") :] == ["active", "suspect", "lost"]
+    states = [event["state"] for event in run.events("worker") if event["pid"] == victim]
+    assert states[states.index("active") :] == ["active", "suspect", "lost"]
     check_ledger(tmp_path / "run")
 
 
 @pytest.mark.long
-def test_a_loop_that_sets_its_rate_may_lose_a_worker_within_any_step(tmp_path: Path) -> None:
+def test_loops_setting_rates_survive_deaths_within_steps(tmp_path: Path) -> None:
     """Its body has run in some workers by then, and not in those that read samples still."""
 
     def digest(name: str, *options: str) -> str:
@@ -108,7 +108,7 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_falls_back_to_the_previous(tmp_path: Path) -> None:
     job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
     calm = undisturbed(*JOB[1:])
     with started(
@@ -119,17 +119,15 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
-    with started(tmp_path / "run", *job, "--resume") as again:
-        summary = again.finish()
+    with started(tmp_path / "run", *job, "--resume") as resumed:
+        summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    assert any(str(damaged) in event["message"] for event in again.events("warning"))
+    assert any(str(damaged) in event["message"] for event in resumed.events("warning"))
     check_ledger(tmp_path / "run")
 
 
 @pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
-def test_without_its_agent_the_run_goes_on_from_where_it_stood(
-    tmp_path: Path, workers: str
-) -> None:
+def test_a_run_continues_without_its_agent(tmp_path: Path, workers: str) -> None:
     """Far from any checkpoint: one worker leaves the state, and the dead agent what its master had
     not heard.
     """
@@ -155,7 +153,7 @@ def test_without_its_agent_the_run_goes_on_from_where_it_stood(
 
 
 @pytest.mark.long
-def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just_starting(
+def test_agent_and_master_may_die_together(
     tmp_path: Path,
 ) -> None:
     job = (*JOB, "--workers", "2", "--checkpoint-every", "10000")
@@ -165,10 +163,10 @@ def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just
 
         def masters() -> set[int]:
             found = set()
-            for each in agent.children():
+            for child in agent.children():
                 with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
-                    if each.status() != psutil.STATUS_ZOMBIE and "brim.master" in each.cmdline():
-                        found.add(each.pid)
+                    if child.status() != psutil.STATUS_ZOMBIE and "brim.master" in child.cmdline():
+                        found.add(child.pid)
             return found
 
         (first,) = masters()
@@ -185,7 +183,7 @@ def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just
 
 
 @pytest.mark.long
-def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_last_checkpoint(
+def test_a_stopped_worker_costs_steps_since_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     """It is ended before anyone else begins: it never wakes to do harm."""
@@ -204,7 +202,7 @@ def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_
 
 
 @pytest.mark.long
-def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:
+def test_the_first_hosts_agent_may_die(tmp_path: Path) -> None:
     """They have the state, so nothing is done again; the new agent keeps another master, and they
     find it.
     """
@@ -232,7 +230,7 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
 
 
 @pytest.mark.long
-def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Path) -> None:
+def test_repeatedly_killed_agents_fail_the_run(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "1") as run:
         killed: set[int] = set()
 
@@ -267,7 +265,7 @@ def test_nothing_outlives_the_command(tmp_path: Path) -> None:
     assert run.events("run_ended")[0]["summary"]["exit"] == "suspended"
 
 
-def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: Path) -> None:
+def test_user_errors_end_the_job_with_traceback(tmp_path: Path) -> None:
     with started(tmp_path / "run", "train", str(FILES / "raises.py"), "--workers", "2") as run:
         run.finish()
         assert run.process.returncode == 1
@@ -279,7 +277,7 @@ def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: 
 
 
 @pytest.mark.long
-def test_a_worker_that_always_dies_is_not_started_for_ever(tmp_path: Path) -> None:
+def test_an_always_dying_worker_is_given_up(tmp_path: Path) -> None:
     file = tmp_path / "dies.py"
     file.write_text(
         "import os\nfrom torch.nn import functional\n"

@@ -23,16 +23,16 @@ CLICKS = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-si
 SMALL = (DIGITS, "--epochs", "3", "--global-batch-size", "32")
 
 
-def check_bound(steps: list[dict[str, Any]], *, ahead: int) -> None:
+def check_bound(steps: list[dict[str, Any]], *, limit: int) -> None:
     """Within a round and an epoch nobody begins a batch who is further ahead of who still has
     batches.
     """
     for _, phase in itertools.groupby(steps, key=lambda step: (step["round"], step["epoch"])):
         ranks = [step["parts"][0][0] for step in phase]
         counts: Counter[int] = Counter()
-        for at, rank in enumerate(ranks):
-            slowest = min(counts[each] for each in set(ranks[at:]))
-            assert counts[rank] - slowest <= ahead, (rank, counts)
+        for index, rank in enumerate(ranks):
+            slowest = min(counts[rank] for rank in set(ranks[index:]))
+            assert counts[rank] - slowest <= limit, (rank, counts)
             counts[rank] += 1
 
 
@@ -42,9 +42,7 @@ def restored(run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", long_after(1, [2, 1, 4]))
-def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(
-    tmp_path: Path, workers: int
-) -> None:
+def test_batches_apply_once_within_the_lead_limit(tmp_path: Path, workers: int) -> None:
     run = tmp_path / "run"
     summary = train(run, *CLICKS, "--async", "1", "--workers", str(workers))
     assert summary["exit"] == "done"
@@ -52,14 +50,14 @@ def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(
     check_ledger(run)
     steps = lines(run / "steps.jsonl")
     assert [step["step"] for step in steps] == list(range(1, 193))
-    check_bound(steps, ahead=1)
+    check_bound(steps, limit=1)
     assert {part[0] for step in steps for part in step["parts"]} == set(range(workers))
     stale = max(step["staleness"] for step in steps)
     assert stale == 0 if workers == 1 else stale >= workers - 1
 
 
 @pytest.mark.long
-def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_turns(
+def test_batches_apply_once_through_deaths_within_turns(
     tmp_path: Path,
 ) -> None:
     """Gradients that depend on nothing give the same sum in any order:
@@ -77,11 +75,11 @@ def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_
 
 
 @pytest.mark.parametrize("seed", long_after(1, range(3)))
-def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, seed: int) -> None:
+def test_batches_apply_once_through_deaths_and_resizes(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    at = sorted(rng.sample(range(5, 180), 8))
-    faults = [f"kill rank {rng.randrange(3)} at step {step}" for step in at[:6]]
-    faults += [f"add 1 at step {at[6]}", f"remove 2 at step {at[7]}"]
+    moments = sorted(rng.sample(range(5, 180), 8))
+    faults = [f"kill rank {rng.randrange(3)} at step {step}" for step in moments[:6]]
+    faults += [f"add 1 at step {moments[6]}", f"remove 2 at step {moments[7]}"]
     run = tmp_path / "run"
     summary = train(
         run,
@@ -102,11 +100,11 @@ def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, s
     ):  # who had the state did not die at once: only what was under way is done again
         assert summary["steps_redone"] <= 7
     check_ledger(run)
-    check_bound(lines(run / "steps.jsonl"), ahead=2)
+    check_bound(lines(run / "steps.jsonl"), limit=2)
 
 
 @pytest.mark.long
-def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) -> None:
+def test_a_suspended_run_resumes_its_remaining_batches(tmp_path: Path) -> None:
     run = tmp_path / "run"
     fault = (
         "term rank 0 at step 20; term rank 0 at step 21; term rank 1 at step 20; term rank 1 "
@@ -116,8 +114,8 @@ def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) 
         run, "train", *SMALL, "--async", "2", "--workers", "2", "--faults", fault
     ) as first:
         assert first.finish()["exit"] == "suspended"
-    before = lines(run / "steps.jsonl")[-1]["step"]
-    assert before < 47
+    last_step = lines(run / "steps.jsonl")[-1]["step"]
+    assert last_step < 47
     summary = train(run, *SMALL, "--resume", "--async", "2", "--workers", "3")
     assert summary["exit"] == "done"
     assert summary["steps"] == 141
@@ -125,7 +123,7 @@ def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) 
     check_ledger(run)
 
 
-def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
+def test_total_loss_returns_to_the_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     faults = "; ".join(f"kill rank {rank} at step 30" for rank in range(3))
     job = (*SMALL, "--async", "2", "--workers", "3", "--checkpoint-every", "5", "--spares", "0")
@@ -140,9 +138,7 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
 
 @pytest.mark.parametrize("keyed", ["false", "true"])
 @pytest.mark.long
-def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(
-    tmp_path: Path, keyed: str
-) -> None:
+def test_tables_apply_batches_once_through_agent_death(tmp_path: Path, keyed: str) -> None:
     job = (
         str(FILES / "sums.py"),
         "--epochs",
@@ -166,7 +162,7 @@ def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(
 
 
 @pytest.mark.long
-def test_a_newcomer_comes_where_a_checkpoint_is_due_of_one_who_was_alone(tmp_path: Path) -> None:
+def test_a_newcomer_joins_at_a_lone_workers_checkpoint(tmp_path: Path) -> None:
     """Both begin the checkpoint that the newcomer finds in the state, and only then take turns."""
     run = tmp_path / "run"
     options = ("--async", "2", "--workers", "1:2", "--checkpoint-every", "1")
@@ -178,7 +174,9 @@ def test_a_newcomer_comes_where_a_checkpoint_is_due_of_one_who_was_alone(tmp_pat
 
 def agent_of(run: Run) -> psutil.Process:
     children = psutil.Process(run.process.pid).children()
-    return next(each for each in children if any("brim.agent" in word for word in each.cmdline()))
+    return next(
+        child for child in children if any("brim.agent" in word for word in child.cmdline())
+    )
 
 
 @pytest.mark.long
@@ -192,11 +190,11 @@ def test_a_loop_that_stops_early_leaves_no_gap(tmp_path: Path) -> None:
     check_ledger(run)
 
 
-def test_a_slow_worker_is_waited_for_only_at_the_bound(tmp_path: Path) -> None:
+def test_slow_workers_are_awaited_only_at_the_bound(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with started(run, "train", *SMALL, *PACED, "--async", "3", "--workers", "2") as paced:
         paced.wait_for_step(4)
         paced.hurry()
         assert paced.finish()["exit"] == "done"
-    check_bound(lines(run / "steps.jsonl"), ahead=3)
+    check_bound(lines(run / "steps.jsonl"), limit=3)
     check_ledger(run)

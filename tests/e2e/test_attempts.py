@@ -125,28 +125,28 @@ def brims(directory: Path) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline"]):
         if str(directory) in " ".join(process.info["cmdline"] or []):
             with contextlib.suppress(psutil.NoSuchProcess):
-                found |= {each.pid: each for each in family(process.pid)}
+                found |= {process.pid: process for process in family(process.pid)}
     return list(found.values())
 
 
 def ports_of(process: psutil.Process) -> list[int]:
     return [
-        each.laddr.port
-        for each in process.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
+        net_connection.laddr.port
+        for net_connection in process.net_connections("tcp")
+        if net_connection.status == psutil.CONN_LISTEN
     ]
 
 
 def table(
     rows: dict[str, dict[str, str]],
     columns: dict[str, str] = COLUMNS,
-    who: str = "another account",
+    caller: str = "another account",
 ) -> str:
     lines = [
-        f"| tried by {who} | " + " | ".join(columns.values()) + " |",
+        f"| tried by {caller} | " + " | ".join(columns.values()) + " |",
         "|---|" + "---|" * len(columns),
         *(
-            f"| {door} | " + " | ".join(row.get(each, "—") for each in columns) + " |"
+            f"| {door} | " + " | ".join(row.get(column, "—") for column in columns) + " |"
             for door, row in rows.items()
         ),
     ]
@@ -161,15 +161,17 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             shared = [
-                each.path for each in process.memory_maps() if each.path.startswith("/dev/shm/")
+                memory_map.path
+                for memory_map in process.memory_maps()
+                if memory_map.path.startswith("/dev/shm/")
             ]
-            made = [
-                each.path
-                for each in process.open_files()
-                if each.path.startswith(("/tmp/", "/dev/shm/"))
+            mapped_paths = [
+                open_file.path
+                for open_file in process.open_files()
+                if open_file.path.startswith(("/tmp/", "/dev/shm/"))
             ]
             if shared or any(
-                not each.startswith((str(folder), tempfile.gettempdir())) for each in made
+                not path.startswith((str(folder), tempfile.gettempdir())) for path in mapped_paths
             ):
                 return False
             sockets |= {
@@ -183,17 +185,17 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
 
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
-def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(folder: Path) -> None:
+def test_attempts_of_another_account_achieve_nothing(folder: Path) -> None:
     calm = undisturbed(*JOB)
     with scheduled(folder) as (state, job), listening(folder) as run:
         client, run_dir = Client(state), state / "jobs" / job
         until(lambda: client.job(job).step > 5, "steps of the job")
         run.wait_for_step(5)
         scheduler, contact = read_scheduler_contact(state), read_contact(run.directory)
-        theirs = read_contact(run_dir)
+        contact_of_run = read_contact(run_dir)
         assert scheduler is not None
         assert contact is not None
-        assert theirs is not None
+        assert contact_of_run is not None
         worker = psutil.Process(run.pid(run.members()[0]))
         processes = [*brims(state), *brims(run.directory)]
         master = int(contact.address.rpartition(":")[2])
@@ -225,11 +227,11 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
                 ),
             ],
             "folders": [
-                str(each) for each in (state, run_dir, run.directory, run.directory / "logs")
+                str(folder) for folder in (state, run_dir, run.directory, run.directory / "logs")
             ],
             "contact": str(run.directory / "master.json"),
             "open": [str(run.directory / name) for name in ("logs/master.log", "events.jsonl")],
-            "pids": [each.pid for each in processes if each.is_running()],
+            "pids": [process.pid for process in processes if process.is_running()],
         }
         steps = client.job(job).step, len(run.steps())
         done = subprocess.run(
@@ -243,11 +245,12 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
         assert done.returncode == 0, done.stderr
         found: dict[str, dict[str, str]] = json.loads(done.stdout)
         # What anybody can read of a process tells no secret, and nothing is shared by a name.
-        for each in processes:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                said = " ".join(each.cmdline())
+                command_line = " ".join(process.cmdline())
                 assert not any(
-                    token in said for token in (contact.token, theirs.token, scheduler.token)
+                    token in command_line
+                    for token in (contact.token, contact_of_run.token, scheduler.token)
                 )
         assert nameless(processes, folder)
         assert client.job(job).step >= steps[0]
@@ -281,17 +284,17 @@ def put_into(host: Host, port: int) -> tuple[int, ...]:
 
 def connections(host: Host) -> set[tuple[int, ...]]:
     """The ports of the other end and of its own, of all connections of a host."""
-    shown = subprocess.run(
+    listing = subprocess.run(
         ["ip", "netns", "exec", host.namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6"],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
         check=True,
     )
-    ends = (line.split()[1:4] for line in shown.stdout.splitlines() if ":" in line[:12])
+    ends = (line.split()[1:4] for line in listing.stdout.splitlines() if ":" in line[:12])
     return {
-        tuple(int(each.rpartition(":")[2], 16) for each in (theirs, ours))
-        for ours, theirs, state in ends
+        tuple(int(end.rpartition(":")[2], 16) for end in (remote, local))
+        for local, remote, state in ends
         if state == "01"
     }
 
@@ -320,17 +323,17 @@ def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_e
         hosts = undo.enter_context(hosts_in(tmp_path, 2))
         run_dir = hosts[0].folder / "run"
         slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
-        here = ("--workers-here", "1", "--spares", "0", "--listen", "10.77.0.1:7077")
-        words = ("train", *SHORT, *slow, "--workers", "2", "--agents", "2", *here)
+        options = ("--workers-here", "1", "--spares", "0", "--listen", "10.77.0.1:7077")
+        words = ("train", *SHORT, *slow, "--workers", "2", "--agents", "2", *options)
         run = undo.enter_context(started(run_dir, *words, prefix=hosts[0].prefix))
         guest = joining(run_dir, address="10.77.0.1:7077", prefix=hosts[1].prefix)
         undo.callback(guest.kill)
         run.wait_for_step(5)
-        for port, what in ((-7077, "of two workers"), (7077, "of an agent and the master")):
-            until(partial(breaks, hosts, port), f"the end of a connection {what}", run)
+        for port, description in ((-7077, "of two workers"), (7077, "of an agent and the master")):
+            until(partial(breaks, hosts, port), f"the end of a connection {description}", run)
             run.wait_for_step(len(run.steps()) + 15)  # more than an agent has to come back
-            lost = [each["worker"] for each in run.events("worker") if each["state"] == "lost"]
-            assert port == 7077 or (run.events("re_formed") and not lost), f"{what}: {lost}"
+            lost = [event["worker"] for event in run.events("worker") if event["state"] == "lost"]
+            assert port == 7077 or (run.events("re_formed") and not lost), f"{description}: {lost}"
         # An agent that was counted as lost joins again, and hears the end of the run.
         until(lambda: run.events("round")[-1]["world_size"] == 2, "both workers again", run)
         run.hurry()
@@ -341,9 +344,9 @@ def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_e
     check_ledger(run_dir)
 
 
-def said_to(port: int, heard: dict[Stream, bytes]) -> str:
+def said_to(port: int, streams: dict[Stream, bytes]) -> str:
     """The words of the longest connection to a port, as far as they are needed to say them again."""
-    to_it = [said for (_, _, _, target), said in heard.items() if target == port]
+    to_it = [words_said for (_, _, _, target), words_said in streams.items() if target == port]
     return base64.b64encode(max(to_it, key=len)[: 1 << 16]).decode()
 
 
@@ -354,7 +357,7 @@ def as_json(identity: Identity) -> dict[str, str]:
 
 @pytest.mark.netns
 @pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
-def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
+def test_attempts_of_another_host_achieve_nothing(
     tmp_path: Path,
 ) -> None:
     """While it tries, a worker comes: so others hear who calls, and one takes over a state."""
@@ -364,7 +367,7 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
         run_dir = hosts[0].folder / "run"
         slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
         words = ("--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
-        heard = undo.enter_context(tapped(hosts[1], tmp_path / "packets"))
+        streams_of_host = undo.enter_context(tapped(hosts[1], tmp_path / "packets"))
         run = undo.enter_context(
             started(run_dir, "train", *JOB, *slow, *words, prefix=hosts[0].prefix)
         )
@@ -373,18 +376,22 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
         run.wait_for_step(5)
         contact = read_contact(run_dir)
         assert contact is not None
-        ours, other = (
-            Authority.derived_from(workers_secret(each)) for each in (contact.token, "x")
+        own_authority, other_authority = (
+            Authority.derived_from(workers_secret(secret)) for secret in (contact.token, "x")
         )
-        streams = heard()
-        (worker,) = {to for _, _, host, to in calls(streams) if host == "10.77.0.1"} - {7077}
+        streams = streams_of_host()
+        (worker,) = {
+            target_port for _, _, host, target_port in calls(streams) if host == "10.77.0.1"
+        } - {7077}
         target = {
             "master": contact.address,
             "worker": f"10.77.0.1:{worker}",
             "identities": {
-                "no certificate": {"authority": ours.certificate.decode()},
-                "a certificate of another run": as_json(other.issue(AGENT)),
-                "a certificate that has expired": as_json(ours.issue(AGENT, for_s=-3600.0)),
+                "no certificate": {"authority": own_authority.certificate.decode()},
+                "a certificate of another run": as_json(other_authority.issue(AGENT)),
+                "a certificate that has expired": as_json(
+                    own_authority.issue(AGENT, for_s=-3600.0)
+                ),
             },
             "other_token": "of another run",
             "other_secret": "of another run",
@@ -401,16 +408,16 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
         undo.callback(strangers.kill)
         assert strangers.stdin is not None
         print(json.dumps(target), file=strangers.stdin, flush=True)
-        before = len(run.steps())
-        run.wait_for_step(before + 10)
-        Driver().behind(hosts[0].prefix).call("resize", str(run_dir), "3")
+        steps_before = len(run.steps())
+        run.wait_for_step(steps_before + 10)
+        Driver().with_prefix(hosts[0].prefix).call("resize", str(run_dir), "3")
         until(lambda: len(run.members()) == 3, "the third worker", run)
-        said, problem = strangers.communicate("\n", timeout=DEADLINE)
+        output, problem = strangers.communicate("\n", timeout=DEADLINE)
         assert strangers.returncode == 0, problem
         run.hurry()
         summary = run.finish()
         assert guest.wait(DEADLINE) == 0
-    found: dict[str, dict[str, str]] = json.loads(said)
+    found: dict[str, dict[str, str]] = json.loads(output)
     for row in found.values():
         assert row["worker"] in ("refused", "nothing")
         row["worker"] = "nothing"
@@ -419,5 +426,5 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
     check_ledger(run_dir)
     written = (ROOT / "SECURITY.md").read_text()
     written = written.partition(OF_HOSTS_BEGIN)[2].partition(OF_HOSTS_END)[0]
-    shown = table(found, OF_HOSTS, "another host")
-    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
+    rows_shown = table(found, OF_HOSTS, "another host")
+    assert written.strip() == rows_shown.strip(), f"SECURITY.md should say:\n{rows_shown}"

@@ -52,9 +52,7 @@ def database(home: Home) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
-def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_a_full_disk(tmp_path: Path, calm: str) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)
         home.state = disk.path / "state"
@@ -73,8 +71,8 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
         until(lambda: not problem(home), "its end")
         end = home.finished(job)
         assert (end["state"], end["exit"], end["weights_sha256"]) == ("done", "done", calm)
-        other = home.submit("--workers", "2", tenant="web")
-        assert home.finished(other)["weights_sha256"] == calm
+        second_job = home.submit("--workers", "2", tenant="web")
+        assert home.finished(second_job)["weights_sha256"] == calm
         assert pid(home) == scheduler
         home.brim("simulate", "replay")
         home.brim("down")
@@ -82,9 +80,7 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
 
 
 @pytest.mark.long
-def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
-    home: Home, calm: str
-) -> None:
+def test_jobs_survive_a_locked_database(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 5)
     scheduler = pid(home)
@@ -93,9 +89,9 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
         until(lambda: "database is locked" in problem(home), "the hold")
         home.brim("cancel", job, code=1)
         assert "decides nothing for now" in home.err
-        before = steps(home, job)
+        steps_before = steps(home, job)
         hurry(home, job)
-        until(lambda: steps(home, job) > before + 20, "steps without decisions")
+        until(lambda: steps(home, job) > steps_before + 20, "steps without decisions")
         sql.execute("rollback")
     until(lambda: not problem(home), "its end")
     end = home.finished(job)
@@ -104,9 +100,7 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
 
 
 @pytest.mark.long
-def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
-    home: Home, calm: str
-) -> None:
+def test_undecodable_records_hold_a_starting_scheduler(home: Home, calm: str) -> None:
     jobs = [home.submit("--workers", "1:2", *PACED, tenant=tenant) for tenant in ("ads", "web")]
     for job in jobs:
         home.wait_for_step(job, 5)
@@ -118,11 +112,13 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
         assert f"the record of {jobs[0]} cannot be decoded" in problem(home)
         home.brim("jobs")
         assert f"the record of {jobs[0]} cannot be decoded" in home.err
-        before = [steps(home, job) for job in jobs]
+        steps_before = [steps(home, job) for job in jobs]
         for job in jobs:
             hurry(home, job)
         until(
-            lambda: all(steps(home, job) > n + 5 for job, n in zip(jobs, before, strict=True)),
+            lambda: all(
+                steps(home, job) > n + 5 for job, n in zip(jobs, steps_before, strict=True)
+            ),
             "more steps",
         )
         sql.execute("update jobs set record = ? where id = ?", (record, jobs[0]))
@@ -132,7 +128,7 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
         assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
 
 
-def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, calm: str) -> None:
+def test_an_unstartable_node_is_shown_and_retried(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     (home.state / "nodes").mkdir(parents=True)
     obstacle = home.state / "nodes" / "n1"
@@ -150,7 +146,7 @@ def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, 
 
 
 @pytest.mark.long
-def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(
+def test_deleting_the_state_directory_ends_the_scheduler(
     tmp_path: Path,
 ) -> None:
     home = Home(tmp_path)
@@ -196,20 +192,18 @@ def gone(folder: Path) -> bool:
 
 
 @pytest.mark.long
-def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
-    tmp_path: Path, calm: str
-) -> None:
+def test_ctrl_c_ends_a_foreground_scheduler_not_jobs(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     with foreground(home, "--cluster", str(home.file)) as first:
         job = home.submit("--workers", "2", *PACED)
         home.wait_for_step(job, 5)
         assert pid(home) == first.pid
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=DEADLINE)
+        _, explanation = first.communicate(timeout=DEADLINE)
         assert first.returncode == 0
-        assert "its jobs train on" in said
-    before = steps(home, job)
-    until(lambda: steps(home, job) > before + 5, "steps without a scheduler")
+        assert "its jobs train on" in explanation
+    steps_before = steps(home, job)
+    until(lambda: steps(home, job) > steps_before + 5, "steps without a scheduler")
     with foreground(home) as second:
         hurry(home, job)
         end = home.finished(job)

@@ -44,7 +44,7 @@ def put_back(home: Home, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_damaged_database_holds_a_scheduler_that_comes_up(
+def test_a_damaged_database_holds_a_starting_scheduler(
     home: Home, calm: str, tmp_path: Path
 ) -> None:
     job = home.submit("--workers", "2", "--checkpoint-every", "20", *PACED)
@@ -61,8 +61,8 @@ def test_a_damaged_database_holds_a_scheduler_that_comes_up(
     home.brim("down")
     assert "its jobs train on, and brim up goes on with them" in home.err
     assert (home.state / "scheduler.db").read_bytes() == b"no database\n" * 10_000
-    before = steps(home, job)
-    until(lambda: steps(home, job) > before + 3, "steps without a scheduler")
+    steps_before = steps(home, job)
+    until(lambda: steps(home, job) > steps_before + 3, "steps without a scheduler")
     # Or with all that it started, also what one before it has started.
     home.brim("up")
     home.brim("down", "--kill")
@@ -101,8 +101,8 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
-@pytest.mark.parametrize("how", long_after(1, ["in the foreground", "in the background"]))
-def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, how: str) -> None:
+@pytest.mark.parametrize("fault", long_after(1, ["in the foreground", "in the background"]))
+def test_a_full_disk_holds_a_starting_scheduler(tmp_path: Path, calm: str, fault: str) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)
         home.state = disk.path / "state"
@@ -112,7 +112,7 @@ def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, 
         home.kill_scheduler()
         disk.fill()
         with contextlib.ExitStack() as stack:
-            if how == "in the background":
+            if fault == "in the background":
                 home.brim("up", "--cluster", str(home.file))
                 assert "is full" in home.err
             else:
@@ -121,7 +121,7 @@ def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, 
             scheduler = psutil.Process(pid(home))
             home.brim("submit", *home.words("web"), code=1)
             assert "the scheduler decides nothing for now" in home.err
-            if how == "in the foreground":
+            if fault == "in the foreground":
                 scheduler.send_signal(signal.SIGTERM)
                 until(lambda: has_ended(scheduler.pid), "its end")
                 disk.free()

@@ -70,7 +70,7 @@ def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> None:
+def test_promises_hold_for_id_rows_with_servers(tmp_path: Path) -> None:
     rules = "--set optimizer=adamw --set admit_after=2 --set expire_after=12 --epochs 8"
     job = Job(file=str(FILES / "keyed_embedding.py"), options=(*OPTIONS.split(), *rules.split()))
     calm = calm_run(job, tmp_path / "calm", deadline=DEADLINE)
@@ -113,13 +113,13 @@ def test_a_seed_keeps_every_promise(seed: int, calm: Calm, tmp_path: Path) -> No
     assert not run_trial(JOB, trial, calm, tmp_path / "trial", deadline=DEADLINE).broken
 
 
-def test_a_broken_promise_is_found_and_its_run_is_kept(calm: Calm, tmp_path: Path) -> None:
+def test_a_broken_promise_is_found_and_kept(calm: Calm, tmp_path: Path) -> None:
     """The weights are not those of another job, and a run that cannot end in time is ended."""
-    other = Calm(digest="0" * 64, steps=calm.steps)
-    (broken,) = perform("add 1 at step 9", other, tmp_path / "other").broken
+    other_calm = Calm(digest="0" * 64, steps=calm.steps)
+    (broken,) = perform("add 1 at step 9", other_calm, tmp_path / "other").broken
     assert broken.startswith(f"weights {calm.digest}, those of the calm run are 000")
     assert (tmp_path / "other" / "run" / "events.jsonl").exists()
     slow = Trial(seed=0, workers=WorkerRange.parse("2"))
     late = run_trial(JOB, slow, calm, tmp_path / "late", deadline=1.0)
     assert late.broken[0].startswith("it had not ended by its deadline")
-    assert not any("process" in each for each in late.broken)
+    assert not any("process" in problem for problem in late.broken)

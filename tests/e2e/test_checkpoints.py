@@ -56,12 +56,14 @@ def test_writers_that_are_killed_leave_nothing_half_written(
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(tmp_path / "run")
     assert whole(str(tmp_path / "run"))
-    left = s3.names() if remote else sorted(Directory(Path(place)).names())
-    assert len(left) == 4, f"two files for each of two checkpoints, and no draft: {left}"
+    files_left = s3.names() if remote else sorted(Directory(Path(place)).names())
+    assert len(files_left) == 4, (
+        f"two files for each of two checkpoints, and no draft: {files_left}"
+    )
 
 
 @pytest.mark.long
-def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -> None:
+def test_a_large_embedding_resumes_from_base_and_deltas(tmp_path: Path) -> None:
     """Its writer is killed while it writes a base, and later everybody who has the rows."""
     job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]
     job += ["--global-batch-size", "128"]
@@ -97,9 +99,7 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 
 
-def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
-    tmp_path: Path, s3: ObjectStore
-) -> None:
+def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     calm = undisturbed(*JOB[1:])
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
@@ -109,12 +109,12 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
     stopped_at = run.steps()[-1]["step"]
     shutil.rmtree(tmp_path / "run")
     assert whole(s3.url)
-    with started(tmp_path / "new", *JOB, "--workers", "3", *options, "--resume") as again:
-        summary = again.finish()
+    with started(tmp_path / "new", *JOB, "--workers", "3", *options, "--resume") as resumed:
+        summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    (restored,) = again.events("restored")
+    (restored,) = resumed.events("restored")
     assert restored["step"] == stopped_at
-    assert again.steps()[0]["step"] == stopped_at + 1
+    assert resumed.steps()[0]["step"] == stopped_at + 1
 
 
 @pytest.mark.long
@@ -150,10 +150,10 @@ def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
         "2",
     ) as run:
         assert run.finish()["exit"] == "done"
-    made = run.events("checkpoint")
-    assert len(made) >= 2
+    checkpoints = run.events("checkpoint")
+    assert len(checkpoints) >= 2
     # By their number: on a busy host the news of one may be late, and that of the next not.
-    assert len(made) <= 3 + (made[-1]["at"] - made[0]["at"]) / 0.2
+    assert len(checkpoints) <= 3 + (checkpoints[-1]["at"] - checkpoints[0]["at"]) / 0.2
     check_ledger(tmp_path / "run")
 
 
@@ -161,7 +161,7 @@ def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
     ("best", "problem"),
     [("nosuch", "this file measures none"), ("auc", "known: accuracy")],
 )
-def test_a_metric_that_is_not_measured_is_refused_before_a_step(
+def test_an_unmeasured_metric_is_refused_before_steps(
     tmp_path: Path, best: str, problem: str
 ) -> None:
     file = tmp_path / "measured.py"

@@ -58,13 +58,13 @@ def test_every_kind_is_performed_here() -> None:
 
 
 @pytest.mark.long
-def test_weights_that_are_not_the_calm_ones_are_found(
-    calm: dict[int, Calm], tmp_path: Path
-) -> None:
+def test_wrong_weights_are_found(calm: dict[int, Calm], tmp_path: Path) -> None:
     """What judges is not blind, and what it found is kept."""
-    other = {EPOCHS: Calm(digest="0" * 64, steps=calm[EPOCHS].steps)}
+    other_calm = {EPOCHS: Calm(digest="0" * 64, steps=calm[EPOCHS].steps)}
     deeds = parse_deeds("submit 4 of ads for 8 epochs at 0s")
     trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=deeds)
-    (broken,) = run_cluster_trial(JOB, trial, other, tmp_path / "trial", deadline=DEADLINE).broken
+    (broken,) = run_cluster_trial(
+        JOB, trial, other_calm, tmp_path / "trial", deadline=DEADLINE
+    ).broken
     assert broken.startswith(f"job-1: weights {calm[EPOCHS].digest}, those of the calm run are 000")
     assert (tmp_path / "trial" / "state" / "jobs" / "job-1" / "events.jsonl").exists()

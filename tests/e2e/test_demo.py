@@ -17,29 +17,29 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 
 @pytest.mark.long
 def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ("demo", "experiment-1", "--quick", "--out", str(out), "--json")
+    out_folder = tmp_path / "out"
+    words = ("demo", "experiment-1", "--quick", "--out", str(out_folder), "--json")
     done = Driver(tmp_path).call(*words, timeout=DEADLINE, codes=(0, 1))
     found = json.loads(done.stdout or "{}")
     assert found, done.stderr
-    held = {claim["claim"]: claim["held"] for claim in found["claims"]}
+    results = {claim["claim"]: claim["held"] for claim in found["claims"]}
     # How long it takes is no matter here: the machine has other things to do.
-    assert held["the weights are those of undisturbed runs, bit for bit"]
-    assert done.returncode == (0 if all(held.values()) else 1)
+    assert results["the weights are those of undisturbed runs, bit for bit"]
+    assert done.returncode == (0 if all(results.values()) else 1)
     for side in ("gang", "elastic"):
         assert most_at_once(found["rounds"][0][side]) <= 8
     gangs = [count for job in found["rounds"][0]["gang"] for _, count in job["workers"]]
     assert gangs == [5, 0, 5, 0]  # a gang has all of its workers or none
     assert most_at_once(found["rounds"][0]["gang"]) == 5
     assert Path(found["figure"]).read_bytes().startswith(b"\x89PNG")
-    assert read_scheduler_contact(out / "state") is None
-    until(lambda: not leftovers(out), f"the end of {leftovers(out)}")
+    assert read_scheduler_contact(out_folder / "state") is None
+    until(lambda: not leftovers(out_folder), f"the end of {leftovers(out_folder)}")
 
 
-def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+def test_the_first_job_has_undisturbed_weights(tmp_path: Path) -> None:
     """It is the demo of brim alone: nothing of the laboratory is needed for it."""
-    out = tmp_path / "out"
-    words = ("demo", "first-job", "--quick", "--json", "--out", str(out))
+    out_folder = tmp_path / "out"
+    words = ("demo", "first-job", "--quick", "--json", "--out", str(out_folder))
     done = Driver(tmp_path).call(*words, timeout=DEADLINE)
     found = json.loads(done.stdout)
     assert found["held"]
@@ -49,18 +49,20 @@ def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> 
     assert calm["world_sizes"] == [1]
     assert len(broken["world_sizes"]) > 1
     assert Path(found["figure"]).read_text().startswith("<!")
-    assert json.loads((out / "first-job.json").read_text()) == found
-    until(lambda: not leftovers(out), f"the end of {leftovers(out)}")
+    assert json.loads((out_folder / "first-job.json").read_text()) == found
+    until(lambda: not leftovers(out_folder), f"the end of {leftovers(out_folder)}")
 
 
 def most_at_once(jobs: list[dict[str, Any]]) -> int:
     """Workers of all jobs together."""
     changes = [
-        (at, number, count) for number, job in enumerate(jobs) for at, count in job["workers"]
+        (moment, number, count)
+        for number, job in enumerate(jobs)
+        for moment, count in job["workers"]
     ]
     now: dict[int, int] = {}
-    most = 0
+    maximum = 0
     for _, number, count in sorted(changes):
         now[number] = count
-        most = max(most, sum(now.values()))
-    return most
+        maximum = max(maximum, sum(now.values()))
+    return maximum

@@ -43,7 +43,7 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None:
+def test_delays_have_one_digest_for_any_world(tmp_path: Path) -> None:
     late = (*JOB, "--delay", "2")
     calm = undisturbed(*late)
     assert (
@@ -68,7 +68,7 @@ def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None
     )
 
 
-def test_kills_at_any_moment_leave_no_half_of_a_step(tmp_path: Path) -> None:
+def test_kills_leave_no_partial_step(tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     chance, kills = random.Random(3), 0
     with started(tmp_path / "run", "train", *JOB, "--workers", "3", "--spares", "2") as run:

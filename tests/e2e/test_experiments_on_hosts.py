@@ -53,21 +53,23 @@ def _silent(_: str) -> None:
 
 
 def _most_at_once(courses: list[TrainingCourse]) -> int:
-    changes = [(at, n, count) for n, course in enumerate(courses) for at, count in course.workers]
+    changes = [
+        (moment, n, count) for n, course in enumerate(courses) for moment, count in course.workers
+    ]
     now: dict[int, int] = {}
-    most = 0
+    maximum = 0
     for _, number, count in sorted(changes):
         now[number] = count
-        most = max(most, sum(now.values()))
-    return most
+        maximum = max(maximum, sum(now.values()))
+    return maximum
 
 
 @pytest.mark.long
-def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Path) -> None:
+def test_two_jobs_on_one_host_have_undisturbed_weights(tmp_path: Path) -> None:
     found = two_jobs(TWO_JOBS, tmp_path, _silent, make_cluster=joined_cluster)
-    held = {claim.claim: claim for claim in found.claims}
-    same = held["the weights are those of undisturbed runs, bit for bit"]
-    assert same.held, same
+    results = {claim.claim: claim for claim in found.claims}
+    weights_claim = results["the weights are those of undisturbed runs, bit for bit"]
+    assert weights_claim.held, weights_claim
     (sides,) = found.rounds
     assert [n for job in sides["gang"] for _, n in job.workers] == [2, 0, 2, 0]
     assert _most_at_once(list(sides["gang"])) == 2

@@ -68,11 +68,11 @@ def test_two_jobs_have_the_weights_of_undisturbed_runs(
     assert second.steps[0] < first.steps[-1]
 
 
-def test_a_job_gives_way_to_a_service_and_is_never_started_again(
+def test_a_job_yields_to_a_service_without_restart(
     three_nodes: NodeCluster, tmp_path: Path
 ) -> None:
-    on = partial(nodes_cluster, cluster=three_nodes)
-    found = beside_service(BESIDE, tmp_path, _silent, make_cluster=on)
+    make_cluster = partial(nodes_cluster, cluster=three_nodes)
+    found = beside_service(BESIDE, tmp_path, _silent, make_cluster=make_cluster)
     (run,) = found.rounds
     assert (run.launches, run.course.redone) == (1, 0)
     assert run.course.digest == found.calm

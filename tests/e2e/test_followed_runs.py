@@ -60,8 +60,8 @@ class Followed:
     @contextlib.contextmanager
     def master(self, *options: str) -> Iterator[Run]:
         pace = ("--set", "pause=0.1", "--set", f"hurry={self.folder / 'hurry'}")
-        where = ("--auto-resume", "--run-dir", str(self.run_dir), "--listen", self.address)
-        command = ("master", *JOB, *pace, *where, "--rejoin-timeout", "none", *options)
+        master_options = ("--auto-resume", "--run-dir", str(self.run_dir), "--listen", self.address)
+        command = ("master", *JOB, *pace, *master_options, "--rejoin-timeout", "none", *options)
         with self._started(*command) as process:
             yield Run(process, self.run_dir)
 
@@ -83,7 +83,7 @@ class Followed:
         )
 
 
-def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path: Path) -> None:
+def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
     calm = str(undisturbed(*JOB)["weights_sha256"])
     places = ("--checkpoints", str(tmp_path / "checkpoints"))
     ending = ("--summary-file", str(tmp_path / "summary"))
@@ -102,16 +102,16 @@ def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path:
         mirror.process.wait()
         stood_at = mirror.steps()[-1]["step"]
         shutil.rmtree(followed.run_dir)
-        again = stack.enter_context(followed.master(*options))
+        next_master = stack.enter_context(followed.master(*options))
         stack.enter_context(followed.agent())
-        until(lambda: followed.mirror.restarts > 0, "a restart", again)
-        until(lambda: bool(mirror.steps()), "a step", again)
+        until(lambda: followed.mirror.restarts > 0, "a restart", next_master)
+        until(lambda: bool(mirror.steps()), "a step", next_master)
         first = mirror.steps()[0]["step"]
         assert 10 < first <= stood_at + 1, "it did not go on from its newest checkpoint"
         (tmp_path / "hurry").touch()
-        _, said = again.process.communicate(timeout=DEADLINE)
-        assert again.process.returncode == 0, said
-        assert "it goes on from its newest checkpoint" in said
+        _, explanation = next_master.process.communicate(timeout=DEADLINE)
+        assert next_master.process.returncode == 0, explanation
+        assert "it goes on from its newest checkpoint" in explanation
         assert followed.records(followed.into) == followed.records(followed.run_dir)
     summary = read_history(followed.into).ended
     assert summary is not None
@@ -123,24 +123,24 @@ def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path:
 
 
 @pytest.mark.long
-def test_a_run_is_suspended_by_its_port_and_goes_on_with_another_token(tmp_path: Path) -> None:
+def test_a_run_suspended_by_port_takes_another_token(tmp_path: Path) -> None:
     with Followed(tmp_path) as followed, contextlib.ExitStack() as stack:
         run = stack.enter_context(followed.master("--workers", "1:2"))
         stack.enter_context(followed.agent())
         mirror = Run(run.process, followed.into)
         mirror.wait_for_step(3)
-        asked = ask_later(followed.address, token=TOKEN, question=Ask(verb="suspend"))
-        assert asyncio.run(asked).ok
-        _, said = run.process.communicate(timeout=DEADLINE)
-        assert run.process.returncode == 0, said
+        pending_answer = ask_later(followed.address, token=TOKEN, question=Ask(verb="suspend"))
+        assert asyncio.run(pending_answer).ok
+        _, explanation = run.process.communicate(timeout=DEADLINE)
+        assert run.process.returncode == 0, explanation
         assert mirror.events("run_ended")[-1]["summary"]["exit"] == "suspended"
         assert followed.records(followed.into) == followed.records(followed.run_dir)
         followed.driver = Driver(tmp_path, BRIM_TOKEN="of the next start")
         (tmp_path / "hurry").touch()
         run = stack.enter_context(followed.master("--workers", "1:2"))
         stack.enter_context(followed.agent())
-        _, said = run.process.communicate(timeout=DEADLINE)
+        _, explanation = run.process.communicate(timeout=DEADLINE)
         followed.driver.end()
-        assert run.process.returncode == 0, said
+        assert run.process.returncode == 0, explanation
         assert run.events("run_ended")[-1]["summary"]["exit"] == "done"
     check_ledger(followed.run_dir)

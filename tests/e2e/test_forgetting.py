@@ -24,18 +24,16 @@ def known(home: Home) -> list[str]:
 
 
 @pytest.mark.long
-def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(
-    home: Home, calm: str
-) -> None:
+def test_forgetting_survives_a_kill_beside_running_jobs(home: Home, calm: str) -> None:
     job = home.submit("--workers", "1", *PACED, tenant="web")
     ended = [home.submit("--workers", "1") for _ in range(2)]
-    for each in ended:
-        assert home.finished(each)["exit"] == "done"
+    for ended_job in ended:
+        assert home.finished(ended_job)["exit"] == "done"
     home.brim("forget", job, "--yes", code=1)
     assert f"brim cancel {job} ends it" in home.err
 
-    said = json.loads(home.brim("forget", ended[0], "--yes", "--json"))
-    assert said["bytes"] > 10_000
+    summary = json.loads(home.brim("forget", ended[0], "--yes", "--json"))
+    assert summary["bytes"] > 10_000
     assert not home.run_dir(ended[0]).exists()
 
     scratch = home.run_dir(ended[1]) / "scratch"

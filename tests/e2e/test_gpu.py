@@ -75,7 +75,7 @@ def test_a_script_in_16_bits_loses_a_worker(tmp_path: Path) -> None:
     assert digest(brim(tmp_path, "run", "--run-dir", "two", *faults, *words)) == calm
 
 
-def test_a_job_on_the_cpu_is_left_alone_by_the_gpu(tmp_path: Path) -> None:
+def test_a_cpu_job_ignores_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text(FILE)
     train = ["train", "file.py", "--device", "cpu", "--run-dir"]
     calm = digest(brim(tmp_path, *train, "one", "--workers", "1"))

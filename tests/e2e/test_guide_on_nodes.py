@@ -27,14 +27,14 @@ SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "8"}  # one pod on each node
 def guide(node_cluster: NodeCluster, namespace: str) -> Iterator[Guide]:
     if len(node_cluster.nodes) < 3:
         no_cluster("this takes three nodes: make cluster-down cluster NODES=3")
-    made = Guide(node_cluster, namespace, image=image())
+    test_guide = Guide(node_cluster, namespace, image=image())
     try:
-        yield made
+        yield test_guide
     finally:
-        made.uninstall()
+        test_guide.uninstall()
 
 
-def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
+def test_the_guides_job_is_preempted_and_regrows(guide: Guide) -> None:
     guide.add_its_image()
     guide.install(SLOT, kubeflow=True, security="baseline")
     guide.kubectl("apply", "-f", str(MANIFESTS / "priorityclasses.yaml"))
@@ -51,10 +51,10 @@ def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
     guide.kubectl("scale", "pytorchjob", NAME, "--replicas=2")
     until_training_with(2)
 
-    taken = guide.nodes()
-    spare = next(each for each in guide.cluster.nodes if each not in taken.values())
+    nodes_before = guide.nodes()
+    spare = next(node for node in guide.cluster.nodes if node not in nodes_before.values())
     guide.occupy("spare", spare, "inference-pc")
-    guide.occupy("theirs", taken[f"{NAME}-worker-1"], "inference-pc")
+    guide.occupy("theirs", nodes_before[f"{NAME}-worker-1"], "inference-pc")
     until_training_with(1)
     guide.kubectl("delete", "pod", "theirs", "spare")
     until_training_with(2)
@@ -68,7 +68,7 @@ def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
 
 
 @pytest.mark.long
-def test_the_launcher_of_the_guide_hears_of_hosts_that_come_and_go(guide: Guide) -> None:
+def test_the_guides_launcher_follows_host_changes(guide: Guide) -> None:
     launcher = {"opt/bin/horovodrun": (FILES / "horovodrun.py").read_bytes()}
     guide.cluster.add_image(HOROVOD, launcher)
     guide.cluster.add_image(KUBECTL, {"opt/bin/kubectl": binary("kubectl").read_bytes()})
@@ -76,15 +76,15 @@ def test_the_launcher_of_the_guide_hears_of_hosts_that_come_and_go(guide: Guide)
     guide.kubectl("apply", "-f", str(MANIFESTS / "priorityclasses.yaml"))
     guide.kubectl("apply", "-f", str(MANIFESTS / "mpijob.yaml"))
 
-    def told() -> str:
+    def last_words() -> str:
         return guide.kubectl("get", "pods,mpijobs,events", "-o", "wide")
 
     def until_hosts(count: int) -> None:
-        def said() -> bool:
+        def has_hosts() -> bool:
             last = guide.kubectl("logs", f"{MPI}-launcher", "--tail=1").strip()
             return last == f"hosts {count}"
 
-        until(said, told)
+        until(has_hosts, last_words)
 
     until_hosts(2)
     node = guide.node_of(f"{MPI}-worker-1")
@@ -93,8 +93,8 @@ def test_the_launcher_of_the_guide_hears_of_hosts_that_come_and_go(guide: Guide)
     guide.kubectl("delete", "pod", "theirs")
     until_hosts(2)
     guide.kubectl("exec", f"{MPI}-launcher", "-c", "mpi-launcher", "--", "touch", "/tmp/hurry")
-    said = f"mpijob/{MPI}", "--for=condition=Succeeded", "--timeout=60s"
-    guide.kubectl("wait", *said)
+    wait_arguments = f"mpijob/{MPI}", "--for=condition=Succeeded", "--timeout=60s"
+    guide.kubectl("wait", *wait_arguments)
     path = f"/apis/kubeflow.org/v1/namespaces/{guide.namespace}/mpijobs/{MPI}"
-    held = guide.api.ask(path)["status"]["conditions"]
-    assert "Failed" not in {each["type"] for each in held}
+    conditions = guide.api.ask(path)["status"]["conditions"]
+    assert "Failed" not in {condition["type"] for condition in conditions}

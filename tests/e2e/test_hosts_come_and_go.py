@@ -64,8 +64,8 @@ def agents_of(run: Run) -> dict[str, str]:
 def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm: str) -> None:
     """They are all on another host: they are killed, and then that is to be free."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
-    every = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *SLOW, *options, *every, *LISTEN)
+    checkpoint_options = ("--checkpoint-every", "10")
+    command = ("train", *JOB, *SLOW, *options, *checkpoint_options, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
@@ -107,18 +107,18 @@ def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm
         run.wait_for_step(15)
         assert len(set(agents_of(run).values())) == 2
         redone = sum(event["redone"] for event in run.events("re_formed"))
-        with guest(path, hosts[2], "--workers", "1") as other:
+        with guest(path, hosts[2], "--workers", "1") as guest_run:
             leaver.send_signal(signal.SIGTERM)
             assert leaver.wait(timeout=DEADLINE) == 0, leaver.communicate()
             until(lambda: len(set(agents_of(run).values())) == 3, "a worker elsewhere", run)
             until(lambda: len(run.members()) == 3, "all of them", run)
             hurry(hosts)
             summary = run.finish()
-            assert other.wait(timeout=DEADLINE) == 0
+            assert guest_run.wait(timeout=DEADLINE) == 0
     assert summary["weights_sha256"] == calm
-    here = agents_of(run)
+    agents_here = agents_of(run)
     for event in run.events("round"):
-        counts = Counter(here[worker] for worker in event["workers"])
+        counts = Counter(agents_here[worker] for worker in event["workers"])
         assert counts.pop("a1") <= 2
         assert set(counts.values()) <= {1}
     assert summary["world_sizes"][-1] == 3
@@ -130,8 +130,8 @@ def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm
 def test_all_workers_come_again_behind_a_cut_cable(hosts: tuple[Host, ...], calm: str) -> None:
     """All are behind it, and count as lost; they come again once it is mended."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
-    every = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *SLOW, *options, *every, *LISTEN)
+    checkpoint_options = ("--checkpoint-every", "10")
+    command = ("train", *JOB, *SLOW, *options, *checkpoint_options, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
@@ -152,12 +152,12 @@ def lost(run: Run) -> set[str]:
     return {event["worker"] for event in run.events("worker") if event["state"] == "lost"}
 
 
-def test_a_host_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_host_waits_for_its_master(tmp_path: Path) -> None:
     """Neither a name that nobody knows nor an address that nobody listens on ends it at once."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "master.json").write_text('{"address": "brim.invalid:4000", "token": "t"}')
     agent = joining(run, "--patience", "2s", stderr=subprocess.PIPE)
-    _, said = agent.communicate(timeout=DEADLINE)
+    _, explanation = agent.communicate(timeout=DEADLINE)
     assert agent.returncode == 1
-    assert "cannot reach the master at brim.invalid:4000" in said
+    assert "cannot reach the master at brim.invalid:4000" in explanation

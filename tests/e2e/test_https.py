@@ -27,41 +27,41 @@ PORT, ADDRESS6 = 4000, "fd00::7"
 class Hosts:
     """A scheduler's host, and one of a tenant."""
 
-    def __init__(self, home: Host, away: Host) -> None:
-        self.home, self.away = home, away
+    def __init__(self, home: Host, away_host: Host) -> None:
+        self.home, self.away = home, away_host
         self.driver = Driver(home.folder)
         self.file = home.folder / "cluster.yaml"
         self.file.write_text(CLUSTER)
-        self.token = away.folder / "ads.token"
+        self.token = away_host.folder / "ads.token"
 
     def brim(self, host: Host, *words: str, code: int = 0, **variables: str) -> tuple[str, str]:
-        own = {"HOME": str(host.folder / "home")}
+        own_variables = {"HOME": str(host.folder / "home")}
         if "BRIM_SERVER" not in variables:
-            own["BRIM_HOME"] = str(host.folder / "state")
-        driver = self.driver.behind(host.prefix)
-        process = driver.start(*words, variables={**own, **variables})
-        out, err = process.communicate(timeout=DEADLINE)
+            own_variables["BRIM_HOME"] = str(host.folder / "state")
+        driver = self.driver.with_prefix(host.prefix)
+        process = driver.start(*words, variables={**own_variables, **variables})
+        output, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == code, err
-        return str(out), str(err)
+        return str(output), str(err)
 
     def up(self, address: str, *words: str) -> str:
-        _, said = self.brim(
+        _, explanation = self.brim(
             self.home, "up", "--cluster", str(self.file), "--listen", address, *words
         )
-        return said
+        return explanation
 
     def give_token(self) -> None:
-        given, _ = self.brim(self.home, "token", "ads")
+        tenant_token, _ = self.brim(self.home, "token", "ads")
         self.token.unlink(missing_ok=True)
         self.token.touch(mode=0o600)
-        self.token.write_text(given)
+        self.token.write_text(tenant_token)
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     with ExitStack() as undo:
-        home, away = undo.enter_context(hosts_in(tmp_path, 2))
-        found = Hosts(home, away)
+        home, away_host = undo.enter_context(hosts_in(tmp_path, 2))
+        found = Hosts(home, away_host)
         undo.callback(found.driver.mark.kill)
         yield found
         found.brim(home, "down", "--kill")
@@ -70,8 +70,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def from_away(hosts: Hosts, url: str) -> Callable[..., tuple[str, str]]:
     def brim(*words: str, code: int = 0, **variables: str) -> tuple[str, str]:
-        own = {"BRIM_SERVER": url, "BRIM_TOKEN_FILE": str(hosts.token)}
-        return hosts.brim(hosts.away, *words, code=code, **{**own, **variables})
+        own_variables = {"BRIM_SERVER": url, "BRIM_TOKEN_FILE": str(hosts.token)}
+        return hosts.brim(hosts.away, *words, code=code, **{**own_variables, **variables})
 
     return brim
 
@@ -89,17 +89,17 @@ def test_verbs_of_another_host_work_by_https_alone(hosts: Hosts) -> None:
     assert "by ads from 10.77.0.2" in brim("explain", job)[0]
     assert job in brim("status", job, "--json", BRIM_SERVER=f"host-1:{PORT}")[0], "without a scheme"
 
-    _, said = brim("jobs", code=2, BRIM_SERVER=f"http://{hosts.home.address}:{PORT}")
-    assert "BRIM_INSECURE=1" in said
-    _, said = brim(
+    _, explanation = brim("jobs", code=2, BRIM_SERVER=f"http://{hosts.home.address}:{PORT}")
+    assert "BRIM_INSECURE=1" in explanation
+    _, explanation = brim(
         "jobs", code=1, BRIM_SERVER=f"http://{hosts.home.address}:{PORT}", BRIM_INSECURE="1"
     )
-    assert "does not answer" in said
+    assert "does not answer" in explanation
     secret = hosts.token.read_text().partition(".")[0]
-    _, said = brim("jobs", code=1, BRIM_TOKEN_FILE="", BRIM_TOKEN=secret)
-    assert "has no fingerprint" in said
-    _, said = brim("jobs", code=1, BRIM_TOKEN_FILE="", BRIM_TOKEN=f"{secret}.{'a' * 32}")
-    assert "is not what the token is for" in said
+    _, explanation = brim("jobs", code=1, BRIM_TOKEN_FILE="", BRIM_TOKEN=secret)
+    assert "has no fingerprint" in explanation
+    _, explanation = brim("jobs", code=1, BRIM_TOKEN_FILE="", BRIM_TOKEN=f"{secret}.{'a' * 32}")
+    assert "is not what the token is for" in explanation
 
     # The next scheduler, from a backup in another directory, is the same one for its clients.
     hosts.brim(hosts.home, "backup", str(hosts.home.folder / "backup"))
@@ -118,22 +118,22 @@ def test_who_wants_it_has_plain_text_and_ipv6(hosts: Hosts) -> None:
     brim = from_away(hosts, plain)
     assert json.loads(brim("nodes", "--json", BRIM_INSECURE="1")[0])["nodes"]
     assert "need an https:// address" in brim("nodes", code=2)[1]
-    _, said = brim("nodes", code=1, BRIM_SERVER=f"{hosts.home.address}:{PORT}")
-    assert "does not speak HTTPS" in said
+    _, explanation = brim("nodes", code=1, BRIM_SERVER=f"{hosts.home.address}:{PORT}")
+    assert "does not speak HTTPS" in explanation
     hosts.brim(hosts.home, "down")
 
     words = ("-n", hosts.home.namespace, "addr", "add", f"{ADDRESS6}/128", "dev", "lo")
     subprocess.run(["ip", *words], check=True)
     for address in (f"[{ADDRESS6}]", "[::]"):
         hosts.up(f"{address}:{PORT}")
-        told = hosts.brim(
+        answer = hosts.brim(
             hosts.home,
             "nodes",
             "--json",
             BRIM_SERVER=f"https://[{ADDRESS6}]:{PORT}",
             BRIM_TOKEN=(hosts.home.folder / "state" / "token").read_text(),
         )
-        assert json.loads(told[0])["nodes"]
+        assert json.loads(answer[0])["nodes"]
         if address == "[::]":
             assert json.loads(
                 brim("nodes", "--json", BRIM_SERVER=f"{hosts.home.address}:{PORT}")[0]

@@ -41,14 +41,12 @@ os.register_at_fork(after_in_child=lambda: setattr(torch.cuda, "_is_in_bad_fork"
 """
 
 
-@pytest.mark.parametrize(("does", "times"), long_after(1, [(SLOW, 1), (THREAD, 4), (SPOILED, 4)]))
-def test_three_workers_import_a_package_once_if_they_can_be_forked_behind_it(
-    does: str, times: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("action", "times"), long_after(1, [(SLOW, 1), (THREAD, 4), (SPOILED, 4)]))
+def test_forked_workers_share_one_import(action: str, times: int, tmp_path: Path) -> None:
     installed, folder = tmp_path / "installed", tmp_path / "folder"
     installed.mkdir()
     folder.mkdir()
-    (installed / "package.py").write_text(TELL + does)
+    (installed / "package.py").write_text(TELL + action)
     (folder / "beside.py").write_text(TELL + "WIDTH = 2")
     (folder / "loop.py").write_text(LOOP)
     command = [
@@ -75,9 +73,9 @@ def test_three_workers_import_a_package_once_if_they_can_be_forked_behind_it(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = (tmp_path / "seen").read_text().splitlines()
-    assert told.count("package sour") == times
-    assert told.count("beside sour") == 3
+    lines_seen = (tmp_path / "seen").read_text().splitlines()
+    assert lines_seen.count("package sour") == times
+    assert lines_seen.count("beside sour") == 3
     started = read_history(tmp_path / "run").started
     assert started is not None
     assert started.start_method == "fork"

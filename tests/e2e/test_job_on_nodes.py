@@ -64,12 +64,12 @@ def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def jobs(node_cluster: NodeCluster, namespace: str, rows: Path) -> Iterator[JobsOnNodes]:
     if len(node_cluster.nodes) < 3:
         no_cluster("this takes three nodes: make cluster-down cluster NODES=3")
-    made = JobsOnNodes(node_cluster, namespace, image=image())
+    test_jobs = JobsOnNodes(node_cluster, namespace, image=image())
     try:
-        (made.folder / "criteo.tsv").write_bytes(rows.read_bytes())
-        yield made
+        (test_jobs.folder / "criteo.tsv").write_bytes(rows.read_bytes())
+        yield test_jobs
     finally:
-        made.uninstall()
+        test_jobs.uninstall()
 
 
 def submit(jobs: JobsOnNodes, name: str = "clicks", **spec: Any) -> None:
@@ -116,16 +116,16 @@ def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) 
     jobs.kubectl("delete", "pod", "inference")
     jobs.until_training("clicks", 3)
 
-    gone = min(jobs.workers("clicks"))
-    jobs.kubectl("delete", "pod", gone)
+    deleted_pod = min(jobs.workers("clicks"))
+    jobs.kubectl("delete", "pod", deleted_pod)
     jobs.until_training("clicks", 3)
     re_formed = jobs.events("clicks", "re_formed")
     assert re_formed
-    assert all(each["redone"] == 0 for each in re_formed)
+    assert all(event["redone"] == 0 for event in re_formed)
 
     assert jobs.kill(jobs.operator()) > 0
-    gone = min(jobs.workers("clicks"))
-    jobs.kubectl("delete", "pod", gone)
+    deleted_pod = min(jobs.workers("clicks"))
+    jobs.kubectl("delete", "pod", deleted_pod)
     jobs.until_training("clicks", 3)
 
     master = jobs.uids("clicks")["clicks-master"]
@@ -154,7 +154,7 @@ def test_processes_share_a_worker(jobs: JobsOnNodes, rows: Path, tmp_path: Path,
     jobs.until_training("clicks", 2, processes=2)
     jobs.kubectl("scale", "elasticjob", "clicks", "--replicas=1")
     jobs.until_training("clicks", 1, processes=2)
-    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+    assert all(event["redone"] == 0 for event in jobs.events("clicks", "re_formed"))
     jobs.hurry("clicks")
     check(jobs, calm_run(rows, tmp_path, parts=4))
 
@@ -170,22 +170,22 @@ def test_a_suspended_job_goes_on_from_its_volume(jobs: JobsOnNodes, calm: str) -
 
     def events(kind: str) -> list[dict[str, Any]]:
         files = volume.glob("*/events.jsonl")
-        lines = [line for each in files for line in each.read_text().splitlines(keepends=True)]
+        lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [each for each in whole if each["kind"] == kind]
+        return [event for event in whole if event["kind"] == kind]
 
     until(lambda: len(jobs.workers("clicks")) == 3, lambda: jobs.told("clicks"))
     until(lambda: events("checkpoint"), lambda: jobs.told("clicks"))
     suspend = '{"spec": {"suspend": true}}'
     jobs.kubectl("patch", "elasticjob", "clicks", "--type=merge", "-p", suspend)
     until(lambda: not jobs.pods("clicks"), lambda: jobs.told("clicks"))
-    made = events("checkpoint")[-1]["step"]
+    last_checkpoint = events("checkpoint")[-1]["step"]
     jobs.kubectl(
         "patch", "elasticjob", "clicks", "--type=merge", "-p", suspend.replace("true", "false")
     )
     until(lambda: len(jobs.workers("clicks")) == 3, lambda: jobs.told("clicks"))
     until(lambda: events("restored"), lambda: jobs.told("clicks"))
-    assert events("restored")[-1]["step"] == made >= 20
+    assert events("restored")[-1]["step"] == last_checkpoint >= 20
     jobs.hurry("clicks")
     status = jobs.until_ended("clicks")
     assert status["phase"] == "Done", status
@@ -196,19 +196,19 @@ def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
     cluster = jobs.cluster
     run_three(jobs)
 
-    others = [each for each in cluster.nodes if each != jobs.node_of("clicks-master")]
-    cluster.kill(others[0])
+    other_nodes = [node for node in cluster.nodes if node != jobs.node_of("clicks-master")]
+    cluster.kill(other_nodes[0])
     try:
         jobs.until_training("clicks", 2)
     finally:
-        cluster.boot(others[0])
+        cluster.boot(other_nodes[0])
     jobs.until_training("clicks", 3)
 
-    cluster.partition(others[1])
+    cluster.partition(other_nodes[1])
     try:
         jobs.until_training("clicks", 2)
     finally:
-        cluster.heal(others[1])
+        cluster.heal(other_nodes[1])
     jobs.until_training("clicks", 3)
 
     node = jobs.node_of("clicks-master")
@@ -224,15 +224,15 @@ def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
 
 
 @pytest.mark.long
-def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_drained(
+def test_a_full_cluster_makes_room_for_masters(
     jobs: JobsOnNodes, rows: Path, tmp_path: Path
 ) -> None:
     jobs.add_priority("inference", 1_000)
     jobs.install({"cpu": "300m", "memory": "1Gi", GPU: "4"})  # two workers on each node
-    first, *others = jobs.cluster.nodes
-    for node in others:  # which then have 100m for others, where a master requests 250m
-        beside = cpu_left(jobs, node) - Fraction("0.7")
-        amount = f"{math.floor(beside * 1000)}m"
+    first, *other_nodes = jobs.cluster.nodes
+    for node in other_nodes:  # which then have 100m for others, where a master requests 250m
+        cpu_beside = cpu_left(jobs, node) - Fraction("0.7")
+        amount = f"{math.floor(cpu_beside * 1000)}m"
         jobs.occupy(f"beside-{node}", node, "inference", amount, resource="cpu")
     submit(jobs, microBatches=12, workers={"min": 1, "max": 6})
     jobs.until_training("clicks", 6)
@@ -241,12 +241,12 @@ def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_dr
     of_the_job = "--pod-selector=brim.dev/job=clicks"
     jobs.kubectl("drain", first, of_the_job, "--delete-emptydir-data", "--force")
     try:
-        until(lambda: jobs.node_of("clicks-master") in others, lambda: jobs.told("clicks"))
+        until(lambda: jobs.node_of("clicks-master") in other_nodes, lambda: jobs.told("clicks"))
         jobs.until_training("clicks", 3)
     finally:
         jobs.kubectl("uncordon", first)
     jobs.until_training("clicks", 4)  # five would be no faster with twelve micro-batches
-    redone = [each["redone"] for each in jobs.events("clicks", "re_formed")]
+    redone = [event["redone"] for event in jobs.events("clicks", "re_formed")]
     assert sum(redone) <= 1, "of the worker that made room"
     jobs.hurry("clicks")
     check(jobs, calm_run(rows, tmp_path, parts=12))
@@ -254,11 +254,11 @@ def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_dr
 
 def cpu_left(jobs: JobsOnNodes, node: str) -> Fraction:
     """The processors of a node that no pod requests."""
-    known = msgspec.convert(jobs.api.ask(f"/api/v1/nodes/{node}"), KubeNode)
+    kube_node = msgspec.convert(jobs.api.ask(f"/api/v1/nodes/{node}"), KubeNode)
     pods = msgspec.convert(jobs.api.ask("/api/v1/pods")["items"], list[KubePod])
-    here = [each for each in pods if each.spec.node_name == node and not each.has_ended]
-    taken = total(map(asked_by, here)).get("cpu", Fraction(0))
-    return parse_amount(known.status.allocatable["cpu"]) - taken
+    pods_here = [pod for pod in pods if pod.spec.node_name == node and not pod.has_ended]
+    requested = total(map(asked_by, pods_here)).get("cpu", Fraction(0))
+    return parse_amount(kube_node.status.allocatable["cpu"]) - requested
 
 
 @pytest.mark.long
@@ -275,7 +275,7 @@ def test_a_tenant_lends_and_takes_back(jobs: JobsOnNodes, calm: str) -> None:
     submit(jobs, "back", tenant="search", workers={"min": 2, "max": 2})
     jobs.until_training("back", 2)
     jobs.until_training("clicks", 2)
-    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+    assert all(event["redone"] == 0 for event in jobs.events("clicks", "re_formed"))
 
     jobs.hurry("back")
     assert jobs.until_ended("back")["summary"]["weights_sha256"] == calm

@@ -42,34 +42,34 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 def test_a_job_outlives_drained_leaving_and_killed_nodes(cluster: Cluster, calm: str) -> None:
     job = cluster.submit("--workers", "4")
     cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
-    begun = cluster.on(job)
-    first, drained = sorted(begun)
-    (free,) = {"host-2", "host-3", "host-4"} - begun.keys()
-    assert begun == {first: 2, drained: 2}
+    nodes_before = cluster.on(job)
+    first, drained = sorted(nodes_before)
+    (free,) = {"host-2", "host-3", "host-4"} - nodes_before.keys()
+    assert nodes_before == {first: 2, drained: 2}
     assert not cluster.workers_of(cluster.home)
-    forks = [pid for name in begun for pid in cluster.workers_of(cluster.named(name))]
+    forks = [pid for name in nodes_before for pid in cluster.workers_of(cluster.named(name))]
     assert {"brim.node" in psutil.Process(pid).cmdline() for pid in forks} == {True}
 
     # Drained: its workers leave as others are asked for.
-    before = len(cluster.rounds(job))
+    rounds_before = len(cluster.rounds(job))
     cluster.brim("drain", drained)
     cluster.until(lambda: cluster.on(job) == {first: 2, free: 2}, "others in their place")
     cluster.until(lambda: not cluster.workers_of(cluster.named(drained)), "the end of its workers")
     cluster.until_steps(job)
-    rounds = cluster.rounds(job)[before - 1 :]
-    fewer = next(at for at, count, _ in rounds if count < 4)
-    again = next(at for at, count, _ in reversed(rounds) if count == 4)
-    _log.info("seconds with fewer workers: %.2f", again - fewer)
+    rounds = cluster.rounds(job)[rounds_before - 1 :]
+    shrunk_at = next(moment for moment, count, _ in rounds if count < 4)
+    regrown_at = next(moment for moment, count, _ in reversed(rounds) if count == 4)
+    _log.info("seconds with fewer workers: %.2f", regrown_at - shrunk_at)
     assert not any("resize to 2" in cause for _, _, cause in rounds), "they were asked for later"
     cluster.brim("drain", drained, "--undo")
 
     # Ended by SIGTERM: it gives way.
-    since = time.monotonic()
+    start_time = time.monotonic()
     cluster.give_way(free)
-    assert time.monotonic() - since < 20.0, "it waited until it is ended, 30 s later"
+    assert time.monotonic() - start_time < 20.0, "it waited until it is ended, 30 s later"
     assert free not in cluster.told()
     assert not cluster.workers_of(cluster.named(free))
-    cluster.until(lambda: cluster.on(job) == begun, "those in its place")
+    cluster.until(lambda: cluster.on(job) == nodes_before, "those in its place")
     assert not cluster.events(job, "restored")
     assert sum(event["redone"] for event in cluster.events(job, "re_formed")) == 0
     cluster.join(cluster.named(free))
@@ -98,8 +98,8 @@ def test_the_last_worker_moves_or_is_suspended(cluster: Cluster, calm: str) -> N
     assert not cluster.events(job, "restored"), "it trained on until another was ready"
 
     (second,) = cluster.on(job)
-    others = sorted({"host-2", "host-3", "host-4"} - {first, second})
-    for node in (*others, second):
+    other_hosts = sorted({"host-2", "host-3", "host-4"} - {first, second})
+    for node in (*other_hosts, second):
         cluster.brim("drain", node)
     cluster.until(lambda: cluster.told()[second]["held"] == 0, "that it has nowhere to be")
     cluster.until(lambda: not cluster.workers_of(cluster.named(second)), "the end of its worker")
@@ -134,7 +134,7 @@ def test_devices_are_lent_reclaimed_and_drained(cluster: Cluster, calm: str) -> 
 
 
 @pytest.mark.long
-def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm: str) -> None:
+def test_a_job_outlives_scheduler_death_and_silent_nodes(cluster: Cluster, calm: str) -> None:
     """SIGSTOP, to `brim node` alone and then to all processes of a host, whose kernel still answers.
 
     Workers are counted by host, also stopped ones.
@@ -144,11 +144,11 @@ def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm
     (cut,) = cluster.on(job)
     host = cluster.named(cut)
     cluster.kill_scheduler()
-    before = set(cluster.workers_of(host))
+    workers_before = set(cluster.workers_of(host))
     cluster.until_steps(job)
     cluster.up()
     cluster.until(lambda: cluster.told()[cut]["state"] == "up", "that it is known again")
-    assert set(cluster.workers_of(host)) == before, "nobody noticed"
+    assert set(cluster.workers_of(host)) == workers_before, "nobody noticed"
 
     host.cable.cut()
     cluster.until(lambda: cluster.told()[cut]["state"] == "lost", "that it is lost")
@@ -176,9 +176,9 @@ def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm
     host = cluster.named(frozen)
     pids = cluster.processes_of(host)
     cluster.signal(pids, signal.SIGSTOP)
-    at = time.monotonic()
+    stopped_at = time.monotonic()
     cluster.until(lambda: frozen not in cluster.on(job), "a round without it")
-    assert time.monotonic() - at < 12.0, "a master alone waits for 15 s"
+    assert time.monotonic() - stopped_at < 12.0, "a master alone waits for 15 s"
     cluster.until_steps(job)
     assert cluster.workers_of(host), "they cannot end, and do nothing"
     cluster.signal(pids, signal.SIGCONT)
@@ -188,7 +188,7 @@ def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm
 
 
 @pytest.mark.long
-def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
+def test_exact_jobs_stay_on_one_node_kind(cluster: Cluster) -> None:
     """A variable on which results depend stands for another processor."""
     odd = cluster.hosts[3]
     name = f"host-{odd.number}"
@@ -212,8 +212,8 @@ def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
         assert ports <= set(PORTS)
     for alike in ("host-2", "host-3"):
         cluster.brim("drain", alike)
-    why = f"MKL_CBWR none on the nodes where it began and COMPATIBLE on {name}"
-    cluster.until(lambda: why in cluster.brim("status", job), "why it waits for its kind")
+    reason = f"MKL_CBWR none on the nodes where it began and COMPATIBLE on {name}"
+    cluster.until(lambda: reason in cluster.brim("status", job), "why it waits for its kind")
     assert name not in cluster.on(job), "though it has two devices free"
     for alike in ("host-2", "host-3"):
         cluster.brim("drain", alike, "--undo")
@@ -222,6 +222,6 @@ def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
     careless = cluster.submit("--workers", "1:2", "--no-exact", tenant="web")
     cluster.until(lambda: name in cluster.on(careless), "a job that may be on any")
     assert name not in cluster.on(job)
-    for each in (job, careless):
-        cluster.finish(each)
+    for finished_job in (job, careless):
+        cluster.finish(finished_job)
     assert f"{name} is not like host-2, so no exact job is on both" in cluster.give_way(name)

@@ -30,49 +30,51 @@ def s3() -> Iterator[ObjectStore]:
 
 
 @pytest.mark.long
-def test_a_run_whose_host_is_gone_goes_on_from_its_store(
+def test_a_lost_run_resumes_from_its_store(
     tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     s3.clear()
     calm = undisturbed(*JOB[1:])
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    shutil.copy(DIGITS, here / "digits.py")
-    kept = f"{s3.url}/runs/mine"
+    first_folder, second_folder = tmp_path / "here", tmp_path / "there"
+    first_folder.mkdir()
+    second_folder.mkdir()
+    shutil.copy(DIGITS, first_folder / "digits.py")
+    run_url = f"{s3.url}/runs/mine"
     options = ("--runs", f"{s3.url}/runs", "--checkpoint-every", "10", *PACED)
-    with started(here / "mine", "train", "digits.py", *JOB[2:], *options) as run:
+    with started(first_folder / "mine", "train", "digits.py", *JOB[2:], *options) as run:
         run.wait_for_step(25)
-        elsewhere = Driver(there)
-        until(lambda: _step(elsewhere, kept) >= 20, "20 steps in the store")
-        assert json.loads(elsewhere.call("status", kept, "--json").stdout)["state"] == "running"
-        refused = elsewhere.call("resume", kept, codes=(2,)).stderr
+        second_driver = Driver(second_folder)
+        until(lambda: _step(second_driver, run_url) >= 20, "20 steps in the store")
+        assert (
+            json.loads(second_driver.call("status", run_url, "--json").stdout)["state"] == "running"
+        )
+        refused = second_driver.call("resume", run_url, codes=(2,)).stderr
         assert "which is running" in refused
     # `started` has killed it all.
-    shutil.rmtree(here)  # with the code: what the store keeps of it is run
+    shutil.rmtree(first_folder)  # with the code: what the store keeps of it is run
     # Nobody adds to it any more, which shows after a minute; here it is said by hand.
-    s3.files().rm_file(f"{kept.removeprefix('s3://')}/kept")
-    assert json.loads(elsewhere.call("status", kept, "--json").stdout)["state"] == "died"
-    assert elsewhere.call("logs", kept).stdout is not None
-    again = elsewhere.call("resume", kept, "--json", "--workers", "2")
-    assert json.loads(again.stdout)["weights_sha256"] == calm["weights_sha256"]
-    account = json.loads(elsewhere.call("ledger", kept, "--json").stdout)
+    s3.files().rm_file(f"{run_url.removeprefix('s3://')}/kept")
+    assert json.loads(second_driver.call("status", run_url, "--json").stdout)["state"] == "died"
+    assert second_driver.call("logs", run_url).stdout is not None
+    resumed = second_driver.call("resume", run_url, "--json", "--workers", "2")
+    assert json.loads(resumed.stdout)["weights_sha256"] == calm["weights_sha256"]
+    account = json.loads(second_driver.call("ledger", run_url, "--json").stdout)
     assert account["exact"]
-    report = f"{kept.removeprefix('s3://')}/report.html"
+    report = f"{run_url.removeprefix('s3://')}/report.html"
     assert b"<html" in s3.files().cat_file(report)
-    evaluated = json.loads(elsewhere.call("evaluate", kept, "--json").stdout)
+    evaluated = json.loads(second_driver.call("evaluate", run_url, "--json").stdout)
     assert evaluated["metrics"]
-    assert (there / "runs" / "mine" / "events.jsonl").is_file()
+    assert (second_folder / "runs" / "mine" / "events.jsonl").is_file()
 
 
-def _step(driver: Driver, kept: str) -> int:
-    done = driver.call("status", kept, "--json", codes=(0, 1, 2))
+def _step(driver: Driver, run_url: str) -> int:
+    done = driver.call("status", run_url, "--json", codes=(0, 1, 2))
     return int(json.loads(done.stdout)["step"]) if done.returncode == 0 and done.stdout else 0
 
 
 @pytest.mark.long
-def test_verbs_read_a_job_of_a_scheduler_on_another_host(
+def test_verbs_read_jobs_of_a_remote_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path)
@@ -81,7 +83,7 @@ def test_verbs_read_a_job_of_a_scheduler_on_another_host(
         job = home.submit()
         contact = read_scheduler_contact(home.state)
         assert contact is not None
-        elsewhere = Driver(
+        second_driver = Driver(
             tmp_path,
             BRIM_HOME=str(tmp_path / "nothing"),
             BRIM_TOKEN=token_of(home.state),
@@ -89,7 +91,7 @@ def test_verbs_read_a_job_of_a_scheduler_on_another_host(
         )
 
         def brim(*words: str) -> str:
-            return elsewhere.call("--server", f"http://127.0.0.1:{contact.port}", *words).stdout
+            return second_driver.call("--server", f"http://127.0.0.1:{contact.port}", *words).stdout
 
         ended = json.loads(brim("status", job, "--wait", "--json"))
         home.run_dir(job).chmod(0o700)

@@ -22,8 +22,8 @@ FAULTS = "kill rank 0 at step 10; kill rank 2 at step 30; add 2 at step 50; term
 RULES = ("--set", "admit_after=2", "--set", "expire_after=12", "--set", "limit=3000")
 
 
-def _job(optimizer: str, *more: str) -> tuple[str, ...]:
-    return (*JOB, "--set", f"optimizer={optimizer}", *more)
+def _job(optimizer: str, *options: str) -> tuple[str, ...]:
+    return (*JOB, "--set", f"optimizer={optimizer}", *options)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.long
-def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
+def test_servers_and_workers_are_replaced_across_hosts(tmp_path: Path) -> None:
     job = _job("adamw", *RULES)
     calm = undisturbed(*job)
     faults = (
@@ -78,7 +78,7 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: Path) -> None:
+def test_changes_between_checkpoints_are_written_and_resumed(tmp_path: Path) -> None:
     """With so many ids that checkpoints have a base and deltas; a step of the end is redone from
     them.
     """
@@ -97,13 +97,13 @@ def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: 
         "--keep",
         "99",
     )
-    everybody = "; ".join(f"kill rank {rank} at step 90" for rank in range(3))
-    disturbed = train(run, *job, *options, "--faults", everybody)
+    kill_all = "; ".join(f"kill rank {rank} at step 90" for rank in range(3))
+    disturbed = train(run, *job, *options, "--faults", kill_all)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
     assert [event["kind"] for event in lines(run / "events.jsonl")].count("restored") == 1
     listed = Driver().call("checkpoints", str(run), "--json")
     checkpoints = json.loads(listed.stdout)["checkpoints"]
-    assert any(table["deltas"] for each in checkpoints for table in each["tables"])
+    assert any(table["deltas"] for checkpoint in checkpoints for table in checkpoint["tables"])
 
 
 @pytest.mark.long
@@ -135,23 +135,23 @@ def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_checkpoint_has_the_rows_for_those_who_use_the_model(tmp_path: Path) -> None:
+def test_a_checkpoint_has_rows_for_model_users(tmp_path: Path) -> None:
     train(tmp_path / "run", *_job("adagrad", "--set", "admit_after=2"), "--workers", "2")
     with started(
         tmp_path / "job", "evaluate", str(tmp_path / "run"), "--workers", "2"
     ) as evaluation:
         summary = evaluation.finish()
-    last = [each for each in lines(tmp_path / "run" / "events.jsonl") if each["kind"] == "epoch"][
-        -1
-    ]
+    last = [
+        event for event in lines(tmp_path / "run" / "events.jsonl") if event["kind"] == "epoch"
+    ][-1]
     assert summary["metrics"] == last["metrics"]
 
 
 @pytest.mark.long
 def test_a_loop_runs_without_brim_around_it(tmp_path: Path) -> None:
     command = [sys.executable, str(FILES / "keyed_loop.py")]
-    alone = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-    assert alone.returncode == 0, alone.stderr
+    plain_run = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert plain_run.returncode == 0, plain_run.stderr
     with started(tmp_path / "run", "run", "--workers", "2", "--", *command) as run:
-        together = run.finish()
-    assert alone.stdout.split() == ["weights", together["weights_sha256"], "rows", "296"]
+        elastic_run = run.finish()
+    assert plain_run.stdout.split() == ["weights", elastic_run["weights_sha256"], "rows", "296"]

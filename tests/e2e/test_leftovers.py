@@ -51,18 +51,16 @@ def run_of(tmp_path: Path, notes: Path, *options: str) -> Iterator[Run]:
         yield run
 
 
-def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_child_processes_end_with_worker_and_run(tmp_path: Path, notes: Path) -> None:
     with run_of(tmp_path, notes) as run:
         victim = run.pid(run.members()[0])
         os.kill(victim, signal.SIGKILL)
         until(lambda: has_ended(children(notes)[victim]), "the end of what it had started", run)
-        others = {
+        other_processes = {
             pid: child for pid, child in children(notes).items() if pid in workers(run) - {victim}
         }
-        assert others
-        assert not any(map(has_ended, others.values()))
+        assert other_processes
+        assert not any(map(has_ended, other_processes.values()))
         run.process.send_signal(signal.SIGINT)
         assert run.finish()["exit"] == "suspended"
     assert len(children(notes)) >= 4  # the template's as well, and that of another worker
@@ -94,24 +92,26 @@ def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
 
 @pytest.mark.long
 @needs_groups
-def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_leftovers_of_a_killed_run_end_on_resume(tmp_path: Path, notes: Path) -> None:
     with run_of(tmp_path, notes) as run:
-        left = children(notes)
+        survivors = children(notes)
         agent = psutil.Process(run.pid("w1")).parent()
         assert agent is not None
         run.process.kill()
         agent.kill()
         run.process.communicate()
-        assert not any(map(has_ended, left.values()))
-        with run_of(tmp_path, notes, "--resume") as again:
-            until(lambda: all(map(has_ended, left.values())), "the end of what was left", again)
+        assert not any(map(has_ended, survivors.values()))
+        with run_of(tmp_path, notes, "--resume") as resumed:
             until(
-                lambda: len(children(notes)) >= len(left) + 2, "what the next workers start", again
+                lambda: all(map(has_ended, survivors.values())), "the end of what was left", resumed
             )
-            again.process.send_signal(signal.SIGINT)
-            assert again.finish()["exit"] == "suspended"
+            until(
+                lambda: len(children(notes)) >= len(survivors) + 2,
+                "what the next workers start",
+                resumed,
+            )
+            resumed.process.send_signal(signal.SIGINT)
+            assert resumed.finish()["exit"] == "suspended"
     assert all(map(has_ended, children(notes).values()))
     assert groups_of(tmp_path / "run") == []
 

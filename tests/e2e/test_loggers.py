@@ -50,7 +50,7 @@ def processes(directory: Path, module: str) -> list[psutil.Process]:
 
 
 @pytest.mark.long
-def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(
+def test_each_step_is_logged_once_through_kills(
     tmp_path: Path,
 ) -> None:
     rng = random.Random(4)
@@ -102,7 +102,7 @@ def kill(directory: Path, victim: str) -> None:
 
 
 @pytest.mark.long
-def test_a_logger_that_hangs_or_raises_costs_training_nothing(tmp_path: Path) -> None:
+def test_a_broken_logger_does_not_affect_training(tmp_path: Path) -> None:
     plain = train(tmp_path / "plain", DIGITS, "--workers", "2", *QUICK)
     with started(
         tmp_path / "bad", "train", DIGITS, "--workers", "2", *QUICK,
@@ -128,7 +128,7 @@ def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path: Path) -> None:
+def test_ended_runs_are_sent_and_resumed_ones_continue(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     stop = ("--faults", "term rank 0 at step 20")
     with started(directory, "train", DIGITS, "--workers", "1", *stop, *QUICK) as run:
@@ -157,9 +157,7 @@ def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path:
         (f"{LOGGERS}:not_a_logger", "of type int"),
     ],
 )
-def test_a_logger_that_cannot_be_is_refused_before_anything_starts(
-    tmp_path: Path, logger: str, words: str
-) -> None:
+def test_an_invalid_logger_is_refused_before_start(tmp_path: Path, logger: str, words: str) -> None:
     done = brim(
         "train", DIGITS, "--run-dir", str(tmp_path / "run"), "--logger", logger, cwd=tmp_path
     )

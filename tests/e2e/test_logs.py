@@ -76,11 +76,11 @@ def check(lines: list[str]) -> tuple[int, int]:
     last: dict[str, int] = {}
     came = lost = 0
     for line in lines:
-        if gone := LOST.fullmatch(line):
-            lost += int(gone[1].replace(",", ""))
-        elif said := SAID.fullmatch(line):
-            assert int(said[2]) > last.get(said[1], -1), f"{line} came twice"
-            last[said[1]] = int(said[2])
+        if omission := LOST.fullmatch(line):
+            lost += int(omission[1].replace(",", ""))
+        elif words_line := SAID.fullmatch(line):
+            assert int(words_line[2]) > last.get(words_line[1], -1), f"{line} came twice"
+            last[words_line[1]] = int(words_line[2])
             came += len(line) + 1
         else:
             came += len(line) + 1
@@ -96,19 +96,19 @@ def agent_of(run: Run) -> psutil.Process:
 
 
 @pytest.mark.long
-def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
+def test_heavy_printing_does_not_change_weights(
     tmp_path: Path,
 ) -> None:
     """`brim logs -f` beside them misses what it says that it misses, and comes to the last line."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     logs = tmp_path / "run" / "logs"
-    out = tmp_path / "out"
+    out_file = tmp_path / "out"
     with (
         Watch(logs) as watch,
         started(tmp_path / "run", "train", CHATTY, *JOB, *LIMITED, "--set", "lines=6000") as run,
     ):
         until((logs / "w2.log").exists, "a worker", run)
-        with out.open("wb") as output:
+        with out_file.open("wb") as output:
             words = ("logs", str(run.directory), "-f", "--worker", "w2")
             follower = Driver().start(*words, stdout=output, stderr=subprocess.DEVNULL)
         try:
@@ -123,7 +123,7 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
     assert length(logs) > 200 << 20
     assert watch.most < LIMIT + MEANWHILE
     assert disk_use(logs) <= LIMIT
-    lines = [line.removeprefix("w2 | ") for line in out.read_text().splitlines()]
+    lines = [line.removeprefix("w2 | ") for line in out_file.read_text().splitlines()]
     came, lost = check(lines)
     assert came + lost == (logs / "w2.log").stat().st_size
     newest = list(Tail(run.directory, "w2").fresh(1000))
@@ -146,26 +146,28 @@ def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Pa
                 lines.setdefault(worker, []).append(line)
 
         for death in range(2):
-            before = len(run.events("restored"))
+            restores_before = len(run.events("restored"))
             grown = length(logs)
             run.wait_for_step(2 * death + 2)
             until(lambda grown=grown: length(logs) > grown + 2 * LIMIT, "output", run)  # type: ignore[misc]
             read()
             agent_of(run).kill()
-            until(lambda before=before: len(run.events("restored")) > before, "a restore", run)  # type: ignore[misc]
+            until(lambda old=restores_before: len(run.events("restored")) > old, "a restore", run)  # type: ignore[misc]
         run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == quiet["weights_sha256"]
     assert disk_use(logs) <= 1 << 20
     read()
-    for worker, said in lines.items():
-        came, lost = check(said)
+    for worker, words_of_worker in lines.items():
+        came, lost = check(words_of_worker)
         assert came + lost == (logs / f"{worker}.log").stat().st_size
-    assert any(LOST.fullmatch(line) for said in lines.values() for line in said)
+    assert any(
+        LOST.fullmatch(line) for words_of_worker in lines.values() for line in words_of_worker
+    )
 
 
 @pytest.mark.long
-def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_path: Path) -> None:
+def test_output_before_joining_is_bounded(tmp_path: Path) -> None:
     logs = tmp_path / "run" / "logs"
     job = (CHATTY, *JOB, *LIMITED, "--set", "hang=true")
     with Watch(logs) as watch, started(tmp_path / "run", "train", *job) as run:
@@ -180,7 +182,7 @@ def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_
     assert watch.most < LIMIT + MEANWHILE
 
 
-def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
+def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
     """Also where rank 0 is on another host than the command, which is passed on what it prints."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     scratch = tmp_path / "scratch"
@@ -191,8 +193,8 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
         try:
             until(lambda: bool(run.events("round")), "a round", run)
             (logs,) = scratch.glob("brim-agent-*/logs")
-            elsewhere = next(path for path in logs.glob("w*.log"))
-            until(lambda: elsewhere.stat().st_size > 4 << 20, "output", run)
+            remote_log = next(path for path in logs.glob("w*.log"))
+            until(lambda: remote_log.stat().st_size > 4 << 20, "output", run)
             until(lambda: disk_use(logs) <= 1 << 20, "a cut", run)
             summary = run.finish()
             assert agent.wait(DEADLINE) == 0
@@ -204,39 +206,39 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
+def test_scheduler_and_node_logs_are_bounded(home: Home, calm: str) -> None:
     """Also while they are written by processes that inherited them."""
-    most = 64 << 20
-    own = [home.state / "scheduler.log", home.state / "nodes" / "n1" / "node.log"]
+    limit = 64 << 20
+    own_logs = [home.state / "scheduler.log", home.state / "nodes" / "n1" / "node.log"]
     job = home.submit("--workers", "2", *LIMITED)
-    for log in own:
+    for log in own_logs:
         until(log.exists, f"{log}")
         with log.open("ab") as file:
             for _ in range(96):
                 file.write(b"brim: something is odd, again and again\n" * ((1 << 20) // 40))
-    until(lambda: sum(log.stat().st_blocks * 512 for log in own) <= most, "shorter logs")
-    assert all(log.stat().st_size > 90 << 20 for log in own)
+    until(lambda: sum(log.stat().st_blocks * 512 for log in own_logs) <= limit, "shorter logs")
+    assert all(log.stat().st_size > 90 << 20 for log in own_logs)
     assert home.finished(job)["weights_sha256"] == calm
     home.brim("submit", DIGITS, "--log-limit", "1KiB", code=2)
     assert "--log-limit: got 1,024 bytes, need at least 1 MiB" in home.err
 
 
 @pytest.mark.long
-def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> None:
+def test_job_logs_are_readable_over_http_after_cuts(home: Home) -> None:
     job = home.submit(
         "--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY
     )
     home.wait_for_step(job, 1)
     following = home.begin("logs", job, "-f", "--worker", "w1")
-    out, err = following.communicate(timeout=DEADLINE)
+    output, err = following.communicate(timeout=DEADLINE)
     assert following.returncode == 0, err
     home.finished(job)
-    lines = [line.removeprefix("w1 | ") for line in out.splitlines()]
+    lines = [line.removeprefix("w1 | ") for line in output.splitlines()]
     came, lost = check(lines)
     log = home.run_dir(job) / "logs" / "w1.log"
     assert came + lost == log.stat().st_size
-    out = home.brim("logs", job, "--worker", "w1")
-    told, *rest = [line.removeprefix("w1 | ") for line in out.splitlines()]
-    assert LOST.fullmatch(told)
+    output = home.brim("logs", job, "--worker", "w1")
+    omission, *rest = [line.removeprefix("w1 | ") for line in output.splitlines()]
+    assert LOST.fullmatch(omission)
     assert rest[-1] == lines[-1]
     assert disk_use(log.parent) <= LIMIT

@@ -60,17 +60,17 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
 # The first replaces a file; then the beginning, the middle and the end of a run, before, in and
 # after a write.
 @pytest.mark.parametrize(
-    ("share", "some"),
+    ("share", "byte_count"),
     long_after(1, [(0.3, 7), (1.0, 10_000), (0.0, 0), (0.1, 0), (0.5, 10_000), (0.8, 0)]),
 )
 def test_a_master_may_die_wherever_it_writes(
-    tmp_path: Path, calm: tuple[str, int], share: float, some: int
+    tmp_path: Path, calm: tuple[str, int], share: float, byte_count: int
 ) -> None:
     digest, writes = calm
     # Near the end: the commits of a run come in parcels, so their number varies, and the last may
     # be behind the end.
     summary, deaths = doomed(
-        tmp_path / "run", f"{int(share * (writes - 5))}:{some}:{tmp_path / 'died'}"
+        tmp_path / "run", f"{int(share * (writes - 5))}:{byte_count}:{tmp_path / 'died'}"
     )
     assert summary["weights_sha256"] == digest
     if share < 1:
@@ -117,23 +117,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         digest, writes = count_writes(Path(scratch) / "calm")
         broken = 0
-        for some in (0, 7, 10_000):
+        for byte_count in (0, 7, 10_000):
             for last in range(writes):
-                directory = Path(scratch) / f"{some}-{last}"
+                directory = Path(scratch) / f"{byte_count}-{last}"
                 directory.mkdir()
-                began = time.monotonic()
+                start_time = time.monotonic()
                 deaths: int | str
                 try:
                     summary, deaths = doomed(
-                        directory / "run", f"{last}:{some}:{directory / 'died'}"
+                        directory / "run", f"{last}:{byte_count}:{directory / 'died'}"
                     )
                     well = summary["weights_sha256"] == digest
                 except AssertionError as error:
                     well, deaths = False, str(error)
                 broken += not well
                 died = (directory / "died").exists()
-                words = f"write {last}/{writes} bytes {some}: {'same digest' if well else 'BROKEN'}"
-                print(words, f"died {died} {deaths} {time.monotonic() - began:.1f} s", flush=True)  # noqa: T201
+                words = f"write {last}/{writes} bytes {byte_count}: {'same digest' if well else 'BROKEN'}"
+                elapsed = time.monotonic() - start_time
+                print(words, f"died {died} {deaths} {elapsed:.1f} s", flush=True)  # noqa: T201
         print(f"{3 * writes} runs, {broken} broken")  # noqa: T201
         sys.exit(bool(broken))
 

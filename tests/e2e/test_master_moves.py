@@ -55,7 +55,7 @@ def leading(
     directory: Path, host: Host, *arguments: str, listen: str, token: str = TOKEN
 ) -> Iterator[Run]:
     """Start `brim master`; whatever happens, nothing of it stays."""
-    driver = Driver(directory.parent, BRIM_TOKEN=token).behind(host.prefix)
+    driver = Driver(directory.parent, BRIM_TOKEN=token).with_prefix(host.prefix)
     words = ("master", *arguments, "--run-dir", str(directory), "--listen", listen)
     with driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
@@ -82,8 +82,8 @@ def paced(folder: Path) -> tuple[str, ...]:
 
 def finish(master: Run) -> dict[str, Any]:
     """The summary of a run that a master leads to its end."""
-    _, said = master.process.communicate(timeout=DEADLINE)
-    assert master.process.returncode == 0, said
+    _, explanation = master.process.communicate(timeout=DEADLINE)
+    assert master.process.returncode == 0, explanation
     summary: dict[str, Any] = master.events("run_ended")[-1]["summary"]
     return summary
 
@@ -128,8 +128,8 @@ def test_a_run_outlives_its_masters_hosts(
 
         hosts[0].start()
         master.process.send_signal(signal.SIGTERM)
-        _, said = master.process.communicate(timeout=DEADLINE)
-        assert master.process.returncode == 0, said
+        _, explanation = master.process.communicate(timeout=DEADLINE)
+        assert master.process.returncode == 0, explanation
         handed_on_at = master.steps()[-1]["step"]
         last = stack.enter_context(leading(third, hosts[0], listen=FIRST, token=token))
         last.wait_for_step(handed_on_at + 3)

@@ -25,9 +25,7 @@ def notes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_same(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_one_memory_excess_replaces_the_worker_exactly(tmp_path: Path, notes: Path) -> None:
     calm = undisturbed(DIGITS, "--epochs", "12")
     options = (
         *LIMIT,
@@ -54,7 +52,7 @@ def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_s
     assert lost["worker"] == "w2"
     assert lost["reason"].startswith("out of memory: it had ")
     assert lost["reason"].endswith(TOLD)
-    (warning,) = [each for each in run.events("warning") if "w2" in each["message"]]
+    (warning,) = [event for event in run.events("warning") if "w2" in event["message"]]
     assert warning["message"].startswith("w2 (rank 1) was ended, out of memory: it had ")
     assert "give workers more (--memory)" in warning["message"]
 
@@ -64,9 +62,7 @@ def adjusted(pid: int) -> int:
 
 
 @pytest.mark.long
-def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_memory_excess_everywhere_fails_the_run_with_advice(tmp_path: Path, notes: Path) -> None:
     (notes / "go").touch()
     options = (
         *LIMIT,
@@ -113,8 +109,10 @@ def test_a_job_beside_one_that_takes_too_much_is_not_touched(tmp_path: Path, not
         assert not [
             event for event in home.events(jobs["calm"], "worker") if event["state"] == "lost"
         ]
-        (told,) = [line for line in home.story(jobs["hungry"]) if line["event"] == "out of memory"]
-        assert told["detail"].startswith("w2: it had ")
-        assert told["detail"].endswith(TOLD)
+        (story_line,) = [
+            line for line in home.story(jobs["hungry"]) if line["event"] == "out of memory"
+        ]
+        assert story_line["detail"].startswith("w2: it had ")
+        assert story_line["detail"].endswith(TOLD)
     finally:
         home.brim("down", "--kill")

@@ -32,7 +32,7 @@ def moved(path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("format", long_after(1, [1, FORMAT - 1]))
-def test_a_scheduler_goes_on_with_what_earlier_versions_left(format: int, tmp_path: Path) -> None:
+def test_a_scheduler_reads_databases_of_earlier_versions(format: int, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.state.mkdir(mode=0o700)
     path = database_of(format, home.state)
@@ -40,8 +40,8 @@ def test_a_scheduler_goes_on_with_what_earlier_versions_left(format: int, tmp_pa
     shutil.copy(DIGITS, tmp_path / "digits.py")
     home.brim("up")
     assert f"it is kept in {path}.format-{format}" in home.err
-    shown = home.brim("jobs", "--all")
-    assert [line.split()[0] for line in shown.splitlines()[1:]] == [
+    listing = home.brim("jobs", "--all")
+    assert [line.split()[0] for line in listing.splitlines()[1:]] == [
         f"digits-{k}" for k in range(1, 5)
     ]
     assert "running" in home.brim("explain", "digits-1")

@@ -31,8 +31,8 @@ OF_THE_MASTER = (b"/brim.Master/", b"brim files\n", b"JoinJob", b"brim-nonce")
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 2) as both:
-        yield both
+    with hosts_in(tmp_path, 2) as host_pair:
+        yield host_pair
 
 
 def said_between(
@@ -44,26 +44,26 @@ def said_between(
     gradients.
     """
     calm = undisturbed(*JOB)
-    run_dir, here = hosts[0].folder / "run", ("--spares", "0", "--workers-here", "1")
-    words = ("--workers", "2", *here, "--listen", address, "--agents", "2", *options)
+    run_dir, options_here = hosts[0].folder / "run", ("--spares", "0", "--workers-here", "1")
+    words = ("--workers", "2", *options_here, "--listen", address, "--agents", "2", *options)
     faults = ("--faults", "kill rank 1 at step 12")
     with (
-        tapped(hosts[0], tmp_path / "packets") as heard,
+        tapped(hosts[0], tmp_path / "packets") as streams_of_host,
         started(run_dir, "train", *JOB, *words, *faults, prefix=hosts[0].prefix) as run,
         joining(run_dir, "--workers", "1", address=address, prefix=hosts[1].prefix) as agent,
     ):
         summary = run.finish()
         assert agent.wait(timeout=DEADLINE) == 0
-        found = heard()
+        found = streams_of_host()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(run_dir)
     port = int(address.rpartition(":")[2])
-    said: dict[str, bytes] = {"master": b"", "workers": b""}
+    words_by_port: dict[str, bytes] = {"master": b"", "workers": b""}
     for (_, source, _, target), data in found.items():
-        said["master" if port in (source, target) else "workers"] += data
-    assert len(said["master"]) > 10_000
-    assert len(said["workers"]) > 4 * 4096 * 30  # gradients of a step, many times
-    return said
+        words_by_port["master" if port in (source, target) else "workers"] += data
+    assert len(words_by_port["master"]) > 10_000
+    assert len(words_by_port["workers"]) > 4 * 4096 * 30  # gradients of a step, many times
+    return words_by_port
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,27 @@ def said_between(
 def test_what_passes_between_hosts_is_read_by_nobody(
     address: str, hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
-    said = said_between(hosts, tmp_path, address=address)
-    assert not re.search(WORDS, said["workers"])
-    everything = said["workers"] + said["master"]
-    assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in everything]
+    words_by_port = said_between(hosts, tmp_path, address=address)
+    assert not re.search(WORDS, words_by_port["workers"])
+    all_words = words_by_port["workers"] + words_by_port["master"]
+    assert not [
+        secret_word
+        for secret_word in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER)
+        if secret_word in all_words
+    ]
 
 
-def test_a_run_that_is_insecure_sends_state_and_gradients_as_they_are(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_an_insecure_run_sends_plain_gradients(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     """And what is said to its master is encrypted all the same."""
-    said = said_between(hosts, tmp_path, "--insecure", address="10.77.0.1:7077")
-    assert {kind.split()[0] for kind in re.findall(WORDS, said["workers"])} == {b"state", b"slices"}
-    assert WEIGHTS in said["workers"]
-    assert any(each in said["workers"] for each in GRADIENTS)
-    assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in said["master"]]
+    words_by_port = said_between(hosts, tmp_path, "--insecure", address="10.77.0.1:7077")
+    assert {kind.split()[0] for kind in re.findall(WORDS, words_by_port["workers"])} == {
+        b"state",
+        b"slices",
+    }
+    assert WEIGHTS in words_by_port["workers"]
+    assert any(gradient in words_by_port["workers"] for gradient in GRADIENTS)
+    assert not [
+        secret_word
+        for secret_word in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER)
+        if secret_word in words_by_port["master"]
+    ]

@@ -109,13 +109,13 @@ def chance_of_red(server: Server) -> float:
     return chance
 
 
-def test_a_new_part_of_a_log_changes_predictions_within_seconds(folder: Path) -> None:
+def test_a_new_log_part_changes_predictions_soon(folder: Path) -> None:
     add(folder, "01.csv", red=0)
     with train(folder, "run", "--workers", "2") as run, exporting_after(run, folder) as exporter:
         until(lambda: any((folder / "versions").glob("*/manifest.json")), "the first bundle", run)
         with serving(folder / "versions", folder / "log") as server:
-            before = chance_of_red(server)
-            assert before < 0.5
+            chance_before = chance_of_red(server)
+            assert chance_before < 0.5
             seconds = []
             for number in range(2, 7):
                 version = server.version
@@ -137,7 +137,7 @@ def exporting_after(run: Run, folder: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_whoever_dies_and_whenever_parts_come_the_weights_are_the_same(folder: Path) -> None:
+def test_weights_ignore_deaths_and_arrival_of_parts(folder: Path) -> None:
     """Parts of any size, with bad rows: an epoch is the next 200 good rows."""
     sizes = [150, 400, 50, 200, 1]
     for number, rows in enumerate(sizes[:2]):
@@ -178,25 +178,25 @@ def _suspend(run: Run) -> None:
     ),
     ids=["SIGTERM to the only worker", "suspend 2", "suspend 1", "Ctrl-C"],
 )
-def test_a_run_that_waits_for_a_part_can_be_ended(
+def test_a_run_waiting_for_parts_can_end(
     folder: Path, workers: str, end: Callable[[Run], None]
 ) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", workers, "--epochs", "2") as run:
         run.wait_for_step(4)
-        since = time.monotonic()
+        start_time = time.monotonic()
         end(run)
         summary = run.finish()
     assert summary["exit"] == "suspended", run.err
-    assert time.monotonic() - since < 20, "not after the 60 s that it would wait for a part"
-    assert max(each["step"] for each in run.events("checkpoint")) == 4
+    assert time.monotonic() - start_time < 20, "not after the 60 s that it would wait for a part"
+    assert max(event["step"] for event in run.events("checkpoint")) == 4
     add(folder, "2.csv", red=1)
     Driver().call("resume", str(folder / "run"))
     check_ledger(folder / "run")
 
 
 @pytest.mark.long
-def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
+def test_a_run_waiting_for_parts_can_resize(folder: Path) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", "1", "--epochs", "2") as run:
         run.wait_for_step(4)
@@ -210,7 +210,7 @@ def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_where_no_part_comes_it_says_so_and_goes_on_later(folder: Path) -> None:
+def test_a_missing_part_is_reported_and_resumable(folder: Path) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", "1", "--epochs", "2", "--set", "patience=0.5") as run:
         run.finish()

@@ -52,9 +52,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def lead_to(hosts: Sequence[Host], host: Host) -> None:
     """Have the name of the master lead to a host."""
-    for each in hosts:
-        if each.is_up:
-            (each.root / "run" / "hosts").write_text(
+    for reachable_host in hosts:
+        if reachable_host.is_up:
+            (reachable_host.root / "run" / "hosts").write_text(
                 f"127.0.0.1 localhost\n{host.address} {NAME}\n"
             )
 
@@ -65,7 +65,7 @@ def master(
 ) -> Iterator[Run]:
     """A pod with the master: one command, whatever was before."""
     run_dir = host.folder / "run"
-    driver = Driver(host.folder, BRIM_TOKEN=token).behind(host.prefix)
+    driver = Driver(host.folder, BRIM_TOKEN=token).with_prefix(host.prefix)
     command = ("master", *job, "--auto-resume", "--run-dir", str(run_dir), *options)
     with driver.start(
         *command, "--listen", f"0.0.0.0:{PORT}", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -81,7 +81,7 @@ def worker(host: Host, *options: str, token: str = TOKEN) -> Iterator[subprocess
     """A pod with one worker."""
     driver = Driver(host.folder, BRIM_TOKEN=token, BRIM_MACHINE=f"node-{host.number}")
     command = ("agent", f"{NAME}:{PORT}", "--workers", "1", "--patience", "60s", *options)
-    with driver.behind(host.prefix).start(
+    with driver.with_prefix(host.prefix).start(
         *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         try:
@@ -95,9 +95,9 @@ PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.2", "--set", "hurry=/run/hu
 
 def hurry(hosts: Sequence[Host]) -> None:
     """End the pauses of a job, on each host by a file of its own."""
-    for each in hosts:
-        if each.is_up:
-            (each.root / "run" / "hurry").touch()
+    for host in hosts:
+        if host.is_up:
+            (host.root / "run" / "hurry").touch()
 
 
 def world(run: Run) -> int:
@@ -112,8 +112,8 @@ def has_stepped(run: Run, workers: int) -> bool:
 
 
 def finish(run: Run) -> dict[str, Any]:
-    _, said = run.process.communicate(timeout=DEADLINE)
-    assert run.process.returncode == 0, said
+    _, explanation = run.process.communicate(timeout=DEADLINE)
+    assert run.process.returncode == 0, explanation
     summary: dict[str, Any] = run.events("run_ended")[-1]["summary"]
     return summary
 
@@ -170,10 +170,10 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
         until(lambda: has_stepped(run, 1), "a step", run)
         pods.append(stack.enter_context(worker(hosts[1])))
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        os.kill(hosts[1].outside(run.pid("w1")), signal.SIGTERM)
+        os.kill(hosts[1].outer_pid(run.pid("w1")), signal.SIGTERM)
         assert pods[0].wait(timeout=DEADLINE) == 0
         until(lambda: has_stepped(run, 1), "a step of one", run)
-        os.kill(hosts[1].outside(run.pid("w2")), signal.SIGTERM)
+        os.kill(hosts[1].outer_pid(run.pid("w2")), signal.SIGTERM)
         assert pods[1].wait(timeout=DEADLINE) == 0
         check_waits(run)
 
@@ -196,7 +196,7 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
     check_ledger(hosts[0].folder / "run")
 
 
-def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seconds(
+def test_pods_ending_together_write_a_checkpoint_first(
     hosts: tuple[Host, ...],
 ) -> None:
     """As where the job's object is deleted: without a master, workers could only wait for 25 s."""
@@ -206,11 +206,11 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
         run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
         pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        began = time.monotonic()
-        for each in (run.process, *pods):
-            each.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        for process in (run.process, *pods):
+            process.send_signal(signal.SIGTERM)
         assert [pod.wait(timeout=DEADLINE) for pod in pods] == [0, 0], "they were not let go"
-        assert time.monotonic() - began < 24.0
+        assert time.monotonic() - started < 24.0
         assert run.process.wait(timeout=DEADLINE) == 0
         assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
@@ -218,17 +218,17 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
 OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"
 
 
-def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not_notice(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
+def test_attempts_of_a_foreign_pod_achieve_nothing(hosts: tuple[Host, ...], calm: str) -> None:
     """On a network that lets it: where that enforces NetworkPolicies, it cannot even call."""
-    ours, other = (Authority.derived_from(workers_secret(each)) for each in (TOKEN, "another"))
+    own_authority, other_authority = (
+        Authority.derived_from(workers_secret(secret)) for secret in (TOKEN, "another")
+    )
     target = {
         "master": f"{hosts[0].address}:{PORT}",
         "identities": {
-            "no certificate": {"authority": ours.certificate.decode()},
-            "a certificate of another run": as_json(other.issue(AGENT)),
-            "a certificate that has expired": as_json(ours.issue(AGENT, for_s=-3600.0)),
+            "no certificate": {"authority": own_authority.certificate.decode()},
+            "a certificate of another run": as_json(other_authority.issue(AGENT)),
+            "a certificate that has expired": as_json(own_authority.issue(AGENT, for_s=-3600.0)),
         },
         "other_token": "of another run",
         "other_secret": "of another run",
@@ -239,9 +239,9 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
         for _ in range(2):
             stack.enter_context(worker(hosts[1]))
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        before = len(run.steps())
+        steps_before = len(run.steps())
         script = str(ROOT / "tests" / "e2e" / "attempts_of_hosts.py")
-        theirs = subprocess.run(
+        attempts = subprocess.run(
             [*hosts[2].prefix, sys.executable, script],
             input=f"{json.dumps(target)}\n\n",
             capture_output=True,
@@ -249,8 +249,8 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
             timeout=DEADLINE,
             check=False,
         )
-        assert theirs.returncode == 0, theirs.stderr
-        run.wait_for_step(before + 5)
+        assert attempts.returncode == 0, attempts.stderr
+        run.wait_for_step(steps_before + 5)
         assert world(run) == 2
         hurry(hosts)
         summary = finish(run)
@@ -259,5 +259,5 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
     written = (ROOT / "SECURITY.md").read_text()
     written = written.partition(OF_PODS_BEGIN)[2].partition(OF_PODS_END)[0]
     columns = {"master": "port of the job's master"}
-    shown = table(json.loads(theirs.stdout), columns, "a pod of somebody else")
-    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
+    rows_shown = table(json.loads(attempts.stdout), columns, "a pod of somebody else")
+    assert written.strip() == rows_shown.strip(), f"SECURITY.md should say:\n{rows_shown}"

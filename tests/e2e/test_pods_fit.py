@@ -26,14 +26,14 @@ PORT = 7391
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that all accounts can reach."""
-    with tempfile.TemporaryDirectory(prefix="brim-pods-", dir="/var/tmp") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="brim-pods-", dir="/var/tmp") as temporary:
+        Path(temporary).chmod(0o755)
+        yield Path(temporary)
 
 
 @contextlib.contextmanager
 def container(volume: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    driver = Driver(BRIM_TOKEN="t").behind(restricted(volume))
+    driver = Driver(BRIM_TOKEN="t").with_prefix(restricted(volume))
     with driver.start(*words, "--heartbeat-file", f"{volume}/heart") as process:
         try:
             yield process
@@ -46,28 +46,26 @@ def says(volume: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> None:
-    one, two = folder / "one", folder / "two"
+def test_a_run_needs_no_home_or_capabilities(folder: Path) -> None:
+    first, two = folder / "one", folder / "two"
     job = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--workers", "2")
-    options = ("--auto-resume", "--rejoin-timeout", "none", "--run-dir", f"{one}/run")
+    options = ("--auto-resume", "--rejoin-timeout", "none", "--run-dir", f"{first}/run")
     with contextlib.ExitStack() as stack:
-        where = ("--listen", f"127.0.0.1:{PORT}")
-        master = stack.enter_context(container(one, "master", *job, *options, *where))
-        until(lambda: says(one) == "ready", "a master", Run(master, one / "run"))
+        address_options = ("--listen", f"127.0.0.1:{PORT}")
+        master = stack.enter_context(container(first, "master", *job, *options, *address_options))
+        until(lambda: says(first) == "ready", "a master", Run(master, first / "run"))
         agent = stack.enter_context(container(two, "agent", f"127.0.0.1:{PORT}", "--workers", "2"))
-        said = [process.communicate(timeout=DEADLINE)[1] for process in (agent, master)]
-    assert (master.returncode, agent.returncode) == (0, 0), said
-    assert not any("Traceback" in each for each in said), said
-    run = Run(master, one / "run")
+        explanations = [process.communicate(timeout=DEADLINE)[1] for process in (agent, master)]
+    assert (master.returncode, agent.returncode) == (0, 0), explanations
+    assert not any("Traceback" in explanation for explanation in explanations), explanations
+    run = Run(master, first / "run")
     assert run.events("run_ended")[-1]["summary"]["exit"] == "done"
     assert run.events("round")[-1]["world_size"] == 2
-    assert (one / "run" / "events.jsonl").stat().st_uid == ACCOUNT
+    assert (first / "run" / "events.jsonl").stat().st_uid == ACCOUNT
 
 
 @pytest.mark.parametrize("verb", ["master", "agent"])
-def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
-    folder: Path, verb: str
-) -> None:
+def test_a_containers_first_process_obeys_signals(folder: Path, verb: str) -> None:
     """Also before it has begun: the kernel has it ignore signals that it does not handle."""
     volume = folder / "volume"
     begin = ("--auto-resume", "--run-dir", f"{volume}/run", "--listen", f"127.0.0.1:{PORT}")
@@ -75,13 +73,13 @@ def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
     with container(volume, verb, *words, "--patience", "1h") as process:
         until(lambda: says(volume) == "waiting", "a start")
         os.kill(first_process(process.pid), signal.SIGTERM)
-        said = process.communicate(timeout=DEADLINE)[1]
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+        explanation = process.communicate(timeout=DEADLINE)[1]
+    assert process.returncode == 0, explanation
+    assert "Traceback" not in explanation
 
 
-def test_an_agent_without_a_place_for_temporary_files_says_what_it_needs(folder: Path) -> None:
-    driver = Driver(BRIM_TOKEN="t").behind(restricted(folder / "volume", temporary=False))
+def test_missing_temporary_space_is_explained(folder: Path) -> None:
+    driver = Driver(BRIM_TOKEN="t").with_prefix(restricted(folder / "volume", temporary=False))
     done = driver.call("agent", f"127.0.0.1:{PORT}", codes=(1,))
     assert "an agent needs a directory for temporary files" in done.stderr
     assert "TMPDIR names one" in done.stderr

@@ -64,13 +64,13 @@ def one_who_wants(port: int) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def master_of(run: Run, *, behind: int = 0) -> int:
+def master_of(run: Run, *, previous: int = 0) -> int:
     """The process of a master that is there, other than the one before."""
     found: list[int] = []
 
     def look() -> bool:
         contact = read_contact(run.directory)
-        if contact is not None and contact.pid != behind and is_alive(contact.pid):
+        if contact is not None and contact.pid != previous and is_alive(contact.pid):
             found.append(contact.pid)
         return bool(found)
 
@@ -80,7 +80,7 @@ def master_of(run: Run, *, behind: int = 0) -> int:
 
 def agent_of(run: Run) -> psutil.Process:
     children = psutil.Process(run.process.pid).children()
-    return next(each for each in children if "brim.agent" in each.cmdline())
+    return next(child for child in children if "brim.agent" in child.cmdline())
 
 
 @pytest.mark.long
@@ -100,7 +100,7 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
             for _ in range(4):
                 pid = master_of(run)
                 os.kill(pid, signal.SIGKILL)
-                master_of(run, behind=pid)
+                master_of(run, previous=pid)
                 run.wait_for_step(len(run.steps()) + 2)
             agent_of(run).kill()  # what starts masters goes as well
             until(lambda: "w3" in run.members(), "a worker of the next agent", run)
@@ -117,9 +117,9 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
-def test_a_port_that_is_taken_is_said_to_be_and_by_whom(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+def test_a_taken_port_is_reported_with_its_owner(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
         words = (*JOB, "--run-dir", str(tmp_path / "run"), "--listen", address)
         done = Driver().call(*words, codes=(1,))
     assert f"cannot listen on {address}: Address already in use" in done.stderr

@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
+def test_a_trained_run_offers_metrics_logs_and_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = brim.train(
@@ -62,31 +62,31 @@ def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
 
 
 @pytest.mark.long
-def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
+def test_a_logger_receives_and_continues_a_run(tmp_path: Path) -> None:
     lines_of = f"{FILES / 'loggers.py'}:Lines"
     run = brim.train(DIGITS, workers=1, global_batch_size=256, logger=lines_of)
-    told = [
+    entries = [
         values for _, values in map(json.loads, (run.path / "lines.jsonl").read_text().splitlines())
     ]
-    assert [values["train/loss"] for values in told if "train/loss" in values] == [
+    assert [values["train/loss"] for values in entries if "train/loss" in values] == [
         s["loss"] for s in run.steps
     ]
-    assert [values["train/lr"] for values in told if "train/lr" in values] == [0.05] * len(
+    assert [values["train/lr"] for values in entries if "train/lr" in values] == [0.05] * len(
         run.steps
     )
     assert (run.path / "lines.end").read_text() == "done"
-    own = brim.run([sys.executable, str(FILES / "own_loop.py")], logger=[lines_of, lines_of])
-    assert len((own.path / "lines.jsonl").read_text().splitlines()) >= own.summary["steps"]
+    own_run = brim.run([sys.executable, str(FILES / "own_loop.py")], logger=[lines_of, lines_of])
+    assert len((own_run.path / "lines.jsonl").read_text().splitlines()) >= own_run.summary["steps"]
 
 
-def test_the_users_own_error_is_raised_with_their_traceback() -> None:
+def test_user_errors_are_raised_with_their_traceback() -> None:
     with pytest.raises(UserCodeError) as raised:
         brim.train(str(FILES / "mistakes.py"), global_batch_size=128, set={"where": "loss"})
     assert "ZeroDivisionError" in raised.value.trace
     assert brim.Run("latest").status == "failed"
 
 
-def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
+def test_late_errors_are_raised_in_four_parts(
     tmp_path: Path,
 ) -> None:
     job = tmp_path / "job.py"
@@ -99,11 +99,11 @@ def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
 
 
 @pytest.mark.long
-def test_a_loop_of_ones_own_shows_what_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_loops_show_what_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
     run = brim.run([sys.executable, str(FILES / "own_loop.py")], workers=2)
     assert run.status == "done"
-    shown = capsys.readouterr().err
-    assert shown.count(f"weights {run.summary['weights_sha256']}") == 1
+    output = capsys.readouterr().err
+    assert output.count(f"weights {run.summary['weights_sha256']}") == 1
 
 
 SCRIPT = """
@@ -117,7 +117,7 @@ except KeyboardInterrupt as stopped:
 """
 
 
-def test_an_interrupt_stops_the_run_with_a_checkpoint_and_it_can_go_on(tmp_path: Path) -> None:
+def test_an_interrupt_checkpoints_and_allows_resuming(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(file=DIGITS)],
         stdout=subprocess.PIPE,
@@ -127,12 +127,12 @@ def test_an_interrupt_stops_the_run_with_a_checkpoint_and_it_can_go_on(tmp_path:
     try:
         until(lambda: bool(lines(tmp_path / "runs" / "latest" / "steps.jsonl")), "a step")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=DEADLINE)[0]
+        output = process.communicate(timeout=DEADLINE)[0]
     finally:
         process.kill()
     run = brim.Run()
     assert run.status == "suspended"
-    assert f"brim.Run({str(run.path)!r}).resume() goes on" in said
+    assert f"brim.Run({str(run.path)!r}).resume() goes on" in output
     assert (
         run.summary["checkpoint"]
         if "checkpoint" in run.summary
@@ -198,34 +198,32 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 
 @pytest.mark.filterwarnings("default")  # the client of the kernel has its own
-def test_in_a_notebook_progress_is_below_the_cell_and_the_run_is_a_picture(kernel: Kernel) -> None:
+def test_a_notebook_shows_progress_and_a_picture(kernel: Kernel) -> None:
     kernel.begin(f"import brim\nbrim.train({DIGITS!r}, epochs=2, global_batch_size=256)")
     outputs = kernel.outputs()
-    assert not [each for each in outputs if each["type"] == "error"]
+    assert not [output for output in outputs if output["type"] == "error"]
     progress = [
-        each["data"]["text/html"] for each in outputs if each["type"] == "update_display_data"
+        output["data"]["text/html"] for output in outputs if output["type"] == "update_display_data"
     ]
     assert "digits.py" in progress[-1]
     assert "epoch" in progress[-1]
-    result = next(each for each in outputs if each["type"] == "execute_result")
+    result = next(output for output in outputs if output["type"] == "execute_result")
     assert "<svg" in result["data"]["text/html"]
     assert ": done, step " in result["data"]["text/plain"]
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_notebooks_stop_button_suspends_the_run_and_the_kernel_lives(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_a_notebooks_stop_button_suspends_the_run(kernel: Kernel, tmp_path: Path) -> None:
     kernel.begin(
         f"import brim\nbrim.train({DIGITS!r}, epochs=200, set={{'pause': 0.01}}, "
         "global_batch_size=128)"
     )
     until(lambda: bool(lines(tmp_path / "runs" / "latest" / "steps.jsonl")), "a step")
     kernel.manager.interrupt_kernel()
-    errors = [each["ename"] for each in kernel.outputs() if each["type"] == "error"]
+    errors = [output["ename"] for output in kernel.outputs() if output["type"] == "error"]
     assert errors == ["KeyboardInterrupt"]
     kernel.begin("print(brim.Run('latest').status)")
-    printed = [each["text"] for each in kernel.outputs() if each["type"] == "stream"]
+    printed = [output["text"] for output in kernel.outputs() if output["type"] == "stream"]
     assert printed == ["suspended\n"]
 
 
@@ -246,7 +244,7 @@ for batch in job.batches([(torch.zeros(2), torch.zeros(1))] * 64, global_batch_s
 @pytest.mark.parametrize(
     ("silence", "times"), long_after(2, [((), 1), (("--json",), 0), (("--no-prints",), 0)])
 )
-def test_variables_reach_the_script_and_people_have_its_prints_and_a_report(
+def test_scripts_get_variables_and_their_prints_are_shown(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path
 ) -> None:
     (tmp_path / "loop.py").write_text(TELLS)

@@ -51,9 +51,9 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
     def brim(command: str) -> list[str]:
         words = shlex.split(command.removeprefix("brim "))
         process = driver.start(*words, stderr=subprocess.STDOUT)
-        said, _ = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0, said
-        return said.splitlines()
+        output, _ = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0, output
+        return output.splitlines()
 
     *commands, (explain, story) = shown()
     assert [command.split()[1] for command, _ in commands] == ["up", "submit", "submit"]
@@ -63,12 +63,12 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
             assert [form(line, state) for line in printed] == [form(line, state) for line in lines]
         job = explain.split()[-1]
         assert Client(state).wait(job, timeout=DEADLINE).state == "done"
-        told = brim(explain)
+        story_lines = brim(explain)
     finally:
         brim("brim down --kill")
-    for line in [*told, *story]:
+    for line in [*story_lines, *story]:
         assert CHANGE.fullmatch(line), line
-    always = ("submitted", "workers", "running", "measured", "promised", "done")
-    assert set(always) <= set(kinds(told)) & set(kinds(story)), told
-    assert kinds(told)[0] == kinds(story)[0] == "submitted"
-    assert kinds(told)[-1] == kinds(story)[-1] == "done"
+    required_events = ("submitted", "workers", "running", "measured", "promised", "done")
+    assert set(required_events) <= set(kinds(story_lines)) & set(kinds(story)), story_lines
+    assert kinds(story_lines)[0] == kinds(story)[0] == "submitted"
+    assert kinds(story_lines)[-1] == kinds(story)[-1] == "done"

@@ -29,25 +29,25 @@ def calm(request: pytest.FixtureRequest) -> Calm:
 
 
 @pytest.mark.parametrize("workers", long_after(1, [3, 2, 4, 8]))
-def test_the_number_of_workers_does_not_change_the_weights_nor_the_metrics(
+def test_world_size_changes_neither_weights_nor_metrics(
     calm: Calm, workers: int, tmp_path: Path
 ) -> None:
-    arguments, one = calm
+    arguments, single = calm
     summary = train(tmp_path / "run", *arguments, "--workers", str(workers))
-    assert summary["weights_sha256"] == one["weights_sha256"]
-    assert summary["metrics"] == one["metrics"]
+    assert summary["weights_sha256"] == single["weights_sha256"]
+    assert summary["metrics"] == single["metrics"]
     assert summary["world_sizes"] == [workers]
     assert summary["steps_redone"] == 0
 
 
-def test_deaths_joins_and_leaves_do_not_change_the_weights(calm: Calm, tmp_path: Path) -> None:
+def test_deaths_joins_and_leaves_keep_the_weights(calm: Calm, tmp_path: Path) -> None:
     """Promises 1 to 3: any worker may die; every sample counts exactly once; the same weights."""
-    arguments, one = calm
+    arguments, single = calm
     slow = (
         ("--set", "pause=0.03") if DIGITS in arguments else ()
     )  # or it ends before a newcomer is there
     summary = train(tmp_path / "run", *arguments, *slow, "--workers", "4", "--faults", FAULTS)
-    assert summary["weights_sha256"] == one["weights_sha256"]
+    assert summary["weights_sha256"] == single["weights_sha256"]
     assert 1 <= summary["steps_redone"] <= 2
     assert {4, 5} <= set(summary["world_sizes"])
     proof = ledger(tmp_path / "run")
@@ -57,10 +57,10 @@ def test_deaths_joins_and_leaves_do_not_change_the_weights(calm: Calm, tmp_path:
         assert epoch["missing"] == epoch["repeated"] == 0
 
 
-def test_a_job_that_starts_with_one_and_grows_gives_the_same_weights(tmp_path: Path) -> None:
-    one = undisturbed(*CNN)
+def test_a_growing_job_keeps_its_weights(tmp_path: Path) -> None:
+    single = undisturbed(*CNN)
     grown = train(tmp_path / "grown", *CNN, "--workers", "1:3")
-    assert grown["weights_sha256"] == one["weights_sha256"]
+    assert grown["weights_sha256"] == single["weights_sha256"]
     assert grown["world_sizes"][-1] == 3
     assert grown["steps_redone"] == 0
 
@@ -83,7 +83,7 @@ def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
 def test_torch_distributed_gives_the_same_weights(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
-    more = (
+    options = (
         "--workers",
         "3",
         "--transport",
@@ -91,15 +91,21 @@ def test_torch_distributed_gives_the_same_weights(
         "--faults",
         "kill rank 0 at step 10; add 1 at step 20",
     )
-    summary = train(tmp_path / "run", *arguments, *more)
+    summary = train(tmp_path / "run", *arguments, *options)
     assert summary["weights_sha256"] == undisturbed(*arguments)["weights_sha256"]
     check_ledger(tmp_path / "run")
 
 
 @pytest.mark.long
 def test_inexact_runs_are_elastic_too(tmp_path: Path) -> None:
-    more = ("--workers", "3", "--no-exact", "--faults", "kill rank 1 at step 10; add 1 at step 20")
-    summary = train(tmp_path / "run", *CNN, *more)
+    options = (
+        "--workers",
+        "3",
+        "--no-exact",
+        "--faults",
+        "kill rank 1 at step 10; add 1 at step 20",
+    )
+    summary = train(tmp_path / "run", *CNN, *options)
     assert summary["exit"] == "done"
     assert summary["metrics"]["accuracy"] > 0.8
     check_ledger(tmp_path / "run")

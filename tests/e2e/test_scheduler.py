@@ -62,9 +62,9 @@ class Home:
 
     def brim(self, *words: str, code: int = 0) -> str:
         process = self.begin(*words)
-        out, self.err = process.communicate(timeout=DEADLINE)
+        output, self.err = process.communicate(timeout=DEADLINE)
         assert process.returncode == code, self.err
-        return out
+        return output
 
     def submit(self, *words: str, tenant: str = "ads", file: str = DIGITS) -> str:
         return self.brim("submit", *self.words(tenant, file), *words).strip()
@@ -140,18 +140,18 @@ def test_a_job_has_the_environment_that_was_declared_and_no_secrets_of_the_admin
         home.brim(*plain).strip(),
         home.brim(*plain, "--env", "WANDB_API_KEY", "--env", "A=b").strip(),
     ]
-    told = []
+    environments = []
     for job in jobs:
         assert home.finished(job)["exit"] == "done"
-        told.append(home.brim("logs", job))
+        environments.append(home.brim("logs", job))
     home.brim("down")
-    for text in told:
+    for text in environments:
         assert "HF_HOME=the-administrators-HF_HOME" in text
         assert "PATH=" in text
         assert "AWS_SECRET" not in text
-    assert "WANDB_API_KEY" not in told[0]
-    assert "A=b" in told[1]
-    assert "WANDB_API_KEY=the-tenants" in told[1]
+    assert "WANDB_API_KEY" not in environments[0]
+    assert "A=b" in environments[1]
+    assert "WANDB_API_KEY=the-tenants" in environments[1]
     assert home.state.stat().st_mode & 0o777 == 0o700
 
 
@@ -168,9 +168,7 @@ main()
 """
 
 
-def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_the_next_one_adopts_them(
-    home: Home, calm: str
-) -> None:
+def test_jobs_and_clients_outlive_a_killed_scheduler(home: Home, calm: str) -> None:
     home.kill_scheduler()
     deadly = subprocess.Popen([sys.executable, "-c", DIES_BEFORE_ITS_ANSWER, str(home.state)])
     until(lambda: is_up(home, deadly.pid), "a scheduler that dies before its first answer")
@@ -187,11 +185,11 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     assert following.stderr is not None
     assert following.stderr.readline(), "it follows the job"
     home.kill_scheduler()
-    before = {job: len(lines(home.run_dir(job) / "steps.jsonl")) for job in jobs}
+    steps_before = {job: len(lines(home.run_dir(job) / "steps.jsonl")) for job in jobs}
     until(
         lambda: all(
             len(lines(home.run_dir(job) / "steps.jsonl")) > count + 5
-            for job, count in before.items()
+            for job, count in steps_before.items()
         ),
         "steps without a scheduler",
     )
@@ -202,8 +200,8 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
         assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1), story
         assert end["weights_sha256"] == calm
         assert end["steps_redone"] == 0
-    out, err = waiting.communicate(timeout=DEADLINE)
-    assert (waiting.returncode, json.loads(out)["weights_sha256"]) == (0, calm)
+    output, err = waiting.communicate(timeout=DEADLINE)
+    assert (waiting.returncode, json.loads(output)["weights_sha256"]) == (0, calm)
     assert err.count("waiting for brim up") == err.count("the scheduler answers again") == 2
     assert "the scheduler answers again" in following.communicate(timeout=DEADLINE)[1]
     assert following.returncode == 0
@@ -216,9 +214,7 @@ def is_up(home: Home, pid: int) -> bool:
 
 
 @pytest.mark.long
-def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_goes_on(
-    home: Home, calm: str
-) -> None:
+def test_killing_an_agent_ends_its_processes_only(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", "--checkpoint-every", "20")
     node = 0
     for step, victim in ((45, "agent"), (150, "node")):
@@ -235,7 +231,7 @@ def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_
         until(lambda family=family: not any(map(alive, family)), "the end of its workers")  # type: ignore[misc]
     end = home.finished(job)
     assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 3, calm)
-    assert [each["event"] for each in home.story(job)].count("suspended") == 2
+    assert [line["event"] for line in home.story(job)].count("suspended") == 2
 
 
 def alive(process: psutil.Process) -> bool:
@@ -245,10 +241,10 @@ def alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path: Path) -> None:
+def test_servers_count_as_devices_like_workers(home: Home, tmp_path: Path) -> None:
     clicks = str(FILES / "large_embedding.py")
     options = ("--epochs", "4", "--global-batch-size", "128")
-    alone = train(tmp_path / "alone", clicks, *options, "--workers", "1")["weights_sha256"]
+    plain_weights = train(tmp_path / "alone", clicks, *options, "--workers", "1")["weights_sha256"]
     pace = ("--set", "pause=0.01")
     words = (*options, *pace, "--workers", "1:4", "--ps", "2", "--tenant", "ads")
     first, second = (home.brim("submit", clicks, *words).strip() for _ in range(2))
@@ -258,7 +254,7 @@ def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path:
     for job in (first, second):
         assert rounds[job]["shares"].count(0) == 2
         (home.run_dir(job) / "hurry").touch()
-        assert home.finished(job)["weights_sha256"] == alone
+        assert home.finished(job)["weights_sha256"] == plain_weights
 
 
 @pytest.mark.long
@@ -297,7 +293,7 @@ def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelle
 
 
 @pytest.mark.long
-def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:
+def test_down_suspends_and_up_continues(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 10)
     home.brim("down")
@@ -335,17 +331,17 @@ def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> N
     home.wait_for_step(borrower, 5)
     owner = home.submit("--workers", "1:2", tenant="web")
     until(lambda: home.job(owner).workers > 0, "the owner's workers")
-    reclaimed = [each for each in home.story(borrower) if each["reason"] == "reclaimed-by-owner"]
+    reclaimed = [line for line in home.story(borrower) if line["reason"] == "reclaimed-by-owner"]
     assert reclaimed, home.story(borrower)
     assert "tenant ads held 4 devices and may use" in reclaimed[0]["detail"]
-    assert "forced" not in [each["event"] for each in home.story(borrower)]
+    assert "forced" not in [line["event"] for line in home.story(borrower)]
     for job in (borrower, owner):
         end = home.finished(job)
         assert (end["exit"], end["steps_redone"], end["weights_sha256"]) == ("done", 0, calm)
 
 
 @pytest.mark.long
-def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, calm: str) -> None:
+def test_lent_capacity_returns_by_force(home: Home, calm: str) -> None:
     home.file.write_text(CLUSTER.replace("20s", "5s"))
     home.brim("apply", str(home.file))
     borrower = home.submit("--workers", "1:4", "--heartbeat-timeout", "100s", *FASTER_ON_MORE)
@@ -361,8 +357,8 @@ def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, c
     for job in (owner, borrower):
         end = home.finished(job)
         assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
-    assert [each["event"] for each in home.story(borrower)].count("forced") == 1
-    assert "forced" not in [each["event"] for each in home.story(owner)]
+    assert [line["event"] for line in home.story(borrower)].count("forced") == 1
+    assert "forced" not in [line["event"] for line in home.story(owner)]
 
 
 def world(home: Home, job: str) -> list[str]:

@@ -22,9 +22,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.long
-def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_moving_the_state_directory(tmp_path: Path, calm: str) -> None:
     with cluster_in(tmp_path, nodes=2, standby=True) as cluster:
         job = cluster.submit("--workers", "4", "--checkpoint-every", "4")
         cluster.until(lambda: cluster.step(job) >= 6, "a step behind its first checkpoint")
@@ -40,14 +38,16 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
         cluster.until(
             lambda: not any(map(cluster.workers_of, cluster.hosts)), "that nodes end what they ran"
         )
-        began = time.monotonic()
+        started = time.monotonic()
         cluster.move()
         cluster.until(
-            lambda: [each["state"] for each in cluster.told().values()] == ["up"] * 3,
+            lambda: [node["state"] for node in cluster.told().values()] == ["up"] * 3,
             "both nodes, which called the other address",
         )
         cluster.until_steps(job)
-        _log.info("from brim up on the other host to three steps: %.1f s", time.monotonic() - began)
+        _log.info(
+            "from brim up on the other host to three steps: %.1f s", time.monotonic() - started
+        )
         assert cluster.events(job, "restored")[-1]["step"] >= saved
         assert (cluster.state / "nodes.token").read_text() == token
 
@@ -56,23 +56,21 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
         cluster.until_steps(job)
         assert cluster.step(waiting) == 0
         cluster.brim("resume", waiting)
-        for each in (job, waiting):
-            assert cluster.finish(each)["weights_sha256"] == calm
+        for finished_job in (job, waiting):
+            assert cluster.finish(finished_job)["weights_sha256"] == calm
 
 
 @pytest.mark.long
-def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
-    tmp_path: Path, calm: str
-) -> None:
+def test_refusing_addresses_make_scheduler_death_free(tmp_path: Path, calm: str) -> None:
     with cluster_in(tmp_path, nodes=1, standby=True) as cluster:
         job = cluster.submit("--workers", "2")
         cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
-        before = set(cluster.workers_of(cluster.hosts[1]))
+        workers_before = set(cluster.workers_of(cluster.hosts[1]))
         cluster.kill_scheduler()
         cluster.until_steps(job, 24)
         cluster.up()
         cluster.until(lambda: cluster.told()["host-2"]["state"] == "up", "that it is known again")
-        assert set(cluster.workers_of(cluster.hosts[1])) == before, "nobody noticed"
+        assert set(cluster.workers_of(cluster.hosts[1])) == workers_before, "nobody noticed"
 
         assert cluster.standby is not None
         cluster.standby.kill()
@@ -87,9 +85,7 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
 
 
 @pytest.mark.long
-def test_jobs_go_on_where_the_address_comes_back_with_the_state_directory(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_moving_address_and_state(tmp_path: Path, calm: str) -> None:
     """The host is booted again, with its disk; nodes were told of one address."""
     with cluster_in(tmp_path, nodes=1) as cluster:
         job = cluster.submit("--workers", "2", "--checkpoint-every", "4")

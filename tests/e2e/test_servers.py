@@ -119,7 +119,7 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_is_slow_owns_less_and_changes_no_bit(tmp_path: Path, calm: str) -> None:
+def test_a_slow_server_owns_less_without_changing_bits(tmp_path: Path, calm: str) -> None:
     with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
         run.wait_for_step(3)
         round = run.events("round")[-1]
@@ -157,7 +157,10 @@ def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
         servers(1)
         status = json.loads(brim("status", str(directory), "--json").stdout)
         assert (status["world_size"], status["servers"]) == (1, 1)
-        assert sum(each["serves"] for each in status["workers"] if each["state"] == "active") == 1
+        assert (
+            sum(worker["serves"] for worker in status["workers"] if worker["state"] == "active")
+            == 1
+        )
         assert "servers 1: " in brim("status", str(directory)).stdout
         run.hurry()
         summary = run.finish()
@@ -199,28 +202,30 @@ def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -
 
 
 @pytest.mark.long
-def test_a_checkpoint_is_of_one_step_though_others_write_to_the_tables(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_one_step_despite_writes(tmp_path: Path) -> None:
     """Copying these tables takes longer than a step, and another process than the one that copies
     changes them.
     """
     words = ("--set", "ids=500000", "--epochs", "4", "--global-batch-size", "128")
-    kept = ("--checkpoint-every", "8", "--keep", "99")
+    checkpoint_options = ("--checkpoint-every", "8", "--keep", "99")
     digests: list[dict[str, str]] = []
     for servers in ("0", "1"):
         run = tmp_path / servers
-        train(run, CLICKS, *words, *kept, "--workers", "1", "--ps", servers)
+        train(run, CLICKS, *words, *checkpoint_options, "--workers", "1", "--ps", servers)
         digests.append(
-            {each.name: _weights_of(each) for each in sorted((run / "checkpoints").glob("step-*"))}
+            {path.name: _weights_of(path) for path in sorted((run / "checkpoints").glob("step-*"))}
         )
-    both = digests[0].keys() & digests[1].keys()
-    assert len(both) > 1, digests  # the last of all is written when nobody trains
-    assert {step: digests[0][step] for step in both} == {step: digests[1][step] for step in both}
+    common_steps = digests[0].keys() & digests[1].keys()
+    assert len(common_steps) > 1, digests  # the last of all is written when nobody trains
+    assert {step: digests[0][step] for step in common_steps} == {
+        step: digests[1][step] for step in common_steps
+    }
 
 
 def _weights_of(checkpoint: Path) -> str:
     output = checkpoint.parents[1] / f"exported-{checkpoint.name}"
-    made = brim("export", str(checkpoint), "--output", str(output))
-    assert made.returncode == 0, made.stderr
+    exported = brim("export", str(checkpoint), "--output", str(output))
+    assert exported.returncode == 0, exported.stderr
     return hashlib.sha256((output / "model.safetensors").read_bytes()).hexdigest()
 
 
@@ -279,9 +284,9 @@ def test_a_loop_of_ones_own(tmp_path: Path, servers: str) -> None:
 
 def test_refused_with_words(tmp_path: Path) -> None:
     directory = str(tmp_path / "run")
-    none = brim("train", DIGITS, "--ps", "1", "--run-dir", directory)
-    assert "--ps: got 1 for a model without an embedding that is trained by rows" in none.stderr
-    assert none.returncode == 2
+    refused = brim("train", DIGITS, "--ps", "1", "--run-dir", directory)
+    assert "--ps: got 1 for a model without an embedding that is trained by rows" in refused.stderr
+    assert refused.returncode == 2
     for option in ("--no-exact", "--transport=distributed", "--embeddings=dense"):
         assert (
             f"--ps: got 1 beside {option.replace('=', ' ')}"

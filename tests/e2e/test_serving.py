@@ -94,7 +94,9 @@ def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
         )
         assert process.poll() is None, log.read_text()
         line = next(
-            each for each in log.read_text().splitlines() if each.startswith("serving version")
+            splitline
+            for splitline in log.read_text().splitlines()
+            if splitline.startswith("serving version")
         )
         yield Server(process, log, int(line.rpartition(":")[2]))
     finally:
@@ -112,10 +114,10 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         exporter = Exporter(
             run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22)))
         )
-        since = exporter.bundle(folder / "1", step=1).manifest.version
+        base_version = exporter.bundle(folder / "1", step=1).manifest.version
         for step in range(2, 22):
-            since = exporter.delta(
-                folder / str(step), base_version=since, step=step
+            base_version = exporter.delta(
+                folder / str(step), base_version=base_version, step=step
             ).manifest.version
         exporter.bundle(folder / "21-whole", step=21)
     return folder
@@ -145,8 +147,8 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
-    known = expected(versions)
-    assert len({tuple(values) for values in known.values()}) == 21
+    expected_answers = expected(versions)
+    assert len({tuple(values) for values in expected_answers.values()}) == 21
     answers: list[tuple[int, str, Any]] = []
     stop = threading.Event()
 
@@ -167,26 +169,29 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
 
     with serving(watched, tmp_path / "log", "--batch-rows", "0") as server:
         clients = [threading.Thread(target=call, args=(server,)) for _ in range(4)]
-        for each in clients:
-            each.start()
+        for client in clients:
+            client.start()
         for step in range(2, 22):
             put(versions / str(step), watched)
-            name = list(known)[step - 1]
+            name = list(expected_answers)[step - 1]
             until(partial(is_given, name), f"an answer of {name}")
         stop.set()
-        for each in clients:
-            each.join(DEADLINE)
+        for client in clients:
+            client.join(DEADLINE)
         until(
-            lambda: f"version {list(known)[-1]} has taken over" in server.said(), "a word about it"
+            lambda: f"version {list(expected_answers)[-1]} has taken over" in server.said(),
+            "a word about it",
         )
     assert {status for status, _, _ in answers} == {200}
-    assert [version for version in known if version not in {each for _, each, _ in answers}] == []
-    assert all(values == known[version] for _, version, values in answers)
+    assert [
+        version
+        for version in expected_answers
+        if version not in {version_answered for _, version_answered, _ in answers}
+    ] == []
+    assert all(values == expected_answers[version] for _, version, values in answers)
 
 
-def test_a_server_begins_with_the_newest_and_later_bundles_take_over(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_serving_starts_newest_and_follows_bundles(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     for name in ("1", "2", "3"):
@@ -199,14 +204,12 @@ def test_a_server_begins_with_the_newest_and_later_bundles_take_over(
         assert "brim_versions_loaded_total 3" in metrics
 
 
-def test_what_cannot_be_served_is_said_and_the_server_goes_on(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_an_unservable_version_is_reported(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
     with serving(watched, tmp_path / "log") as server:
-        before = server.ask(body=ROWS)[1]
+        answer_before = server.ask(body=ROWS)[1]
         put(versions / "3", watched)  # a delta for step 2
         damaged = tmp_path / "5-damaged"
         shutil.copytree(versions / "21-whole", damaged)
@@ -219,20 +222,18 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(
         until(
             lambda: len(server.ask("/version")[1]["not_served"]) == 3, "three that are not served"
         )
-        said = "\n".join(server.ask("/version")[1]["not_served"])
-        assert "dense.safetensors is damaged" in said
-        assert "nonsense/manifest.json is damaged" in said
-        assert "changes version 00000002-" in said
+        problems = "\n".join(server.ask("/version")[1]["not_served"])
+        assert "dense.safetensors is damaged" in problems
+        assert "nonsense/manifest.json is damaged" in problems
+        assert "changes version 00000002-" in problems
         assert server.said().count("not served:") == 3, "once each"
-        assert server.ask(body=ROWS)[1] == before
+        assert server.ask(body=ROWS)[1] == answer_before
         put(versions / "2", watched)
         until(lambda: server.version.startswith("00000003"), "the delta that waited")
 
 
 @pytest.mark.long
-def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_slowly_copied_versions_are_served_when_whole(versions: Path, tmp_path: Path) -> None:
     """A bundle may be copied under its own name, file by file, the manifest first."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
@@ -256,9 +257,7 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
 
 
 @pytest.mark.long
-def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_skipping_an_earlier_step_is_reported(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "21-whole", watched)
@@ -270,18 +269,16 @@ def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
 
 
 @pytest.mark.long
-def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_files_of_served_versions_may_be_overwritten(versions: Path, tmp_path: Path) -> None:
     """By `cp`, or a copy to a disk that is full: who maps a file that is cut dies of SIGBUS."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
     with serving(watched, tmp_path / "log") as server:
-        before = server.ask(body=ROWS)
+        answer_before = server.ask(body=ROWS)
         for path in (watched / "1").iterdir():
             os.truncate(path, 0)
-        assert server.ask(body=ROWS)[:2] == before[:2]
+        assert server.ask(body=ROWS)[:2] == answer_before[:2]
         put(versions / "2", watched)
         until(lambda: server.version.startswith("00000002"), "the delta")
         for path in (watched / "2").iterdir():
@@ -293,7 +290,7 @@ def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         (
             {"rows": [{**ROW, "size": "far"}]},
@@ -319,9 +316,9 @@ def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_bad_requests(bad: Server, body: Any, status: int, said: str) -> None:
-    got, answer, _ = bad.ask(body=body)
-    assert (got, said in answer["detail"]) == (status, True), answer
+def test_bad_requests(bad: Server, body: Any, status: int, message: str) -> None:
+    answer_status, answer, _ = bad.ask(body=body)
+    assert (answer_status, message in answer["detail"]) == (status, True), answer
     assert bad.ask(body=ROWS)[0] == 200
 
 
@@ -342,12 +339,12 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
     with serving(versions / "1", tmp_path / "log", "--token-file", token_in(tmp_path)) as server:
         right = {"Authorization": "Bearer secret"}
         assert server.ask(body=ROWS, headers=right)[0] == 200
-        others: list[dict[str, str]] = [
+        wrong_headers: list[dict[str, str]] = [
             {},
             {"Authorization": "Bearer Secret"},
             {"Authorization": "Basic secret"},
         ]
-        for wrong in others:
+        for wrong in wrong_headers:
             assert server.ask(body=b"\xff", headers=wrong)[0] == 401, "it is not looked at"
             assert server.ask("/version", headers=wrong)[0] == 401
             assert server.ask("/metrics", headers=wrong)[0] == 401
@@ -359,15 +356,15 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
             assert stranger.recv(1000).startswith(b"HTTP/1.1 401"), "no body is waited for"
 
 
-@pytest.mark.parametrize("how", [b"Content-Length: 99999999", b"Transfer-Encoding: chunked"])
-def test_a_body_has_an_end(bad: Server, how: bytes) -> None:
+@pytest.mark.parametrize("framing", [b"Content-Length: 99999999", b"Transfer-Encoding: chunked"])
+def test_a_body_has_an_end(bad: Server, framing: bytes) -> None:
     with socket.create_connection(("127.0.0.1", bad.port), timeout=DEADLINE) as endless:
         endless.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            + how
+            + framing
             + b"\r\n\r\n"
         )
-        if b"chunked" in how:
+        if b"chunked" in framing:
             with contextlib.suppress(OSError):  # it listens no more
                 for _ in range(40):
                     endless.sendall(b"80000\r\n" + b" " * (1 << 19) + b"\r\n")
@@ -387,7 +384,7 @@ def test_a_body_that_stops_coming_holds_up_nobody(bad: Server) -> None:
         assert slow.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_a_server_that_is_ended_answers_what_it_has_heard(versions: Path, tmp_path: Path) -> None:
+def test_a_stopping_server_answers_received_requests(versions: Path, tmp_path: Path) -> None:
     with serving(
         versions / "1", tmp_path / "log", "--batch-wait", "1000", "--batch-rows", "2"
     ) as server:
@@ -413,7 +410,7 @@ def _established(port: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--listen", "0.0.0.0:0"], "need a token for requests from other hosts"),
         (["--listen", "0.0.0.0:0", "--token-file", "TOKEN"], "need a certificate to show clients"),
@@ -427,12 +424,12 @@ def _established(port: int) -> bool:
     ],
 )
 def test_options_that_cannot_be(
-    versions: Path, options: list[str], said: str, tmp_path: Path
+    versions: Path, options: list[str], message: str, tmp_path: Path
 ) -> None:
     token = token_in(tmp_path)
-    words = [token if each == "TOKEN" else each for each in options]
+    words = [token if option == "TOKEN" else option for option in options]
     done = Driver().call("serve", str(versions / "1"), *words, codes=(1, 2))
-    assert said in done.stderr
+    assert message in done.stderr
     assert "serving" not in done.stderr
 
 
@@ -484,13 +481,13 @@ def test_other_hosts_are_served_by_https_and_a_new_certificate_is_shown(
         assert server.process.wait(DEADLINE) == 0, server.said()
 
 
-def test_whoever_asks_for_it_is_served_by_plain_http(versions: Path, tmp_path: Path) -> None:
+def test_plain_http_is_served_on_request(versions: Path, tmp_path: Path) -> None:
     options = ("--listen", "0.0.0.0:0", "--token-file", token_in(tmp_path), "--insecure")
     with serving(versions / "1", tmp_path / "log", *options) as server:
         assert server.ask(body=ROWS, headers={"Authorization": "Bearer secret"})[0] == 200
 
 
-def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> None:
+def test_predictions_equal_brim_predict_exactly(tmp_path: Path) -> None:
     """Of the same rows computed together: a file of them is one chunk there and one
     request here.
     """
@@ -515,6 +512,6 @@ def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> No
         ]
     with serving(bundle, tmp_path / "log") as server:
         answer = server.ask(body={"rows": sent})[1]
-    got = np.array(answer["predictions"]["sold"], np.float32)
-    assert np.array_equal(got, pq.read_table(output).column("sold").to_numpy())
-    assert len(set(got.tolist())) > 100
+    predictions = np.array(answer["predictions"]["sold"], np.float32)
+    assert np.array_equal(predictions, pq.read_table(output).column("sold").to_numpy())
+    assert len(set(predictions.tolist())) > 100

@@ -97,13 +97,13 @@ def _answered(server: Server, rows: Path) -> npt.NDArray[np.float32]:
     return np.array(server.ask(body={"rows": sent})[1]["predictions"]["sold"], np.float32)
 
 
-def test_bundle_and_deltas_answer_as_brim_predict_does_bit_for_bit(tmp_path: Path) -> None:
-    file, rows, asked, run = (
+def test_keyed_bundles_equal_brim_predict_exactly(tmp_path: Path) -> None:
+    file, rows, asked_file, run = (
         tmp_path / name for name in ("file.py", "rows.csv", "asked.csv", "run")
     )
     file.write_text(FILE)
     _write_rows(rows, 400, seed=1)
-    _write_rows(asked, 300, seed=2)  # with users whom nobody has seen
+    _write_rows(asked_file, 300, seed=2)  # with users whom nobody has seen
     train(
         run,
         str(file),
@@ -121,46 +121,46 @@ def test_bundle_and_deltas_answer_as_brim_predict_does_bit_for_bit(tmp_path: Pat
         ),
     )
     checkpoints = [
-        each["path"] for each in lines(run / "events.jsonl") if each["kind"] == "checkpoint"
+        line["path"] for line in lines(run / "events.jsonl") if line["kind"] == "checkpoint"
     ]
     assert len(checkpoints) == 3
-    expected = [_predicted(tmp_path, each, asked) for each in checkpoints]
-    assert len({each.tobytes() for each in expected}) == 3
-    made, watched = tmp_path / "made", tmp_path / "watched"
-    made.mkdir()
+    expected = [_predicted(tmp_path, checkpoint, asked_file) for checkpoint in checkpoints]
+    assert len({prediction.tobytes() for prediction in expected}) == 3
+    made_folder, watched = tmp_path / "made", tmp_path / "watched"
+    made_folder.mkdir()
     watched.mkdir(mode=0o755)
-    _brim("export", checkpoints[0], "--output", str(made / "1"), "--format", "bundle")
+    _brim("export", checkpoints[0], "--output", str(made_folder / "1"), "--format", "bundle")
     for number in (2, 3):
-        since = str(made / str(number - 1))
-        output = ("--output", str(made / str(number)))
-        _brim("export", checkpoints[number - 1], *output, "--format", "delta", "--since", since)
+        base = str(made_folder / str(number - 1))
+        output = ("--output", str(made_folder / str(number)))
+        _brim("export", checkpoints[number - 1], *output, "--format", "delta", "--since", base)
     _brim("export", checkpoints[2], "--output", str(tmp_path / "whole"), "--format", "bundle")
-    shutil.move(made / "1", watched / "1")
+    shutil.move(made_folder / "1", watched / "1")
     with serving(watched, tmp_path / "log") as server:
-        assert np.array_equal(_answered(server, asked), expected[0])
+        assert np.array_equal(_answered(server, asked_file), expected[0])
         for number in (2, 3):
             version = server.version
-            shutil.copytree(made / str(number), watched / f".{number}")
+            shutil.copytree(made_folder / str(number), watched / f".{number}")
             (watched / f".{number}").rename(watched / str(number))
             until(lambda version=version: server.version != version, "the delta")  # type: ignore[misc]
-            assert np.array_equal(_answered(server, asked), expected[number - 1])
+            assert np.array_equal(_answered(server, asked_file), expected[number - 1])
         assert "not served" not in server.said()
-    _check_that_expired_rows_are_gone(watched, made, tmp_path / "whole")
+    _check_that_expired_rows_are_gone(watched, made_folder, tmp_path / "whole")
 
 
-def _check_that_expired_rows_are_gone(watched: Path, made: Path, whole: Path) -> None:
+def _check_that_expired_rows_are_gone(watched: Path, made_folder: Path, whole: Path) -> None:
     model = open_bundle(watched / "1")
     assert model.manifest.program, "it is a traced program, without code"
-    before = set(model.sides.now["model.rows.weight"].keys.tolist())
-    gone = set(open_change(made / "2" / "rows-0.safetensors").removed.tolist())
-    assert gone, "rows expire between two versions"
-    assert gone <= before
-    model = changed(model, made / "2")
-    assert not gone & set(model.sides.now["model.rows.weight"].keys.tolist())
-    model = changed(model, made / "3")
-    after, bundled = (
+    keys_before = set(model.sides.now["model.rows.weight"].keys.tolist())
+    removed_keys = set(open_change(made_folder / "2" / "rows-0.safetensors").removed.tolist())
+    assert removed_keys, "rows expire between two versions"
+    assert removed_keys <= keys_before
+    model = changed(model, made_folder / "2")
+    assert not removed_keys & set(model.sides.now["model.rows.weight"].keys.tolist())
+    model = changed(model, made_folder / "3")
+    keys_after, bundled = (
         model.sides.now["model.rows.weight"],
         open_bundle(whole).sides.now["model.rows.weight"],
     )
-    assert after.keys.tolist() == bundled.keys.tolist()
-    assert after.values.numpy().tobytes() == bundled.values.numpy().tobytes()
+    assert keys_after.keys.tolist() == bundled.keys.tolist()
+    assert keys_after.values.numpy().tobytes() == bundled.values.numpy().tobytes()

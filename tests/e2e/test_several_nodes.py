@@ -54,14 +54,12 @@ def has_master(node: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_that_is_taken_away(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", describe(home, "n1", "n2"))
-    first, mover, other = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
+    first, mover, third = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
     until(
-        lambda: [on(home, job) for job in (mover, other)] == [{"n1": 1}, {"n2": 1}],
+        lambda: [on(home, job) for job in (mover, third)] == [{"n1": 1}, {"n2": 1}],
         "a job on each node",
     )
     home.brim("cancel", first)
@@ -78,12 +76,12 @@ def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_th
         node_of(home, whole, "n1").pid, signal.SIGKILL
     )  # the master of the other one was still there
     until(lambda: [starts(home, job) for job in (mover, whole)] == [2, 2], "that they train again")
-    kept = node_of(home, whole, "n1")
+    neighbour = node_of(home, whole, "n1")
     home.brim("apply", describe(home, "n2", "n3"))
     until(lambda: on(home, whole) == {"n3": 2}, "that it is on the new node")
-    until(lambda: not kept.is_running(), "the end of the node that was taken away")
+    until(lambda: not neighbour.is_running(), "the end of the node that was taken away")
     assert home.job(whole).nodes == {"n3": 2}
-    home.brim("cancel", other)
+    home.brim("cancel", third)
     for job in (mover, whole):
         end = home.finished(job)
         assert (end["exit"], end["weights_sha256"]) == ("done", calm)
@@ -92,9 +90,7 @@ def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_th
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
 
 
-def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
-    tmp_path: Path, calm: str
-) -> None:
+def test_killing_a_node_ends_only_its_workers(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     nodes = "nodes: [{name: n1, workers: 2}, {name: n2, workers: 2}]"
     home.file.write_text(CLUSTER.replace("nodes: [{name: n1, workers: 4}]", nodes))
@@ -103,8 +99,8 @@ def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
     job = home.submit("--workers", "1:4", "--set", "pause=0.01")
     until(lambda: len(world(home, job)) == 4, "4 workers")
     started = {e["worker"]: e for e in home.events(job, "worker") if e.get("pid")}
-    where = {worker: started[worker]["agent"] for worker in world(home, job)}
-    assert sorted(where.values()) == ["n1", "n1", "n2", "n2"]
+    agents = {worker: started[worker]["agent"] for worker in world(home, job)}
+    assert sorted(agents.values()) == ["n1", "n1", "n2", "n2"]
     # A job is launched where there is room first, and again where the node of its master dies.
     nodes_of_job = [node_of(home, job, agent) for agent in ("n1", "n2")]
     (victim,) = [node for node in nodes_of_job if not has_master(node)]

@@ -69,31 +69,32 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_workers_give_up_a_host_that_is_cut_off(hosts: tuple[Host, ...]) -> None:
+def test_workers_give_up_a_disconnected_host(hosts: tuple[Host, ...]) -> None:
     """In each direction, whether they wait for it, or have something for it; both ends do."""
-    first, *others = hosts
+    first, *other_hosts = hosts
     cuts: tuple[dict[str, bool], ...] = ({}, {"from_host": False}, {"to_host": False})
     with contextlib.ExitStack() as stack:
         ends: dict[str, subprocess.Popen[str]] = {}
-        for host in others:
-            for does in ("write", "read"):
-                there = stack.enter_context(_stream(host, "listen", host.address, "read"))
-                here = stack.enter_context(_stream(first, "call", _line(there), does))
-                assert _line(here) == _line(there) == "there"
-                ends |= {f"{does} from {host.number}": here, f"{does} on {host.number}": there}
-        for host, cut in zip(others, cuts, strict=True):
+        for host in other_hosts:
+            for direction in ("write", "read"):
+                far_end = stack.enter_context(_stream(host, "listen", host.address, "read"))
+                near_end = stack.enter_context(_stream(first, "call", _line(far_end), direction))
+                assert _line(near_end) == _line(far_end) == "there"
+                ends |= {
+                    f"{direction} from {host.number}": near_end,
+                    f"{direction} on {host.number}": far_end,
+                }
+        for host, cut in zip(other_hosts, cuts, strict=True):
             host.cable.cut(**cut)
         for process in ends.values():
             assert process.stdin is not None
             print(file=process.stdin, flush=True)
         for name, process in ends.items():
-            seconds, _, why = _line(process).partition(" ")
-            assert 2.0 < float(seconds) < 9.0, f"{name}: {why}"
+            seconds, _, explanation = _line(process).partition(" ")
+            assert 2.0 < float(seconds) < 9.0, f"{name}: {explanation}"
 
 
-def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_killed_and_disconnected_hosts_come_back(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     path = hosts[0].folder / "run"
     slow = ("--set", "pause=0.1", "--set", "hurry=/run/hurry")
@@ -112,7 +113,7 @@ def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
         def goes_on_with(workers: int, act: Callable[[], object] = lambda: None) -> float:
             """Seconds from an act to a step of so many workers in a round behind it."""
             rounds = run.events("round")
-            before, began = rounds[-1]["round"] if rounds else 0, time.monotonic()
+            round_before, started_at = rounds[-1]["round"] if rounds else 0, time.monotonic()
             act()
 
             def has_gone_on() -> bool:
@@ -120,11 +121,11 @@ def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
                 return (
                     bool(steps)
                     and named[-1]["world_size"] == workers
-                    and steps[-1]["round"] == named[-1]["round"] > before
+                    and steps[-1]["round"] == named[-1]["round"] > round_before
                 )
 
             until(has_gone_on, f"a step of {workers}", run)
-            return time.monotonic() - began
+            return time.monotonic() - started_at
 
         join(hosts[1])
         join(hosts[2])

@@ -30,7 +30,7 @@ def step_time(steps: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.long
-def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
+def test_a_slowed_worker_gets_less_work(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "10", "--global-batch-size", "128")
     calm = undisturbed(*job, "--set", "pause=0")
     with started(tmp_path / "run", "train", *job, "--workers", "4", "--set", "pause=0.03") as run:
@@ -43,21 +43,21 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     first, second = run.events("round")
     assert (first["shares"], second["shares"][1]) == ([2, 2, 2, 2], 1)
     assert second["cause"].startswith("w2 is ")
-    assert {each["worker"]: each["share"] for each in status["workers"]}["w2"] == 1
+    assert {worker["worker"]: worker["share"] for worker in status["workers"]}["w2"] == 1
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] == 0
-    before = step_time(
+    time_before = step_time(
         [step for step in run.steps() if slow_since <= step["step"] <= second["step"]]
     )
-    after = step_time([step for step in run.steps() if step["step"] > second["step"]])
+    time_after = step_time([step for step in run.steps() if step["step"] > second["step"]])
     assert (
-        after < 0.8 * before
+        time_after < 0.8 * time_before
     )  # 4 units of 30 ms for 8, but for what else a step takes on a busy machine
     check_ledger(tmp_path / "run")
 
 
 @pytest.mark.long
-def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
+def test_a_host_of_early_deaths_is_excluded(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "20", "--global-batch-size", "128", "--set", "bad_after=12")
     calm = undisturbed(*job, "--set", "pause=0")
     options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")
@@ -71,7 +71,7 @@ def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     lost = [event for event in run.events("worker") if event["state"] == "lost"]
     assert [event["reason"] for event in lost] == ["exit status 7"] * 6
     messages = [event["message"] for event in run.events("warning")]
-    (warning,) = [each for each in messages if "gets no more workers" in each]
+    (warning,) = [message for message in messages if "gets no more workers" in message]
     assert "gets no more workers: 6 in a row died young there, the last: exit status 7" in warning
     assert "the job goes on with 2 workers" in warning
     assert len({event["agent"] for event in lost}) == 1

@@ -55,20 +55,20 @@ def wait_until_stuck(run: Run, step: int) -> None:
 
 def gone_after(run: Run) -> float:
     """Seconds until nothing of the run is there any more."""
-    since = time.monotonic()
+    start_time = time.monotonic()
     until(lambda: not leftovers(run.directory), "the end of all processes")
-    return time.monotonic() - since
+    return time.monotonic() - start_time
 
 
 @pytest.mark.long
 def test_torch_may_have_threads(tmp_path: Path) -> None:
     job = (DIGITS, "--threads", "2", "--epochs", "2")
-    alone = train(tmp_path / "alone", *job, "--workers", "1")
-    both = train(tmp_path / "both", *job, "--workers", "2", "--faults", "kill rank 0 at step 3")
-    assert both["weights_sha256"] == alone["weights_sha256"]
+    single = train(tmp_path / "alone", *job, "--workers", "1")
+    pair_run = train(tmp_path / "both", *job, "--workers", "2", "--faults", "kill rank 0 at step 3")
+    assert pair_run["weights_sha256"] == single["weights_sha256"]
 
 
-def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
+def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
     """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of
     the others.
     """
@@ -85,7 +85,7 @@ def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) -> None:
+def test_nothing_outlives_a_hanging_command(tmp_path: Path) -> None:
     with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:
         wait_until_stuck(run, 20)
         run.process.kill()
@@ -93,7 +93,7 @@ def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) ->
     assert run.events("checkpoint")[-1]["step"] == 24
 
 
-def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_path: Path) -> None:
+def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
     options = (
         "--workers",
         "1",
@@ -136,15 +136,15 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
     )
     ((worker, reason),) = lost(run)
     assert (worker, reason.partition(" for ")[0]) == ("w2", "no progress")
-    said = next(e for e in run.events("warning") if "waiting for w2 (rank 1)" in e["message"])
-    assert "in step 25" in said["message"]
-    assert said["at"] - run.steps()[23]["at"] < 10
+    warning = next(e for e in run.events("warning") if "waiting for w2 (rank 1)" in e["message"])
+    assert "in step 25" in warning["message"]
+    assert warning["at"] - run.steps()[23]["at"] < 10
     assert summary["exit"] == "done"
     check_ledger(tmp_path / "run")
 
 
 @pytest.mark.long
-def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
+def test_holding_the_interpreter_lock_is_no_loss(tmp_path: Path) -> None:
     options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
     with started(tmp_path / "run", *STUCK, *options) as run:
         assert run.finish()["exit"] == "done"
@@ -162,7 +162,7 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
         agent = psutil.Process(run.pid(run.members()[0])).parent()
         assert agent is not None
         template = next(
-            each for each in agent.children() if "brim.worker.template" in each.cmdline()
+            child for child in agent.children() if "brim.worker.template" in child.cmdline()
         )
         victim = run.pid("w2")
         template.kill()
@@ -181,17 +181,17 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
     assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
 
 
-@pytest.mark.parametrize("how", long_after(1, ["exit", "leave"]))
-def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("manner", long_after(1, ["exit", "leave"]))
+def test_a_self_ending_worker_is_replaced_once(manner: str, tmp_path: Path) -> None:
     """Exit status 0 is no success before the job is done;
     the second time it is the user's to mend.
     """
-    again = () if how == "exit" else ("--set", "worker=w2,w3")
-    with started(tmp_path / "run", *STUCK, "--set", f"how={how}", *again) as run:
+    crash_options = () if manner == "exit" else ("--set", "worker=w2,w3")
+    with started(tmp_path / "run", *STUCK, "--set", f"how={manner}", *crash_options) as run:
         summary = run.finish()
     words = "ended by itself with exit status 0 at step 24, before the job was done"
     assert lost(run)[0] == ("w2", words)
-    if how == "exit":
+    if manner == "exit":
         assert (run.process.returncode, summary["exit"]) == (0, "done")
         check_ledger(tmp_path / "run")
     else:
@@ -200,14 +200,14 @@ def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path)
         assert "take exit() and os._exit() out of it" in run.err
 
 
-def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_unsuitable_host_is_refused_without_harm(tmp_path: Path) -> None:
     """Errors of a guest end its stay alone."""
-    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    for folder in (here, elsewhere):
+    own_folder, guest_folder = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (own_folder, guest_folder):
         folder.mkdir()
-    (here / "digits.py").write_text((FILES / "digits.py").read_text())
+    (own_folder / "digits.py").write_text((FILES / "digits.py").read_text())
     text = "import os\nif 'NO_GPU' in os.environ:\n    raise RuntimeError('no GPU on this host')\n"
-    (here / "mine.py").write_text(text + (FILES / "stuck.py").read_text())
+    (own_folder / "mine.py").write_text(text + (FILES / "stuck.py").read_text())
     job = (
         "train",
         "mine.py",
@@ -220,19 +220,19 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
         "--workers",
         "1",
     )
-    with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
+    with started(own_folder / "run", *job, "--listen", "127.0.0.1:0") as run:
         run.wait_for_step(2)
 
         def join(**environment: Any) -> subprocess.CompletedProcess[str]:
             with joining(
-                here / "run",
-                folder=elsewhere,
+                own_folder / "run",
+                folder=guest_folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 **environment,
             ) as agent:
-                said = agent.communicate()
-            return subprocess.CompletedProcess(agent.args, agent.returncode, *said)
+                explanation = agent.communicate()
+            return subprocess.CompletedProcess(agent.args, agent.returncode, *explanation)
 
         guest = join(NO_GPU="1")
         run.process.send_signal(signal.SIGINT)

@@ -46,8 +46,8 @@ TABLES = [  # and how they are trained where nothing happens
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 2) as both:
-        yield both
+    with hosts_in(tmp_path, 2) as host_pair:
+        yield host_pair
 
 
 @contextlib.contextmanager
@@ -103,13 +103,13 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> Non
     check_ledger(hosts[0].folder / "run")
 
 
-@pytest.mark.parametrize(("file", "alone"), TABLES)
+@pytest.mark.parametrize(("file", "arguments_alone"), TABLES)
 def test_tables_outlive_workers_and_a_host(
-    hosts: tuple[Host, ...], file: tuple[str, ...], alone: tuple[str, ...], tmp_path: Path
+    hosts: tuple[Host, ...], file: tuple[str, ...], arguments_alone: tuple[str, ...], tmp_path: Path
 ) -> None:
     """One worker dies, then all of a host, several times, another joins, and a host is lost."""
     job = (*file, "--epochs", "6", "--global-batch-size", "128")
-    calm = undisturbed(*job, *alone)
+    calm = undisturbed(*job, *arguments_alone)
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = ("--faults", "kill rank 0 at step 3; kill rank 3 at step 8")
     command = ("train", *job, *PACED, *options, *faults)
@@ -133,7 +133,7 @@ def test_tables_outlive_workers_and_a_host(
             until(partial(_have_ended, victims), "their end", run)
             until(partial(_are_back, run, hosts), "all are back", run)
             run.wait_for_step(run.steps()[-1]["step"] + 3)
-        Driver().behind(hosts[0].prefix).call("resize", str(run.directory), "5")
+        Driver().with_prefix(hosts[0].prefix).call("resize", str(run.directory), "5")
         until(lambda: len(run.members()) == 5, "another worker", run)
         run.wait_for_step(run.steps()[-1]["step"] + 3)
         agent.kill()
@@ -144,7 +144,7 @@ def test_tables_outlive_workers_and_a_host(
 
 
 @pytest.mark.long
-def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
+def test_a_death_during_the_exchange_costs_one_step(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     # one micro-batch for each worker: gradients go out in every pass
@@ -179,28 +179,26 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
 
 
 @pytest.mark.long
-def test_what_rank_0_prints_on_another_host_is_shown(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_rank_0_prints_are_shown_across_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     run, script = hosts[0].folder / "run", Path(__file__).parent / "files" / "talking_loop.py"
     words = ["run", "--run-dir", str(run), "--workers", "2", "--spares", "0"]
     words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
     words += ["--faults", "term rank 0 at step 20", "--", sys.executable, str(script)]
-    driver = Driver().behind(hosts[0].prefix)
+    driver = Driver().with_prefix(hosts[0].prefix)
     process = driver.start(*words, stderr=subprocess.STDOUT)
     try:
         with _second_agent(run, hosts[1]) as agent:
-            said, _ = process.communicate(timeout=DEADLINE)
+            output, _ = process.communicate(timeout=DEADLINE)
             assert agent.wait(timeout=DEADLINE) == 0, agent.communicate()
     finally:
         driver.end()
         process.wait()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     events = lines(run / "events.jsonl")
     rounds = [event["workers"][0] for event in events if event["kind"] == "round"]
     homes = {event["worker"]: event["agent"] for event in events if event["kind"] == "worker"}
     assert homes[rounds[0]] != homes[rounds[-1]]  # rank 0 went to the other host
-    words = said.splitlines()
+    words = output.splitlines()
     assert (
         words.count("begun") == 1
     )  # of the first rank 0; its successor began before it had the rank

@@ -28,5 +28,5 @@ def test_two_towers_find_more_films_than_popularity_does(tmp_path: Path) -> None
         text=True,
         timeout=DEADLINE,
     )
-    said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert float(said["hit rate"]) > 1.3 * float(said["by popularity"])
+    results = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert float(results["hit rate"]) > 1.3 * float(results["by popularity"])

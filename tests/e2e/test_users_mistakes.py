@@ -55,16 +55,16 @@ def ends_with_their_traceback(run: Run, words: str, *, file: str = "mistakes.py"
 
 
 @pytest.mark.parametrize(
-    ("where", "words"),
+    ("place", "words"),
     long_after(3, [
         ("exit", "SystemExit: the user's own exit"),
-        *((where, "ZeroDivisionError: the user's own mistake") for where in (
+        *((place, "ZeroDivisionError: the user's own mistake") for place in (
             "forward", "evaluation", "getitem", "loss", "optimizer", "scheduler", "metric", "result",
         )),
     ]),
 )  # fmt: skip
-def test_on_one_worker_of_two(where: str, words: str, tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--set", f"where={where}") as run:
+def test_on_one_worker_of_two(place: str, words: str, tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--set", f"where={place}") as run:
         ends_with_their_traceback(run, words)
 
 

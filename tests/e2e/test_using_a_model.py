@@ -62,10 +62,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert package is not None
     assert package.origin is not None
     archive = zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip")
-    header, *some = archive.read(archive.namelist()[0]).decode().splitlines()[:60_001]
+    header, *body_lines = archive.read(archive.namelist()[0]).decode().splitlines()[:60_001]
     names = header.split(",")
     late, distance = names.index("arr_delay"), names.index("distance")
-    table = [line.split(",") for line in some]
+    table = [line.split(",") for line in body_lines]
     table[10][distance] = "far"
     table[3].append("one field too many")
     path = tmp_path_factory.mktemp("rows") / "new.csv"
@@ -90,7 +90,7 @@ def metrics_of(run: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
-def test_evaluate_gives_the_numbers_of_training_bit_for_bit(
+def test_evaluate_equals_training_metrics_exactly(
     flights: Path, tmp_path: Path, workers: str
 ) -> None:
     faults = ("--faults", "kill rank 0 at step 1; kill rank 0 at step 2")
@@ -124,9 +124,7 @@ def test_evaluate_other_rows_with_the_fitted_columns(flights: Path, tmp_path: Pa
     assert summary["metrics"] != metrics_of(flights)
 
 
-def test_predict_writes_every_row_once_in_order_whatever_dies(
-    flights: Path, rows: Path, tmp_path: Path
-) -> None:
+def test_predict_writes_rows_once_in_order(flights: Path, rows: Path, tmp_path: Path) -> None:
     calm, rough = tmp_path / "calm.parquet", tmp_path / "rough.parquet"
     words = ("predict", str(flights), "--input", str(rows), "--keep", "carrier,flight")
     use(tmp_path / "one", *words, "--output", str(calm), "--workers", "1")
@@ -138,15 +136,17 @@ def test_predict_writes_every_row_once_in_order_whatever_dies(
     assert table.equals(pq.read_table(calm))
     assert table.column_names == ["row", "output", "carrier", "flight"]
     assert table.column("row").to_pylist() == list(range(60_000))
-    without = [row for row, value in enumerate(table.column("output").to_pylist()) if value is None]
-    assert without == [3, 10]
+    rows_without = [
+        row for row, value in enumerate(table.column("output").to_pylist()) if value is None
+    ]
+    assert rows_without == [3, 10]
     quarantined = lines(tmp_path / "two" / "quarantine" / "new.csv.jsonl")
     assert [(row["line"], row["column"]) for row in quarantined] == [(5, ""), (12, "distance")]
     original = arrow_csv.read_csv(
         rows, parse_options=arrow_csv.ParseOptions(invalid_row_handler=lambda row: "skip")
     )
-    kept = [value for row, value in enumerate(table.column("carrier").to_pylist()) if row != 3]
-    assert kept == original.column("carrier").to_pylist()
+    carriers = [value for row, value in enumerate(table.column("carrier").to_pylist()) if row != 3]
+    assert carriers == original.column("carrier").to_pylist()
     check_ledger(tmp_path / "two")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "calm.parquet",
@@ -163,19 +163,19 @@ def test_predict_goes_on_after_everything_was_killed(
     calm, output = tmp_path / "calm.csv", tmp_path / "late.csv"
     words = ("predict", str(flights), "--input", str(rows), "--workers", "2")
     use(tmp_path / "calm", *words, "--output", str(calm))
-    held = (
+    lock_file = (
         "--faults",
         "stop rank 1 for ever at step 1",
     )  # or a fast machine is done before the kill
-    with started(tmp_path / "job", *words, *held, "--output", str(output)) as run:
+    with started(tmp_path / "job", *words, *lock_file, "--output", str(output)) as run:
         run.wait_for_step(1)
         doomed = [run.process.pid, *pids_of(tmp_path / "job")]
         for pid in doomed:
             os.kill(pid, signal.SIGKILL)
         run.process.wait()
     assert not output.exists()
-    again = resume(tmp_path / "job")
-    assert again["exit"] == "done"
+    resumed = resume(tmp_path / "job")
+    assert resumed["exit"] == "done"
     assert output.read_bytes() == calm.read_bytes()
     done = [step["step"] for step in lines(tmp_path / "job" / "steps.jsonl")]
     assert done.count(1) == 1, "what was committed was not computed again"
@@ -244,17 +244,17 @@ def metrics(): return {"error": brim.metrics.mean_absolute_error()}
 
 
 @pytest.mark.long
-def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
+def test_a_dataloader_is_evaluated_in_its_order(
     tmp_path: Path,
 ) -> None:
-    file, run, out = tmp_path / "loaders.py", tmp_path / "run", tmp_path / "out.parquet"
+    file, run, out_file = tmp_path / "loaders.py", tmp_path / "run", tmp_path / "out.parquet"
     file.write_text(WITH_LOADERS)
     train(run, str(file), "--workers", "1")
     assert use(tmp_path / "job", "evaluate", str(run), "--workers", "2")["metrics"] == metrics_of(
         run
     )
-    use(tmp_path / "other", "predict", str(run), "--split", "test", "--output", str(out))
-    assert pq.read_table(out).column("output").to_pylist() == [2.0 * row for row in range(90)]
+    use(tmp_path / "other", "predict", str(run), "--split", "test", "--output", str(out_file))
+    assert pq.read_table(out_file).column("output").to_pylist() == [2.0 * row for row in range(90)]
     export(str(run), "--output", str(tmp_path / "model"), "--format", "torch-export")
 
 
@@ -378,7 +378,7 @@ print("equal")
 
 
 @pytest.mark.long
-def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_untraceable_model_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "branches.py"
     file.write_text(
         Path(DIGITS).read_text().replace("def model():", "def layers():")
@@ -393,7 +393,7 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
         "    return Branches()\n"
     )
     train(tmp_path / "run", str(file), "--workers", "1")
-    said = export(
+    explanation = export(
         str(tmp_path / "run"),
         "--output",
         str(tmp_path / "model"),
@@ -401,15 +401,15 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
         "torch-export",
         code=2,
     )
-    assert said.startswith("--format torch-export: got ")
-    assert "hint:" in said
-    assert "Traceback" not in said
+    assert explanation.startswith("--format torch-export: got ")
+    assert "hint:" in explanation
+    assert "Traceback" not in explanation
     assert not list(tmp_path.glob("*model*")) + list(tmp_path.glob(".*model*"))
     export(str(tmp_path / "run"), "--output", str(tmp_path / "model"))
 
 
 @pytest.mark.long
-def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> None:
+def test_resume_works_after_a_reboot(tmp_path: Path) -> None:
     """After a reboot: what the master left behind points to processes and sockets that are gone."""
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
     calm = undisturbed(*job[1:])
@@ -428,8 +428,8 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
         "keeper": 1,
     }
     (directory / "master.json").write_text(json.dumps(stale))
-    again = resume(directory, "--workers", "3")
-    assert again["weights_sha256"] == calm["weights_sha256"]
+    resumed = resume(directory, "--workers", "3")
+    assert resumed["weights_sha256"] == calm["weights_sha256"]
     check_ledger(directory)
     twice = Driver().call("resume", str(directory), codes=(2,))
     assert "which is done" in twice.stderr

@@ -44,8 +44,8 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     assert summary["steps_redone"] == 0
     assert 0 < summary["steps"] < calm["steps"]
     run.hurry()
-    with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as again:
-        resumed = again.finish()
+    with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as resumed_run:
+        resumed = resumed_run.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
     check_ledger(directory)
     assert not (directory / "report.html").exists()  # they were asked for JSON
@@ -67,7 +67,7 @@ def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
     assert json.loads(brim("status", directory, "--json"))["state"] == "suspended"
 
 
-def test_ctrl_c_suspends_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:
+def test_ctrl_c_suspends_with_a_checkpoint(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
         run.process.send_signal(signal.SIGINT)
@@ -87,7 +87,7 @@ def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
-def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: str) -> None:
+def test_a_script_that_never_joins_is_not_restarted(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('done')\n")
     with started(
@@ -99,7 +99,7 @@ def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: 
 
 
 @pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
-def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str) -> None:
+def test_an_early_ending_loop_is_not_restarted(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import torch, brim\n"
@@ -120,11 +120,9 @@ def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str
 
 
 @pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
-def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
-    tmp_path: Path, method: str
-) -> None:
+def test_own_loops_give_equal_weights_in_any_world(tmp_path: Path, method: str) -> None:
     loop = str(ROOT / "tests" / "e2e" / "files" / "own_loop.py")
-    alone = subprocess.run(
+    plain = subprocess.run(
         [sys.executable, loop], check=True, capture_output=True, text=True
     ).stdout.split()[-1]
     options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
@@ -137,7 +135,7 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
     )
     with started(tmp_path / "run", "run", *options, "--", *command) as run:
         summary = run.finish()
-    assert summary["weights_sha256"] == alone
+    assert summary["weights_sha256"] == plain
     check_ledger(tmp_path / "run")
 
 
@@ -157,7 +155,7 @@ for epoch in job.epochs(2):
 
 
 @pytest.mark.long
-def test_a_script_that_seeds_nothing_is_one_training_on_any_number_of_workers(
+def test_an_unseeded_script_trains_equally_everywhere(
     tmp_path: Path,
 ) -> None:
     """They are forked from one process, or started each by itself: all split their data alike."""

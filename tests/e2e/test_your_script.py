@@ -54,9 +54,11 @@ class Runs:
     def __init__(self, nursery: Nursery, folder: Path) -> None:
         self._nursery, self._folder = nursery, folder
         self._pool = ThreadPoolExecutor(AT_ONCE)
-        here = [name for name in STEPS if not absent(name)]
-        self._alone = {name: self._pool.submit(self.alone, f"{name}_brim.py") for name in here}
-        self._elastic = {name: self._pool.submit(self.elastic, f"{name}_brim.py") for name in here}
+        available = [name for name in STEPS if not absent(name)]
+        self._alone = {name: self._pool.submit(self.alone, f"{name}_brim.py") for name in available}
+        self._elastic = {
+            name: self._pool.submit(self.elastic, f"{name}_brim.py") for name in available
+        }
 
     def of(self, name: str) -> tuple[Ended, Ended]:
         return self._alone[name].result(), self._elastic[name].result()
@@ -116,38 +118,36 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             runs.close()
 
 
-def check_same(alone: Ended, elastic: Ended, steps: int) -> None:
-    assert alone.done, alone.said
+def check_same(plain: Ended, elastic: Ended, steps: int) -> None:
+    assert plain.done, plain.said
     assert elastic.done, elastic.said
-    assert (alone.steps, elastic.steps) == (steps, steps)
-    assert elastic.digest == alone.digest
-    assert elastic.metrics == alone.metrics
+    assert (plain.steps, elastic.steps) == (steps, steps)
+    assert elastic.digest == plain.digest
+    assert elastic.metrics == plain.metrics
     assert elastic.exactly_once
     assert set(elastic.world_sizes) >= {3, 4}  # a spare takes the place of the dead at once
 
 
 @pytest.mark.e2e
 @by_name(list(STEPS))
-def test_a_port_gives_the_same_weights_alone_and_through_a_death_and_a_join(
-    runs: Runs, name: str
-) -> None:
-    alone, elastic = runs.of(name)
-    check_same(alone, elastic, STEPS[name])
+def test_ports_keep_weights_through_death_and_join(runs: Runs, name: str) -> None:
+    plain, elastic = runs.of(name)
+    check_same(plain, elastic, STEPS[name])
 
 
 @pytest.mark.e2e
-def test_float16_with_scaled_losses_gives_the_same_weights_too(runs: Runs) -> None:
-    alone = runs.submit(runs.alone, "amp_brim.py", "fp16")
+def test_float16_with_scaled_losses_keeps_weights(runs: Runs) -> None:
+    plain = runs.submit(runs.alone, "amp_brim.py", "fp16")
     elastic = runs.elastic("amp_brim.py", "fp16")
-    check_same(alone.result(), elastic, STEPS["amp"])
-    assert alone.result().digest != runs.of("amp")[0].digest
+    check_same(plain.result(), elastic, STEPS["amp"])
+    assert plain.result().digest != runs.of("amp")[0].digest
 
 
 @pytest.mark.e2e
 @by_name(["bert", "lightning"])
-def test_a_model_of_another_library_trains_from_a_training_file(runs: Runs, name: str) -> None:
-    alone, elastic = runs.trained(f"{name}_training_file.py", {"bert": 32, "lightning": 64}[name])
-    check_same(alone, elastic, STEPS[name])
+def test_foreign_models_train_from_a_training_file(runs: Runs, name: str) -> None:
+    plain, elastic = runs.trained(f"{name}_training_file.py", {"bert": 32, "lightning": 64}[name])
+    check_same(plain, elastic, STEPS[name])
 
 
 @pytest.mark.e2e
@@ -175,7 +175,7 @@ def test_the_page_shows_the_diff_of_the_files(name: str) -> None:
     assert "\n".join(["```diff", *changes(name, "brim"), "```"]) in PAGE.read_text()
 
 
-def test_the_page_shows_the_training_file_of_a_lightning_module() -> None:
+def test_the_page_shows_the_lightning_training_file() -> None:
     code = (SCRIPTS / "lightning_training_file.py").read_text().partition('"""\n\n')[2]
     lines = [line for line in code.splitlines() if line]
     assert f"```python\n{code}```" in PAGE.read_text()
@@ -185,10 +185,10 @@ def test_the_page_shows_the_training_file_of_a_lightning_module() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_page_counts_the_lines_that_change(name: str) -> None:
     brim = len(changes(name, "brim"))
-    other = (
+    counted_lines = (
         len(changes(name, "accelerate")) if (SCRIPTS / f"{name}_accelerate.py").exists() else None
     )
     (row,) = re.findall(
         rf"^\| \[[^\]]*\]\(#{name}\) \| (\d+) \| (\S+)", PAGE.read_text(), re.MULTILINE
     )
-    assert row == (str(brim), "none" if other is None else str(other))
+    assert row == (str(brim), "none" if counted_lines is None else str(counted_lines))

@@ -30,14 +30,14 @@ def tapped(host: Host, path: Path) -> Iterator[Callable[[], dict[Stream, bytes]]
     command = ("ip", "netns", "exec", host.namespace, sys.executable, __file__, DEVICE, str(path))
     tap = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def heard() -> dict[Stream, bytes]:
+    def streams_so_far() -> dict[Stream, bytes]:
         tap.communicate(timeout=30.0)
         return streams(path)
 
     try:
         assert tap.stdout is not None
         assert tap.stdout.readline() == b"ready\n"
-        yield heard
+        yield streams_so_far
     finally:
         tap.kill()
         tap.communicate()
@@ -59,37 +59,41 @@ def streams(path: Path) -> dict[Stream, bytes]:
         if stream not in begins:
             continue
         data = segment[4 * (segment[12] >> 4) :]
-        at = (number - begins[stream]) % (1 << 32)
-        if data and at < 1 << 31 and not segment[13] & _SYN:
-            said = found[stream]
-            said.extend(bytes(max(0, at + len(data) - len(said))))
-            said[at : at + len(data)] = data
-    return {stream: bytes(said) for stream, said in found.items()}
+        offset = (number - begins[stream]) % (1 << 32)
+        if data and offset < 1 << 31 and not segment[13] & _SYN:
+            content_of_end = found[stream]
+            content_of_end.extend(bytes(max(0, offset + len(data) - len(content_of_end))))
+            content_of_end[offset : offset + len(data)] = data
+    return {stream: bytes(content_of_end) for stream, content_of_end in found.items()}
 
 
-def calls(heard: dict[Stream, bytes]) -> list[Stream]:
+def calls(streams_heard: dict[Stream, bytes]) -> list[Stream]:
     """Those streams whose end has called the other, which answered later."""
-    order = list(heard)
+    order = list(streams_heard)
     back = [(*stream[2:], *stream[:2]) for stream in order]
-    return [s for at, s in enumerate(order) if back[at] not in order[:at]]
+    return [s for index, s in enumerate(order) if back[index] not in order[:index]]
 
 
 def _packets(content: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(content):
-        (length,) = struct.unpack_from("<I", content, at)
-        yield content[at + 4 : at + 4 + length]
-        at += 4 + length
+    offset = 0
+    while offset < len(content):
+        (length,) = struct.unpack_from("<I", content, offset)
+        yield content[offset + 4 : offset + 4 + length]
+        offset += 4 + length
 
 
 def ends_of(packet: bytes) -> tuple[str, str, bytes] | None:
     """Source, target and TCP segment of a packet; None: it has none."""
     if packet[0] >> 4 == 4 and packet[9] == socket.IPPROTO_TCP:
-        ends = [socket.inet_ntop(socket.AF_INET, packet[at : at + 4]) for at in (12, 16)]
+        ends = [
+            socket.inet_ntop(socket.AF_INET, packet[offset : offset + 4]) for offset in (12, 16)
+        ]
         length = struct.unpack_from(">H", packet, 2)[0]
         return ends[0], ends[1], packet[4 * (packet[0] & 15) : length or len(packet)]
     if packet[0] >> 4 == 6 and packet[6] == socket.IPPROTO_TCP:
-        ends = [socket.inet_ntop(socket.AF_INET6, packet[at : at + 16]) for at in (8, 24)]
+        ends = [
+            socket.inet_ntop(socket.AF_INET6, packet[offset : offset + 16]) for offset in (8, 24)
+        ]
         return ends[0], ends[1], packet[40:]
     return None
 

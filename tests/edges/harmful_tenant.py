@@ -52,8 +52,10 @@ class Caller:
 
     def send(self, count: int, *, chunked: bool) -> int:
         """Send a body of so many MiB, or what is taken of it."""
-        how = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(count << 20)}
-        with self._begun("POST", "/v1/jobs", how) as connection:
+        framing = (
+            {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(count << 20)}
+        )
+        with self._begun("POST", "/v1/jobs", framing) as connection:
             with contextlib.suppress(OSError):
                 for _ in range(count):
                     connection.send(b"100000\r\n" + _MEBIBYTE + b"\r\n" if chunked else _MEBIBYTE)
@@ -70,15 +72,17 @@ class Caller:
     def submit(self, *, bundle: bytes = b"", **spec: Any) -> int:
         """Submit a job, and withdraw it if it was taken in."""
         digest = digest_of(bundle) if bundle else ""
-        told = msgspec.to_builtins(
+        submission_fields = msgspec.to_builtins(
             Submission(spec=JobSpec(file="m.py", bundle=digest), fingerprint="that of another")
         )
-        told["spec"] |= {"checkpoints": "", **spec}
+        submission_fields["spec"] |= {"checkpoints": "", **spec}
         code = base64.b64encode(bundle).decode()
-        status, said = self.ask("POST", "/v1/jobs", {"submission": told, "bundle": code})
+        status, answer = self.ask(
+            "POST", "/v1/jobs", {"submission": submission_fields, "bundle": code}
+        )
         if status == http.HTTPStatus.OK:
-            self.ask("POST", f"/v1/jobs/{said['job']}/cancel")
-            self.ask("DELETE", f"/v1/jobs/{said['job']}")
+            self.ask("POST", f"/v1/jobs/{answer['job']}/cancel")
+            self.ask("DELETE", f"/v1/jobs/{answer['job']}")
         return status
 
 
@@ -113,35 +117,39 @@ def _usual() -> Submission:
 
 
 def _repeat(
-    name: str, caller: Caller, until: float, got: Mapping[str, Counter[str]], begun: threading.Event
+    name: str,
+    caller: Caller,
+    deadline: float,
+    counts: Mapping[str, Counter[str]],
+    started: threading.Event,
 ) -> None:
-    while time.monotonic() < until:
+    while time.monotonic() < deadline:
         try:
-            said = str(ATTEMPTS[name](caller))
+            answer = str(ATTEMPTS[name](caller))
         except (OSError, http.client.HTTPException) as error:
-            said = type(error).__name__
-        got[name][said] += 1
-        begun.set()
+            answer = type(error).__name__
+        counts[name][answer] += 1
+        started.set()
         time.sleep(_PAUSE)
 
 
 def main() -> None:
     host, port, token, seconds = sys.argv[1:]
     caller = Caller(host, int(port), token)
-    until = time.monotonic() + float(seconds)
-    got = {name: Counter[str]() for name in ATTEMPTS}
-    begun = threading.Event()
+    deadline = time.monotonic() + float(seconds)
+    counts = {name: Counter[str]() for name in ATTEMPTS}
+    started = threading.Event()
     threads = [
-        threading.Thread(target=_repeat, args=(name, caller, until, got, begun))
+        threading.Thread(target=_repeat, args=(name, caller, deadline, counts, started))
         for name in ATTEMPTS
     ]
     for thread in threads:
         thread.start()
-    begun.wait()
+    started.wait()
     print("begun", flush=True)  # noqa: T201 to the test that waits
     for thread in threads:
         thread.join()
-    print(json.dumps(got), flush=True)  # noqa: T201 to the test
+    print(json.dumps(counts), flush=True)  # noqa: T201 to the test
 
 
 if __name__ == "__main__":

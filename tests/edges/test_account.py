@@ -26,10 +26,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """A directory of another account, which it can reach."""
-    for above in itertools.takewhile(
+    for parent in itertools.takewhile(
         lambda path: path != Path(tempfile.gettempdir()), tmp_path.parents
     ):
-        above.chmod(above.stat().st_mode | 0o011)
+        parent.chmod(parent.stat().st_mode | 0o011)
     tmp_path.chmod(0o711)
     directory = tmp_path / "theirs"
     directory.mkdir(mode=0o700)
@@ -80,18 +80,18 @@ def test_only_this_thread_acts_as_another(secret: Path) -> None:
         assert now.wait(10.0)
         read.append(secret.read_text())
 
-    other = threading.Thread(target=look)
-    other.start()
+    thread = threading.Thread(target=look)
+    thread.start()
     with acting_as("nobody"):
         now.set()
-        other.join()
+        thread.join()
         with pytest.raises(PermissionError):
             secret.read_text()
     assert read == ["of root\n"]
     assert secret.read_text() == "of root\n"
 
 
-def test_an_error_within_does_not_leave_us_as_another(secret: Path) -> None:
+def test_an_error_restores_our_account(secret: Path) -> None:
     with pytest.raises(ZeroDivisionError), acting_as("nobody"):
         1 / 0
     assert secret.read_text() == "of root\n"
@@ -119,7 +119,7 @@ def test_no_tenants_jobs_are_roots() -> None:
         check_accounts(spec)
 
 
-def test_where_we_are_not_root_no_other_account_can_be_named(
+def test_naming_another_account_needs_root(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

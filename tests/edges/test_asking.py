@@ -14,7 +14,7 @@ PLACES = "at least 1 on each"
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_stopping", "said"),
+    ("fields", "is_stopping", "message"),
     [
         ({"verb": "suspend"}, False, ""),
         ({"verb": "suspend"}, True, ""),
@@ -29,9 +29,9 @@ PLACES = "at least 1 on each"
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
-    asked: dict[str, Any], is_stopping: bool, said: str
+    fields: dict[str, Any], is_stopping: bool, message: str
 ) -> None:
     spec = recorded_run.spec(micro_batches=8)
-    answer = refusal(Ask(**asked), spec, maximum=8, is_stopping=is_stopping)
-    assert said in answer
-    assert bool(said) == bool(answer)
+    answer = refusal(Ask(**fields), spec, maximum=8, is_stopping=is_stopping)
+    assert message in answer
+    assert bool(message) == bool(answer)

@@ -47,10 +47,10 @@ def says(folder: Path) -> str:
 def left(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
     """Its words, once it has ended by a signal."""
     process.send_signal(number)
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == (0 if number == signal.SIGTERM else -number), said
-    assert "Traceback" not in said
-    return said
+    explanation = process.communicate(timeout=300)[1]
+    assert process.returncode == (0 if number == signal.SIGTERM else -number), explanation
+    assert "Traceback" not in explanation
+    return explanation
 
 
 def lead(folder: Path, *words: str, token: str = "t") -> str:
@@ -83,12 +83,12 @@ def test_what_cannot_be_is_said_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_master_without_a_token_is_not_started_again_and_again(tmp_path: Path) -> None:
+def test_a_tokenless_master_is_not_restarted_repeatedly(tmp_path: Path) -> None:
     done = Driver(tmp_path).call("master", DIGITS, *LISTEN, codes=(2,))
     assert "the run's token: got none" in done.stderr
 
 
-def test_one_command_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_one_command_begins_and_continues_a_run(tmp_path: Path) -> None:
     run, waits = tmp_path / "run", ("--rejoin-timeout", "1h")
     with started(tmp_path, DIGITS, *waits) as process:
         until(lambda: (run / "master.json").exists(), "a master that waits")
@@ -122,11 +122,11 @@ def test_a_run_that_has_ended_stays_ended(tmp_path: Path) -> None:
     assert "the run has ended (suspended)" in driver.call("master", *words).stderr
     assert events.read_bytes() == ended, "one start has one end"
     events.write_bytes(ended.replace(b'"exit":"suspended"', b'"exit":"done"'))
-    again = Driver(tmp_path, BRIM_TOKEN="another").call("master", *words)
-    assert "the run has ended (done)" in again.stderr
+    second_call = Driver(tmp_path, BRIM_TOKEN="another").call("master", *words)
+    assert "the run has ended (done)" in second_call.stderr
 
 
-def test_a_run_whose_directory_is_gone_goes_back_to_its_newest_checkpoint_and_says_so(
+def test_a_lost_directory_resumes_from_the_newest_checkpoint(
     tmp_path: Path,
 ) -> None:
     place = str(tmp_path / "checkpoints")
@@ -134,21 +134,21 @@ def test_a_run_whose_directory_is_gone_goes_back_to_its_newest_checkpoint_and_sa
     for step in (3, 7):
         checkpoint = Checkpoint(step=step, tree={"a": 1}, versions={}, data=b"x")
         store.publish(store.draft(checkpoint, writer="w1"))
-    said = lead(tmp_path, DIGITS, "--rejoin-timeout", "none", "--checkpoints", place)
-    assert f"goes on from its newest checkpoint, {store.where(7)}" in said
+    explanation = lead(tmp_path, DIGITS, "--rejoin-timeout", "none", "--checkpoints", place)
+    assert f"goes on from its newest checkpoint, {store.location(7)}" in explanation
 
 
 def test_records_that_are_kept_elsewhere_are_brought_back(tmp_path: Path) -> None:
-    kept, run_dir = tmp_path / "runs", tmp_path / "before" / "run"
-    options = {"file": DIGITS, "directory": str(tmp_path), "runs": str(kept)}
-    before = recorded_run.RecordedRun(run_dir, recorded_run.spec(**options))
-    before.begin()
-    before.train(4)
-    write_job(run_dir, before.spec)
-    Keeping(run_dir, open_place(str(kept / "run"))).bring_up_to_date()
-    job = (DIGITS, "--runs", str(kept), "--epochs", "2")
-    said = lead(tmp_path, *job, "--rejoin-timeout", "none")
-    assert f"its records were brought back from {kept / 'run'}" in said
+    kept_runs, run_dir = tmp_path / "runs", tmp_path / "before" / "run"
+    options = {"file": DIGITS, "directory": str(tmp_path), "runs": str(kept_runs)}
+    run_before = recorded_run.RecordedRun(run_dir, recorded_run.spec(**options))
+    run_before.begin()
+    run_before.train(4)
+    write_job(run_dir, run_before.spec)
+    Keeping(run_dir, open_place(str(kept_runs / "run"))).bring_up_to_date()
+    job = (DIGITS, "--runs", str(kept_runs), "--epochs", "2")
+    explanation = lead(tmp_path, *job, "--rejoin-timeout", "none")
+    assert f"its records were brought back from {kept_runs / 'run'}" in explanation
     records = (tmp_path / "run" / "steps.jsonl").read_bytes()
     assert records == (run_dir / "steps.jsonl").read_bytes()
 
@@ -177,10 +177,10 @@ def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
         assert "BRIM_TOKEN=t" not in left(process), "its token is in its log"
 
 
-@pytest.mark.parametrize(("metrics", "sizes", "left"), [(3, 3, 3), (900, 3, 0), (900, 2000, None)])
-def test_a_summary_is_as_long_as_a_container_may_leave_one(
-    metrics: int, sizes: int, left: int | None
-) -> None:
+@pytest.mark.parametrize(
+    ("metrics", "sizes", "length"), [(3, 3, 3), (900, 3, 0), (900, 2000, None)]
+)
+def test_a_summary_fits_the_container_limit(metrics: int, sizes: int, length: int | None) -> None:
     """Kubernetes cuts a longer one at its front, and nobody could read how the run ended."""
     progress = Progress(run="/brim/run", started=0.0, step=40, weights_sha256="a" * 64)
     progress.metrics = {f"accuracy of class {number}": 0.5 for number in range(metrics)}
@@ -189,4 +189,4 @@ def test_a_summary_is_as_long_as_a_container_may_leave_one(
     assert len(text) <= 4096
     found = json.loads(text)
     assert (found["exit"], found["steps"], found["weights_sha256"]) == ("done", 40, "a" * 64)
-    assert len(found["metrics"]) == left if left is not None else "metrics" not in found
+    assert len(found["metrics"]) == length if length is not None else "metrics" not in found

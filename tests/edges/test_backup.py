@@ -89,26 +89,29 @@ def backed_up(state: Path) -> Path:
 
 
 def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
-    said = brim("backup", tmp_path / "b.tar.gz", state)
-    assert "backed up 3 jobs, 2 unfinished, and tokens" in said.stderr
-    assert f"not in it: run directories, with logs and checkpoints, in {state}/jobs" in said.stderr
+    output = brim("backup", tmp_path / "b.tar.gz", state)
+    assert "backed up 3 jobs, 2 unfinished, and tokens" in output.stderr
+    assert (
+        f"not in it: run directories, with logs and checkpoints, in {state}/jobs" in output.stderr
+    )
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "state"], (
         "nothing else is left"
     )
-    other = tmp_path / "other"
-    said = brim("restore", tmp_path / "b.tar.gz", other)
+    other_state = tmp_path / "other"
+    output = brim("restore", tmp_path / "b.tar.gz", other_state)
     assert (
-        "start from scratch, since their run directories are not there: job-2, job-3" in said.stderr
+        "start from scratch, since their run directories are not there: job-2, job-3"
+        in output.stderr
     )
-    assert sorted(path.name for path in other.iterdir()) == sorted(
+    assert sorted(path.name for path in other_state.iterdir()) == sorted(
         [".scheduler.lock", "scheduler.db", *SMALL]
     )
-    assert {name: (other / name).read_text() for name in SMALL} == SMALL
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (other, *other.iterdir()))
-    with opened(other) as book:
+    assert {name: (other_state / name).read_text() for name in SMALL} == SMALL
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (other_state, *other_state.iterdir()))
+    with opened(other_state) as book:
         done, running, waiting = book.jobs.values()
-        assert [each.life.phase for each in (done, running, waiting)] == [
+        assert [job.life.phase for job in (done, running, waiting)] == [
             Phase.CANCELLED,
             Phase.SUSPENDED,
             Phase.SUBMITTED,
@@ -118,7 +121,7 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
             {},
             0,
         ), "it is started, and not looked for"
-        assert [(each.event, each.detail) for each in book.story(running)][-2:] == [
+        assert [(line.event, line.detail) for line in book.story(running)][-2:] == [
             ("restored", "its run directory is not here: starts from scratch"),
             ("suspended", "restored from a backup"),
         ]
@@ -127,20 +130,20 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
         assert book.jobs["job-2"].running, "what was backed up is as it was"
 
 
-def test_a_backup_of_an_earlier_version_leaves_the_authority_that_there_is(state: Path) -> None:
+def test_older_backups_keep_the_present_authority(state: Path) -> None:
     """Which had none: tokens on other hosts and nodes go on."""
     for name in ("authority.pem", "nodes.token"):
         (state / name).unlink()
-    before = backed_up(state)
+    files_before = backed_up(state)
     (state / "authority.pem").write_text("the cluster's")
-    brim("restore", before, state, "--force")
+    brim("restore", files_before, state, "--force")
     assert (state / "authority.pem").read_text() == "the cluster's"
     (aside,) = state.glob("before-restore-*")
     assert (aside / "token").exists()
     assert not (aside / "authority.pem").exists()
 
 
-def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Path) -> None:
+def test_concurrent_writes_do_not_delay_it(state: Path, tmp_path: Path) -> None:
     """A scheduler writes all the time, and each such write would make SQLite's own backup begin
     again from the start.
     """
@@ -162,15 +165,15 @@ def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Pa
     finally:
         stop.set()
         writing.join(30.0)
-    other = tmp_path / "other"
-    brim("restore", file, other)
-    with opened(other) as book:
+    other_state = tmp_path / "other"
+    brim("restore", file, other_state)
+    with opened(other_state) as book:
         assert len(book.story(book.jobs["job-2"])) > 2_000
 
 
-def test_a_backup_that_is_killed_leaves_the_one_before(state: Path, tmp_path: Path) -> None:
+def test_a_killed_backup_leaves_the_previous_one(state: Path, tmp_path: Path) -> None:
     file = backed_up(state)
-    before = file.read_bytes()
+    bytes_before = file.read_bytes()
     for place in ("_manifest", "_add_file", "sync_directory"):
         code = f"""
 import os, signal, sys
@@ -187,7 +190,7 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
 """
         done = subprocess.run([sys.executable, "-c", code, str(state), str(file)], check=False)
         assert done.returncode == -signal.SIGKILL, place
-        assert file.read_bytes() == before, place
+        assert file.read_bytes() == bytes_before, place
     brim("backup", file, state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "state"], (
         "the drafts are gone"
@@ -195,9 +198,7 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
     brim("restore", file, tmp_path / "other")
 
 
-def test_what_others_have_put_beside_it_is_neither_written_nor_read(
-    state: Path, tmp_path: Path
-) -> None:
+def test_foreign_files_beside_it_are_untouched(state: Path, tmp_path: Path) -> None:
     """A backup by root into a directory where everybody may write."""
     folder, precious = tmp_path / "everybody's", tmp_path / "precious"
     folder.mkdir(mode=0o777)
@@ -214,7 +215,7 @@ def test_what_others_have_put_beside_it_is_neither_written_nor_read(
     brim("restore", folder / "b", tmp_path / "other")
 
 
-def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path: Path) -> None:
+def test_concurrent_backups_of_one_file_are_independent(state: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar.gz"
     manifests: list[backup_module.Manifest] = []
 
@@ -225,13 +226,13 @@ def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path
             )
 
     first = backup_module.write_backup(state, file, now=5.0, progress=second)
-    assert [each.jobs for each in (first, *manifests)] == [3, 3]
+    assert [manifest.jobs for manifest in (first, *manifests)] == [3, 3]
     assert backup_module.read_manifest(file) == first, "who ends last has the file"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "state"]
     brim("restore", file, tmp_path / "other")
 
 
-def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
+def test_a_log_rotated_meanwhile_is_included(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = backup_module._add_file
@@ -245,7 +246,7 @@ def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
     assert (tmp_path / "other" / "audit.jsonl").read_text() == SMALL["audit.jsonl"]
 
 
-def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> None:
+def test_forcing_over_jobs_keeps_the_old_state(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         submit(book, submission(), name="later", now=9.0)
@@ -254,12 +255,12 @@ def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> 
         (state / "jobs" / name).mkdir(parents=True)
     refused = brim("restore", file, state, code=2)
     assert "add --force" in refused.stderr
-    said = json.loads(brim("restore", file, state, "--force", "--json").stdout)
-    aside = Path(said["aside"])
+    summary = json.loads(brim("restore", file, state, "--force", "--json").stdout)
+    aside = Path(summary["aside"])
     assert aside.parent == state
     assert aside.name.startswith("before-restore-")
-    assert (said["go_on"], said["begin_anew"]) == (["job-2"], ["job-3"])
-    assert said["unknown"] == ["later-4", "strange"]
+    assert (summary["go_on"], summary["begin_anew"]) == (["job-2"], ["job-3"])
+    assert summary["unknown"] == ["later-4", "strange"]
     assert {"scheduler.db", "token", "clock.json"} <= {path.name for path in aside.iterdir()}
     assert not (state / "clock.json").exists()
     with opened(aside) as book:
@@ -270,7 +271,7 @@ def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> 
         assert submit(book, submission(), name="later", now=9.0).id == "later-5"
 
 
-def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: Path) -> None:
+def test_numbers_without_directories_are_not_reused(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         submit(book, submission(), name="job", now=9.0)
@@ -279,7 +280,7 @@ def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: P
         assert submit(book, submission(), name="job", now=9.0).id == "job-5"
 
 
-def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: Path) -> None:
+def test_forgotten_job_numbers_are_not_reused(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         for _ in range(7):
@@ -292,9 +293,7 @@ def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: P
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
-def test_nor_are_those_of_a_database_of_an_earlier_format(
-    format: int, state: Path, tmp_path: Path
-) -> None:
+def test_old_format_job_numbers_are_not_reused(format: int, state: Path, tmp_path: Path) -> None:
     file, old = backed_up(state), tmp_path / "old"
     old.mkdir()
     database_of(format, old)
@@ -308,14 +307,14 @@ def test_where_jobs_train_on_nothing_is_restored(state: Path, name: str) -> None
     file = backed_up(state)
     run_dir = state / "jobs" / "job-2"
     run_dir.mkdir(parents=True)
-    held = lock(run_dir / name)
-    assert held is not None
+    lock_file = lock(run_dir / name)
+    assert lock_file is not None
     try:
         refused = brim("restore", file, state, "--force", code=1)
         assert f"jobs train on in {state}, without a scheduler: job-2" in refused.stderr
         assert "hint: brim up" in refused.stderr
     finally:
-        os.close(held)
+        os.close(lock_file)
     with opened(state) as book:
         assert book.jobs["job-2"].running
     brim("restore", file, state, "--force")
@@ -323,12 +322,12 @@ def test_where_jobs_train_on_nothing_is_restored(state: Path, name: str) -> None
 
 def test_where_a_scheduler_runs_nothing_is_restored(state: Path) -> None:
     file = backed_up(state)
-    held = lock(state / ".scheduler.lock")
-    assert held is not None
+    lock_file = lock(state / ".scheduler.lock")
+    assert lock_file is not None
     try:
         assert "a scheduler runs in" in brim("restore", file, state, "--force", code=1).stderr
     finally:
-        os.close(held)
+        os.close(lock_file)
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
@@ -345,9 +344,7 @@ def test_old_backups_can_be_restored(format: int, tmp_path: Path) -> None:
     assert len(list(DATABASES.iterdir())) == FORMAT
 
 
-def test_a_restore_that_is_killed_changes_nothing_or_is_brought_to_its_end(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_killed_restore_is_completed_or_harmless(state: Path, tmp_path: Path) -> None:
     """At every rename and removal of it, one after the other."""
     file = backed_up(state)
     with opened(state) as book:
@@ -375,22 +372,22 @@ backup.finish_restore(Path(sys.argv[2]))
 """
     outcomes = []
     for count in range(100):
-        here = tmp_path / f"state-{count}"
-        shutil.copytree(state, here)
+        state_copy = tmp_path / f"state-{count}"
+        shutil.copytree(state, state_copy)
         done = subprocess.run(
-            [sys.executable, "-c", code, str(file), str(here), str(count)], check=False
+            [sys.executable, "-c", code, str(file), str(state_copy), str(count)], check=False
         )
-        half = is_half_restored(here)
-        held = lock(here / ".scheduler.lock")
-        assert held is not None
-        finish_restore(here)
-        os.close(held)
-        with opened(here) as book:
+        half = is_half_restored(state_copy)
+        lock_file = lock(state_copy / ".scheduler.lock")
+        assert lock_file is not None
+        finish_restore(state_copy)
+        os.close(lock_file)
+        with opened(state_copy) as book:
             new = "later-4" not in book.jobs
         assert not half or new
-        assert (here / "token").read_text() == SMALL["token"]
+        assert (state_copy / "token").read_text() == SMALL["token"]
         if new:
-            with opened(here / "aside") as book:
+            with opened(state_copy / "aside") as book:
                 assert "later-4" in book.jobs, "what was there is kept"
         outcomes.append((half, new))
         if done.returncode == 0:
@@ -399,7 +396,7 @@ backup.finish_restore(Path(sys.argv[2]))
     assert outcomes[0] == (False, False)
     assert outcomes[-1] == (False, True)
     assert (True, True) in outcomes
-    assert outcomes == sorted(outcomes, key=lambda each: (each[1], not each[0])), (
+    assert outcomes == sorted(outcomes, key=lambda entry: (entry[1], not entry[0])), (
         "first nothing, then all"
     )
 
@@ -428,7 +425,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
             "unfinished": 0,
         }
     ).encode()
-    later = manifest.replace(b'"jobs"', b'"format": 2, "jobs"')
+    later_manifest = manifest.replace(b'"jobs"', b'"format": 2, "jobs"')
     odd = manifest.replace(b"scheduler.db", b"../../etc/passwd")
     files = {
         "empty": b"",
@@ -437,7 +434,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
         "gzip": gzip.compress(b"no tar" * 1_000),
         "other": archive(tmp_path / "x", ("a", b"b")).read_bytes(),
         "link": archive(tmp_path / "x", ("backup.json", b""), kind=tarfile.SYMTYPE).read_bytes(),
-        "later": archive(tmp_path / "x", ("backup.json", later)).read_bytes(),
+        "later": archive(tmp_path / "x", ("backup.json", later_manifest)).read_bytes(),
         "odd": archive(tmp_path / "x", ("backup.json", odd)).read_bytes(),
         "less": archive(tmp_path / "x", ("backup.json", manifest)).read_bytes(),
         "more": archive(tmp_path / "x", ("backup.json", manifest), ("../x", b"")).read_bytes(),
@@ -445,28 +442,28 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
     for name, content in files.items():
         file = tmp_path / name
         file.write_bytes(content)
-        other = tmp_path / "elsewhere"
-        refused = brim("restore", file, other, code=2)
+        other_state = tmp_path / "elsewhere"
+        refused = brim("restore", file, other_state, code=2)
         assert "FILE: got" in refused.stderr, name
-        assert not (other / "scheduler.db").exists(), name
-        assert not is_half_restored(other), name
+        assert not (other_state / "scheduler.db").exists(), name
+        assert not is_half_restored(other_state), name
     assert "no directory" in brim("backup", tmp_path / "none" / "b", state, code=2).stderr
     assert "scheduler.db" in brim("backup", tmp_path / "b", tmp_path / "none", code=2).stderr
     assert "No such file" in brim("restore", tmp_path / "none", state, code=2).stderr
 
 
-def test_a_damaged_database_is_not_taken_for_a_backup(state: Path, tmp_path: Path) -> None:
+def test_a_damaged_database_is_no_backup(state: Path, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(state / "scheduler.db")) as sql:
         sql.execute("pragma wal_checkpoint(truncate)")
     with (state / "scheduler.db").open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 20_000)
-    said = brim("backup", tmp_path / "b", state, code=1)
-    assert "damaged" in said.stderr or "malformed" in said.stderr
+    output = brim("backup", tmp_path / "b", state, code=1)
+    assert "damaged" in output.stderr or "malformed" in output.stderr
     assert not (tmp_path / "b").exists()
 
 
-def test_a_disk_that_fills_up_is_said_and_leaves_nothing(
+def test_a_filling_disk_is_reported_without_leftovers(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = backed_up(state)
@@ -475,7 +472,7 @@ def test_a_disk_that_fills_up_is_said_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    said = brim("restore", file, tmp_path / "other", code=1)
-    assert "cannot restore into" in said.stderr
-    assert "No space left" in said.stderr
+    output = brim("restore", file, tmp_path / "other", code=1)
+    assert "cannot restore into" in output.stderr
+    assert "No space left" in output.stderr
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".scheduler.lock"]

@@ -52,7 +52,7 @@ def problem(client: Client) -> str:
     return client.cluster().problem
 
 
-def test_a_locked_database_ends_no_scheduler_and_forgets_nothing(served: Served) -> None:
+def test_locked_databases_keep_scheduler_and_records(served: Served) -> None:
     client = served.client
     client.submit(ask("1:4"))
     until(lambda: client.job("job-1").workers == 4, "4 workers")
@@ -81,7 +81,7 @@ def test_a_locked_database_ends_no_scheduler_and_forgets_nothing(served: Served)
     until(lambda: client.job("job-2").workers == 4, "workers of the next job")
 
 
-def test_who_waits_hears_of_the_end_once_it_is_on_disk(served: Served) -> None:
+def test_waiters_hear_of_ends_stored_on_disk(served: Served) -> None:
     client = served.client
     client.submit(ask("1:4"))
     until(lambda: client.job("job-1").workers == 4, "4 workers")
@@ -92,7 +92,7 @@ def test_who_waits_hears_of_the_end_once_it_is_on_disk(served: Served) -> None:
     assert client.wait("job-1", timeout=30.0).state == "done"
 
 
-def test_a_record_that_cannot_be_decoded_holds_the_scheduler_until_it_is_mended(
+def test_undecodable_records_hold_the_scheduler(
     served: Served,
 ) -> None:
     client = served.client
@@ -114,14 +114,14 @@ def test_a_record_that_cannot_be_decoded_holds_the_scheduler_until_it_is_mended(
     assert {name: job.starts for name, job in served.processes.jobs.items()} == starts
 
 
-def test_a_book_with_a_damaged_record_has_the_others(tmp_path: Path) -> None:
+def test_one_damaged_record_spares_the_others(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     database.put_job(1, "odd", b"\xc1")
     book = Book(database)
     assert (list(book.jobs), list(book.damaged)) == ([], ["odd"])
 
 
-def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(
+def test_replacing_a_damaged_file_mends_the_scheduler(
     served: Served,
 ) -> None:
     client = served.client
@@ -130,9 +130,9 @@ def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(
     path, copy = served.folder / "scheduler.db", served.folder / "copy.db"
     with (
         contextlib.closing(sqlite3.connect(path)) as sql,
-        contextlib.closing(sqlite3.connect(copy)) as into,
+        contextlib.closing(sqlite3.connect(copy)) as target,
     ):
-        sql.backup(into)
+        sql.backup(target)
     draft = served.folder / "draft"
     draft.write_bytes(b"no database\n" * 10_000)
     for suffix in ("-wal", "-shm"):
@@ -147,7 +147,7 @@ def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(
     assert served.processes.of("job-1").starts == 1
 
 
-def test_a_state_directory_that_is_deleted_ends_its_scheduler_in_words(tmp_path: Path) -> None:
+def test_deleting_the_state_directory_is_explained(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     served = Served(tmp_path / "state")
     served.client.submit(ask("1:4"))
@@ -164,30 +164,30 @@ def test_a_state_directory_that_is_deleted_ends_its_scheduler_in_words(tmp_path:
 
 def test_a_lock_is_that_of_its_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    held = lock(path)
-    assert held is not None
-    assert is_lock_of(held, path)
+    lock_file = lock(path)
+    assert lock_file is not None
+    assert is_lock_of(lock_file, path)
     path.unlink()
-    assert not is_lock_of(held, path)
+    assert not is_lock_of(lock_file, path)
     path.touch()
-    assert not is_lock_of(held, path)
+    assert not is_lock_of(lock_file, path)
 
 
-def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -> None:
-    heard: list[StorageFault] = []
-    database = Database(tmp_path / "db", alarm=heard.append)
+def test_a_database_never_writes_to_a_replaced_file(tmp_path: Path) -> None:
+    faults: list[StorageFault] = []
+    database = Database(tmp_path / "db", alarm=faults.append)
     database.put("one", b"1")
     (tmp_path / "db").rename(tmp_path / "elsewhere")
     (tmp_path / "db").touch()
     with pytest.raises(StorageFault, match="db was removed or replaced"):
         database.put("one", b"2")
-    with pytest.raises(StorageFault, match="db was removed or replaced"), database.together():
+    with pytest.raises(StorageFault, match="db was removed or replaced"), database.transaction():
         pass
-    assert len(heard) == 2
+    assert len(faults) == 2
     assert database.get("one") == b"1"
 
 
-def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_as_it_takes(
+def test_environment_faults_at_start_are_retried(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from brim.coordination.cluster import scheduled_jobs
@@ -208,7 +208,7 @@ def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_
     until(lambda: client.job("job-1").workers == 4, "4 workers")
 
 
-def test_a_node_that_cannot_be_looked_at_ends_nothing_and_is_shown(served: Served) -> None:
+def test_an_unreadable_node_is_shown(served: Served) -> None:
     served.processes.others["node0"] = NodeSeen(
         up=False,
         gone=True,
@@ -234,7 +234,7 @@ def asked(served: Served, path: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-def test_health_and_readiness_need_no_token_and_tell_no_secrets(served: Served) -> None:
+def test_health_and_readiness_reveal_no_secrets(served: Served) -> None:
     assert asked(served, "/healthz") == asked(served, "/readyz") == (200, "ok\n")
     served.client.submit(ask("1:4"))
     with locked(served.folder):
@@ -244,7 +244,7 @@ def test_health_and_readiness_need_no_token_and_tell_no_secrets(served: Served) 
     until(lambda: asked(served, "/readyz")[0] == 200, "its end")
 
 
-def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
+def test_the_unit_calls_existing_verbs_and_options() -> None:
     unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
     calls = [
         line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("Exec")
@@ -263,9 +263,11 @@ def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
-    here = tmp_path / "brim-under-test.service"
-    here.write_text(unit.replace("/opt/brim/bin/brim", sys.executable))  # it must be there, no more
-    verify = ["systemd-analyze", "verify", "--man=no", str(here)]
+    unit_file = tmp_path / "brim-under-test.service"
+    unit_file.write_text(
+        unit.replace("/opt/brim/bin/brim", sys.executable)
+    )  # it must be there, no more
+    verify = ["systemd-analyze", "verify", "--man=no", str(unit_file)]
     done = subprocess.run(verify, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -279,8 +281,8 @@ def again(served: Served, *statements: str) -> Served:
     with contextlib.closing(
         sqlite3.connect(served.folder / "scheduler.db", isolation_level=None)
     ) as database:
-        for each in statements:
-            assert database.execute(each).rowcount > 0
+        for statement in statements:
+            assert database.execute(statement).rowcount > 0
     return Served(served.folder)
 
 
@@ -289,7 +291,7 @@ def cluster_story(served: Served) -> list[tuple[str, str]]:
     return [(change.event, change.detail) for change in book.cluster_story()]
 
 
-def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_promises(
+def test_promises_survive_a_lost_cycle_memory(
     served: Served,
 ) -> None:
     served.client.submit(ask("1:4", deadline=SystemClock().wall() + 3600.0))
@@ -315,7 +317,7 @@ def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_prom
         third.close()
 
 
-def test_a_scheduler_goes_on_without_what_changes_have_cost(served: Served) -> None:
+def test_a_scheduler_works_without_learned_costs(served: Served) -> None:
     second = again(served, "insert or replace into settings values ('costs', x'7b')")
     try:
         second.client.submit(ask("1:4"))
@@ -326,18 +328,18 @@ def test_a_scheduler_goes_on_without_what_changes_have_cost(served: Served) -> N
         second.close()
 
 
-def test_a_record_in_the_row_of_another_is_damaged(tmp_path: Path) -> None:
+def test_a_misplaced_record_is_damaged(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
     first = submit(book, submission(), name="job", now=1.0)
     submit(book, submission(), name="job", now=1.0)
     content = msgspec.msgpack.encode(first)
-    why = "it is that of job-1, number 1"
+    reason = "it is that of job-1, number 1"
     database.put_job(2, "job-2", content)
-    assert Book(database).damaged == {"job-2": why}
+    assert Book(database).damaged == {"job-2": reason}
     database.put_job(3, "job-1", content)  # in place of its own
     found = Book(database)
-    assert (list(found.jobs), found.damaged) == ([], {"job-1": why, "job-2": why})
+    assert (list(found.jobs), found.damaged) == ([], {"job-1": reason, "job-2": reason})
 
 
 class HeldFromTheStart(Served):
@@ -356,12 +358,12 @@ class HeldFromTheStart(Served):
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTheStart]:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    held = HeldFromTheStart(tmp_path)
-    yield held
-    held.close()
+    held_start = HeldFromTheStart(tmp_path)
+    yield held_start
+    held_start.close()
 
 
-def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFromTheStart) -> None:
+def test_start_problems_are_reported_and_retried(held: HeldFromTheStart) -> None:
     client = held.client
     assert client.cluster().holds
     assert "file is not a database" in problem(client)
@@ -372,9 +374,9 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
         lambda: client.submit(ask("1:4")),
         lambda: client.job("j"),
     ):
-        with pytest.raises(EnvironmentFault, match="file is not a database") as said:
+        with pytest.raises(EnvironmentFault, match="file is not a database") as caught:
             ask_it()
-        assert said.value.retryable
+        assert caught.value.retryable
     assert "file is not a database" in brim("jobs").stderr
     held.reason = ""
     until(lambda: not problem(client), "its end")
@@ -382,7 +384,7 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
     until(lambda: client.job("job-1").workers == 4, "4 workers")
 
 
-def test_a_database_of_a_newer_version_is_held_for_while_it_is_there(
+def test_newer_databases_hold_the_scheduler(
     held: HeldFromTheStart,
 ) -> None:
     """Somebody puts one in place of what cannot be read: that ends no scheduler."""
@@ -400,23 +402,23 @@ def test_a_database_of_a_newer_version_is_held_for_while_it_is_there(
     client.submit(ask("1:4"))
 
 
-def test_who_has_a_tenants_token_is_told_as_well(served: Served) -> None:
+def test_tenants_are_told_of_a_held_scheduler(served: Served) -> None:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
     token = served.client.give_token("ads")
     served.close()
-    held = HeldFromTheStart(served.folder)
+    held_start = HeldFromTheStart(served.folder)
     try:
         contact = read_scheduler_contact(served.folder)
         assert contact is not None
         with pytest.raises(EnvironmentFault, match="file is not a database"):
             Client(address=f"127.0.0.1:{contact.port}", token=token).jobs()
     finally:
-        held.close()
+        held_start.close()
 
 
 @pytest.mark.parametrize("words", [(), ("--kill",)])
-def test_a_scheduler_that_holds_can_be_ended_and_writes_nothing(
+def test_a_held_scheduler_ends_without_writing(
     served: Served, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client

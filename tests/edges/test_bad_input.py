@@ -347,23 +347,25 @@ def inside(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_spec_fails_before_anything_starts(name: str, here: Path) -> None:
-    arguments, given, field, got, need, hint = CASES[name]
-    before = inside(here)
-    environment: Mapping[str, str] = {key: value for key, value in given.items() if key != "ARG"}
-    words = arguments.split() + ([given["ARG"]] if "ARG" in given else [])
+    arguments, given_fields, field, actual, need, hint = CASES[name]
+    files_before = inside(here)
+    environment: Mapping[str, str] = {
+        key: value for key, value in given_fields.items() if key != "ARG"
+    }
+    words = arguments.split() + ([given_fields["ARG"]] if "ARG" in given_fields else [])
     result = CliRunner().invoke(cli, words, env=environment)
     message, _, hint_line = result.stderr.partition("\n  hint: ")
     subject, _, rest = message.partition(": got ")
     found, _, needed = rest.rpartition(", need ")
     assert result.exit_code == 2, result.output
     assert subject.startswith(field), message
-    assert got in found, message
+    assert actual in found, message
     assert need in needed, message
     assert hint.removeprefix("hint") in hint_line, result.stderr
     assert hint_line.strip()
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
-    assert inside(here) == before
+    assert inside(here) == files_before
 
 
 def test_without_torch_it_says_which_extra_to_install(
@@ -384,8 +386,8 @@ def test_without_torch_it_says_which_extra_to_install(
     "name",
     ["no such file", "misspelt verb", "misspelt flag", "workers empty range", "run dir is a run"],
 )
-def test_the_command_itself_exits_2_without_a_stack_trace(name: str, here: Path) -> None:
-    arguments, _, field, got, _, hint = CASES[name]
+def test_usage_errors_exit_2_without_a_trace(name: str, here: Path) -> None:
+    arguments, _, field, actual, _, hint = CASES[name]
     done = subprocess.run(
         [sys.executable, "-m", "brim.cli", *arguments.split()],
         capture_output=True,
@@ -394,7 +396,7 @@ def test_the_command_itself_exits_2_without_a_stack_trace(name: str, here: Path)
     )
     assert done.returncode == 2
     assert done.stderr.startswith(field)
-    assert got in done.stderr
+    assert actual in done.stderr
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

@@ -32,49 +32,49 @@ def test_everything_is_on_disk_at_once(tmp_path: Path) -> None:
         book, submission("1:4", deadline=500.0, tenant="ads"), name="flights", now=100.0
     )
     wish(book, record, Happening.HOLD, now=101.0)
-    again = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
-    assert list(again.jobs) == ["flights-1"]
-    assert again.jobs["flights-1"] == record
-    assert [(c.at, c.event, c.detail) for c in again.story(record)] == [
+    reopened = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
+    assert list(reopened.jobs) == ["flights-1"]
+    assert reopened.jobs["flights-1"] == record
+    assert [(c.at, c.event, c.detail) for c in reopened.story(record)] == [
         (100.0, "submitted", ""),
         (101.0, "hold", ""),
     ]
-    assert submit(again, submission(), name="flights", now=103.0).id == "flights-2"
+    assert submit(reopened, submission(), name="flights", now=103.0).id == "flights-2"
 
 
-def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
+def test_lessons_of_jobs_survive(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     book.learn(submission(epochs=2), Measured({2: (10.0, 5.0)}), 240)
-    again = Book(Database(tmp_path / "db"))
-    assert again.measured("m").rates == {2: 2.0}
-    assert again.steps_of(submission(epochs=5)) == 600
-    assert again.steps_of(submission(fingerprint="other")) is None
+    reopened = Book(Database(tmp_path / "db"))
+    assert reopened.measured("m").rates == {2: 2.0}
+    assert reopened.steps_of(submission(epochs=5)) == 600
+    assert reopened.steps_of(submission(fingerprint="other")) is None
 
 
-def test_a_handful_of_steps_spoils_nothing_that_jobs_have_taught(tmp_path: Path) -> None:
+def test_few_steps_do_not_spoil_lessons(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     book.learn(submission(), Measured({2: (10.0, 5.0)}), None)
     book.learn(submission(), Measured({2: (1.0, 9.0), 4: (10.0, 2.0)}), None)
     assert Book(Database(tmp_path / "db")).measured("m").rates == {2: 2.0, 4: 5.0}
 
 
-def test_code_that_a_damaged_job_may_need_is_not_forgotten(tmp_path: Path) -> None:
+def test_code_of_damaged_jobs_is_kept(tmp_path: Path) -> None:
     """A record of a newer version, say, which that version reads again."""
     database = Database(tmp_path / "db")
     book = Book(database)
     book.keep_bundle(b"code", CODE.bundle)
-    ended, other = (submit(book, submission(spec=CODE), name="job", now=now) for now in (1.0, 2.0))
+    ended, second = (submit(book, submission(spec=CODE), name="job", now=now) for now in (1.0, 2.0))
     wish(book, ended, Happening.CANCEL, now=3.0)
-    whole = next(content for _, id, content in database.jobs() if id == other.id)
-    database.put_job(other.number, other.id, b"newer")
+    whole = next(content for _, id, content in database.jobs() if id == second.id)
+    database.put_job(second.number, second.id, b"newer")
     damaged = Book(database)
-    assert list(damaged.damaged) == [other.id]
+    assert list(damaged.damaged) == [second.id]
     damaged.forget(damaged.jobs[ended.id])
-    database.put_job(other.number, other.id, whole)
+    database.put_job(second.number, second.id, whole)
     mended = Book(database)
-    assert mended.bundle(mended.jobs[other.id].submission.spec.bundle) == b"code"
-    wish(mended, mended.jobs[other.id], Happening.CANCEL, now=4.0)
-    mended.forget(mended.jobs[other.id])
+    assert mended.bundle(mended.jobs[second.id].submission.spec.bundle) == b"code"
+    wish(mended, mended.jobs[second.id], Happening.CANCEL, now=4.0)
+    mended.forget(mended.jobs[second.id])
     with pytest.raises(StorageFault):
         mended.bundle(CODE.bundle)
 
@@ -84,8 +84,8 @@ def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     database = Database(tmp_path / "db")
     for k in range(2000):
         database.add_cycle(float(k), "brim", b"%d" % k, b"")
-    kept = [int(row.content) for row in database.cycles()]
-    assert (kept[0], kept[-1]) == (1000, 1999)
+    contents = [int(row.content) for row in database.cycles()]
+    assert (contents[0], contents[-1]) == (1000, 1999)
 
 
 def test_large_cycles_are_forgotten_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_large_cycles_are_forgotten_sooner(tmp_path: Path, monkeypatch: pytest.M
     assert [row.number for row in database.cycles()] == [400]
 
 
-def test_what_is_expected_of_a_job_takes_no_more_room_with_time(tmp_path: Path) -> None:
+def test_estimates_of_a_job_do_not_grow(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
     record = submit(book, submission(), name="job", now=0.0)
@@ -109,11 +109,15 @@ def test_what_is_expected_of_a_job_takes_no_more_room_with_time(tmp_path: Path) 
         record.progress = JobProgress(step=k, steps=100)
         hear(book, Foretold({record.id: 1000.0 + k}, 10.0 * k), 10.0 * k)
     assert [row[2] for row in database.history(record.id)] == ["submitted"]
-    (kept,) = Book(Database(tmp_path / "db")).jobs.values()
+    (record_kept,) = Book(Database(tmp_path / "db")).jobs.values()
     found = [
-        each.step
-        for each in (kept.estimates.first, kept.estimates.half, kept.estimates.last)
-        if each
+        estimate.step
+        for estimate in (
+            record_kept.estimates.first,
+            record_kept.estimates.half,
+            record_kept.estimates.last,
+        )
+        if estimate
     ]
     assert found == [0, 50, 100]
 
@@ -127,7 +131,7 @@ def test_a_story_reads_no_estimates_of_earlier_versions(tmp_path: Path) -> None:
     assert [change.event for change in book.story(record)] == ["submitted"]
 
 
-def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
+def test_foreign_and_missing_databases_are_handled(tmp_path: Path) -> None:
     sqlite = sqlite3.connect(tmp_path / "db")
     sqlite.execute("pragma user_version = 99")
     sqlite.close()
@@ -145,31 +149,31 @@ def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
 def test_a_lock_is_one_processs(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert not is_locked(path)
-    held = lock(path)
-    assert held is not None
+    lock_file = lock(path)
+    assert lock_file is not None
     assert is_locked(path)
     assert lock(path) is None
     import os
 
-    os.close(held)
+    os.close(lock_file)
     assert not is_locked(path)
 
 
-def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: Path) -> None:
+def test_a_transaction_is_written_whole_or_not(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
-    with contextlib.suppress(ZeroDivisionError), database.together():
+    with contextlib.suppress(ZeroDivisionError), database.transaction():
         database.put("one", b"1")
-        with database.together():
+        with database.transaction():
             database.put("two", b"2")
         1 / 0
     assert (database.get("one"), database.get("two")) == (None, None)
-    with database.together():
+    with database.transaction():
         database.put("one", b"1")
         assert Database(tmp_path / "db").get("one") is None
     assert Database(tmp_path / "db").get("one") == b"1"
 
 
-def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
+def test_ended_jobs_are_packed_and_shown(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     records = [
         submit(book, submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)
@@ -177,23 +181,23 @@ def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
     for record in records[1:3]:
         record.summary = {"exit": "done", "steps": 7}
         wish(book, record, Happening.CANCEL, now=9.0)
-    for each in (book, Book(Database(tmp_path / "db"))):
-        assert list(each.jobs) == ["job-1", "job-2", "job-3", "job-4"]
-        assert [record.id for record in each.unfinished()] == ["job-1", "job-4"]
-        assert list(each.jobs.unfinished) == ["job-1", "job-4"]
-        assert each.jobs["job-2"] == records[1]
-        assert each.jobs["job-2"].summary["steps"] == 7
-        assert each.keyed("key 2") == records[2]
-        assert [record.id for record in each.jobs.behind("job-2")] == ["job-3", "job-4"]
-        assert "job-9" not in each.jobs
-        assert each.jobs.get("job-9") is None
+    for book_read in (book, Book(Database(tmp_path / "db"))):
+        assert list(book_read.jobs) == ["job-1", "job-2", "job-3", "job-4"]
+        assert [record.id for record in book_read.unfinished()] == ["job-1", "job-4"]
+        assert list(book_read.jobs.unfinished) == ["job-1", "job-4"]
+        assert book_read.jobs["job-2"] == records[1]
+        assert book_read.jobs["job-2"].summary["steps"] == 7
+        assert book_read.keyed("key 2") == records[2]
+        assert [record.id for record in book_read.jobs.records_after("job-2")] == ["job-3", "job-4"]
+        assert "job-9" not in book_read.jobs
+        assert book_read.jobs.get("job-9") is None
     # What is open is the same object for everybody; what has ended is nobody's to change.
     assert book.jobs["job-1"] is records[0]
     book.jobs["job-2"].summary["steps"] = 8
     assert book.jobs["job-2"].summary["steps"] == 7
 
 
-def test_nobody_waits_for_the_disk_with_a_copy_of_what_is_kept_elsewhere(tmp_path: Path) -> None:
+def test_disk_waits_skip_data_kept_elsewhere(tmp_path: Path) -> None:
     def level(database: Database) -> int:
         (found,) = database._sql.execute("pragma synchronous").fetchone()
         database.close()

@@ -27,10 +27,10 @@ def test_a_record_that_is_none_spoils_no_other(
     book = Book(database)
     good = submit(book, submission(), name="job", now=1.0)
     tree = {**msgspec.to_builtins(good), "number": 2, "id": "job-2"}
-    other = data.draw(damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack))
-    database.put_job(2, "job-2", other)
+    harmed = data.draw(damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack))
+    database.put_job(2, "job-2", harmed)
     database.close()
-    again = Book(Database(path))
-    assert again.jobs["job-1"] == good
-    assert next(record.id for record in again.unfinished()) == "job-1"
-    again.jobs.get("job-2")
+    reopened = Book(Database(path))
+    assert reopened.jobs["job-1"] == good
+    assert next(record.id for record in reopened.unfinished()) == "job-1"
+    reopened.jobs.get("job-2")

@@ -44,7 +44,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "taken"),
+    ("statement", "files"),
     [
         ("import helper", {"helper.py"}),
         ("import helper as h, other", {"helper.py", "other.py"}),
@@ -61,9 +61,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         ("x = 1", set()),
     ],
 )  # fmt: skip
-def test_what_a_file_imports_from_its_folder_is_taken(
-    statement: str, taken: set[str], tmp_path: Path
-) -> None:
+def test_local_imports_are_collected(statement: str, files: set[str], tmp_path: Path) -> None:
     modules = {
         "helper.py": "x = 1",
         "other.py": "x = 2",
@@ -77,16 +75,16 @@ def test_what_a_file_imports_from_its_folder_is_taken(
     (tmp_path / "job.py").write_text(statement)
     assert set(collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST).files) == {
         "job.py",
-        *taken,
+        *files,
     }
 
 
-def test_a_long_chain_of_calls_is_code_as_any_other(tmp_path: Path) -> None:
+def test_a_long_call_chain_is_ordinary_code(tmp_path: Path) -> None:
     chain = "x" + ".where(1)" * 800
     (tmp_path / "job.py").write_text(f'import os\ny = {chain}("text")\nimport helper')
     (tmp_path / "helper.py").touch()
-    taken = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST).files
-    assert set(taken) == {"job.py", "helper.py"}
+    files = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST).files
+    assert set(files) == {"job.py", "helper.py"}
 
 
 def test_what_is_named_and_not_taken_is_said(
@@ -119,14 +117,14 @@ def test_what_is_named_and_not_taken_is_said(
 
 
 @pytest.mark.parametrize(
-    ("glob", "got"),
+    ("glob", "actual"),
     [("/etc/passwd", "'/etc/passwd'"), ("../*", "'../*'"), ("*.none", "which names no file")],
 )
-def test_what_cannot_be_included_is_said(glob: str, got: str, tmp_path: Path) -> None:
+def test_what_cannot_be_included_is_said(glob: str, actual: str, tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     with pytest.raises(SpecError, match="--include") as wrong:
         collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], limit_bytes=LARGEST)
-    assert got in wrong.value.got
+    assert actual in wrong.value.got
 
 
 def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
     assert set(code.files) == {"job.py", "a.txt"}
 
 
-def test_code_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
+def test_oversized_code_is_refused_naming_large_files(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     (tmp_path / "weights.bin").write_bytes(bytes(LARGEST))
     spec = JobSpec(file="job.py", directory=str(tmp_path), include=("*.bin",), parameters={})
@@ -158,10 +156,10 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
 # What comes from elsewhere ------------------------------------------------------------------------
 
 
-def tar(*entries: tuple[tarfile.TarInfo, bytes], **how: int) -> bytes:
+def tar(*entries: tuple[tarfile.TarInfo, bytes], **attributes: int) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(
-        fileobj=packed, mode="w", format=how.get("format", tarfile.GNU_FORMAT)
+        fileobj=packed, mode="w", format=attributes.get("format", tarfile.GNU_FORMAT)
     ) as archive:
         for entry, content in entries:
             entry.size, entry.mode = len(content), 0o400
@@ -169,9 +167,9 @@ def tar(*entries: tuple[tarfile.TarInfo, bytes], **how: int) -> bytes:
     return packed.getvalue()
 
 
-def of_type(kind: bytes, name: str, to: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def of_type(kind: bytes, name: str, target: str = "") -> tuple[tarfile.TarInfo, bytes]:
     entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname = kind, to
+    entry.type, entry.linkname = kind, target
     return entry, b""
 
 
@@ -211,10 +209,10 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_what_is_no_bundle_is_refused_and_leaves_nothing(what: str, cache: Path) -> None:
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_bundle_is_refused_and_leaves_nothing(case: str, cache: Path) -> None:
     with pytest.raises(EnvironmentFault, match="bundle"):
-        unpack(BAD[what], digest_of(BAD[what]))
+        unpack(BAD[case], digest_of(BAD[case]))
     assert not cache.exists()
 
 
@@ -230,7 +228,7 @@ def test_holes_of_an_archive_take_no_memory() -> None:
         tracemalloc.stop()
 
 
-def test_a_disk_that_gives_back_something_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_altered_bytes_from_disk_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "_content_of", lambda _: {})
     with pytest.raises(EnvironmentFault, match="does not have what was written to it"):
         unpack(pack(FILES), digest_of(pack(FILES)))
@@ -320,7 +318,7 @@ def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "sent", "said"),
+    ("code", "sent", "is_named"),
     [
         ("import os\nkey = os.environ['MY_KEY']", {}, True),
         ("from os import environ, getenv\nkey = getenv('MY_KEY', '')", {}, True),
@@ -332,7 +330,7 @@ def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
     ],
 )
 def test_variable_left_behind_is_named(
-    code: str, sent: dict[str, str], said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, sent: dict[str, str], is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MY_KEY", "HOME", "BRIM_TOKEN_FILE"):
         monkeypatch.setenv(name, "k")
@@ -342,4 +340,4 @@ def test_variable_left_behind_is_named(
     packed_for(spec, warn=sentences.append)
     file = "helper.py" if "helper" in code else "job.py"
     sentence = f"not sent with the job: the variable MY_KEY, which {file} reads: --env MY_KEY"
-    assert sentences == [sentence] * said
+    assert sentences == [sentence] * is_named

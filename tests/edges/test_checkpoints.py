@@ -33,14 +33,14 @@ def store_in(directory: Path) -> Store:
 def draft(
     store: Store, step: int, *, writer: str = "w1", metrics: Mapping[str, float] | None = None
 ) -> Draft:
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         step=step,
         tree={"lr": 0.1},
         versions={"brim": "0"},
         data=BYTES * step,
         metrics=metrics or {},
     )
-    return store.draft(made, writer=writer)
+    return store.draft(checkpoint, writer=writer)
 
 
 def write(
@@ -80,25 +80,25 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
-@pytest.mark.parametrize(("best", "kept"), [("auc", [2, 5, 6]), ("auc:min", [1, 5, 6])])
-def test_the_best_is_kept_as_well(tmp_path: Path, best: str, kept: list[int]) -> None:
+@pytest.mark.parametrize(("best", "remaining"), [("auc", [2, 5, 6]), ("auc:min", [1, 5, 6])])
+def test_the_best_is_kept_as_well(tmp_path: Path, best: str, remaining: list[int]) -> None:
     measured = {1: 0.5, 2: 0.9, 3: 0.7, 4: float("nan")}
     for step in range(1, 7):
         metrics = {"auc": measured[step]} if step in measured else {}
         write(tmp_path, step, best=Best.parse(best), metrics=metrics)
-    assert store_in(tmp_path).steps() == kept
+    assert store_in(tmp_path).steps() == remaining
 
 
 @pytest.mark.parametrize("file", ["tensors", "manifest.json"])
-@pytest.mark.parametrize("where", [0, 0.5, -1])
-def test_a_flipped_byte_is_found_and_the_one_before_is_used(
-    tmp_path: Path, file: str, where: float
+@pytest.mark.parametrize("position", [0, 0.5, -1])
+def test_a_flipped_byte_falls_back_to_the_previous(
+    tmp_path: Path, file: str, position: float
 ) -> None:
     write(tmp_path, 1)
     path = write(tmp_path, 2)
     damaged = tensors_of(path) if file == "tensors" else path / file
     content = bytearray(damaged.read_bytes())
-    content[int(where * len(content)) if where != -1 else -1] ^= 1
+    content[int(position * len(content)) if position != -1 else -1] ^= 1
     damaged.write_bytes(content)
     step, problems = newest(tmp_path)
     assert step == 1
@@ -130,7 +130,7 @@ def test_what_is_damaged_does_not_count_as_kept(tmp_path: Path) -> None:
     assert store_in(tmp_path).steps() == [4, 5]
 
 
-def test_damage_that_only_reading_finds_does_not_count_either(tmp_path: Path) -> None:
+def test_damage_found_while_reading_disqualifies(tmp_path: Path) -> None:
     write(tmp_path, 1)
     damaged = tensors_of(write(tmp_path, 3))
     damaged.write_bytes(bytes(damaged.stat().st_size))
@@ -144,13 +144,13 @@ def test_damage_that_only_reading_finds_does_not_count_either(tmp_path: Path) ->
 def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     write(tmp_path, 1)
-    made = draft(store, 2)
+    draft_made = draft(store, 2)
     assert store.steps() == [1]
-    store.publish(made)
+    store.publish(draft_made)
     assert store.steps() == [1, 2]
 
 
-def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+def test_only_dead_writers_leftovers_are_removed(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     dead, living = draft(store, 9, writer="w1"), draft(store, 9, writer="w12")
     (tmp_path / "notes.txt").write_text("not ours")
@@ -163,7 +163,7 @@ def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: 
     assert (tmp_path / "notes.txt").exists()
 
 
-def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> None:
+def test_living_writers_earlier_files_are_removed(tmp_path: Path) -> None:
     """Another worker writes now: old checkpoints go whole, and so does what the same step again
     replaces.
     """
@@ -178,16 +178,16 @@ def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> N
     assert len(list(tmp_path.rglob("w3-*.safetensors"))) == 2
 
 
-def test_a_draft_that_is_gone_does_not_become_official(tmp_path: Path) -> None:
+def test_a_lost_draft_does_not_become_official(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    made = draft(store, 9)
+    draft_made = draft(store, 9)
     store.tidy()
     with pytest.raises(EnvironmentFault, match="is gone"):
-        store.publish(made)
+        store.publish(draft_made)
     assert store.steps() == []
 
 
-def test_the_same_step_again_replaces_the_first_at_once(tmp_path: Path) -> None:
+def test_repeating_a_step_replaces_it_atomically(tmp_path: Path) -> None:
     first = tensors_of(write(tmp_path, 4))
     first.write_bytes(b"damaged")
     write(tmp_path, 4)
@@ -195,7 +195,7 @@ def test_the_same_step_again_replaces_the_first_at_once(tmp_path: Path) -> None:
     assert not first.exists()
 
 
-def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
+def test_a_refusing_disk_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000001"):
         write(tmp_path / "file", 1)
@@ -203,24 +203,24 @@ def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
 @pytest.mark.parametrize("kibibytes", [100, 48])
-def test_a_disk_that_is_full_keeps_nothing_of_a_draft(kibibytes: int, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_no_draft(kibibytes: int, tmp_path: Path) -> None:
     """48 KiB are left: for a file of that size, and not for the manifest behind it."""
     with small_disk(tmp_path / "disk") as disk:
         store = store_in(disk.path / "checkpoints")
         store.publish(draft(store, 1))
         disk.fill()
-        made = Checkpoint(step=2, tree=None, versions={}, data=bytes(kibibytes << 10))
+        checkpoint = Checkpoint(step=2, tree=None, versions={}, data=bytes(kibibytes << 10))
         with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000002.*No space"):
-            store.draft(made, writer="w1")
+            store.draft(checkpoint, writer="w1")
         assert [path.name for path in (disk.path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
-def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
+def test_a_disk_full_before_the_manifest_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_in(tmp_path)
     write(tmp_path, 1)
-    before = sorted(tmp_path.rglob("*"))
+    files_before = sorted(tmp_path.rglob("*"))
     real = files.write_through
 
     def no_space(path: Path, content: bytes) -> None:
@@ -231,10 +231,10 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
     monkeypatch.setattr(file_stores, "write_through", no_space)
     with pytest.raises(EnvironmentFault, match="No space left on device"):
         draft(store, 2)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == files_before
 
 
-def test_a_checkpoint_that_goes_while_they_are_listed_is_none(
+def test_checkpoints_vanishing_during_listing_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Directory(tmp_path)
@@ -278,21 +278,21 @@ def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
         st.none() | st.integers() | st.text() | st.floats() | st.lists(st.none()),
     )
 )
-def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(
+def test_manifests_with_wrong_fields_are_damaged(
     fields: dict[str, Any],
 ) -> None:
-    made = {**fields, "format": 2}
-    made["manifest_sha256"] = _checksum(made)
+    manifest = {**fields, "format": 2}
+    manifest["manifest_sha256"] = _checksum(manifest)
     with pytest.raises(EnvironmentFault, match="where is damaged"):
-        _read_manifest(json.dumps(made).encode(), "where")
+        _read_manifest(json.dumps(manifest).encode(), "where")
 
 
-def test_a_manifest_that_is_nested_too_deeply_is_damaged() -> None:
+def test_deeply_nested_manifests_are_damaged() -> None:
     with pytest.raises(EnvironmentFault, match="where is damaged"):
         _read_manifest(b"[" * 200_000, "where")
 
 
-def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
+def test_the_verb_lists_checkpoints_and_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()  # what makes a directory a run
     write(tmp_path / "checkpoints", 1, metrics={"auc": 0.75})
     damaged = tensors_of(write(tmp_path / "checkpoints", 2))
@@ -307,7 +307,7 @@ def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
     assert str(damaged) in rows[1]["problem"]
 
 
-def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counted(
+def test_checkpoints_of_a_disconnected_worker_are_ignored(
     tmp_path: Path,
 ) -> None:
     """It had the master's permission, and others went back to step 20 before it used it."""
@@ -322,7 +322,7 @@ def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counte
     assert store.steps() == [30, 50]
 
 
-def test_of_the_drafts_of_heirs_the_newest_that_is_on_record_becomes_official(
+def test_the_newest_recorded_heir_draft_becomes_official(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, 3)
@@ -337,7 +337,7 @@ def test_of_the_drafts_of_heirs_the_newest_that_is_on_record_becomes_official(
     assert newest(tmp_path) == (6, [])
 
 
-def test_a_draft_over_which_its_heir_was_killed_is_passed_over(tmp_path: Path) -> None:
+def test_an_unfinished_heir_draft_is_skipped(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     draft(store, 4, writer="heir")
     torn = draft(store, 5, writer="heir")

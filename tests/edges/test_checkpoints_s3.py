@@ -36,10 +36,10 @@ def s3(server: ObjectStore) -> ObjectStore:
 
 
 def draft(store: Store, step: int, *, writer: str = "w1") -> Draft:
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=bytearray(BYTES * step)
     )
-    return store.draft(made, writer=writer)
+    return store.draft(checkpoint, writer=writer)
 
 
 def write(store: Store, step: int, *, keep: int = 2) -> str:
@@ -48,7 +48,7 @@ def write(store: Store, step: int, *, keep: int = 2) -> str:
     return path
 
 
-def test_what_was_written_is_read_and_the_newest_are_kept(s3: ObjectStore) -> None:
+def test_checkpoints_are_read_and_newest_kept(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
     assert store.newest_sound() == (None, [])
     for step in (1, 2, 3):
@@ -58,7 +58,7 @@ def test_what_was_written_is_read_and_the_newest_are_kept(s3: ObjectStore) -> No
     assert len(s3.names()) == 4, "two files each: drafts and old ones are gone"
 
 
-def test_a_writer_killed_before_the_manifest_has_written_nothing(s3: ObjectStore) -> None:
+def test_a_writer_killed_before_the_manifest_wrote_nothing(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
     write(store, 1)
     draft(store, 2)  # and no more
@@ -70,7 +70,7 @@ def test_a_writer_killed_before_the_manifest_has_written_nothing(s3: ObjectStore
     assert not any("step-00000002" in name for name in s3.names())
 
 
-def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> None:
+def test_a_flipped_byte_falls_back_to_the_previous(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
     write(store, 1)
     write(store, 2)
@@ -88,18 +88,18 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> 
     assert [row["whole"] for row in json.loads(result.stdout)["checkpoints"]] == [True, False]
 
 
-def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: ObjectStore) -> None:
+def test_shared_table_parts_go_with_their_last_checkpoint(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
     base = TablePart(
         since=None, step=1, rows=2, files=(store.write_part(bytearray(BYTES), rows=2, writer="w1"),)
     )
     for step in (1, 2, 3):
         parts = [base] if step < 3 else []
-        own = store.write_part(BYTES * step, rows=1, writer="w1")
-        parts.append(TablePart(since=1 if parts else None, step=step, rows=1, files=(own,)))
+        table_part = store.write_part(BYTES * step, rows=1, writer="w1")
+        parts.append(TablePart(since=1 if parts else None, step=step, rows=1, files=(table_part,)))
         table = StoredTable(name="t", rows=2, parts=tuple(parts))
-        made = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
-        store.publish(store.draft(made, writer="w1"))
+        checkpoint = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
+        store.publish(store.draft(checkpoint, writer="w1"))
         store.prune(keep=1, best=None)
         assert store.steps() == [step]
         store.check(store.load(step))
@@ -111,7 +111,7 @@ def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: Obj
     assert f"{s3.url}/{name} is damaged" in problems[0]
 
 
-def test_a_store_that_is_away_for_a_while_is_tried_again(s3: ObjectStore) -> None:
+def test_a_temporarily_absent_store_is_retried(s3: ObjectStore) -> None:
     warnings: list[str] = []
 
     def warn(text: str) -> None:
@@ -127,7 +127,7 @@ def test_a_store_that_is_away_for_a_while_is_tried_again(s3: ObjectStore) -> Non
     assert "trying again" in warnings[0]
 
 
-def test_a_store_that_stays_away_is_a_fault_and_no_empty_store(s3: ObjectStore) -> None:
+def test_an_absent_store_is_a_fault(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url, patience=0.0))
     write(store, 1)
     s3.go_away()

@@ -38,7 +38,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("nodes: []", "nodes: got none, need at least one"),
         ("nodes: [{name: n, workers: -1}]", "nodes: got 'n' with fewer than 0 devices"),
@@ -78,12 +78,12 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("just words", "got a word, need NAME: VALUE pairs"),
     ],
 )
-def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as wrong:
         read_cluster_file(path)
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 def test_no_file(tmp_path: Path) -> None:

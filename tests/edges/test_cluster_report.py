@@ -45,14 +45,16 @@ def test_what_jobs_had_is_what_was_counted(house: House) -> None:
         assert job.holdings[0].start == job.submitted
         assert [a.end for a in job.holdings[:-1]] == [b.start for b in job.holdings[1:]]
     for time in course.times()[:-1]:
-        held = [s.workers for job in course.jobs for s in job.holdings if s.start <= time < s.end]
-        assert sum(held) <= 4
+        worker_counts = [
+            s.workers for job in course.jobs for s in job.holdings if s.start <= time < s.end
+        ]
+        assert sum(worker_counts) <= 4
         by_tenant = {
-            tenant: [n for at, n in course.held(tenant) if at <= time][-1]
+            tenant: [n for moment, n in course.held(tenant) if moment <= time][-1]
             for tenant in course.tenants
         }
-        assert sum(by_tenant.values()) == sum(held)
-    assert [each.guaranteed["ads"] for each in course.supply][-1] == 3
+        assert sum(by_tenant.values()) == sum(worker_counts)
+    assert [supply.guaranteed["ads"] for supply in course.supply][-1] == 3
     assert course.schedulers == 2
 
 
@@ -66,7 +68,8 @@ def test_who_is_refused_a_promise_runs_on() -> None:
         ("suspended", 0),
     )
     story = [
-        Change(float(at), "a", event, 0, after, "", "") for at, (event, after) in enumerate(events)
+        Change(float(moment), "a", event, 0, count, "", "")
+        for moment, (event, count) in enumerate(events)
     ]
     spans = [span[:3] for span in holdings_by([*story, replace(story[2], at=6.0)], 9.0)]
     assert spans == [(0.0, 2.0, 0), (2.0, 4.0, 1), (4.0, 5.0, 3), (5.0, 6.0, 0), (6.0, 9.0, 3)]

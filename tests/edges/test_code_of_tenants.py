@@ -88,7 +88,7 @@ ODD_CODE = {
 
 
 @pytest.mark.parametrize("content", ODD_CODE.values(), ids=ODD_CODE)
-def test_code_of_any_kind_is_taken_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_any_kind_of_code_is_taken(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.py").write_bytes(content)
     code = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST)
     assert code.files == {"job.py": content}
@@ -103,7 +103,7 @@ def test_code_too_deep_for_the_parser_is_no_python(tmp_path: Path, content: byte
         check_training_file(tmp_path / "job.py")
 
 
-def test_code_with_a_default_too_deep_to_show_is_refused(tmp_path: Path) -> None:
+def test_a_default_too_deep_to_show_is_refused(tmp_path: Path) -> None:
     chain = "x" + ".y" * 800
     (tmp_path / "job.py").write_text(f"def model(a, b={chain}): pass\n")
     with pytest.raises(SpecError, match="need a function that can be called as model"):
@@ -137,7 +137,7 @@ def test_what_is_no_file_of_code_is_said(tmp_path: Path, odd: Callable[[Path], o
     assert kept_bundle(tmp_path / "run") == b""
 
 
-def test_module_that_is_no_file_is_not_waited_for(
+def test_special_files_as_modules_are_not_awaited(
     tmp_path: Path, odd: Callable[[Path], object]
 ) -> None:
     (tmp_path / "job.py").write_text("import other")
@@ -186,15 +186,15 @@ def test_globs_name_what_they_named_before(tmp_path: Path) -> None:
     (tmp_path / "job.py").touch()
     (tmp_path / "around").symlink_to(tmp_path)
 
-    def taken(glob: str) -> set[str]:
+    def files_for(glob: str) -> set[str]:
         code = collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], limit_bytes=LARGEST)
         return set(code.files) - {"job.py"}
 
-    assert taken("*.txt") == {"a.txt", ".b.txt"}
-    assert taken("**/*.txt") == {"a.txt", ".b.txt", "one/c.txt", "one/two/d.txt"}
-    assert taken("one/**/?.txt") == {"one/c.txt", "one/two/d.txt"}
-    assert taken("one/c.txt") == {"one/c.txt"}
-    assert taken("around/a.txt") == {"around/a.txt"}
+    assert files_for("*.txt") == {"a.txt", ".b.txt"}
+    assert files_for("**/*.txt") == {"a.txt", ".b.txt", "one/c.txt", "one/two/d.txt"}
+    assert files_for("one/**/?.txt") == {"one/c.txt", "one/two/d.txt"}
+    assert files_for("one/c.txt") == {"one/c.txt"}
+    assert files_for("around/a.txt") == {"around/a.txt"}
 
 
 # Who reads it -------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def test_code_that_takes_too_much_is_not_kept(
 ) -> None:
     (tmp_path / "job.py").write_bytes(content)
     write_job(tmp_path, JobSpec(file="job.py", directory=str(tmp_path)))
-    began = monotonic()
+    started = monotonic()
     keep_code_apart(tmp_path, **limits)  # type: ignore[arg-type]
-    assert monotonic() - began < 10.0
+    assert monotonic() - started < 10.0
     if "patience" in limits:
         assert "could not be kept" in capfd.readouterr().err
 
@@ -249,12 +249,16 @@ def test_bundle_is_read_by_the_layout_of_brim_alone() -> None:
     for place in range(0, len(bundle), 11):
         harmed = bytearray(bundle)
         harmed[place] ^= 1 << (place % 8)
-        for other in (bytes(harmed), bundle[:place], bundle[:place] + b"0" + bundle[place:]):
+        for harmed_bundle in (
+            bytes(harmed),
+            bundle[:place],
+            bundle[:place] + b"0" + bundle[place:],
+        ):
             try:
-                found = read_bundle(other, digest_of(other))
+                found = read_bundle(harmed_bundle, digest_of(harmed_bundle))
             except EnvironmentFault:
                 continue
-            assert pack(found) == other
+            assert pack(found) == harmed_bundle
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_bundle_is_read_by_the_layout_of_brim_alone() -> None:
 )
 def test_bundle_of_odd_names_takes_no_minutes(name: str) -> None:
     bundle = pack({f"{k:04}{name}"[:512]: b"" for k in range(MOST_FILES // 8)})
-    began = monotonic()
+    started = monotonic()
     tracemalloc.start()
     try:
         read_bundle(bundle, digest_of(bundle))
@@ -271,5 +275,5 @@ def test_bundle_of_odd_names_takes_no_minutes(name: str) -> None:
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert monotonic() - began < 5.0
+    assert monotonic() - started < 5.0
     assert peak < 32 << 20

@@ -27,7 +27,7 @@ from brim.wire.control import ask
 from brim.wire.messages import Ask
 
 
-def test_a_process_that_nobody_has_buried_is_not_alive() -> None:
+def test_a_zombie_process_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not is_alive(child.pid)
@@ -36,15 +36,15 @@ def test_a_process_that_nobody_has_buried_is_not_alive() -> None:
     assert is_alive(os.getpid())
 
 
-def test_a_master_that_is_gone_is_not_waited_for_by_the_time_of_day(
+def test_waits_for_a_dead_master_ignore_wall_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell = time.time
     monkeypatch.setattr(time, "time", lambda: tell() + 3600.0)
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(EnvironmentFault, match="did not answer in 0 s"):
         ask(f"unix:{tmp_path}/master", token="t", question=Ask(verb="status"), timeout=0.3)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - started < 5.0
 
 
 @pytest.fixture
@@ -98,5 +98,5 @@ def test_who_listens_in_the_place_of_a_scheduler_that_dies_as_it_is_called_gets_
     with pytest.raises(EnvironmentFault, match="no scheduler runs") as fault:
         client.cluster()
     assert fault.value.retryable
-    with listener.accept()[0] as heard:
-        assert heard.recv(100) == b""
+    with listener.accept()[0] as connection:
+        assert connection.recv(100) == b""

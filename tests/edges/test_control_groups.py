@@ -43,44 +43,44 @@ def left_in(group: ControlGroup) -> int:
 
 
 @needs_groups
-def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: ControlGroup) -> None:
-    inner, other = group.within("job-1"), group.within("job-2")
+def test_only_leftovers_of_the_group_end(tmp_path: Path, group: ControlGroup) -> None:
+    inner, second = group.subgroup("job-1"), group.subgroup("job-2")
     assert inner is not None
-    assert other is not None
-    left, beside = left_in(inner), left_in(other)
-    assert (inner.members(), group.members()) == ([left], [left, beside])
+    assert second is not None
+    survivors, survivors_beside = left_in(inner), left_in(second)
+    assert (inner.members(), group.members()) == ([survivors], [survivors, survivors_beside])
     assert inner.end(patience=5.0)
-    assert has_ended(left)
+    assert has_ended(survivors)
     assert not inner.path.exists()
-    assert not has_ended(beside)
+    assert not has_ended(survivors_beside)
     assert group.end(patience=5.0)
-    assert has_ended(beside)
+    assert has_ended(survivors_beside)
     assert groups_of(tmp_path) == []
     assert group.end()  # it is gone
 
 
 @needs_groups
-def test_it_is_found_by_its_folder_wherever_it_was_made(
-    tmp_path: Path, group: ControlGroup
-) -> None:
+def test_a_group_is_found_by_its_folder(tmp_path: Path, group: ControlGroup) -> None:
     """By a process that is in another group, as one of another service or session is."""
-    elsewhere = make_group(tmp_path / "elsewhere")
-    assert elsewhere is not None
+    foreign_group = make_group(tmp_path / "elsewhere")
+    assert foreign_group is not None
     look = "import sys; from pathlib import Path; from brim.host.control_groups import *\n"
     look += (
         "assert ControlGroup(Path(sys.argv[1])).enter(); print(*(each.path for each in "
         "groups_of(Path(sys.argv[2]))))"
     )
-    command = [sys.executable, "-c", look, str(elsewhere.path), str(tmp_path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert said.split() == [str(group.path)]
+    command = [sys.executable, "-c", look, str(foreign_group.path), str(tmp_path)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output.split() == [str(group.path)]
     assert make_group(tmp_path) == group  # there is one
-    assert elsewhere.end(patience=5.0)
+    assert foreign_group.end(patience=5.0)
 
 
 @needs_groups
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a group away")
-def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: ControlGroup) -> None:
+def test_same_named_groups_of_other_accounts_are_foreign(
+    tmp_path: Path, group: ControlGroup
+) -> None:
     os.chown(group.path, 65534, 65534)
     assert groups_of(tmp_path) == []
     os.chown(group.path, os.geteuid(), os.getegid())
@@ -94,9 +94,9 @@ def test_who_leaves_removes_it_unless_somebody_is_left(group: ControlGroup) -> N
     )
     come_and_go += "group = ControlGroup(Path(sys.argv[1])); assert group.enter(); group.leave()"
     command = [sys.executable, "-c", come_and_go, str(group.path)]
-    left = left_in(group)
+    survivors = left_in(group)
     subprocess.run(command, check=True)
-    assert group.members() == [left]
+    assert group.members() == [survivors]
     assert group.end(patience=5.0)
     group.path.mkdir()
     subprocess.run(command, check=True)
@@ -112,35 +112,35 @@ def test_where_there_are_no_groups_there_is_none(
     assert files_about_us("memory.events") == []
 
 
-@pytest.mark.parametrize("at", ["file", "unable"])
+@pytest.mark.parametrize("place", ["file", "unable"])
 def test_a_place_where_none_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """A directory that is no control group, or where nothing can be made, as in most containers."""
     (tmp_path / "file").touch()
     (tmp_path / "unable").mkdir()
-    mount = control_groups._Mount("cgroup2", "/", tmp_path / at, frozenset())
+    mount = control_groups._Mount("cgroup2", "/", tmp_path / place, frozenset())
     monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda mount: mount.at)
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
     assert make_group(tmp_path) is None
     assert groups_of(tmp_path) == []
-    assert not ControlGroup(tmp_path / at).enter()
+    assert not ControlGroup(tmp_path / place).enter()
     assert list((tmp_path / "unable").iterdir()) == []
 
 
-def test_the_files_of_the_nearest_group_that_has_them(
+def test_files_of_the_nearest_group_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "service" / "brim-1"
-    own.mkdir(parents=True)
+    own_group = tmp_path / "service" / "brim-1"
+    own_group.mkdir(parents=True)
     mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
-    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own)
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own_group)
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
     assert files_about_us("memory.events") == []
-    (own.parent / "memory.events").touch()
-    assert files_about_us("memory.events") == [own.parent / "memory.events"]
-    (own / "memory.events").touch()
-    assert files_about_us("memory.events") == [own / "memory.events"]
+    (own_group.parent / "memory.events").touch()
+    assert files_about_us("memory.events") == [own_group.parent / "memory.events"]
+    (own_group / "memory.events").touch()
+    assert files_about_us("memory.events") == [own_group / "memory.events"]
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_processors_are_those_of_the_container(
     files: dict[str, str],
     share: int,
 ) -> None:
-    own = tmp_path / "pod" / "box"
-    own.mkdir(parents=True)
+    own_group = tmp_path / "pod" / "box"
+    own_group.mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     mount = control_groups._Mount(version, "/", tmp_path, frozenset())
-    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own)
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own_group)
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert processors() == share
@@ -205,7 +205,7 @@ def test_where_the_group_of_this_process_is(
 
 
 @needs_groups
-def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
+def test_a_constantly_forking_group_is_ended(group: ControlGroup) -> None:
     forks = "import os, sys, time; from pathlib import Path\n"
     forks += "from brim.host.control_groups import processors, ControlGroup\n"
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
@@ -215,7 +215,7 @@ def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlG
     until(lambda: not group.path.exists(), "its end")
 
 
-def test_the_same_path_in_two_containers_has_two_groups(
+def test_equal_paths_in_containers_have_separate_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another directory lies there, or other processes are to be seen."""
@@ -229,16 +229,16 @@ def test_the_same_path_in_two_containers_has_two_groups(
     assert second != first
     stat = Path.stat
 
-    def of_another_namespace(path: Path, **more: bool) -> os.stat_result:
+    def of_another_namespace(path: Path, **options: bool) -> os.stat_result:
         return stat(
-            Path("/proc/self/ns/mnt") if path == Path("/proc/self/ns/pid") else path, **more
+            Path("/proc/self/ns/mnt") if path == Path("/proc/self/ns/pid") else path, **options
         )
 
     monkeypatch.setattr(Path, "stat", of_another_namespace)
     assert name(folder) not in (first, second)
 
 
-def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
+def test_groups_with_invisible_processes_are_foreign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
@@ -250,8 +250,8 @@ def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
         assert groups_of(tmp_path) == found
 
 
-def test_a_mount_may_have_white_space_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_path_may_contain_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     line = r"36 35 0:29 / /my\040groups\134 rw - cgroup2 cgroup2 rw"
     monkeypatch.setattr(control_groups, "read_proc", lambda _: f"{line}\n")
     (mount,) = control_groups._mounts()
-    assert mount.at == Path("/my groups\\")
+    assert mount.mount_point == Path("/my groups\\")

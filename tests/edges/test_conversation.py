@@ -98,10 +98,10 @@ class Master:
         self._dead.set()
 
 
-def life(number: int, *, heard: int = 0) -> wire.FromMaster:
+def life(number: int, *, received: int = 0) -> wire.FromMaster:
     spec = recorded_run.spec()
     return wire.FromMaster(
-        0, heard, wire.Configure(spec=spec, run_dir="r", life=number, heard=heard)
+        0, received, wire.Configure(spec=spec, run_dir="r", life=number, heard=received)
     )
 
 
@@ -110,16 +110,16 @@ def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
 
 
 def converse(
-    *scripts: Script, keeper: Kept | None = None, until: int = 99, calls: int = 1
+    *scripts: Script, keeper: Kept | None = None, limit: int = 99, calls: int = 1
 ) -> list[wire.MasterMessage]:
     """What an agent obeys of these streams, one after the other."""
-    left = list(scripts)
+    scripts_left = list(scripts)
     obeyed: list[wire.MasterMessage] = []
 
     async def listen() -> None:
         conversation = Conversation(
             "a",
-            dial=lambda: cast(AgentStream, left.pop(0)),
+            dial=lambda: cast(AgentStream, scripts_left.pop(0)),
             keeper=cast(Keeper, keeper),
             clock=VirtualClock(1.0),
             calls=calls,
@@ -129,10 +129,10 @@ def converse(
         async for message in conversation.messages():
             if not isinstance(message, wire.Configure):
                 obeyed.append(message)
-            if len(obeyed) == until:
+            if len(obeyed) == limit:
                 return
 
-    with pytest.raises(IndexError) if until == 99 else contextlib.nullcontext():
+    with pytest.raises(IndexError) if limit == 99 else contextlib.nullcontext():
         asyncio.run(listen())
     return obeyed
 
@@ -148,29 +148,29 @@ def test_a_message_that_comes_again_is_obeyed_once() -> None:
 
 def test_what_the_master_has_is_not_said_again() -> None:
     first = Script(life(1), says(1, HOLDS[0]))
-    second = Script(life(2, heard=1), says(2, HOLDS[1]), says(3, HOLDS[2]), hangs=True)
-    converse(first, second, until=3)
+    second = Script(life(2, received=1), says(2, HOLDS[1]), says(3, HOLDS[2]), hangs=True)
+    converse(first, second, limit=3)
     assert [parcel.number for parcel in first.heard] == [0, 1, 2]
     assert [parcel.number for parcel in second.heard] == [0, 2]
 
 
-def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
+def test_a_replaced_master_is_not_obeyed() -> None:
     """Two masters can never both be obeyed: an agent that has heard a later life hears no earlier."""
-    later = Script(life(3), says(1, HOLDS[0]))
-    earlier = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
-    again = Script(life(3), says(2, HOLDS[3]))
-    assert converse(later, earlier, again) == [HOLDS[0], HOLDS[3]]
+    later_master = Script(life(3), says(1, HOLDS[0]))
+    earlier_master = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
+    same_life = Script(life(3), says(2, HOLDS[3]))
+    assert converse(later_master, earlier_master, same_life) == [HOLDS[0], HOLDS[3]]
 
 
-def test_an_agent_that_is_counted_as_lost_says_so() -> None:
+def test_a_lost_agent_says_so() -> None:
     refused = wire.FromMaster(0, 0, wire.Refused(reason="it was away for too long", lost=True))
     with pytest.raises(Displaced, match="away for too long"):
-        converse(Script(life(1)), Script(refused), until=1)
+        converse(Script(life(1)), Script(refused), limit=1)
     with pytest.raises(EnvironmentFault, match="the master refused this agent: no"):
-        converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), until=1)
+        converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), limit=1)
 
 
-def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_master_is_killed_by_its_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.5)
     keeper = Kept()
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
@@ -186,7 +186,7 @@ def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master
     return master, Keeper([], tmp_path / "master.log", lambda *_, **__: master)
 
 
-def test_a_kept_master_may_start_as_slowly_as_it_must(
+def test_a_kept_master_may_start_slowly(
     slow_master: tuple[Master, Keeper], capfd: pytest.CaptureFixture[str]
 ) -> None:
     master, keeper = slow_master
@@ -214,7 +214,7 @@ def test_a_kept_master_that_falls_silent_is_killed(slow_master: tuple[Master, Ke
     master, keeper = slow_master
     keeper.mind_silence()
     assert master.returncode is None
-    keeper.heard()
+    keeper.on_first_word()
     keeper.mind_silence()
     assert master.returncode == -9
 
@@ -239,30 +239,30 @@ def test_kept_master_that_does_nothing_is_killed(
         assert master.returncode == status
 
 
-def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_master_is_heard_out(
+def test_dead_addresses_are_left_and_far_masters_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("brim.agent.conversation._TO_REACH", 0.02)
     monkeypatch.setattr("brim.agent.conversation._TO_REACH_AT_LAST", 0.02)
     dead, far = Script(is_there=False), Script(life(1), says(1, HOLDS[0]), late=0.2)
-    before = monotonic()
-    assert converse(dead, far, until=1, calls=2) == HOLDS[:1]
-    assert monotonic() - before < 5.0
+    started = monotonic()
+    assert converse(dead, far, limit=1, calls=2) == HOLDS[:1]
+    assert monotonic() - started < 5.0
 
 
-def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:
+def test_the_masters_keeper_stays_until_all_heard() -> None:
     """The master dies with an end that another host has not heard: its heir has to know that this
     one has.
     """
     keeper = Kept()
-    told = Script(life(1), says(1, wire.EndRun(well=True)))
+    ending = Script(life(1), says(1, wire.EndRun(well=True)))
     heir = Script(life(2), hangs=True)
-    left = [told, heir]
+    streams_left = [ending, heir]
 
     async def listen() -> None:
         conversation = Conversation(
             "a",
-            dial=lambda: cast(AgentStream, left.pop(0)),
+            dial=lambda: cast(AgentStream, streams_left.pop(0)),
             keeper=cast(Keeper, keeper),
             clock=VirtualClock(1.0),
         )

@@ -46,11 +46,11 @@ class Kept:
         self.copy = JournalCopy(CopiedFiles(folder / "copy"))
         self.parts = 0
 
-    def _begin(self, life: int, before: Before) -> Began:
+    def _begin(self, life: int, earlier: Before) -> Began:
         spec = recorded_run.spec(faults=())
         return Began(
             at=0.0, now=0.0, attempt="first", life=life, spec=spec, run="r", started=0.0,
-            before=before,
+            before=earlier,
         )  # fmt: skip
 
     def live(self, agents: int) -> None:
@@ -58,9 +58,9 @@ class Kept:
             join = Joined(at=1.0, now=1.0, agent=f"a{number}", session="s", host="h", keeps=True)
             self.records.take(self.decisions, join)
         for name, agent in self.decisions.agents.items():
-            said = wire.Warn(message="a line of the records " * 10)
-            heard = Heard(at=2.0, now=2.0, agent=name, number=agent.heard + 1, message=said)
-            self.records.take(self.decisions, heard)
+            warning = wire.Warn(message="a line of the records " * 10)
+            entry = Heard(at=2.0, now=2.0, agent=name, number=agent.heard + 1, message=warning)
+            self.records.take(self.decisions, entry)
 
     def send(self) -> None:
         while (part := self.feed.part()) is not None:
@@ -100,7 +100,7 @@ def test_a_copy_leads_to_where_the_journal_leads(kept: Kept, tmp_path: Path) -> 
     assert same_files(kept, tmp_path / "again")
 
 
-def test_a_copy_that_begins_late_comes_in_parts_and_is_not_offered_before_it_is_whole(
+def test_a_late_copy_is_offered_once_whole(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_CHUNK", 50)
@@ -131,7 +131,7 @@ def test_a_long_copy_is_put_more_briefly(
     assert same_files(kept, tmp_path / "again")
 
 
-def test_an_agent_whose_copy_is_too_old_is_sent_all_of_it(kept: Kept, tmp_path: Path) -> None:
+def test_an_outdated_copy_is_sent_whole(kept: Kept, tmp_path: Path) -> None:
     kept.send()
     kept.live(agents=2)
     kept.records.recent.clear()  # what is recent is some megabytes, and no more
@@ -140,9 +140,7 @@ def test_an_agent_whose_copy_is_too_old_is_sent_all_of_it(kept: Kept, tmp_path: 
     assert kept.came_home(tmp_path / "again") == kept.decisions.state
 
 
-def test_a_full_disk_costs_the_copy_and_nothing_else(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_only_the_copy(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.send()
     kept.live(agents=1)
     with monkeypatch.context() as patch:
@@ -155,15 +153,15 @@ def test_a_full_disk_costs_the_copy_and_nothing_else(
     assert kept.copy.offer("first") is not None
 
 
-def test_what_a_copy_takes_the_place_of_is_set_aside(kept: Kept, tmp_path: Path) -> None:
+def test_a_copy_sets_aside_replaced_files(kept: Kept, tmp_path: Path) -> None:
     kept.send()
-    there = tmp_path / "there"
-    there.mkdir()
+    target = tmp_path / "there"
+    target.mkdir()
     for name in ("journal", "events.jsonl", "steps.jsonl"):
-        (there / name).write_text("older")
-    assert kept.came_home(there) is not None
-    assert (there / "journal.before").read_text() == "older"
-    assert not list(there.glob(".*coming"))
+        (target / name).write_text("older")
+    assert kept.came_home(target) is not None
+    assert (target / "journal.before").read_text() == "older"
+    assert not list(target.glob(".*coming"))
 
 
 # Whom an agent follows ----------------------------------------------------------------------------
@@ -176,14 +174,15 @@ def life(number: int, *line: wire.JournalPlace) -> wire.FromMaster:
 
 
 def follow(*scripts: Script, patience: float | None = None) -> list[wire.MasterMessage]:
-    left, obeyed = list(scripts), list[wire.MasterMessage]()
+    scripts_left, obeyed = list(scripts), list[wire.MasterMessage]()
 
     async def listen() -> None:
         clock = SystemClock() if patience else VirtualClock(1.0)
         conversation = Conversation(
             "a",
             dial=lambda: cast(
-                AgentStream, left.pop(0) if len(left) > 1 or not patience else left[0]
+                AgentStream,
+                scripts_left.pop(0) if len(scripts_left) > 1 or not patience else scripts_left[0],
             ),
             keeper=None,
             clock=clock,
@@ -199,7 +198,7 @@ def follow(*scripts: Script, patience: float | None = None) -> list[wire.MasterM
     return obeyed
 
 
-def test_an_agent_follows_a_master_whose_journal_goes_on_from_what_it_was_told() -> None:
+def test_an_agent_follows_a_master_continuing_its_journal() -> None:
     first = Script(life(1, FIRST), says(1, HOLDS[0]))
     moved = Script(life(2, FIRST, SECOND), says(2, HOLDS[1]))
     assert follow(first, moved) == HOLDS[:2]
@@ -209,16 +208,16 @@ def test_an_agent_follows_a_master_whose_journal_goes_on_from_what_it_was_told()
 
 
 @pytest.mark.parametrize("line", [(FIRST,), (FIRST, OTHER)], ids=["older", "rival"])
-def test_a_master_that_was_replaced_is_never_followed_again_whatever_its_life(
+def test_a_replaced_master_is_never_followed_again(
     line: tuple[wire.JournalPlace, ...],
 ) -> None:
     moved = Script(life(2, FIRST, SECOND), says(1, HOLDS[0]))
     replaced = Script(life(9, *line), says(2, HOLDS[1]))
-    again = Script(life(3, FIRST, SECOND), says(2, HOLDS[2]))
-    assert follow(moved, replaced, again) == [HOLDS[0], HOLDS[2]]
+    same_life = Script(life(3, FIRST, SECOND), says(2, HOLDS[2]))
+    assert follow(moved, replaced, same_life) == [HOLDS[0], HOLDS[2]]
 
 
-def test_the_word_of_another_journals_master_costs_no_workers_while_there_is_patience() -> None:
+def test_foreign_masters_cost_no_workers_during_patience() -> None:
     refused = wire.Refused(reason="counted as lost", lost=True, line=(OTHER,))
     moved = Script(life(1, FIRST), says(1, HOLDS[0]))
     with pytest.raises(Displaced, match="counted as lost"):
@@ -260,7 +259,8 @@ def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: fl
         run_dir.mkdir(exist_ok=True)
         entrance = Entrance(run_dir, SystemClock())
         calls = [
-            asyncio.create_task(entrance.converse(each.requests(), each.reply)) for each in callers
+            asyncio.create_task(entrance.converse(caller.requests(), caller.reply))
+            for caller in callers
         ]
         try:
             return await entrance.find(own, patience=patience)
@@ -271,26 +271,24 @@ def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: fl
     return asyncio.run(wait())
 
 
-def test_the_longest_copy_is_taken_once_all_who_keep_one_have_called(
-    kept: Kept, tmp_path: Path
-) -> None:
+def test_the_longest_copy_is_taken_after_all_called(kept: Kept, tmp_path: Path) -> None:
     kept.live(agents=2)
     kept.send()
     callers = Caller(kept, cut=1), Caller(kept)
     found = find(tmp_path / "next", *callers)
     assert (found.agent, found.missing) == (callers[1].name, 0)
-    assert [each.was_asked for each in callers] == [False, True]
+    assert [caller.was_asked for caller in callers] == [False, True]
     assert (tmp_path / "next" / "journal").exists()
 
 
-def test_a_copy_of_a_later_life_is_the_longer_one(kept: Kept, tmp_path: Path) -> None:
+def test_copies_of_later_lives_count_as_longer(kept: Kept, tmp_path: Path) -> None:
     kept.live(agents=2)
     kept.send()
     callers = Caller(kept, life=2, cut=1), Caller(kept)
     assert find(tmp_path / "next", *callers).agent == callers[0].name
 
 
-def test_those_who_do_not_call_are_waited_for_for_a_while_and_counted(
+def test_absent_copy_holders_are_awaited_and_counted(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
@@ -299,7 +297,7 @@ def test_those_who_do_not_call_are_waited_for_for_a_while_and_counted(
     assert find(tmp_path / "next", Caller(kept)).missing == 2
 
 
-def test_a_directory_that_has_more_than_any_copy_keeps_its_own(
+def test_a_directory_ahead_of_copies_stays(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
@@ -310,7 +308,7 @@ def test_a_directory_that_has_more_than_any_copy_keeps_its_own(
     assert (found.agent, found.missing, caller.was_asked) == ("", 1, False)
 
 
-def test_without_any_copy_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+def test_without_copies_nothing_can_continue(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="1 called without one"):
         find(tmp_path / "next", Caller(None), patience=0.1)
 
@@ -336,7 +334,7 @@ def test_what_cannot_be_is_said_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_master_that_nobody_calls_ends_with_a_sentence(tmp_path: Path) -> None:
+def test_an_uncalled_master_ends_with_an_explanation(tmp_path: Path) -> None:
     driver = Driver(tmp_path, BRIM_TOKEN="t")
     words = ("--listen", "127.0.0.1:0", "--run-dir", "run", "--patience", "1s")
     done = driver.call("master", *words, codes=(1,))
@@ -346,14 +344,12 @@ def test_a_master_that_nobody_calls_ends_with_a_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("file", [(), (DIGITS,)], ids=["goes on", "begins"])
-def test_a_master_that_leads_nothing_does_not_stand_for_the_latest_run(
-    tmp_path: Path, file: tuple[str, ...]
-) -> None:
-    earlier = tmp_path / "runs" / "earlier"
-    earlier.mkdir(parents=True)
+def test_an_idle_master_is_not_the_latest_run(tmp_path: Path, file: tuple[str, ...]) -> None:
+    earlier_run = tmp_path / "runs" / "earlier"
+    earlier_run.mkdir(parents=True)
     (tmp_path / "runs" / "latest").symlink_to("earlier")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] if file else 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] if file else 0
         words = (*file, "--listen", f"127.0.0.1:{port}", "--patience", "1s")
         Driver(tmp_path, BRIM_TOKEN="t").call("master", *words, codes=(1,))
     assert os.readlink(tmp_path / "runs" / "latest") == "earlier"

@@ -80,11 +80,11 @@ def test_the_public_names_are_the_documented_ones() -> None:
 @pytest.mark.parametrize("page", ["python", "timeouts"])
 def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
     script = ROOT / "docs" / "reference" / f"make_{page}.py"
-    made = runpy.run_path(str(script))["render"]()
-    assert made == _words(script.with_name(f"{page}.md")), f"python {script} makes it again"
+    rendered = runpy.run_path(str(script))["render"]()
+    assert rendered == _words(script.with_name(f"{page}.md")), f"python {script} makes it again"
 
 
-def test_the_laws_of_imports_are_those_that_are_proved() -> None:
+def test_documented_import_laws_are_the_proven_ones() -> None:
     settings = tomllib.loads(_words(ROOT / "pyproject.toml"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     assert "\n".join(["```", *layers, "```"]) in _words(ROOT / "CONTRIBUTING.md")
@@ -118,14 +118,14 @@ def test_help_is_quick() -> None:
 
 def _seconds(*words: str) -> float:
     """The processor time of a Python, which others on a busy machine do not lengthen."""
-    before = os.times()
+    times_before = os.times()
     subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=300)
-    after = os.times()
-    return sum(after[2:4]) - sum(before[2:4])  # of children
+    times_after = os.times()
+    return sum(times_after[2:4]) - sum(times_before[2:4])  # of children
 
 
-def test_the_options_that_a_resumed_run_keeps_are_named() -> None:
+def test_options_kept_by_resumed_runs_are_documented() -> None:
     page = _words(ROOT / "docs" / "reference" / "command-line.md")
     named = page.partition("cannot change: the file or command,")[2].partition(".\n")[0]
-    kept = {each.named for each in OPTIONS.values() if each.decides}
-    assert set(re.findall(r"`(--[\w-]+)`", named)) == kept
+    names_kept = {option.named for option in OPTIONS.values() if option.decides}
+    assert set(re.findall(r"`(--[\w-]+)`", named)) == names_kept

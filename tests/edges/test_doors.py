@@ -49,14 +49,14 @@ def test_another_user_cannot_call_a_nodes_agent() -> None:
 def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> None:
     meeting: Any = Distributed.__new__(Distributed)
     meeting._rank, meeting._device = 0, torch.device("cpu")
-    said: list[bytes] = []
+    words_received: list[bytes] = []
 
     def share(word: bytes) -> list[bytes]:
-        said.append(word)
+        words_received.append(word)
         return [word]
 
     store = meeting._open_store("127.0.0.1", 1, share)
-    port = int(said[0].rpartition(b":")[2])
+    port = int(words_received[0].rpartition(b":")[2])
     socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=10.0)
@@ -95,7 +95,7 @@ def _unpickles(path: Path) -> bool:
     for node in ast.walk(ast.parse(path.read_bytes())):
         match node:
             case ast.Import(names=names) if any(
-                each.name in ("pickle", "shelve", "marshal") for each in names
+                name.name in ("pickle", "shelve", "marshal") for name in names
             ):
                 return True
             case ast.ImportFrom(module="pickle" | "shelve" | "marshal"):

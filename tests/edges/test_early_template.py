@@ -43,7 +43,7 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Templa
 
 
 def has_torch(pid: int) -> bool:
-    return any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
+    return any("libtorch" in memory_map.path for memory_map in psutil.Process(pid).memory_maps())
 
 
 def first_words(requests: socket.socket) -> TemplateMessage:
@@ -51,9 +51,9 @@ def first_words(requests: socket.socket) -> TemplateMessage:
     codec: Codec[TemplateMessage] = Codec(TemplateMessage)
     frames = FrameBuffer()
     requests.settimeout(DEADLINE)
-    while not (said := frames.feed(requests.recv(4096))):
+    while not (messages := frames.feed(requests.recv(4096))):
         pass
-    return codec.decode(said[0])
+    return codec.decode(messages[0])
 
 
 def begin(template: Template, tmp_path: Path, **job: Any) -> dict[str, str | None]:
@@ -78,9 +78,7 @@ def test_it_imports_torch_meanwhile(tmp_path: Path, template: Template) -> None:
     assert "--host" not in psutil.Process(template.process.pid).cmdline()
 
 
-def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
-    tmp_path: Path, template: Template
-) -> None:
+def test_declared_torch_variables_restart_the_template(tmp_path: Path, template: Template) -> None:
     found = begin(template, tmp_path, env={"VALUE": "declared"})
     assert found["value"] == "declared"
     assert "--host" in psutil.Process(template.process.pid).cmdline()
@@ -91,7 +89,7 @@ def test_it_ends_where_no_job_comes(template: Template) -> None:
     assert template.process.wait(DEADLINE) == 0
 
 
-def test_an_agent_that_is_asked_to_leave_before_it_knows_its_master_leaves_nothing(
+def test_an_agent_leaving_before_its_master_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     environment = {**os.environ, "BRIM_TOKEN": "token", "TMPDIR": str(tmp_path)}

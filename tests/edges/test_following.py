@@ -112,7 +112,7 @@ def play(tmp_path: Path, story: Callable[[Followed], Any]) -> Followed:
     return asyncio.run(live())
 
 
-def test_a_mirror_has_what_the_run_has_whoever_leads_it_and_however_often_it_is_called(
+def test_a_mirror_equals_its_run(
     tmp_path: Path,
 ) -> None:
     async def story(followed: Followed) -> None:
@@ -144,15 +144,15 @@ def test_a_mirror_has_what_the_run_has_whoever_leads_it_and_however_often_it_is_
     assert read_contact(followed.into) is None, "its token is nobody's business"
 
 
-def test_a_mirror_begins_again_where_the_next_master_knows_less(tmp_path: Path) -> None:
+def test_a_mirror_restarts_when_the_master_knows_less(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 30)
-        before = followed.content(followed.run_dir)
+        content_before = followed.content(followed.run_dir)
         run.train(1)
         async with followed.following():
             async with followed.served():
                 await followed.until_equal()
-            for name, data in before.items():
+            for name, data in content_before.items():
                 (followed.run_dir / name).write_bytes(data)
             run = record(tmp_path / "another", 60)
             for name in ("events.jsonl", "steps.jsonl"):
@@ -165,7 +165,7 @@ def test_a_mirror_begins_again_where_the_next_master_knows_less(tmp_path: Path) 
     play(tmp_path, story)
 
 
-def test_a_mirror_begins_again_where_a_waiting_master_fetches_another_journal(
+def test_a_mirror_restarts_for_another_journal(
     tmp_path: Path,
 ) -> None:
     """Files take the place of others while a connection goes on."""
@@ -183,9 +183,7 @@ def test_a_mirror_begins_again_where_a_waiting_master_fetches_another_journal(
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_of_many_steps_the_first_and_the_last_are_mirrored_and_all_count(
-    tmp_path: Path, at_once: bool
-) -> None:
+def test_first_and_last_steps_are_mirrored(tmp_path: Path, at_once: bool) -> None:
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 500 if at_once else 1)
         async with followed.served():
@@ -201,7 +199,7 @@ def test_of_many_steps_the_first_and_the_last_are_mirrored_and_all_count(
 
     followed = play(tmp_path, story)
     assert followed.mirror.restarts == 0
-    mirrored, whole = (watched(each) for each in (followed.into, followed.run_dir))
+    mirrored, whole = (watched(folder) for folder in (followed.into, followed.run_dir))
     assert mirrored.state.commits == whole.state.commits
     assert (mirrored.step, mirrored.first_step) == (whole.step, whole.first_step)
     assert mirrored.last_step == whole.last_step
@@ -215,7 +213,7 @@ def watched(folder: Path) -> RunWatch:
     return watch
 
 
-def test_an_event_comes_at_once_and_steps_with_others(tmp_path: Path) -> None:
+def test_events_arrive_at_once_and_steps_in_groups(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 1)
         async with followed.served(), followed.following(linger=3600.0):
@@ -232,9 +230,7 @@ def test_an_event_comes_at_once_and_steps_with_others(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_a_line_that_is_not_whole_yet_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_lines_are_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Counter[str]()
 
     def count(owner: type, name: str) -> None:
@@ -249,9 +245,9 @@ def test_a_line_that_is_not_whole_yet_is_waited_for(
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 1)
         path = followed.run_dir / "events.jsonl"
-        before = path.read_bytes()
+        content_before = path.read_bytes()
         run.lose(0)
-        line = path.read_bytes()[len(before) :]
+        line = path.read_bytes()[len(content_before) :]
         async with followed.served(), followed.following():
             await followed.until_equal()
             with path.open("ab") as file:
@@ -268,7 +264,7 @@ def test_a_line_that_is_not_whole_yet_is_waited_for(
     play(tmp_path, story)
 
 
-def test_as_many_logs_as_a_mirror_takes_are_followed_however_much_is_in_them(
+def test_a_mirror_follows_a_limited_number_of_logs(
     tmp_path: Path,
 ) -> None:
     async def story(followed: Followed) -> None:
@@ -295,7 +291,7 @@ def _ends_with_more(log: Path) -> bool:
     return log.read_bytes().endswith(b"more")
 
 
-def test_who_follows_a_run_has_its_last_words_before_its_master_is_gone(tmp_path: Path) -> None:
+def test_followers_get_a_runs_last_words(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 1)
         async with followed.served() as server:
@@ -305,9 +301,9 @@ def test_who_follows_a_run_has_its_last_words_before_its_master_is_gone(tmp_path
                 await server.see_followers_off()
                 assert followed.content(followed.into) == followed.content(followed.run_dir)
             run.train(1)
-            began = asyncio.get_running_loop().time()
+            started = asyncio.get_running_loop().time()
             await server.see_followers_off()
-            assert asyncio.get_running_loop().time() - began < 1.0, "nobody is waited for"
+            assert asyncio.get_running_loop().time() - started < 1.0, "nobody is waited for"
 
     play(tmp_path, story)
 
@@ -356,7 +352,7 @@ def test_a_mirror_has_one_writer(tmp_path: Path) -> None:
         RecordsMirror(tmp_path)
 
 
-def test_a_mirror_that_was_cut_off_in_a_line_goes_on_before_it(tmp_path: Path) -> None:
+def test_a_mirror_resumes_before_a_cut_line(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         record(followed.run_dir, 9)
         async with followed.served():
@@ -378,11 +374,11 @@ def test_what_reads_a_run_reads_its_mirror(tmp_path: Path) -> None:
         (followed.run_dir / "logs" / "w1.log").write_text("printed by w1\n")
         async with followed.served(), followed.following():
             await followed.until_equal()
-            said = await asyncio.to_thread(Driver().call, "status", str(followed.into))
-            assert "step 9" in said.stdout
+            output = await asyncio.to_thread(Driver().call, "status", str(followed.into))
+            assert "step 9" in output.stdout
 
     play(tmp_path, story)
-    into = str(tmp_path / "mirror")
-    assert "printed by w1" in Driver().call("logs", into).stdout
-    Driver(tmp_path).call("report", into)
+    mirror = str(tmp_path / "mirror")
+    assert "printed by w1" in Driver().call("logs", mirror).stdout
+    Driver(tmp_path).call("report", mirror)
     assert (tmp_path / "mirror" / "report.html").exists()

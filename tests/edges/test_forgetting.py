@@ -65,34 +65,34 @@ def cancelled(book: Book, *, now: float = 5.0, **fields: str) -> ScheduledJob:
     return record
 
 
-def test_nothing_of_it_is_left_and_all_else_is(served: Served) -> None:
+def test_only_the_forgotten_job_disappears(served: Served) -> None:
     served.client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS))
-    gone, stays = ended(served), ended(served)
-    said = served.client.forget(gone)
-    assert said.job == gone
-    assert said.bytes >= 50_000
-    assert not (served.folder / "jobs" / gone).exists()
+    forgotten, stays = ended(served), ended(served)
+    summary = served.client.forget(forgotten)
+    assert summary.job == forgotten
+    assert summary.bytes >= 50_000
+    assert not (served.folder / "jobs" / forgotten).exists()
     assert (served.folder / "jobs" / stays / "events.jsonl").exists()
     assert [view.job for view in served.client.jobs()] == [stays]
     for look in (served.client.job, served.client.explain, served.client.forget):
         with pytest.raises(SpecError, match="need the id of a job"):
-            look(gone)
+            look(forgotten)
     with contextlib.closing(sqlite3.connect(served.folder / "scheduler.db")) as sql:
         assert sql.execute("select distinct job from history where job != ''").fetchall() == [
             (stays,)
         ]
         assert sql.execute("select id from jobs").fetchall() == [(stays,)]
         assert sql.execute("select * from leavings").fetchall() == []
-    shown = brim("report", "--cluster")
-    assert shown.exit_code == 0, shown.stderr
+    page = brim("report", "--cluster")
+    assert page.exit_code == 0, page.stderr
 
 
-def test_numbers_are_given_once_and_keys_may_be_given_again(served: Served) -> None:
+def test_job_numbers_are_unique_but_keys_reusable(served: Served) -> None:
     first = ended(served, key="nightly")
     assert served.client.submit(ask("1", key="nightly")).job == first
     served.client.forget(first)
-    again = served.client.submit(ask("1", key="nightly"))
-    assert (first, again.job) == ("job-1", "job-2"), "another job, with a number of its own"
+    second_job = served.client.submit(ask("1", key="nightly"))
+    assert (first, second_job.job) == ("job-1", "job-2"), "another job, with a number of its own"
 
 
 def test_numbers_are_given_once_across_lives(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_numbers_are_given_once_across_lives(tmp_path: Path) -> None:
     assert submit(book, submission(), name="job", now=0.0).id == "job-4"
 
 
-def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
+def test_unfinished_jobs_are_refused_with_a_hint(served: Served) -> None:
     job = served.client.submit(ask("1")).job
     done = ended(served)
     with pytest.raises(EnvironmentFault, match=f"cannot be forgotten: brim cancel {job} ends it"):
@@ -118,29 +118,29 @@ def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
         book.forget(submit(book, submission(), name="job", now=0.0))
 
 
-def test_a_tenant_forgets_its_own_jobs_alone_and_it_is_on_record(house: House) -> None:
-    mine = house.as_(OWNER).submit(job_of("ads")).job
-    house.as_(OWNER).cancel(mine)
-    until(lambda: house.client.job(mine).has_ended, "its end")
+def test_tenants_forget_only_their_own_jobs(house: House) -> None:
+    own_job = house.as_(OWNER).submit(job_of("ads")).job
+    house.as_(OWNER).cancel(own_job)
+    until(lambda: house.client.job(own_job).has_ended, "its end")
     with pytest.raises(SpecError, match="need the id of a job"):
-        house.as_(OTHER).forget(mine)
-    assert house.as_(OWNER).forget(mine).job == mine
-    told = [(line["who"], line["request"], line["status"]) for line in house.audited]
-    assert ("ads", f"DELETE /v1/jobs/{mine}", 200) in told
-    assert ("web", f"DELETE /v1/jobs/{mine}", 404) in told
+        house.as_(OTHER).forget(own_job)
+    assert house.as_(OWNER).forget(own_job).job == own_job
+    lines_audited = [(line["who"], line["request"], line["status"]) for line in house.audited]
+    assert ("ads", f"DELETE /v1/jobs/{own_job}", 200) in lines_audited
+    assert ("web", f"DELETE /v1/jobs/{own_job}", 404) in lines_audited
 
 
-def test_the_command_asks_before_it_deletes_and_says_what_came_back(served: Served) -> None:
+def test_the_command_confirms_and_reports_freed_space(served: Served) -> None:
     jobs = [ended(served), ended(served, tenant="web"), ended(served)]
     refused = brim("forget", *jobs)
     assert refused.exit_code == 2
     assert "--yes: got nobody to ask" in refused.stderr
     assert brim("forget", "--ended-before", "1h", "--yes").exit_code == 0
     assert len(served.client.jobs()) == 3, "none is that old"
-    some = brim("forget", "--tenant", "ads", "--yes", "--json")
-    said = json.loads(some.stdout)
-    assert [row["job"] for row in said["forgotten"]] == [jobs[0], jobs[2]]
-    assert said["bytes"] == sum(row["bytes"] for row in said["forgotten"]) >= 100_000
+    forgetting = brim("forget", "--tenant", "ads", "--yes", "--json")
+    summary = json.loads(forgetting.stdout)
+    assert [row["job"] for row in summary["forgotten"]] == [jobs[0], jobs[2]]
+    assert summary["bytes"] == sum(row["bytes"] for row in summary["forgotten"]) >= 100_000
     last = brim("forget", jobs[1], "--yes")
     assert "forgot 1 job: " in last.stderr
     assert "KiB came back" in last.stderr
@@ -162,12 +162,12 @@ def test_what_was_forgotten_before_a_failure_is_said(
         return no_account() if path.name == second else remove(path, user=user)
 
     monkeypatch.setattr(forgetting_module, "remove_run", fails_for_the_second)
-    said = brim("forget", first, second, "--yes")
-    assert said.exit_code == 1
-    assert f"forgotten before this failed: {first}" in said.stderr
+    output = brim("forget", first, second, "--yes")
+    assert output.exit_code == 1
+    assert f"forgotten before this failed: {first}" in output.stderr
     assert (
         f"{second} is forgotten, but its directory cannot be removed now: this host has no"
-        in said.stderr
+        in output.stderr
     )
 
 
@@ -185,8 +185,8 @@ def test_an_answer_that_was_lost_is_a_yes(served: Served, monkeypatch: pytest.Mo
     job, client, call = ended(served), served.client, Client._call
     lost = iter([True])
 
-    def loses(self: Client, method: str, *words: Any, **more: Any) -> Any:
-        answer: Any = call(self, method, *words, **more)
+    def loses(self: Client, method: str, *words: Any, **options: Any) -> Any:
+        answer: Any = call(self, method, *words, **options)
         if method == "DELETE" and next(lost, False):
             raise _AnswerLost("the line was cut", retryable=True)
         return answer
@@ -195,9 +195,7 @@ def test_an_answer_that_was_lost_is_a_yes(served: Served, monkeypatch: pytest.Mo
     assert client.forget(job).job == job
 
 
-def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cluster_forgets_jobs_by_age(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forgetting_module, "_POLL_INTERVAL", 0.05)
     job = ended(served)
     spec = ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS)
@@ -216,8 +214,10 @@ def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
     until(lambda: [view.job for view in served.client.jobs()] == [running], "the end of its time")
     until(lambda: not (served.folder / "jobs" / job).exists(), "its directory's")
     with contextlib.closing(Database(served.folder / "scheduler.db")) as database:
-        told = [(change.event, change.detail) for change in Book(database).cluster_story()]
-        assert ("jobs forgotten", "1 job, by age") in told
+        lines_of_cluster = [
+            (change.event, change.detail) for change in Book(database).cluster_story()
+        ]
+        assert ("jobs forgotten", "1 job, by age") in lines_of_cluster
         cluster_course(database, subject="here", now=None)
 
 
@@ -227,15 +227,15 @@ def test_only_what_is_old_enough_is_forgotten(tmp_path: Path) -> None:
         cancelled(book, now=now)
     keep = iter([None, 950.0, 450.0, 450.0])
     forgetting = Forgetting(book, jobs_folder=tmp_path, clock=clock, keep=lambda: next(keep))
-    left = []
+    sizes = []
     for _ in range(4):
         forgetting.forget_old()
-        left.append(len(book.jobs))
-    assert left == [3, 3, 1, 1]
+        sizes.append(len(book.jobs))
+    assert sizes == [3, 3, 1, 1]
     assert list(Book(Database(tmp_path / "db")).jobs) == ["job-3"]
 
 
-def test_the_next_scheduler_removes_what_the_last_one_did_not_come_to(tmp_path: Path) -> None:
+def test_the_next_scheduler_completes_removals(tmp_path: Path) -> None:
     """Killed between the two: the job is gone, and its directory is no orphan."""
     jobs = tmp_path / "jobs"
     book = Book(Database(tmp_path / "db"))
@@ -243,14 +243,14 @@ def test_the_next_scheduler_removes_what_the_last_one_did_not_come_to(tmp_path: 
     write_run(jobs / record.id)
     write_run(jobs / "job-77")  # nobody knows what it is: it may be all that is left of something
     book.forget(record)
-    again = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
-    assert record.id not in again.jobs
-    assert again.leavings() == {record.id: ""}
+    reopened = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
+    assert record.id not in reopened.jobs
+    assert reopened.leavings() == {record.id: ""}
 
     async def a_life() -> None:
-        clearing = Forgetting(again, jobs_folder=jobs, clock=VirtualClock(), keep=lambda: None)
+        clearing = Forgetting(reopened, jobs_folder=jobs, clock=VirtualClock(), keep=lambda: None)
         task = asyncio.create_task(clearing.run())
-        while again.leavings():
+        while reopened.leavings():
             await asyncio.sleep(0.001)
         task.cancel()
 
@@ -258,7 +258,7 @@ def test_the_next_scheduler_removes_what_the_last_one_did_not_come_to(tmp_path: 
     assert [path.name for path in jobs.iterdir()] == ["job-77"]
 
 
-def test_what_cannot_be_removed_is_said_and_tried_again(
+def test_failing_removals_are_reported_and_retried(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ended(served)
@@ -291,7 +291,7 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
         book.forget(record)
         book.cleared(record.id)
     database.close()
-    assert pages(tmp_path / "db") < before / 3
+    assert pages(tmp_path / "db") < pages_before / 3
 
 
 def pages(path: Path) -> int:
@@ -332,14 +332,14 @@ def test_a_tenants_directory_is_removed_with_its_rights_alone(tmp_path: Path) ->
         os.chown(path, 65534, 65534)
     (run_dir / "checkpoints").chmod(0o500)  # as tools leave their caches
     run_dir.chmod(0o500)
-    ours = run_dir / "checkpoints" / "step-1" / "of-root"
-    ours.mkdir()
-    (ours / "secret").write_text("not the tenant's to delete")
+    own_file = run_dir / "checkpoints" / "step-1" / "of-root"
+    own_file.mkdir()
+    (own_file / "secret").write_text("not the tenant's to delete")
     with pytest.raises(PermissionError):
         remove_run(run_dir, user="nobody")
-    assert (ours / "secret").exists()
-    (ours / "secret").unlink()
-    ours.rmdir()
+    assert (own_file / "secret").exists()
+    (own_file / "secret").unlink()
+    own_file.rmdir()
     remove_run(run_dir, user="nobody")
     assert not run_dir.exists()
 
@@ -365,10 +365,10 @@ def test_directories_may_lie_as_deep_as_they_like(tmp_path: Path, levels: int) -
     deepen(run_dir, levels)
     run_dir.chmod(0o500)
     gc.collect()  # what others have left open is closed now, and not meanwhile
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors_before = len(os.listdir("/proc/self/fd"))
     assert remove_run(run_dir) >= 100_000
     assert not run_dir.exists()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors_before
 
 
 def test_a_job_with_deep_directories_is_forgotten(served: Served) -> None:
@@ -378,7 +378,7 @@ def test_a_job_with_deep_directories_is_forgotten(served: Served) -> None:
     assert not (served.folder / "jobs" / job).exists()
 
 
-def test_whatever_goes_wrong_with_one_directory_the_others_are_removed(
+def test_one_failing_directory_spares_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     book = Book(Database(tmp_path / "db"))
@@ -419,7 +419,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forgetting, "run", fails)
 
 
-def test_what_goes_wrong_beside_the_cycles_is_logged_and_hides_no_end(
+def test_background_failures_are_logged_and_end_nothing(
     failing: None, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.client.down()

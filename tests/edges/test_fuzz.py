@@ -59,9 +59,9 @@ class Decoder:
 
 
 def codec(kind: Any, *messages: Any) -> Decoder:
-    both: wire.Codec[Any] = wire.Codec(kind)
+    both_ways: wire.Codec[Any] = wire.Codec(kind)
     name = " | ".join(sorted({type(message).__name__ for message in messages}))
-    return Decoder(name[:60], tuple(map(both.encode, messages)), both.decode)
+    return Decoder(name[:60], tuple(map(both_ways.encode, messages)), both_ways.decode)
 
 
 def from_file(name: str, right: bytes, read: Callable[[Path], object], directory: Path) -> Decoder:
@@ -106,8 +106,10 @@ def everything(directory: Path) -> list[Decoder]:
     spec = recorded_run.spec()
     hello = wire.Hello(address="h:1", layout="x", facts=FACTS)
     commit = wire.CommitRecord(round=1, step=1, at=1.0, payloads=[REPORT])
-    heard = stamped(entries.Heard, agent="a", number=1, message=wire.Commits(records=[commit]))
-    begun = entries.Began(
+    entry_heard = stamped(
+        entries.Heard, agent="a", number=1, message=wire.Commits(records=[commit])
+    )
+    first_entry = entries.Began(
         at=1.0,
         now=2.0,
         attempt="1",
@@ -117,7 +119,7 @@ def everything(directory: Path) -> list[Decoder]:
         started=0.0,
         before=entries.Before(sizes={"events.jsonl": 3}),
     )
-    began = entries.encode(begun)
+    first_bytes = entries.encode(first_entry)
     write_job(directory, spec)
     write_contact(directory, Contact(address="h:1", token="t", pid=1, keeper=2))
     manifest, tensors = checkpoint_files(directory)
@@ -148,12 +150,14 @@ def everything(directory: Path) -> list[Decoder]:
         codec(wire.Ask, wire.Ask(verb="resize", workers=3)),
         codec(wire.Answer, wire.Answer(ok=True, status={"phase": "running"})),
         Decoder("frames", (frame(b"one") + frame(b"two"),), lambda data: FrameBuffer().feed(data)),
-        Decoder("journal entries", (heard, began), entries.decode),
-        Decoder("snapshot", (freeze(State.after(begun)),), thaw),
+        Decoder("journal entries", (entry_heard, first_bytes), entries.decode),
+        Decoder("snapshot", (freeze(State.after(first_entry)),), thaw),
         Decoder(
             "journal",
-            (journal_of(began, heard, directory=directory),),
-            lambda data: [entries.decode(each) for each in read_frames(data, name="journal")[0]],
+            (journal_of(first_bytes, entry_heard, directory=directory),),
+            lambda data: [
+                entries.decode(read_frame) for read_frame in read_frames(data, name="journal")[0]
+            ],
         ),
         from_file(JOB_FILE, (directory / JOB_FILE).read_bytes(), read_job, directory),
         from_file(CONTACT, (directory / CONTACT).read_bytes(), read_contact, directory),
@@ -196,44 +200,44 @@ def damaged(right: bytes) -> st.SearchStrategy[bytes]:
     def apply(changes: list[tuple[int, int, bytes]]) -> bytes:
         data = right
         for place, length, put in changes:
-            at = place % (len(data) + 1)
-            data = data[:at] + put + data[at + length :]
+            position = place % (len(data) + 1)
+            data = data[:position] + put + data[position + length :]
         return data
 
     change = st.tuples(st.integers(0, max(len(right), 1)), st.integers(0, 4), st.binary(max_size=4))
     return st.lists(change, min_size=1, max_size=4).map(apply)
 
 
-@pytest.mark.parametrize("which", NAMES)
-def test_what_is_right_is_read(decoders: list[Decoder], which: str) -> None:
-    decoder = decoders[int(which)]
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_right_is_read(decoders: list[Decoder], name: str) -> None:
+    decoder = decoders[int(name)]
     for right in decoder.right:
         assert decoder.read(right) is not None
 
 
-@pytest.mark.parametrize("which", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @settings(
     max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_what_is_wrong_is_said_to_be(
-    decoders: list[Decoder], which: str, data: st.DataObject
+    decoders: list[Decoder], name: str, data: st.DataObject
 ) -> None:
-    decoder = decoders[int(which)]
+    decoder = decoders[int(name)]
     assert len(decoders) == len(NAMES)
     given_bytes = data.draw(st.one_of(st.binary(max_size=200), *map(damaged, decoder.right)))
     with contextlib.suppress(BrimError):
         decoder.read(given_bytes)
 
 
-@pytest.mark.parametrize("which", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "nested", DEEP, ids=["msgpack", "json lists", "json objects", "msgpack maps"]
 )
 def test_what_is_nested_without_end_is_refused(
-    decoders: list[Decoder], which: str, nested: bytes
+    decoders: list[Decoder], name: str, nested: bytes
 ) -> None:
-    decoder = decoders[int(which)]
+    decoder = decoders[int(name)]
     with contextlib.suppress(BrimError):
         decoder.read(nested)
 
@@ -249,8 +253,6 @@ def test_what_is_nested_without_end_is_refused(
     ),
     data=st.binary(max_size=64),
 )
-def test_a_checkpoint_whose_checksums_are_right_may_still_be_nonsense(
-    tree: Any, data: bytes
-) -> None:
+def test_well_summed_nonsense_in_checkpoints_is_found(tree: Any, data: bytes) -> None:
     with contextlib.suppress(BrimError):
         state_of(Checkpoint(step=1, tree=tree, versions={}, data=data))

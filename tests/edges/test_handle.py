@@ -22,12 +22,12 @@ def _run(path: Path) -> Path:
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a run, beside the present one, which has a run of the same name."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    for project in (here, there):
+    own_project, other_project = tmp_path / "here", tmp_path / "there"
+    for project in (own_project, other_project):
         (_run(project / "runs" / "flights-1").parent / "latest").symlink_to("flights-1")
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(own_project)
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
-    return there
+    return other_project
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_name_means_the_run_of_this_project(there: Path, name: str | None) -> 
     assert find_run(name) == Path("runs/flights-1")
 
 
-def test_a_link_to_nothing_is_no_run_of_this_project(there: Path) -> None:
+def test_a_dangling_link_is_no_run(there: Path) -> None:
     link = there / "runs" / "latest"
     link.unlink()
     link.symlink_to("gone")
@@ -66,12 +66,12 @@ def test_a_link_to_nothing_is_no_run_of_this_project(there: Path) -> None:
         find_run(str(link))
 
 
-def test_a_run_that_has_not_begun_is_not_called_dead(tmp_path: Path) -> None:
+def test_a_run_before_its_beginning_is_not_dead(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="workers are not ready yet"):
         RunHandle(tmp_path).wait()
 
 
-def test_a_run_that_failed_before_it_began_says_why(tmp_path: Path) -> None:
+def test_a_run_failing_before_its_beginning_says_why(tmp_path: Path) -> None:
     failed = RunFailed(at=2.0, who="user", message="no such column", trace="")
     (tmp_path / "events.jsonl").write_bytes(msgspec.json.encode(failed) + b"\n")
     ending = RunHandle(tmp_path).wait()

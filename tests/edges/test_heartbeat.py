@@ -8,14 +8,14 @@ from pathlib import Path
 from brim.storage.heartbeat import HeartbeatFile
 
 
-def test_nothing_is_written_through_a_link_that_a_stranger_made(tmp_path: Path) -> None:
+def test_foreign_links_are_not_written_through(tmp_path: Path) -> None:
     """In a directory of all, such as /tmp, where a process's number is no secret."""
-    ours, path = tmp_path / "ours", tmp_path / "heart"
-    ours.write_text("of value")
-    (tmp_path / f".heart.{os.getpid()}").symlink_to(ours)
+    own_file, path = tmp_path / "ours", tmp_path / "heart"
+    own_file.write_text("of value")
+    (tmp_path / f".heart.{os.getpid()}").symlink_to(own_file)
     heartbeat = HeartbeatFile(path)
     heartbeat.beat(ready=True)
     assert path.read_text() == "ready\n"
-    assert ours.read_text() == "of value"
+    assert own_file.read_text() == "of value"
     heartbeat.end()
     assert not path.exists()

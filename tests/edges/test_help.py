@@ -36,9 +36,9 @@ def test_the_verbs_come_first_in_groups_and_then_the_options() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb: str) -> None:
-    asked, option = said("help", verb), said(verb, "--help")
-    assert asked.exit_code == option.exit_code == 0
-    assert asked.stdout == option.stdout
+    by_word, option = said("help", verb), said(verb, "--help")
+    assert by_word.exit_code == option.exit_code == 0
+    assert by_word.stdout == option.stdout
     first = option.stdout.split("\n\n")[1].split()[0]
     assert first in {
         "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "Lead",
@@ -47,9 +47,9 @@ def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb:
 
 
 def test_a_verb_is_in_the_file_of_its_name() -> None:
-    own = [verb for verb in VERBS if verb not in cli.added()]
-    assert len(own) > 25
-    for verb in own:
+    own_verbs = [verb for verb in VERBS if verb not in cli.added()]
+    assert len(own_verbs) > 25
+    for verb in own_verbs:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
         assert command.callback is not None
@@ -110,7 +110,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_shell_completes(words: list[str], incomplete: str, completed: list[str]) -> None:
     found = BashComplete(cli, {}, "brim", "_BRIM_COMPLETE").get_completions(words, incomplete)
-    assert [each.value if each.type == "plain" else each.type for each in found] == completed
+    assert [item.value if item.type == "plain" else item.type for item in found] == completed
 
 
 def test_completing_a_verb_imports_none_of_them() -> None:
@@ -156,7 +156,7 @@ def test_an_option_that_is_none_may_be_a_parameter(line: str, hint: str) -> None
 
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize(
-    ("line", "meant"),
+    ("line", "meaning"),
     [
         ("train jbo.py", "job.py"),
         ("submit jbo.py", "job.py"),
@@ -170,11 +170,11 @@ def test_an_option_that_is_none_may_be_a_parameter(line: str, hint: str) -> None
         ("explain 1 --sim sin", "sim"),
     ],
 )
-def test_a_file_that_is_not_there_is_said_to_be_so(line: str, meant: str) -> None:
+def test_a_file_that_is_not_there_is_said_to_be_so(line: str, meaning: str) -> None:
     for name in ("job.py", "job.yaml", "job.csv"):
         Path(name).touch()
     Path("sim").mkdir()
     result = said(*line.split())
     assert result.exit_code == 2, result.output
     assert "no such f" in result.stderr
-    assert f"did you mean '{meant}'?" in result.stderr
+    assert f"did you mean '{meaning}'?" in result.stderr

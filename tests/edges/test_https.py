@@ -101,7 +101,7 @@ def room() -> Iterator[None]:
 # Clients that may come in ------------------------------------------------------------------------
 
 
-def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Encrypted) -> None:
+def test_https_answers_directory_and_token_holders(served: Encrypted) -> None:
     assert served.client.address == served.url
     assert served.client.cluster().devices == 8
     for address in (served.url, f"https://localhost:{served.port}"):
@@ -114,7 +114,7 @@ def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Enc
         Client(address=served.url, token=token_with("0" * 32, split_token(served.token)[1])).jobs()
 
 
-def test_a_client_that_speaks_plain_http_to_it_is_told_of_https(served: Encrypted) -> None:
+def test_plain_http_clients_are_told_of_https(served: Encrypted) -> None:
     with pytest.raises(EnvironmentFault, match=f"or is it {served.url}[?]"):
         Client(address=f"http://{HOST}:{served.port}", token=served.token).cluster()
 
@@ -122,18 +122,18 @@ def test_a_client_that_speaks_plain_http_to_it_is_told_of_https(served: Encrypte
 def test_verbs_ask_it(served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_SERVER", "")
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
-    given = CliRunner().invoke(
+    issued = CliRunner().invoke(
         cli, ["token", "ads", "--state", str(served.folder), "--output", str(tmp_path / "ads")]
     )
-    assert given.exit_code == 0, given.output
-    assert f"BRIM_SERVER={served.url}" in given.stderr
+    assert issued.exit_code == 0, issued.output
+    assert f"BRIM_SERVER={served.url}" in issued.stderr
     monkeypatch.setenv("BRIM_TOKEN_FILE", str(tmp_path / "ads"))
     done = CliRunner().invoke(cli, ["--server", served.url, "nodes", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["nodes"]
 
 
-def test_a_program_that_trusts_the_authority_calls_it_by_its_address(served: Encrypted) -> None:
+def test_the_authority_verifies_calls_by_address(served: Encrypted) -> None:
     """As curl --cacert does; the name in the certificate is then that of the host."""
     context = ssl.create_default_context(cadata=served.authority.certificate.decode())
     for name in (HOST, "localhost"):
@@ -144,19 +144,21 @@ def test_a_program_that_trusts_the_authority_calls_it_by_its_address(served: Enc
             assert connection.getresponse().read() == b"ok\n"
 
 
-def test_a_server_in_front_is_known_by_the_certificates_that_the_host_trusts(
+def test_proxies_are_verified_by_host_certificates(
     served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = split_token(served.token)[0]
-    with pytest.raises(EnvironmentFault, match=r"has no fingerprint.*\n.*brim token TENANT") as no:
+    with pytest.raises(
+        EnvironmentFault, match=r"has no fingerprint.*\n.*brim token TENANT"
+    ) as caught:
         Client(address=served.url, token=secret).cluster()
-    assert not no.value.retryable
+    assert not caught.value.retryable
     (tmp_path / "roots.pem").write_bytes(served.authority.certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
     assert Client(address=served.url, token=secret).cluster().devices == 8
 
 
-def test_a_scheduler_with_another_port_or_authority_is_found_by_its_directory(
+def test_a_moved_scheduler_is_found_by_directory(
     served: Encrypted,
 ) -> None:
     contact = read_scheduler_contact(served.folder)
@@ -169,12 +171,12 @@ def test_a_scheduler_with_another_port_or_authority_is_found_by_its_directory(
 
 
 def false_identity(authority: Authority, kind: str) -> Identity:
-    own = authority.issue(SCHEDULER)
+    own_identity = authority.issue(SCHEDULER)
     if kind == "another authority":
         return Authority.make("cluster").issue(SCHEDULER)
     if kind == "its authority, and no key of it":
         false = Authority.make("cluster").issue(SCHEDULER)
-        return Identity(false.key, false.certificate, own.authority)
+        return Identity(false.key, false.certificate, own_identity.authority)
     if kind == "an expired certificate":
         return authority.issue(SCHEDULER, for_s=-1.0)
     assert kind == "a node's certificate"
@@ -192,16 +194,16 @@ FALSE = (
 @contextlib.contextmanager
 def false_server(authority: Authority, kind: str) -> Iterator[tuple[int, bytearray]]:
     """One in the place of a scheduler, and all that it hears."""
-    heard = bytearray()
+    received = bytearray()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1000):
-                heard.extend(data)
+                received.extend(data)
         writer.close()
 
     with TlsServer(open_context(false_identity(authority, kind)), listen) as server:
-        yield server.port, heard
+        yield server.port, received
 
 
 def told(port: int, token: str) -> EnvironmentFault:
@@ -216,28 +218,28 @@ def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
     authority = Authority.make("cluster")
-    with false_server(authority, kind) as (port, heard):
+    with false_server(authority, kind) as (port, received):
         fault = told(port, token_with("5ec7e7", authority.fingerprint))
         assert "is not" in str(fault)
         assert ("are the clocks of both hosts right?" in str(fault)) == ("expired" in kind)
         assert not fault.retryable
         fault = told(port, "5ec7e7")
         assert "nothing tells" in str(fault)
-    assert not heard
+    assert not received
 
 
 def test_no_token_goes_to_a_server_that_does_not_speak_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
-    heard = bytearray()
+    received = bytearray()
     listener = socket.create_server((HOST, 0))
 
     def listen() -> None:
         for _ in range(2):
             line, _ = listener.accept()
             with line:
-                heard.extend(line.recv(4000))
+                received.extend(line.recv(4000))
                 line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     thread = threading.Thread(target=listen)
@@ -249,7 +251,7 @@ def test_no_token_goes_to_a_server_that_does_not_speak_tls(
             assert "does not speak HTTPS" in str(fault)
             assert not fault.retryable
         thread.join(10.0)
-    assert b"5ec7e7" not in heard
+    assert b"5ec7e7" not in received
 
 
 # What an address says ----------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def test_no_token_goes_to_a_server_that_does_not_speak_tls(
         ("[::1]:4000", "http://[::1]:4000"),
     ],
 )
-def test_a_server_is_named_by_its_url_or_address(text: str, url: str) -> None:
+def test_servers_are_named_by_url_or_address(text: str, url: str) -> None:
     assert scheduler_url(text, field="--server") == url
     assert scheduler_url(url, field="--server") == url
 
@@ -315,23 +317,23 @@ def test_only_what_other_hosts_reach_is_encrypted() -> None:
 # Tokens of before --------------------------------------------------------------------------------
 
 
-def test_a_token_of_before_gets_the_fingerprint_and_stays_the_same(tmp_path: Path) -> None:
+def test_an_older_token_gains_the_fingerprint(tmp_path: Path) -> None:
     authority = Authority.make("cluster")
     keep_token(tmp_path, "0ld")
     keys = Keys(tmp_path, authority.fingerprint, tenants=lambda: ["ads"])
     assert keys.administrator == token_of(tmp_path) == token_with("0ld", authority.fingerprint)
-    other = Authority.make("cluster").fingerprint
-    for token in ("0ld", keys.administrator, token_with("0ld", other)):
+    other_fingerprint = Authority.make("cluster").fingerprint
+    for token in ("0ld", keys.administrator, token_with("0ld", other_fingerprint)):
         caller = keys.caller(f"Bearer {token}", origin="here")
         assert caller is not None
         assert caller.tenant is None
     for wrong in ("", f".{authority.fingerprint}", authority.fingerprint, "0ld.x", "0l", "0ld."):
         assert keys.caller(f"Bearer {wrong}", origin="here") is None
-    again = Keys(tmp_path, other, tenants=lambda: ["ads"])
-    assert again.administrator == token_with("0ld", other)
-    given = again.give("ads")
-    assert given.endswith(f".{other}")
-    assert again.caller(f"Bearer {split_token(given)[0]}", origin="here") is not None
+    next_keys = Keys(tmp_path, other_fingerprint, tenants=lambda: ["ads"])
+    assert next_keys.administrator == token_with("0ld", other_fingerprint)
+    next_token = next_keys.give("ads")
+    assert next_token.endswith(f".{other_fingerprint}")
+    assert next_keys.caller(f"Bearer {split_token(next_token)[0]}", origin="here") is not None
     assert (tmp_path / "token").stat().st_mode & 0o077 == 0
 
 
@@ -376,16 +378,14 @@ def test_a_crowd_that_does_not_begin_a_handshake_locks_nobody_out(
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.call()) for _ in range(CROWD)]
         for _ in range(5):
-            began = time.monotonic()
+            started = time.monotonic()
             assert Client(address=served.url, token=served.token).cluster().devices == 8
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - started < 5.0
         until(lambda: sum(map(is_over, lines)) >= CROWD - 256, "the end of the oldest")
         assert not is_over(lines[-1]), "the youngest has time"
 
 
-def test_a_crowd_that_shakes_hands_and_says_nothing_locks_nobody_out(
-    served: Encrypted, room: None
-) -> None:
+def test_silent_handshakes_lock_nobody_out(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.shake_hands()) for _ in range(300)]
         crowd.enter_context(served.call())
@@ -400,13 +400,16 @@ def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
     served: Encrypted, room: None
 ) -> None:
     with contextlib.ExitStack() as crowd:
-        alone = [crowd.enter_context(served.call()), crowd.enter_context(served.shake_hands())]
+        callers_of_host = [
+            crowd.enter_context(served.call()),
+            crowd.enter_context(served.shake_hands()),
+        ]
         lines = [crowd.enter_context(served.call("127.0.0.2")) for _ in range(300)]
         until(lambda: sum(map(is_over, lines)) >= 300 - 254, "the end of the oldest")
-        assert not any(map(is_over, alone))
+        assert not any(map(is_over, callers_of_host))
 
 
-def test_a_header_does_not_say_from_where_a_request_comes(served: Encrypted) -> None:
+def test_headers_do_not_determine_the_origin(served: Encrypted) -> None:
     """A connection of which it did would be counted as nobody's."""
     with served.shake_hands() as line:
         line.sendall(
@@ -421,21 +424,21 @@ def test_a_header_does_not_say_from_where_a_request_comes(served: Encrypted) -> 
 
 def hello() -> bytes:
     """The first words of a handshake."""
-    said = ssl.MemoryBIO()
+    outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     with contextlib.suppress(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="h").do_handshake()
-    return said.read()
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="h").do_handshake()
+    return outgoing.read()
 
 
 @pytest.mark.parametrize("words", [b"", hello()], ids=["silent", "slow"])
 def test_who_does_not_come_to_the_end_of_a_handshake_is_sent_away(
     served: Encrypted, words: bytes
 ) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     with served.call() as slow:
         slow.settimeout(1.0)
-        while time.monotonic() - began < 60.0:
+        while time.monotonic() - started < 60.0:
             try:
                 slow.sendall(words[:1])
                 words = words[1:]
@@ -445,19 +448,19 @@ def test_who_does_not_come_to_the_end_of_a_handshake_is_sent_away(
                 continue
             except OSError:
                 break
-    assert 5.0 < time.monotonic() - began < 30.0
+    assert 5.0 < time.monotonic() - started < 30.0
 
 
 def test_an_end_waits_for_no_stranger(tmp_path: Path) -> None:
     served = Encrypted(tmp_path)
     with served.call(), served.call() as half, served.shake_hands() as silent:
         half.sendall(hello()[:20])
-        with served.shake_hands() as asked:
-            asked.sendall(ASK)
-            assert asked.recv(100).startswith(b"HTTP/1.1 200")
-            began = time.monotonic()
+        with served.shake_hands() as connection:
+            connection.sendall(ASK)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            started = time.monotonic()
             served.close()
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - started < 5.0
         assert silent.fileno() >= 0
 
 
@@ -486,8 +489,8 @@ class Answering:
             try:
                 yield server
             finally:
-                for each in keeping:
-                    server._loop.call_soon_threadsafe(each.cancel)
+                for task in keeping:
+                    server._loop.call_soon_threadsafe(task.cancel)
 
 
 def shown(port: int, authority: Authority) -> ssl.SSLSocket:
@@ -501,10 +504,10 @@ def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> No
     authority, lifetime = Authority.make("cluster"), 4.0
     certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime)
     with Answering(certificate).up() as server, shown(server.port, authority) as first:
-        began, seen = time.monotonic(), set[bytes | None]()
-        while time.monotonic() - began < 2 * lifetime:
-            with shown(server.port, authority) as other:
-                seen.add(other.getpeercert(binary_form=True))
+        started, seen = time.monotonic(), set[bytes | None]()
+        while time.monotonic() - started < 2 * lifetime:
+            with shown(server.port, authority) as second_connection:
+                seen.add(second_connection.getpeercert(binary_form=True))
             time.sleep(0.1)
         first.sendall(b"still here")
         assert first.recv(100) == b"still here"
@@ -575,8 +578,8 @@ def test_a_clock_that_was_set_renews_it(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def live() -> None:
         keeping = asyncio.create_task(certificate.keep())
-        for at, times in ((1e9 + 9.0, 0), (1e9 + 11.0, 1), (1e9 - 1e6, 2)):
-            now[0], until_looks = at, looks[0] + 5
+        for moment, times in ((1e9 + 9.0, 0), (1e9 + 11.0, 1), (1e9 - 1e6, 2)):
+            now[0], until_looks = moment, looks[0] + 5
             async with asyncio.timeout(10.0):
                 while len(issued) < times or looks[0] < until_looks:
                     await asyncio.sleep(0.01)
@@ -617,31 +620,34 @@ def of_before(served: Encrypted) -> str:
 def overheard(served: Encrypted) -> str:
     """What passes by on the way of a client that is answered."""
     seen = bytearray()
-    with socket.create_server((HOST, 0)) as between:
+    with socket.create_server((HOST, 0)) as relay_server:
 
-        def carry(source: socket.socket, to: socket.socket) -> None:
+        def carry(source: socket.socket, target: socket.socket) -> None:
             with contextlib.suppress(OSError):
                 while data := source.recv(1 << 16):
                     seen.extend(data)
-                    to.sendall(data)
-                to.shutdown(socket.SHUT_WR)
+                    target.sendall(data)
+                target.shutdown(socket.SHUT_WR)
 
         def relay() -> None:
             for _ in range(2):  # one looks for the authority
-                near, far = between.accept()[0], served.call()
+                near_end, far = relay_server.accept()[0], served.call()
                 ways = [
-                    threading.Thread(target=carry, args=ends) for ends in ((near, far), (far, near))
+                    threading.Thread(target=carry, args=ends)
+                    for ends in ((near_end, far), (far, near_end))
                 ]
                 for way in ways:
                     way.start()
                 for way in ways:
                     way.join(10.0)
-                near.close()
+                near_end.close()
                 far.close()
 
         relaying = threading.Thread(target=relay)
         relaying.start()
-        client = Client(address=f"https://{HOST}:{between.getsockname()[1]}", token=served.token)
+        client = Client(
+            address=f"https://{HOST}:{relay_server.getsockname()[1]}", token=served.token
+        )
         assert client.cluster().devices == 8
         relaying.join(10.0)
     assert len(seen) > 1000
@@ -651,9 +657,9 @@ def overheard(served: Encrypted) -> str:
 
 
 def heard_by(authority: Authority, kind: str) -> str:
-    with false_server(authority, kind) as (port, heard):
+    with false_server(authority, kind) as (port, received):
         told(port, token_with("5ec7e7", authority.fingerprint))
-    return "token" if heard else "nothing"
+    return "token" if received else "nothing"
 
 
 def crowded(served: Encrypted) -> str:
@@ -667,7 +673,7 @@ def crowded(served: Encrypted) -> str:
     return "clients are answered"
 
 
-def test_what_a_host_without_a_token_tries_comes_to_nothing(served: Encrypted, room: None) -> None:
+def test_attempts_of_a_tokenless_host_achieve_nothing(served: Encrypted, room: None) -> None:
     fingerprint = split_token(served.token)[1]
     asks: dict[str, Callable[[], str]] = {
         "ask without a token": lambda: answer_to(served, ""),
@@ -687,7 +693,7 @@ def test_what_a_host_without_a_token_tries_comes_to_nothing(served: Encrypted, r
     }
     found = {tried: ask() for tried, ask in asks.items()}
     rows = ["| tried by another host | it got |", "|---|---|"]
-    table = "\n".join([*rows, *(f"| {tried} | {got} |" for tried, got in found.items())])
+    table = "\n".join([*rows, *(f"| {tried} | {result} |" for tried, result in found.items())])
     written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == table, f"SECURITY.md should say:\n{table}"
     assert os.environ.get(INSECURE) is None

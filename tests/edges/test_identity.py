@@ -119,8 +119,8 @@ def joining(port: int, token: str, *, name: str = "h2", server: str = "master") 
 def test_each_end_knows_the_other(authority: Authority) -> None:
     with TlsServer(server_context(authority.issue("master")), say_who) as server:
         caller = authority.issue("agent", "host 2")
-        said = asked(server.port, client_context(authority.certificate, caller))
-    assert Subject.of(said.decode()) == Subject("run/flights-1", "agent", "host 2")
+        answer = asked(server.port, client_context(authority.certificate, caller))
+    assert Subject.from_uri(answer.decode()) == Subject("run/flights-1", "agent", "host 2")
 
 
 def other_authority(authority: Authority) -> Identity:
@@ -145,7 +145,7 @@ def test_a_caller_without_a_good_certificate_is_refused(authority: Authority, ki
         assert not is_refused(server.port, good)
 
 
-def test_where_strangers_may_call_they_are_known_as_such(authority: Authority) -> None:
+def test_permitted_strangers_are_recognized(authority: Authority) -> None:
     context = server_context(authority.issue("master"), with_strangers=True)
     with TlsServer(context, say_who) as server:
         assert asked(server.port, client_context(authority.certificate)) == b"a stranger"
@@ -155,13 +155,11 @@ def test_where_strangers_may_call_they_are_known_as_such(authority: Authority) -
 
 
 @pytest.mark.parametrize("kind", ["another authority's", "expired", "another role"])
-def test_a_server_without_a_good_certificate_is_told_nothing(
-    authority: Authority, kind: str
-) -> None:
-    own = authority.issue("agent") if kind == "another role" else CALLERS[kind](authority)
-    assert own is not None
+def test_an_uncertified_server_is_told_nothing(authority: Authority, kind: str) -> None:
+    own_identity = authority.issue("agent") if kind == "another role" else CALLERS[kind](authority)
+    assert own_identity is not None
     role = "master" if kind == "another role" else "agent"
-    with TlsServer(server_context(own), say_who) as server:
+    with TlsServer(server_context(own_identity), say_who) as server:
         context = client_context(authority.certificate, authority.issue("agent", "h2"))
         with pytest.raises(ssl.SSLCertVerificationError):
             asked(server.port, context, role=role)
@@ -178,9 +176,9 @@ def test_older_versions_of_tls_are_refused(authority: Authority) -> None:
 
 
 def test_what_is_kept_comes_back(authority: Authority) -> None:
-    again = Authority.from_pem(authority.pem)
-    assert (again.scope, again.fingerprint) == (authority.scope, authority.fingerprint)
-    issued = again.issue("agent", "h2")
+    restored = Authority.from_pem(authority.pem)
+    assert (restored.scope, restored.fingerprint) == (authority.scope, authority.fingerprint)
+    issued = restored.issue("agent", "h2")
     assert Identity.from_pem(issued.pem) == issued
     for wrong in (b"", authority.certificate, b"-----BEGIN PRIVATE KEY-----\n", issued.key):
         with pytest.raises(ValueError, match=r"\w"):
@@ -195,8 +193,8 @@ def test_who_has_the_token_gets_a_certificate(authority: Authority, enrolling: T
     token = token_with(SECRET, authority.fingerprint)
     identity = joining(enrolling.port, token, name="host 2")
     with TlsServer(server_context(authority.issue("master")), say_who) as server:
-        said = asked(server.port, client_context(identity.authority, identity))
-    assert said == b"brim://run/flights-1/agent/host%202"
+        answer = asked(server.port, client_context(identity.authority, identity))
+    assert answer == b"brim://run/flights-1/agent/host%202"
 
 
 def test_another_token_gets_nothing(authority: Authority, enrolling: TlsServer) -> None:
@@ -216,26 +214,26 @@ def test_a_server_of_another_authority_is_told_nothing(
         joining(enrolling.port, token_with(SECRET, fingerprint))
 
 
-def test_who_shows_the_certificate_of_an_authority_and_has_no_key_of_it_is_told_nothing(
+def test_a_certificate_without_its_key_is_told_nothing(
     authority: Authority,
 ) -> None:
-    heard = []
+    received = []
 
     async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(1))
+        received.append(await reader.read(1))
 
     false = Authority.make(authority.scope).issue("master")
-    shown = Identity(false.key, false.certificate, authority.certificate)
-    context = server_context(shown, with_strangers=True)
+    false_identity_shown = Identity(false.key, false.certificate, authority.certificate)
+    context = server_context(false_identity_shown, with_strangers=True)
     with (
         TlsServer(context, listen) as server,
         pytest.raises(ssl.SSLCertVerificationError),
     ):
         joining(server.port, token_with(SECRET, authority.fingerprint))
-    assert heard in ([], [b""])
+    assert received in ([], [b""])
 
 
-def test_who_is_no_server_of_that_role_is_told_nothing(
+def test_servers_of_other_roles_are_told_nothing(
     authority: Authority, enrolling: TlsServer
 ) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -251,12 +249,12 @@ def test_a_name_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [b"GET / HTTP/1.1\r\n\r\n" * 9, enrolment.GREETING + b"n" * 16 + b"p" * 32 + b"\xff" * 4],
     ids=["another protocol", "an oversized frame"],
 )
 def test_what_is_no_request_gets_nothing(
-    authority: Authority, enrolling: TlsServer, said: bytes
+    authority: Authority, enrolling: TlsServer, message: bytes
 ) -> None:
     with (
         socket.create_connection(("127.0.0.1", enrolling.port), timeout=5.0) as line,
@@ -264,14 +262,14 @@ def test_what_is_no_request_gets_nothing(
             line, server_hostname=server_name("master")
         ) as call,
     ):
-        call.sendall(said)
-        got = b""
+        call.sendall(message)
+        reply = b""
         with contextlib.suppress(ConnectionError):
-            got = b"".join(iter(lambda: call.recv(256), b""))
-    assert b"CERTIFICATE" not in got
+            reply = b"".join(iter(lambda: call.recv(256), b""))
+    assert b"CERTIFICATE" not in reply
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_told() -> None:
+def test_a_silent_server_is_awaited_until_the_timeout() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(TimeoutError),
@@ -279,7 +277,7 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_told() -> None:
         authority_at("127.0.0.1", silent.getsockname()[1], fingerprint="x", timeout=0.2)
 
 
-def test_no_certificate_is_signed_for_what_is_no_request(authority: Authority) -> None:
+def test_invalid_requests_get_no_certificate(authority: Authority) -> None:
     subject = Subject(authority.scope, "agent", "h2")
     _, request = requested()
     lines = request.splitlines(keepends=True)
@@ -291,12 +289,12 @@ def test_no_certificate_is_signed_for_what_is_no_request(authority: Authority) -
 
 def test_grpc_takes_these_certificates(authority: Authority) -> None:
     """Its TLS is BoringSSL, ours OpenSSL: what one makes the other must take."""
-    at, seen = {}, threading.Event()
+    addresses, seen = {}, threading.Event()
 
     async def http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        at["alpn"] = writer.get_extra_info("ssl_object").selected_alpn_protocol()
-        at["who"] = subject_of(writer.get_extra_info("ssl_object"))
-        at["said"] = await reader.readexactly(4)
+        addresses["alpn"] = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+        addresses["who"] = subject_of(writer.get_extra_info("ssl_object"))
+        addresses["said"] = await reader.readexactly(4)
         seen.set()
 
     with TlsServer(server_context(authority.issue("master")), http2) as server:
@@ -306,7 +304,7 @@ def test_grpc_takes_these_certificates(authority: Authority) -> None:
             call = channel.unary_unary("/brim.Master/Ask").future(b"")
             assert seen.wait(10.0)
             call.cancel()
-    assert at == {
+    assert addresses == {
         "alpn": "h2",
         "who": Subject("run/flights-1", "agent", "h2"),
         "said": b"PRI ",
@@ -316,47 +314,47 @@ def test_grpc_takes_these_certificates(authority: Authority) -> None:
 # The identities of a run --------------------------------------------------------------------------
 
 
-def test_all_who_have_a_secret_have_the_same_authority() -> None:
-    made = [Authority.derived_from(secret) for secret in (b"a", b"a", b"b", b"")]
-    keys = [each.pem.partition(b"-----BEGIN CERTIFICATE")[0] for each in made]
+def test_one_secret_gives_one_authority() -> None:
+    authorities = [Authority.derived_from(secret) for secret in (b"a", b"a", b"b", b"")]
+    keys = [authority.pem.partition(b"-----BEGIN CERTIFICATE")[0] for authority in authorities]
     assert keys[0] == keys[1]
     assert len({*keys}) == 3
-    assert made[0].scope == made[1].scope != made[2].scope
-    assert made[0].certificate != made[1].certificate  # each signs its own
+    assert authorities[0].scope == authorities[1].scope != authorities[2].scope
+    assert authorities[0].certificate != authorities[1].certificate  # each signs its own
     # What all versions must make of it, so that hosts of several understand each other.
-    assert made[0].scope == "run/e04ddc024ccc8a28c2e53d0dc966bc24841b93c2"
+    assert authorities[0].scope == "run/e04ddc024ccc8a28c2e53d0dc966bc24841b93c2"
 
 
 def test_the_ends_of_a_run_know_each_other() -> None:
     called, caller = RunIdentity(b"a", MASTER), RunIdentity(b"a", WORKER)
     with TlsServer(called.server, say_who) as server:
-        said = asked(server.port, caller.client)
-        assert Subject.of(said.decode()).role == WORKER
-        other = RunIdentity(b"b", WORKER)
-        assert is_refused(server.port, other.client)
+        answer = asked(server.port, caller.client)
+        assert Subject.from_uri(answer.decode()).role == WORKER
+        other_run = RunIdentity(b"b", WORKER)
+        assert is_refused(server.port, other_run.client)
 
 
 @pytest.mark.parametrize("passed", [RENEW_AFTER + 60.0, -RENEW_AFTER - 60.0])
-def test_an_identity_is_renewed_in_time_also_where_the_clock_jumps(
+def test_identities_are_renewed_despite_clock_jumps(
     passed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = RunIdentity(b"a", MASTER)
-    first = ours.identity, ours.server, ours.client
-    assert (ours.identity, ours.server, ours.client) == first
+    own_run = RunIdentity(b"a", MASTER)
+    first = own_run.identity, own_run.server, own_run.client
+    assert (own_run.identity, own_run.server, own_run.client) == first
     now = time.time()
     monkeypatch.setattr("brim.wire.run_identity.wall", lambda: now + passed)
-    later = ours.identity, ours.server, ours.client
-    assert not set(map(id, first)) & set(map(id, later))
-    assert (ours.identity, ours.server, ours.client) == later
+    next_ones = own_run.identity, own_run.server, own_run.client
+    assert not set(map(id, first)) & set(map(id, next_ones))
+    assert (own_run.identity, own_run.server, own_run.client) == next_ones
     with TlsServer(first[1], say_who) as server:  # the one before is good for as long again
-        assert asked(server.port, later[2]).startswith(b"brim://run/")
+        assert asked(server.port, next_ones[2]).startswith(b"brim://run/")
 
 
 def test_why_a_process_is_none_of_the_run() -> None:
-    expired, other = ssl.SSLCertVerificationError(), ssl.SSLCertVerificationError()
-    expired.verify_code, other.verify_code = 10, 20
+    expired, unrelated = ssl.SSLCertVerificationError(), ssl.SSLCertVerificationError()
+    expired.verify_code, unrelated.verify_code = 10, 20
     assert "clocks" in stranger_of(expired)
-    for error in (other, ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")):
+    for error in (unrelated, ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")):
         assert "no certificate of this run" in stranger_of(error)
     for silence in (ssl.SSLEOFError(8, "EOF"), ConnectionResetError(), TimeoutError()):
         assert not stranger_of(silence)

@@ -120,8 +120,8 @@ class Stranger:
 
     async def call(self, verb: str, *messages: bytes, **metadata: bytes) -> bytes:
         call = self.channel.stream_unary(f"/brim.Master/{verb}")
-        given = tuple((f"brim-{name}-bin", value) for name, value in metadata.items())
-        answer: bytes = await call(iter(messages), metadata=given, timeout=5.0)
+        pairs = tuple((f"brim-{name}-bin", value) for name, value in metadata.items())
+        answer: bytes = await call(iter(messages), metadata=pairs, timeout=5.0)
         return answer
 
 
@@ -138,10 +138,10 @@ def test_many_masters_are_asked_in_one_loop(tmp_path: Path) -> None:
             assert door.heard == [question] * 3
             with pytest.raises(NotTheMaster, match="token is wrong"):
                 await ask_later(door.address, token="of another run", question=question)
-        began = time.monotonic()
+        started = time.monotonic()
         with pytest.raises(EnvironmentFault, match="did not answer in 0 s") as caught:
             await ask_later(door.address, token=TOKEN, question=question, timeout=0.3)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - started < 5.0
         assert caught.value.retryable
 
     asyncio.run(work())
@@ -178,14 +178,14 @@ def test_who_calls_without_a_certificate_is_not_heard(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
             of_another = RunIdentity(workers_secret("of another run"), WORKER).identity
-            ours = RunIdentity(workers_secret(TOKEN), WORKER).identity
-            trusting = Identity(of_another.key, of_another.certificate, ours.authority)
+            own_identity = RunIdentity(workers_secret(TOKEN), WORKER).identity
+            trusting = Identity(of_another.key, of_another.certificate, own_identity.authority)
             options = grpc_options(MASTER)
             for channel in (
                 grpc.aio.insecure_channel(door.address),
                 grpc.aio.secure_channel(
                     door.address,
-                    grpc.ssl_channel_credentials(root_certificates=ours.authority),
+                    grpc.ssl_channel_credentials(root_certificates=own_identity.authority),
                     options=options,
                 ),
                 grpc.aio.secure_channel(door.address, grpc_credentials(trusting), options=options),
@@ -218,19 +218,19 @@ def test_who_calls_what_is_not_the_master_is_told_so_at_once(kind: str) -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
-            began = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
                 await asyncio.to_thread(asked, address)
             stream = open_stream(address, token=TOKEN)
             with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
                 await anext(stream.messages())
             await stream.close()
-            assert time.monotonic() - began < 4.0
+            assert time.monotonic() - started < 4.0
 
     asyncio.run(work())
 
 
-def test_a_master_whose_clock_is_wrong_is_told_from_another(
+def test_a_master_with_wrong_clock_is_recognized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -264,10 +264,10 @@ def test_a_port_may_be_of_ipv6(listen: str, tmp_path: Path) -> None:
 
 def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_path: Path) -> None:
     """Also one that has a certificate of a master, as code of the run may, and not the token."""
-    told: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
 
     async def greet(_: AsyncIterator[bytes], context: Any) -> bytes:
-        told.extend(context.invocation_metadata())
+        received.extend(context.invocation_metadata())
         return bytes(48)
 
     async def work() -> None:
@@ -276,8 +276,8 @@ def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_pat
         impostor.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("brim.Master", handlers),)
         )
-        shown = RunIdentity(workers_secret(TOKEN), MASTER).identity
-        credentials = grpc.ssl_server_credentials([(shown.key, shown.certificate)])
+        certificate = RunIdentity(workers_secret(TOKEN), MASTER).identity
+        credentials = grpc.ssl_server_credentials([(certificate.key, certificate.certificate)])
         address = f"127.0.0.1:{impostor.add_secure_port('127.0.0.1:0', credentials)}"
         await impostor.start()
         with pytest.raises(NotTheMaster):
@@ -289,8 +289,8 @@ def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_pat
         await impostor.stop(None)
 
     asyncio.run(work())
-    assert [key for key, _ in told].count("brim-nonce-bin") == 2
-    assert not any(TOKEN in str(value) for _, value in told)
+    assert [key for key, _ in received].count("brim-nonce-bin") == 2
+    assert not any(TOKEN in str(value) for _, value in received)
 
 
 MUCH = """
@@ -312,16 +312,16 @@ for _ in range(6):
 def test_what_strangers_say_takes_no_memory(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
-            before = most = psutil.Process().memory_info().rss
+            memory_before = memory_peak = psutil.Process().memory_info().rss
             stranger = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", MUCH, door.address, TOKEN, stdout=subprocess.PIPE
             )
             ended = asyncio.create_task(stranger.communicate())
             while not ended.done():
                 await asyncio.sleep(0.01)
-                most = max(most, psutil.Process().memory_info().rss)
+                memory_peak = max(memory_peak, psutil.Process().memory_info().rss)
             assert (await ended)[0].split() == [b"UNAVAILABLE"] * 6
-            assert most - before < 64 << 20
+            assert memory_peak - memory_before < 64 << 20
 
     asyncio.run(work())
 
@@ -330,7 +330,7 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4096:
         pytest.skip("this process may not open enough files to play the crowd")
 
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors_before = len(os.listdir("/proc/self/fd"))
 
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
@@ -341,7 +341,7 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
                     crowd.enter_context(await asyncio.to_thread(call))
                 assert (await asyncio.to_thread(asked, door.local)).ok
                 # Of each: what called, what it is led to, and the end of that.
-                assert len(os.listdir("/proc/self/fd")) - before < 1_000 + 3 * 256 + 100
+                assert len(os.listdir("/proc/self/fd")) - descriptors_before < 1_000 + 3 * 256 + 100
                 # Those who say nothing make way at once, and not when their time is over.
                 assert (await asyncio.to_thread(asked, door.address)).ok
 
@@ -362,15 +362,15 @@ def test_who_calls_between_two_masters_waits_for_the_next(tmp_path: Path) -> Non
     asyncio.run(work())
 
 
-def test_a_port_carries_what_is_larger_than_any_buffer(tmp_path: Path) -> None:
+def test_a_port_carries_messages_beyond_buffer_size(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
-            stream, said = open_stream(door.address, token=TOKEN), "x" * (32 << 20)
-            await stream.send(FromAgent(1, 0, LoseWorker(worker="w1", reason=said)))
+            stream, message = open_stream(door.address, token=TOKEN), "x" * (32 << 20)
+            await stream.send(FromAgent(1, 0, LoseWorker(worker="w1", reason=message)))
             async with asyncio.timeout(30.0):
                 assert (await anext(stream.messages())).message == Beat()
             await stream.close()
-            assert door.heard[0].message.reason == said
+            assert door.heard[0].message.reason == message
 
     asyncio.run(work())
 
@@ -387,7 +387,7 @@ def test_a_folder_that_others_may_enter_is_no_place_for_a_socket(tmp_path: Path,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_root_calls_where_another_user_listens_and_listens_only_in_its_own(tmp_path: Path) -> None:
+def test_root_listens_only_in_its_own_folder(tmp_path: Path) -> None:
     folder = tmp_path / "control"
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)

@@ -98,15 +98,15 @@ def test_a_node_joins_renews_and_is_told(tmp_path: Path) -> None:
     asyncio.run(live())
 
 
-def test_the_next_scheduler_has_the_same_authority_and_token(tmp_path: Path) -> None:
+def test_the_next_scheduler_keeps_authority_and_token(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (_, port, token):
             node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
             (await node.call()).close()
         with pytest.raises(NobodyListens):
             await node.call()
-        async with far_nodes(tmp_path, port) as (_, _, again):
-            assert again == token
+        async with far_nodes(tmp_path, port) as (_, _, next_nodes):
+            assert next_nodes == token
             line = await node.call()  # with the certificate that it has
             line.send(JoinCluster(identity="a", life=1, devices=1))
             assert await heard(line) == Welcome()
@@ -117,7 +117,7 @@ def test_the_next_scheduler_has_the_same_authority_and_token(tmp_path: Path) -> 
     assert (tmp_path / "authority.pem").stat().st_mode & 0o077 == 0
 
 
-def test_an_address_of_ipv6_is_told_as_nodes_take_it(tmp_path: Path) -> None:
+def test_ipv6_addresses_are_printed_as_nodes_take_them(tmp_path: Path) -> None:
     async def started() -> str:
         far = FarNodes(tmp_path, "::1", SystemClock())
         try:
@@ -161,12 +161,19 @@ def test_a_stranger_is_told_nothing(tmp_path: Path) -> None:
 
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
-            own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
-            assert await say(port, client_context(own.certificate), b"x" * 64) == b""
-            master = own.issue("master")  # of this cluster, but no node
-            assert await say(port, client_context(own.certificate, master), b"x" * 64) == b""
-            other = Authority.make("cluster").issue("node", "n1")
-            assert await say(port, client_context(own.certificate, other), b"x" * 64) == b""
+            own_authority = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
+            assert await say(port, client_context(own_authority.certificate), b"x" * 64) == b""
+            master = own_authority.issue("master")  # of this cluster, but no node
+            assert (
+                await say(port, client_context(own_authority.certificate, master), b"x" * 64) == b""
+            )
+            other_identity = Authority.make("cluster").issue("node", "n1")
+            assert (
+                await say(
+                    port, client_context(own_authority.certificate, other_identity), b"x" * 64
+                )
+                == b""
+            )
             secret, fingerprint = token.split(".")
             for wrong in (f"{'0' * len(secret)}.{fingerprint}", f"{secret}.{'a' * 32}"):
                 with pytest.raises(EnvironmentFault):
@@ -198,9 +205,9 @@ def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
             assert await heard(line) == Welcome()
-            began = SystemClock().now()
+            started = SystemClock().now()
             await until(lambda: far.seen([])["n1"].lost)
-            assert SystemClock().now() - began > SILENCE - 0.5
+            assert SystemClock().now() - started > SILENCE - 0.5
             line.close()
 
     asyncio.run(live())
@@ -212,9 +219,12 @@ def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: 
 
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
-            own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
+            own_authority = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
             enrolled = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
-            enrolled._identity, enrolled._since = own.issue("node", name), SystemClock().now()
+            enrolled._identity, enrolled._valid_since = (
+                own_authority.issue("node", name),
+                SystemClock().now(),
+            )
             line = await enrolled.call()
             line.send(JoinCluster(identity="a", life=1, devices=2))
             answer = await heard(line)
@@ -229,7 +239,7 @@ def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(
-    ("stated", "taken"),
+    ("stated", "accepted"),
     [
         ("10.0.0.7", "10.0.0.7"),
         ("2001:db8:0::7", "2001:db8::7"),
@@ -239,14 +249,14 @@ def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: 
         ("fe80::1%\x1b]0;title\x07", HOST),
     ],
 )
-def test_the_address_of_a_node_is_an_address(tmp_path: Path, stated: str, taken: str) -> None:
+def test_the_address_of_a_node_is_an_address(tmp_path: Path, stated: str, accepted: str) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
             line = await node.call()
             line.send(JoinCluster(identity="a", life=1, devices=2, address=stated))
             assert await heard(line) == Welcome()
-            assert far.seen([])["n1"].address == taken
+            assert far.seen([])["n1"].address == accepted
             line.send(Renew(number=1, problem="it \x1b[2J\u202e\n" + "x" * 900))
             await heard(line)
             problem = far.seen([])["n1"].problem
@@ -262,7 +272,7 @@ RENEWAL = {"type": "Renew", "number": 1}
 
 
 @pytest.mark.parametrize(
-    ("message", "at"),
+    ("message", "path"),
     [
         ({**GOOD, "devices": -1}, "devices"),
         ({**GOOD, "devices": 1 << 40}, "devices"),
@@ -284,7 +294,7 @@ RENEWAL = {"type": "Renew", "number": 1}
     ids=str,
 )
 def test_what_a_node_says_is_bounded_and_it_is_told_what_is_not(
-    tmp_path: Path, message: dict[str, object], at: str
+    tmp_path: Path, message: dict[str, object], path: str
 ) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
@@ -293,7 +303,7 @@ def test_what_a_node_says_is_bounded_and_it_is_told_what_is_not(
             line._writer.write(frame(msgspec.msgpack.encode(message)))
             answer = await heard(line)
             assert isinstance(answer, NotWelcome)
-            assert at in answer.why
+            assert path in answer.why
             with pytest.raises(StopAsyncIteration):
                 await heard(line)
             assert far.seen([])["n1"].brings == Node(id="n1", devices=2)
@@ -319,8 +329,8 @@ def test_silent_strangers_make_way_and_lock_out_nobody(tmp_path: Path) -> None:
                 welcomed.close()
                 late.close()
             finally:
-                for each in crowd:
-                    each.close()
+                for connection in crowd:
+                    connection.close()
             await until(lambda: not len(far._server._strangers))
 
     asyncio.run(live())
@@ -338,9 +348,9 @@ async def silent(port: int, host: str = HOST) -> socket.socket:
 def _open(connections: list[socket.socket]) -> int:
     """How many of these the other end has not closed."""
     count = 0
-    for each in connections:
+    for connection in connections:
         try:
-            count += each.recv(1) != b""
+            count += connection.recv(1) != b""
         except BlockingIOError:
             count += 1
         except OSError:
@@ -353,19 +363,19 @@ def test_a_crowd_on_one_host_leaves_strangers_of_others_their_places(tmp_path: P
 
     async def live() -> None:
         async with far_nodes(tmp_path) as (_, port, _):
-            other = await silent(port, "127.0.0.2")
+            other_connection = await silent(port, "127.0.0.2")
             crowd = [await silent(port) for _ in range(100)]
             try:
                 await until(lambda: _open(crowd) <= 63)
-                assert _open([other]) == 1
+                assert _open([other_connection]) == 1
             finally:
-                for each in [other, *crowd]:
-                    each.close()
+                for connection in [other_connection, *crowd]:
+                    connection.close()
 
     asyncio.run(live())
 
 
-def test_a_stranger_that_does_not_close_its_end_is_held_for_no_longer(
+def test_strangers_keeping_connections_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shakes hands, is told that it is none of ours, and answers nothing any more."""
@@ -373,8 +383,8 @@ def test_a_stranger_that_does_not_close_its_end_is_held_for_no_longer(
 
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, _):
-            own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
-            context = client_context(own.certificate)
+            own_authority = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
+            context = client_context(own_authority.certificate)
             raw = socket.create_connection((HOST, port))
             raw.setblocking(False)
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -406,7 +416,7 @@ def _encrypted(authority: Authority) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (_encrypted(Authority.make("cluster")), "its key is encrypted"),
         (b"", "cannot use the authority"),
@@ -417,40 +427,38 @@ def _encrypted(authority: Authority) -> bytes:
     ],
     ids=["encrypted", "empty", "no text", "of a run", "of a node", "huge"],
 )
-def test_a_file_that_is_no_authority_is_said_to_be(
-    tmp_path: Path, content: bytes, why: str
-) -> None:
+def test_an_invalid_authority_file_is_reported(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "authority.pem").write_bytes(content)
-    with pytest.raises(EnvironmentFault, match=why) as caught:
+    with pytest.raises(EnvironmentFault, match=reason) as caught:
         FarNodes(tmp_path, HOST, SystemClock())
     assert "hint: restore" in str(caught.value)
     assert (tmp_path / "authority.pem").read_bytes() == content
 
 
-def test_an_authority_that_is_no_file_is_said_to_be(tmp_path: Path) -> None:
+def test_an_authority_that_is_no_file_is_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "authority.pem")
     with pytest.raises(EnvironmentFault, match="it is no regular file"):
         FarNodes(tmp_path, HOST, SystemClock())
 
 
-def test_a_token_that_is_no_text_is_said_to_be(tmp_path: Path) -> None:
+def test_a_binary_token_is_reported(tmp_path: Path) -> None:
     (tmp_path / TOKEN).write_bytes(b"\xff\xfe")
     with pytest.raises(EnvironmentFault, match=r"cannot read the token .* no text"):
         FarNodes(tmp_path, HOST, SystemClock())
 
 
-def test_a_node_of_another_kind_is_told_how_it_differs(tmp_path: Path) -> None:
+def test_nodes_of_other_kinds_learn_the_difference(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             far.expect([], Cluster(nodes=(Node(id="home", devices=4),)))
-            alike, other = far.kind, replace(far.kind, torch="1.0\x1b[2J", cpu="x" * 999)
-            for name, kind in {"n1": alike, "n2": other, "n3": None}.items():
+            alike, other_kind = far.kind, replace(far.kind, torch="1.0\x1b[2J", cpu="x" * 999)
+            for name, kind in {"n1": alike, "n2": other_kind, "n3": None}.items():
                 node = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
                 line = await node.call()
                 line.send(JoinCluster(identity=name, life=1, devices=2, kind=kind))
                 answer = await heard(line)
                 assert isinstance(answer, Welcome)
-                assert bool(answer.notice) == (kind is other)
+                assert bool(answer.notice) == (kind is other_kind)
                 if answer.notice:
                     assert answer.notice.isprintable()
                     assert "n2 is not like " in answer.notice

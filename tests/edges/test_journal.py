@@ -34,12 +34,12 @@ def test_every_prefix_has_the_entries_that_are_whole(tmp_path: Path) -> None:
     for size in range(len(whole) + 1):
         path = tmp_path / "torn"
         path.write_bytes(whole[:size])
-        kept = reopen(path)
-        assert kept == ENTRIES[: len(kept)]
-        assert len(kept) == sum(size >= end for end in (15, 27, 539))
+        reopened = reopen(path)
+        assert reopened == ENTRIES[: len(reopened)]
+        assert len(reopened) == sum(size >= end for end in (15, 27, 539))
 
 
-def test_every_flipped_bit_is_found_but_none_makes_entries_up(tmp_path: Path) -> None:
+def test_flipped_bits_never_invent_entries(tmp_path: Path) -> None:
     whole = write(tmp_path / "journal")
     for place in range(len(whole)):
         damaged = bytearray(whole)
@@ -50,7 +50,7 @@ def test_every_flipped_bit_is_found_but_none_makes_entries_up(tmp_path: Path) ->
             reopen(path)
 
 
-def test_zeros_that_a_power_cut_left_are_no_entries(tmp_path: Path) -> None:
+def test_zeros_after_a_power_cut_are_no_entries(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(write(path) + bytes(4096))
     assert reopen(path) == ENTRIES
@@ -76,9 +76,7 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     assert reopen(tmp_path / "journal") == [b"new"]
 
 
-def test_nothing_is_left_of_an_entry_that_did_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_oversized_entry_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "journal")
     journal.append(b"first")
     write_some = os.pwrite

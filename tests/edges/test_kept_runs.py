@@ -51,7 +51,7 @@ def run_dir(tmp_path: Path) -> Path:
     ["master.json", "journal", ".agent.lock", "logs/../master.json", "/etc/passwd", "logs//x.log",
      "checkpoints/step-1/manifest.json", "quarantine/a/b", "events.jsonl\n", ""],
 )  # fmt: skip
-def test_secrets_and_what_leads_out_of_the_directory_are_not_kept(name: str) -> None:
+def test_secrets_and_outside_links_are_not_kept(name: str) -> None:
     assert not is_kept(name)
 
 
@@ -107,7 +107,7 @@ def test_what_a_log_limit_gave_back_is_nowhere(run_dir: Path, tmp_path: Path) ->
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     keeping, log = Keeping(run_dir, place), run_dir / "logs" / "w1.log"
     limit = LogLimit(run_dir / "logs", "*.log", limit=2 * PART)
-    told: list[tuple[str, str]] = []
+    lines_followed: list[tuple[str, str]] = []
     tail: Tail | None = None
     for turn in range(4):
         with log.open("a") as file:
@@ -116,14 +116,14 @@ def test_what_a_log_limit_gave_back_is_nowhere(run_dir: Path, tmp_path: Path) ->
         keeping.bring_up_to_date()
         copy_run(StoredRun(place), copy)
         tail = tail or Tail(copy)
-        told += tail.fresh(reads=100)
-    kept = [name for name in place.names() if name.startswith("logs/w1.log/")]
-    assert len(kept) <= 3, "two parts, and the one that is added to"
+        lines_followed += tail.fresh(reads=100)
+    kept_parts = [name for name in place.names() if name.startswith("logs/w1.log/")]
+    assert len(kept_parts) <= 3, "two parts, and the one that is added to"
     found = (copy / "logs" / "w1.log").stat()
     assert found.st_size == log.stat().st_size
     assert found.st_blocks * 512 <= 4 * PART
-    assert any("bytes are left out" in line for _, line in told)
-    assert told[-1] == ("w1", log.read_bytes().splitlines()[-1].decode())
+    assert any("bytes are left out" in line for _, line in lines_followed)
+    assert lines_followed[-1] == ("w1", log.read_bytes().splitlines()[-1].decode())
     copy_run(StoredRun(place), tmp_path / "fresh")
     fresh = (tmp_path / "fresh" / "logs" / "w1.log").stat()
     assert fresh.st_size == log.stat().st_size
@@ -141,9 +141,7 @@ def test_what_user_code_leaves_there_holds_nothing_up(run_dir: Path, tmp_path: P
     }  # fmt: skip
 
 
-def test_a_run_that_was_brought_here_does_not_say_when_others_added_to_it(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_fetched_run_hides_its_keeping_time(run_dir: Path, tmp_path: Path) -> None:
     place = Directory(tmp_path / "store")
     (run_dir / LIVENESS_FILE).write_text("1")  # of a host that is gone
     keeping = Keeping(run_dir, place)
@@ -160,7 +158,7 @@ def test_a_full_disk_leaves_what_was_kept_before(
 ) -> None:
     place = Directory(tmp_path / "store")
     Keeping(run_dir, place).bring_up_to_date()
-    before = {name: place.read(name) for name in place.names()}
+    kept_before = {name: place.read(name) for name in place.names()}
     (run_dir / "job.json").write_text('{"file": "another.py"}')
     with (run_dir / "events.jsonl").open("a") as events:
         events.write('{"kind": "round"}\n')
@@ -173,13 +171,13 @@ def test_a_full_disk_leaves_what_was_kept_before(
         for _ in range(2):
             with pytest.raises(EnvironmentFault, match="No space left"):
                 Keeping(run_dir, place).bring_up_to_date()
-    assert {name: place.read(name) for name in place.names()} == before
+    assert {name: place.read(name) for name in place.names()} == kept_before
 
 
 def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> None:
     """A master that was killed leaves a torn line, which the next one cuts off and writes again."""
 
-    class Here:
+    class ThisRun:
         def files(self) -> list[KeptFile]:
             return files_of(run_dir)
 
@@ -189,17 +187,15 @@ def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> Non
     events, copy = run_dir / "events.jsonl", tmp_path / "copy"
     whole = events.read_bytes()
     events.write_bytes(whole + b'{"kind": "tor')
-    copy_run(Here(), copy)
+    copy_run(ThisRun(), copy)
     assert (copy / "events.jsonl").read_bytes() == whole
     events.write_bytes(whole + b'{"kind": "round"}\n')
-    copy_run(Here(), copy)
+    copy_run(ThisRun(), copy)
     assert (copy / "events.jsonl").read_bytes() == events.read_bytes()
 
 
 @pytest.mark.parametrize("lines", [1, 2, 9], ids=["shorter", "as long", "longer"])
-def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
-    lines: int, run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_reused_run_name_is_copied_anew(lines: int, run_dir: Path, tmp_path: Path) -> None:
     """A scheduler with a new state directory numbers its jobs from 1 again."""
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     weights = run_dir / "checkpoints" / "step-00000001" / "state.safetensors"
@@ -223,9 +219,7 @@ def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
     assert not (copy / "logs" / "w9.log").exists()
 
 
-def test_processes_that_copy_at_once_come_one_after_the_other(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_concurrent_copies_take_turns(run_dir: Path, tmp_path: Path) -> None:
     """Each cuts off a line without its end: another's, which is about to be written on."""
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     (run_dir / "steps.jsonl").write_bytes(b'{"step": 1}\n' * (3 * PART // 12))
@@ -254,8 +248,8 @@ def test_processes_that_copy_at_once_come_one_after_the_other(
     copies[1].start()
     copies[1].join(1.0)  # where it does not wait, it is over by now
     go_on.set()
-    for each in copies:
-        each.join(30)
+    for process in copies:
+        process.join(30)
     assert order == ["first", "first", "second"]
     assert (copy / "steps.jsonl").read_bytes() == (run_dir / "steps.jsonl").read_bytes()
 
@@ -267,15 +261,15 @@ def test_a_copy_that_takes_too_long_is_said(
     Keeping(run_dir, place).bring_up_to_date()
     copy_run(StoredRun(place), copy)
     monkeypatch.setattr(kept_runs, "_TO_COPY", 0.0)
-    held = lock(copy / ".copy.lock")
-    assert held is not None
+    lock_file = lock(copy / ".copy.lock")
+    assert lock_file is not None
     with pytest.raises(EnvironmentFault, match="another process has been copying"):
         copy_run(StoredRun(place), copy)
-    os.close(held)
+    os.close(lock_file)
     copy_run(StoredRun(place), copy)
 
 
-def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:
+def test_a_growing_part_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     Keeping(run_dir, place).bring_up_to_date()
     copy_run(StoredRun(place), copy)
@@ -289,8 +283,8 @@ def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_pat
     assert (copy / "report.html").exists()
 
 
-def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: Path) -> None:
-    class Here:
+def test_a_removed_checkpoint_leaves_the_copy(run_dir: Path, tmp_path: Path) -> None:
+    class ThisRun:
         def files(self) -> list[KeptFile]:
             return files_of(run_dir, checkpoints=True)
 
@@ -303,11 +297,11 @@ def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text("{}")
         (folder / "state.safetensors").write_bytes(b"weights")
-    copy_run(Here(), copy, checkpoints=True)
+    copy_run(ThisRun(), copy, checkpoints=True)
     assert files_of(copy, checkpoints=True)
     for file in (run_dir / "checkpoints" / "step-00000001").iterdir():
         file.unlink()
-    copy_run(Here(), copy, checkpoints=True)
+    copy_run(ThisRun(), copy, checkpoints=True)
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step-00000002"]
 
 
@@ -328,7 +322,7 @@ def test_a_copy_that_nobody_asks_for_is_removed(
     assert (copies["other"] / "job.json").exists()
 
 
-def test_run_in_a_folder_of_copies_is_found_by_its_path(
+def test_a_run_among_copies_is_found_by_path(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -390,7 +384,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house.close()
 
 
-def test_records_of_a_job_are_read_over_http_by_whom_they_belong_to(house: House) -> None:
+def test_owners_read_job_records_over_http(house: House) -> None:
     job = house.client.submit(job_of("ads")).job
     run_dir = Path(house.client.job(job).run)
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)

@@ -46,12 +46,12 @@ def opens_a_connection(call: ast.Call) -> bool:
     A pair between a process and its child, and a socket that was inherited, are no connections to
     strangers.
     """
-    given = {keyword.arg for keyword in call.keywords}
+    keywords = {keyword.arg for keyword in call.keywords}
     match call.func:
         case ast.Attribute(value=ast.Name(id="socket"), attr="socket"):
-            return "fileno" not in given
+            return "fileno" not in keywords
         case ast.Attribute(attr=name):
-            return name in _CONNECTS and "sock" not in given
+            return name in _CONNECTS and "sock" not in keywords
     return False
 
 
@@ -71,11 +71,11 @@ def writes_a_file(call: ast.Call) -> bool:
         case ast.Attribute(attr=name) if name in _WRITES:
             return True
         case ast.Attribute(attr="open" | "fdopen") | ast.Name(id="open" | "open_regular"):
-            given = [*call.args, *(each.value for each in call.keywords)]
-            texts = [each.value for each in given if isinstance(each, ast.Constant)]
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            texts = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
             return any(isinstance(text, str) and _is_mode_to_write(text) for text in texts) or any(
                 isinstance(node, ast.Attribute) and node.attr in _TO_WRITE
-                for argument in given
+                for argument in arguments
                 for node in ast.walk(argument)
             )
     return False
@@ -196,14 +196,14 @@ def test_a_law_lets_others_pass(law: str, call: str) -> None:
     assert not LAWS[law].breaks(found)
 
 
-def test_every_module_of_brim_is_started_without_the_folder() -> None:
+def test_modules_are_started_without_the_folder() -> None:
     """Only `run_module` writes such commands: in any folder there may be an `http.py`."""
     found = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.List | ast.Tuple)
-        and any(isinstance(each, ast.Constant) and each.value == "-m" for each in node.elts)
+        and any(isinstance(elt, ast.Constant) and elt.value == "-m" for elt in node.elts)
     ]
     assert found == ["host/process.py"]
 

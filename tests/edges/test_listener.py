@@ -77,7 +77,7 @@ def calling() -> Iterator[Callable[..., Future[socket.socket]]]:
         yield lambda *words, **named: pool.submit(call, *words, **named)
 
 
-def test_a_stream_accepted_before_its_round_began_is_kept(
+def test_an_early_stream_waits_for_its_round(
     listener: Listener, calling: Callable[..., Future[socket.socket]]
 ) -> None:
     calls = [calling(listener.address, greeting) for greeting in (STATE, "round 2 state for w3")]
@@ -112,14 +112,14 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("greeting", STRANGERS.values(), ids=STRANGERS)
 def test_a_stranger_gets_nothing(
-    listener: Listener, said: bytes, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "_TO_GREET", 0.2)
     host, _, port = listener.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
-        stranger.sendall(said)
+        stranger.sendall(greeting)
         with pytest.raises(PeerLost, match="no worker called"):
             listener.accept(STATE, timeout=0.3, cancelled=never)
         with contextlib.suppress(ConnectionError):  # where it had more to say
@@ -138,20 +138,20 @@ def test_strangers_who_are_slow_hold_up_nobody(
             strangers.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
             for _ in range(60)
         ]
-        for each in slow:
-            each.sendall(b"\x14")
-        began = time.monotonic()
+        for caller in slow:
+            caller.sendall(b"\x14")
+        started = time.monotonic()
         worker = calling(listener.address)
         with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result():
-            assert time.monotonic() - began < 0.4
-        for each in slow:
-            each.sendall(b"\x00")  # another byte does not buy them more time
+            assert time.monotonic() - started < 0.4
+        for caller in slow:
+            caller.sendall(b"\x00")  # another byte does not buy them more time
         with pytest.raises(PeerLost):
             listener.accept(STATE, timeout=0.6, cancelled=never)
         assert not listener._callers
 
 
-def test_more_strangers_than_are_listened_to_hold_up_nobody(
+def test_excess_strangers_hold_up_nobody(
     listener: Listener, calling: Callable[..., Future[socket.socket]]
 ) -> None:
     host, _, port = listener.address.rpartition(":")
@@ -178,7 +178,7 @@ def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener)
             return "{}:{}".format(*callers.enter_context(line).getsockname())
 
         def is_in(name: str) -> bool:
-            return name in {"{}:{}".format(*each.getpeername()) for each in listener._callers}
+            return name in {"{}:{}".format(*caller.getpeername()) for caller in listener._callers}
 
         worker = come("127.0.0.2")
         for _ in range(100):
@@ -196,9 +196,9 @@ def test_a_listener_that_is_not_of_this_run_is_told_nothing() -> None:
         peer, _ = impostor.accept()
         with peer:
             peer.settimeout(5.0)
-            said = peer.recv(4096)
-            assert SECRET not in said
-            peer.sendall(said[2:34])  # what it has just heard is no answer
+            received = peer.recv(4096)
+            assert SECRET not in received
+            peer.sendall(received[2:34])  # what it has just heard is no answer
             with pytest.raises(PeerLost, match="not a worker of this run"):
                 calling.result()
 
@@ -232,13 +232,13 @@ def test_who_waits_for_an_answer_hears_the_agent(deaf: str) -> None:
 def test_a_worker_that_does_not_answer_is_lost(deaf: str) -> None:
     with pytest.raises(PeerLost, match="does not answer: no answer in 0 s"):
         call(deaf, timeout=0.1)
-    gone = Listener("127.0.0.1", SECRET)
-    gone.close()
+    closed_listener = Listener("127.0.0.1", SECRET)
+    closed_listener.close()
     with pytest.raises(PeerLost, match="does not answer"):
-        call(gone.address)
+        call(closed_listener.address)
 
 
-def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
+def test_hanging_peers_are_awaited_while_hosts_answer(
     listener: Listener,
     calling: Callable[..., Future[socket.socket]],
     monkeypatch: pytest.MonkeyPatch,
@@ -250,9 +250,9 @@ def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
     end = time.monotonic() + 0.5
     with worker.result() as caller, silent:
         assert silent.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        much = [memoryview(bytes(64 << 20))]
+        large_content = [memoryview(bytes(64 << 20))]
         with pytest.raises(Interrupted):
-            write_all(caller, much, timeout=60.0, cancelled=lambda: time.monotonic() > end)
+            write_all(caller, large_content, timeout=60.0, cancelled=lambda: time.monotonic() > end)
 
 
 def without_certificate() -> ssl.SSLContext:
@@ -272,9 +272,9 @@ def showing(identity: Identity) -> ssl.SSLContext:
 
 
 @between_hosts
-@pytest.mark.parametrize("made", [without_certificate, of_another_run, expired])
+@pytest.mark.parametrize("make_context", [without_certificate, of_another_run, expired])
 def test_who_shows_no_good_certificate_is_not_answered(
-    made: Callable[[], ssl.SSLContext], listener: Listener
+    make_context: Callable[[], ssl.SSLContext], listener: Listener
 ) -> None:
     """Not even one that has the secret, by whatever chance."""
     words = listener.address.encode(), STATE.encode()
@@ -285,26 +285,26 @@ def test_who_shows_no_good_certificate_is_not_answered(
         with (
             socket.create_connection((host, int(port)), timeout=5.0) as line,
             contextlib.suppress(OSError),  # the refusal
-            made().wrap_socket(line, server_hostname=server_name(WORKER)) as stranger,
+            make_context().wrap_socket(line, server_hostname=server_name(WORKER)) as stranger,
         ):
             stranger.sendall(greeting)
             return stranger.recv(100)
         return b""
 
     with ThreadPoolExecutor() as pool:
-        said = pool.submit(calls)
+        answer = pool.submit(calls)
         with pytest.raises(Interrupted):
-            listener.accept(STATE, timeout=5.0, cancelled=said.done)
-        assert said.result() == b""
+            listener.accept(STATE, timeout=5.0, cancelled=answer.done)
+        assert answer.result() == b""
 
 
 @between_hosts
 @pytest.mark.parametrize("kind", ["another run's", "expired", "another role's"])
 def test_a_listener_without_a_good_certificate_is_told_nothing(kind: str) -> None:
-    ours = Authority.derived_from(SECRET)
+    own_authority = Authority.derived_from(SECRET)
     contexts = {
         "another run's": RunIdentity(b"of another run", WORKER).server,
-        "expired": server_context(ours.issue(WORKER, for_s=-3600.0)),
+        "expired": server_context(own_authority.issue(WORKER, for_s=-3600.0)),
         "another role's": RunIdentity(SECRET, "agent").server,
     }
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor() as pool:
@@ -345,12 +345,12 @@ class Wire:
         caller.close()
         called.close()
 
-    def _copy(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+    def _copy(self, source: socket.socket, target: socket.socket, copied: bytearray) -> None:
         with contextlib.suppress(OSError):
             while data := bytearray(source.recv(1 << 16)):
-                place = self._changes - len(kept)
-                kept += data
-                if kept is self.there and 0 <= place < len(data):
+                place = self._changes - len(copied)
+                copied += data
+                if copied is self.there and 0 <= place < len(data):
                     data[place] ^= 1
                 target.sendall(data)
         with contextlib.suppress(OSError):
@@ -370,30 +370,38 @@ def test_between_hosts_nobody_on_the_way_reads_anything(
 ) -> None:
     with contextlib.closing(Wire(listener)) as wire:
         worker = calling(listener.address)
-        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+        with (
+            listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+            worker.result() as other_end,
+        ):
             data = bytearray(len(WEIGHTS))
             swap({peer: [memoryview(WEIGHTS)]}, {}, timeout=5.0, cancelled=never)
-            read_exactly(other, [memoryview(data)], timeout=5.0, cancelled=never)
-            write_all(other, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
+            read_exactly(other_end, [memoryview(data)], timeout=5.0, cancelled=never)
+            write_all(other_end, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
             read_exactly(peer, [memoryview(data)], timeout=5.0, cancelled=never)
     assert data == WEIGHTS
     is_read = where != BETWEEN_HOSTS
     assert (STATE.encode() in wire.there) is is_read
     for seen in (wire.there, wire.back):
         assert len(seen) > len(WEIGHTS)
-        assert any(WEIGHTS[at : at + 8] in seen for at in range(0, 1 << 14, 16)) is is_read
+        assert (
+            any(WEIGHTS[offset : offset + 8] in seen for offset in range(0, 1 << 14, 16)) is is_read
+        )
 
 
 @between_hosts
-@pytest.mark.parametrize("at", [10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("offset", [10_000, 100_000, 1_000_000])
 def test_what_is_changed_on_the_way_is_not_taken(
-    at: int, listener: Listener, calling: Calling
+    offset: int, listener: Listener, calling: Calling
 ) -> None:
-    with contextlib.closing(Wire(listener, changes=at)):
+    with contextlib.closing(Wire(listener, changes=offset)):
         worker = calling(listener.address)
-        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+        with (
+            listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+            worker.result() as other_end,
+        ):
             data = bytearray(len(WEIGHTS))
-            ways = {other: [memoryview(WEIGHTS)]}, {peer: [memoryview(data)]}
+            ways = {other_end: [memoryview(WEIGHTS)]}, {peer: [memoryview(data)]}
             with pytest.raises(PeerLost, match="went away"):
                 swap(*ways, timeout=5.0, cancelled=never)
 
@@ -404,8 +412,8 @@ def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
 ) -> None:
     with contextlib.closing(Wire(listener)) as wire:
         worker = calling(listener.address)
-        with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result() as other:
-            write_all(other, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
+        with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result() as other_end:
+            write_all(other_end, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
     with socket.create_connection(wire._target, timeout=5.0) as stranger:
         stranger.setblocking(False)
         with contextlib.suppress(OSError):
@@ -414,17 +422,17 @@ def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
             listener.accept(STATE, timeout=0.3, cancelled=never)
 
 
-def test_what_came_in_one_piece_may_be_taken_in_many(listener: Listener, calling: Calling) -> None:
+def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling) -> None:
     """What a stream has decrypted, the kernel tells nobody of."""
     worker = calling(listener.address)
-    with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
-        other.sendall(WEIGHTS[:16_000])
-        taken = bytearray()
+    with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other_end:
+        other_end.sendall(WEIGHTS[:16_000])
+        received = bytearray()
         for size in (1, 7, 8_000, 992, 7_000):
             part = bytearray(size)
             read_exactly(peer, [memoryview(part)], timeout=2.0, cancelled=never)
-            taken += part
-        assert taken == WEIGHTS[:16_000]
+            received += part
+        assert received == WEIGHTS[:16_000]
 
 
 def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> None:
@@ -432,47 +440,46 @@ def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> No
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
-        worker.result() as other,
+        worker.result() as other_end,
         ThreadPoolExecutor() as pool,
     ):
-        for each in (peer, other):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+        for end in (peer, other_end):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
         sizes = random.Random(1)
         cuts = sorted(sizes.randrange(16 << 20) for _ in range(50))
-        much = WEIGHTS * 16
+        large_content = WEIGHTS * 16
         pieces = [
-            memoryview(much)[a:b] for a, b in zip([0, *cuts], [*cuts, len(much)], strict=True)
+            memoryview(large_content)[a:b]
+            for a, b in zip([0, *cuts], [*cuts, len(large_content)], strict=True)
         ]
-        came = [bytearray(len(much)), bytearray(len(much))]
+        came = [bytearray(len(large_content)), bytearray(len(large_content))]
 
-        def trade(stream: socket.socket, into: bytearray) -> None:
-            swap({stream: pieces}, {stream: [memoryview(into)]}, timeout=10.0, cancelled=never)
+        def trade(stream: socket.socket, received: bytearray) -> None:
+            swap({stream: pieces}, {stream: [memoryview(received)]}, timeout=10.0, cancelled=never)
 
-        trades = [pool.submit(trade, peer, came[0]), pool.submit(trade, other, came[1])]
+        trades = [pool.submit(trade, peer, came[0]), pool.submit(trade, other_end, came[1])]
         for done in trades:
             done.result()
-        assert came[0] == came[1] == much
+        assert came[0] == came[1] == large_content
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each packet ends a wait")
-def test_one_packet_of_much_ends_no_wait_and_is_taken_all_the_same(
-    listener: Listener, calling: Calling
-) -> None:
+def test_small_packets_of_large_messages_end_no_wait(listener: Listener, calling: Calling) -> None:
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
-        worker.result() as other,
+        worker.result() as other_end,
         ThreadPoolExecutor() as pool,
         Traffic([peer]) as traffic,
     ):
         came = bytearray(len(WEIGHTS))
         traffic.fill(peer, [memoryview(came)])
-        other.sendall(WEIGHTS[:1000])
+        other_end.sendall(WEIGHTS[:1000])
         until(lambda: arrived(peer) >= 1000)
         assert not select.select([peer], [], [], 0.0)[0]
         until(lambda: traffic.move(0.01))
         assert came[:1000] == WEIGHTS[:1000]
-        rest = pool.submit(other.sendall, WEIGHTS[1000:])
+        rest = pool.submit(other_end.sendall, WEIGHTS[1000:])
         until(lambda: traffic.move(0.01) and traffic.is_done)
         rest.result()
         assert came == WEIGHTS
@@ -490,7 +497,7 @@ def until(true: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def test_who_calls_while_a_worker_computes_is_heard_afterwards(
+def test_calls_during_computation_are_answered_later(
     listener: Listener, calling: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers have as long as the listener listens, and not as its worker computes."""
@@ -508,11 +515,11 @@ def test_a_worker_that_dies_is_noticed_at_once(listener: Listener, calling: Call
     with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, ThreadPoolExecutor() as pool:
         data = bytearray(100)
         read = pool.submit(read_exactly, peer, [memoryview(data)], timeout=60.0, cancelled=never)
-        began = time.monotonic()
+        started = time.monotonic()
         _die(worker.result())
         with pytest.raises(PeerLost, match="went away"):
             read.result(timeout=5.0)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - started < 0.5
 
 
 def _die(peer: socket.socket) -> None:
@@ -528,9 +535,12 @@ def test_a_worker_may_listen_on_ipv6(host: str) -> None:
     ):
         assert listener.address.startswith("[::1]:")
         worker = pool.submit(call, listener.address)
-        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+        with (
+            listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+            worker.result() as other_end,
+        ):
             peer.sendall(b"x")
-            assert other.recv(1) == b"x"
+            assert other_end.recv(1) == b"x"
 
 
 @between_hosts
@@ -549,6 +559,9 @@ def test_who_is_insecure_is_so_on_both_ends() -> None:
             cancelled=never,
             insecure=True,
         )
-        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+        with (
+            listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+            worker.result() as other_end,
+        ):
             assert not isinstance(peer, ssl.SSLSocket)
-            assert not isinstance(other, ssl.SSLSocket)
+            assert not isinstance(other_end, ssl.SSLSocket)

@@ -16,9 +16,9 @@ from brim.wire.listening import address_towards, listen_on, take_port
 NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
 
 
-def test_who_has_the_port_is_named_only_where_it_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_ports_owner_is_named_only_when_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(
             EnvironmentFault, match=rf"on 127\.0\.0\.1:{port}: Address already .* \(it is process"
         ):
@@ -34,7 +34,7 @@ def test_an_address_of_ipv6_has_brackets_in_words() -> None:
         listen_on("2001:db8::1", 4001, backlog=1, hint="")
 
 
-def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> None:
+def test_answers_are_not_delayed_by_acknowledgements() -> None:
     """Headers and body are two pieces: the second would wait for 40 ms, as long as others take to
     acknowledge.
     """
@@ -47,27 +47,27 @@ def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> No
 
 
 @pytest.mark.parametrize(
-    ("master", "own"), [("127.0.0.1:4000", "127.0.0.1"), ("[::1]:4000", "::1")]
+    ("master", "address"), [("127.0.0.1:4000", "127.0.0.1"), ("[::1]:4000", "::1")]
 )
-def test_the_address_towards_a_master_is_of_its_family(master: str, own: str) -> None:
-    assert address_towards(master) == own
+def test_the_local_address_matches_the_masters_family(master: str, address: str) -> None:
+    assert address_towards(master) == address
 
 
-def test_ports_are_of_the_range_that_was_named_until_it_is_full(
+def test_ports_come_from_the_given_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As for an address that other hosts can call, of which this host may have none."""
     monkeypatch.setattr(listening, "is_loopback", lambda host: False)
-    with socket.create_server(("127.0.0.1", 0)) as some:
-        first = min(some.getsockname()[1], 65535 - 20)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = min(server.getsockname()[1], 65535 - 20)
     monkeypatch.setenv(PORTS_VARIABLE, f"{first}-{first + 19}")
     with contextlib.ExitStack() as undo:
         found = set[int]()
 
         def take_all() -> None:
             while True:
-                taken = undo.enter_context(listen_on("127.0.0.1", 0, backlog=1, hint=""))
-                found.add(taken.getsockname()[1])
+                listener = undo.enter_context(listen_on("127.0.0.1", 0, backlog=1, hint=""))
+                found.add(listener.getsockname()[1])
 
         with pytest.raises(EnvironmentFault) as full:
             take_all()
@@ -80,22 +80,22 @@ def test_ports_are_of_the_range_that_was_named_until_it_is_full(
             listen_on("127.0.0.1", min(found), backlog=1, hint="")  # one that is named is that one
 
 
-def test_a_range_of_one_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_single_port_range_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "is_loopback", lambda host: False)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         monkeypatch.setenv(PORTS_VARIABLE, f"{port}-{port}")
         with pytest.raises(EnvironmentFault, match=f"port {port} is taken; --ports"):
             take_port("127.0.0.1")
 
 
-def test_what_this_host_alone_can_call_takes_no_port_of_the_range(
+def test_loopback_ports_ignore_the_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, "1-1")
     for host in ("127.0.0.1", "localhost"):
-        with listen_on(host, 0, backlog=1, hint="") as taken:
-            assert taken.getsockname()[1] > 1
+        with listen_on(host, 0, backlog=1, hint="") as listener:
+            assert listener.getsockname()[1] > 1
 
 
 def test_jobs_have_the_range_of_their_host() -> None:

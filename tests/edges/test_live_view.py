@@ -25,11 +25,11 @@ def drawn(run_dir: Path, *, color: bool = False) -> str:
     return stream.getvalue()
 
 
-def test_before_the_first_record_it_says_that_it_is_starting(tmp_path: Path) -> None:
+def test_the_view_says_starting_before_any_record(tmp_path: Path) -> None:
     assert "starting …" in drawn(tmp_path)
 
 
-def test_the_block_shows_progress_speed_workers_and_what_happened(tmp_path: Path) -> None:
+def test_the_block_shows_progress_speed_and_events(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), samples=8192)
     run.begin()
     run.train(6)

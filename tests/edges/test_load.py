@@ -34,10 +34,10 @@ def soon() -> float:
     return asyncio.get_running_loop().time() + 20.0
 
 
-def test_who_waits_for_news_or_lines_of_a_job_is_woken_by_them_alone(tmp_path: Path) -> None:
+def test_waiters_are_woken_by_their_own_job(tmp_path: Path) -> None:
     async def story() -> None:
         waiting = Waiting()
-        mine, other = (
+        own_task, other_task = (
             asyncio.create_task(waiting.news(job, deadline=soon())) for job in ("a", "b")
         )
         lines = asyncio.create_task(waiting.lines("a", tmp_path, deadline=soon()))
@@ -46,13 +46,13 @@ def test_who_waits_for_news_or_lines_of_a_job_is_woken_by_them_alone(tmp_path: P
         (tmp_path / "w1.log").write_text("one\n")
         await lines
         waiting.ring("a")
-        await mine
-        assert not other.done()
+        await own_task
+        assert not other_task.done()
         lines = asyncio.create_task(waiting.lines("a", tmp_path, deadline=soon()))
         await asyncio.sleep(0)
         waiting.ring_all()
         await lines
-        await other
+        await other_task
         await waiting.news("a", deadline=asyncio.get_running_loop().time())  # its time is over
 
     asyncio.run(asyncio.wait_for(story(), 30.0))
@@ -78,7 +78,7 @@ def test_nobody_looks_for_those_who_wait(served: Served, monkeypatch: pytest.Mon
         until(lambda: len(looks) > 10, "some more")
         assert len(looked) < 100
         served.processes.end("job-1", "done", summary={"exit": "done"})
-        assert {each.result(30.0).state for each in waiting} == {"done"}
+        assert {future.result(30.0).state for future in waiting} == {"done"}
 
 
 def test_jobs_come_by_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,24 +95,24 @@ def test_jobs_come_by_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> 
         "job-4",
         "job-5",
     ]
-    for words, said in {
+    for words, message in {
         "limit=0": "limit: got '0', need a whole number from 1 to 500",
         "limit=x": "limit: got 'x'",
         "unfinished=perhaps": "unfinished: got 'perhaps', need true or false",
         "after=jobb-3": "did you mean 'job-3'",
     }.items():
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=message):
             client._call("GET", f"/v1/jobs?{words}", list)
 
 
-def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_by_one(
+def test_reports_of_thousands_of_jobs_are_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     many_jobs(tmp_path)
-    began = time.process_time()
+    started = time.process_time()
     done = brim("report", "--cluster")
-    took = time.process_time() - began
+    took = time.process_time() - started
     assert (done.exit_code, done.stderr) == (0, "")
     assert took < 15.0, (
         took
@@ -128,16 +128,16 @@ def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_
 def many_jobs(folder: Path) -> None:
     database = Database(folder / "scheduler.db")
     book, start = Book(database), 1.7e9
-    with database.together():
+    with database.transaction():
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("8x8"))))
         for k in range(JOBS):
-            at, job = (
+            moment, job = (
                 start + 10.0 * k,
                 submission(tenant=f"t{k % 5}", deadline=start + 10.0 * k + 250.0 + k),
             )
             record = job_of(
-                number=k + 1, id=f"job-{k + 1}", submission=job, submitted=at, promised=True,
-                life=Life(Phase.DONE), ended=at + 300.0,
+                number=k + 1, id=f"job-{k + 1}", submission=job, submitted=moment, promised=True,
+                life=Life(Phase.DONE), ended=moment + 300.0,
             )  # fmt: skip
             book.save(record)
             book.note(Change(at, record.id, "submitted"))

@@ -32,24 +32,24 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_only_the_master_that_its_own_agent_kept_is_waited_for_and_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeping: subprocess.Popen[bytes], own: bool
+@pytest.mark.parametrize("is_own", [True, False])
+def test_only_the_own_agents_master_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeping: subprocess.Popen[bytes], is_own: bool
 ) -> None:
     monkeypatch.setattr("brim.backends.local._GRACE", 0.0)
     agent = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
     agent.wait()
-    keeper = agent.pid if own else os.getpid()
+    keeper = agent.pid if is_own else os.getpid()
     write_contact(tmp_path, Contact(address="a:1", token="t", pid=sleeping.pid, keeper=keeper))
     run = LocalRun(agent, tmp_path)
-    assert run.poll() == (None if own else 1)
-    if own:
+    assert run.poll() == (None if is_own else 1)
+    if is_own:
         assert sleeping.wait(10) == -9
     else:
         assert sleeping.poll() is None
 
 
-def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
+def test_repeated_joins_keep_nothing_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "true")  # a template that ends at once
@@ -70,9 +70,9 @@ def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
         await workers.end()
 
     asyncio.run(serve())
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors_before = len(os.listdir("/proc/self/fd"))
     asyncio.run(serve())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors_before
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def known_as_heir(run_dir: Path, process: subprocess.Popen[bytes], start: str = 
     (run_dir / "heir").write_text(f"{start} {process.pid} {birth_of(process.pid)}")
 
 
-def test_the_next_agent_is_started_once_the_heir_of_the_last_has_ended(
+def test_the_next_agent_waits_for_the_heir(
     tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
 ) -> None:
     known_as_heir(tmp_path, sleeping)
     lives: list[subprocess.Popen[bytes]] = []
 
-    def again() -> subprocess.Popen[bytes]:
+    def start_next() -> subprocess.Popen[bytes]:
         assert sleeping.poll() is not None
         lives.append(subprocess.Popen([sys.executable, "-c", ""]))
         return lives[-1]
 
-    run = LocalRun(killed, tmp_path, again, "s")
+    run = LocalRun(killed, tmp_path, start_next, "s")
     assert run.poll() is None
     assert not lives
     assert sleeping.poll() is None
@@ -110,20 +110,20 @@ def test_the_next_agent_is_started_once_the_heir_of_the_last_has_ended(
     assert not (tmp_path / "heir").exists()
 
 
-@pytest.mark.parametrize("why", ["is stopped", "takes too long", "has nobody to leave it to"])
+@pytest.mark.parametrize("reason", ["is stopped", "takes too long", "has nobody to leave it to"])
 def test_an_heir_is_ended_that(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     sleeping: subprocess.Popen[bytes],
     killed: subprocess.Popen[bytes],
-    why: str,
+    reason: str,
 ) -> None:
     known_as_heir(tmp_path, sleeping)
     run = LocalRun(killed, tmp_path, lambda: killed, "s")
-    if why == "is stopped":
+    if reason == "is stopped":
         os.kill(sleeping.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, sleeping.pid, os.WSTOPPED | os.WNOWAIT)
-    elif why == "takes too long":
+    elif reason == "takes too long":
         monkeypatch.setattr("brim.backends.local.PATIENCE", 0.0)
     else:
         run.interrupt()
@@ -131,7 +131,7 @@ def test_an_heir_is_ended_that(
     assert sleeping.wait(10) == -signal.SIGKILL
 
 
-def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
+def test_killing_a_run_ends_only_its_heir(
     tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
 ) -> None:
     known_as_heir(tmp_path, sleeping, start="of another command")
@@ -142,9 +142,7 @@ def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
     assert sleeping.wait(10) == -signal.SIGKILL
 
 
-def test_a_run_that_cannot_be_started_leaves_its_port_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unstartable_run_frees_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[int] = []
 
     def fails(arguments: list[str], **_: object) -> None:

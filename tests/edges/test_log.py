@@ -41,7 +41,7 @@ def test_importing_brim_configures_no_logger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "usual", "said"),
+    ("level", "usual", "levels"),
     [
         ("", "", []),
         ("nonsense", "", []),
@@ -51,9 +51,7 @@ def test_importing_brim_configures_no_logger() -> None:
         ("error", "warning", []),
     ],
 )
-def test_a_program_writes_from_the_level_that_was_asked_for(
-    level: str, usual: str, said: list[str]
-) -> None:
+def test_programs_log_from_the_requested_level(level: str, usual: str, levels: list[str]) -> None:
     program = WRITES.format(usual=usual)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -63,9 +61,9 @@ def test_a_program_writes_from_the_level_that_was_asked_for(
         check=True,
     )
     lines = [line.split(maxsplit=3) for line in done.stderr.splitlines()]
-    assert [line[3].split()[0] for line in lines] == said
+    assert [line[3].split()[0] for line in lines] == levels
     assert all(line[0].endswith("Z") and line[2] == "brim.part" for line in lines)
-    if "cycle" in said:
+    if "cycle" in levels:
         assert lines[0][1:] == ["INFO", "brim.part", "cycle jobs=2"]
         assert lines[1][1:] == ["WARNING", "brim.part", 'failed why="no disk"']
 
@@ -79,7 +77,7 @@ def test_the_command_says_which_level_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("level", ["DEBUG", " info", "loud"])
-def test_the_environment_may_name_a_level_in_any_case_and_stops_no_verb(level: str) -> None:
+def test_log_levels_are_read_in_any_case(level: str) -> None:
     command = [sys.executable, "-m", "brim.cli", "help", "status"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "BRIM_LOG": level}
@@ -88,13 +86,13 @@ def test_the_environment_may_name_a_level_in_any_case_and_stops_no_verb(level: s
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, LogLine]]:
-    return [(each.levelno, each.msg) for each in caplog.records if isinstance(each.msg, LogLine)]
+    return [
+        (record.levelno, record.msg) for record in caplog.records if isinstance(record.msg, LogLine)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["failed", "warning"])
-def test_a_failure_of_a_run_is_logged_where_only_errors_are(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_failures_are_logged_as_errors(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "brim")
     records._tell(json.dumps({"kind": kind, "at": 1.0, "message": "no"}).encode())
     assert [str(line) for _, line in lines_of(caplog)] == (
@@ -102,9 +100,7 @@ def test_a_failure_of_a_run_is_logged_where_only_errors_are(
     )
 
 
-def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_successor_repeats_no_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "brim")
     desk = Desk(tmp_path, workers=2, agents=1)
 
@@ -114,12 +110,12 @@ def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
         await desk.say("A", wire.LoseWorker(worker="w2", reason="signal 9"))
 
     play(desk, story)
-    told = lines_of(caplog)
+    log_lines = lines_of(caplog)
     rounds = [event for event in desk.records("events.jsonl") if event["kind"] == "round"]
-    assert [line.fields["round"] for _, line in told if line.event == "round"] == [
-        each["round"] for each in rounds
+    assert [line.fields["round"] for _, line in log_lines if line.event == "round"] == [
+        line["round"] for line in rounds
     ]
-    lost = [(level, str(line)) for level, line in told if line.event == "worker"]
+    lost = [(level, str(line)) for level, line in log_lines if line.event == "worker"]
     assert len(lost) == 2
     assert lost[0][0] == logging.WARNING
     assert "worker=w1 state=lost" in lost[0][1]
@@ -130,7 +126,7 @@ def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
     assert not [line for _, line in lines_of(caplog) if line.event in ("round", "worker")]
 
 
-def test_a_scheduler_logs_a_line_for_each_cycle_and_each_failure(
+def test_schedulers_log_each_cycle_and_failure(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "brim")
@@ -138,9 +134,9 @@ def test_a_scheduler_logs_a_line_for_each_cycle_and_each_failure(
     until(lambda: served.client.job("job-1").workers == 4, "4 workers")
     served.processes.end("job-1", "failed", who="user", problem="it raised")
     served.client.wait("job-1", timeout=10.0)
-    told = lines_of(caplog)
-    cycles = [line for _, line in told if line.event == "cycle"]
-    assert any((each.fields["jobs"], each.fields["workers"]) == (1, 4) for each in cycles)
-    failed = [(level, line.fields["job"]) for level, line in told if line.event == "failed"]
+    log_lines = lines_of(caplog)
+    cycles = [line for _, line in log_lines if line.event == "cycle"]
+    assert any((cycle.fields["jobs"], cycle.fields["workers"]) == (1, 4) for cycle in cycles)
+    failed = [(level, line.fields["job"]) for level, line in log_lines if line.event == "failed"]
     assert failed == [(logging.WARNING, "job-1")]
     assert json.dumps(dict(cycles[0].fields))  # as a handler of JSON has them

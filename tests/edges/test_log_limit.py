@@ -71,8 +71,8 @@ def make(run: Path, worker: str, content: bytes) -> Path:
     return path
 
 
-def numbered(first: int, behind: int) -> bytes:
-    return b"".join(b"%012d" % number + b"x" * 87 + b"\n" for number in range(first, behind))
+def numbered(first: int, end: int) -> bytes:
+    return b"".join(b"%012d" % number + b"x" * 87 + b"\n" for number in range(first, end))
 
 
 def disk_use(folder: Path) -> int:
@@ -114,14 +114,14 @@ class Reader:
                 self.came += LINE
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], subject: str) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, subject
         time.sleep(0.005)
 
 
-def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what_it_is_told(
+def test_bounded_logs_tell_readers_of_omissions(
     tmp_path: Path,
 ) -> None:
     count = 300_000
@@ -130,10 +130,10 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
     with writing(log, count) as writer:
         was_read = 0
         while writer.poll() is None:
-            before = log.stat().st_size
+            size_before = log.stat().st_size
             limit.enforce()
             used = disk_use(tmp_path / "logs")
-            assert used <= LIMIT + (log.stat().st_size - before) + (
+            assert used <= LIMIT + (log.stat().st_size - size_before) + (
                 64 << 10
             )  # what was written meanwhile
             if log.stat().st_size > was_read + 3 * LIMIT:
@@ -147,9 +147,7 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
     assert reader.came + reader.lost == count * LINE
 
 
-def test_where_no_holes_can_be_made_readers_know_their_places_as_well(
-    tmp_path: Path, holes: bool
-) -> None:
+def test_logs_without_holes_keep_reader_positions(tmp_path: Path, holes: bool) -> None:
     limit, reader = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT), Reader(tmp_path)
     for part in range(40):
         make(tmp_path, "w1", numbered(4_000 * part, 4_000 * (part + 1)))
@@ -181,7 +179,7 @@ def test_older_lines_never_come_behind_newer_ones(
     assert log.read_bytes() == numbered(20_010, 20_020)
 
 
-def test_who_keeps_the_limit_may_be_killed_at_any_moment_and_there_may_be_two(
+def test_log_limiting_survives_kills_and_rivals(
     tmp_path: Path,
 ) -> None:
     count = 400_000
@@ -227,9 +225,7 @@ def test_who_prints_little_loses_nothing(tmp_path: Path, holes: bool) -> None:
     assert lines[0].endswith("bytes are left out: more than --log-limit keeps]")
 
 
-def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_hole_is_retried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: int, __: int) -> None:
         raise OSError(errno.EIO, "the disk does not answer")
 
@@ -246,26 +242,26 @@ def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
 
 def test_a_log_within_the_limit_is_not_touched(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", numbered(0, 5_000))
-    before = log.stat()
+    status_before = log.stat()
     LogLimit(tmp_path / "logs", "*.log", limit=LIMIT).enforce()
-    assert log.stat() == before
+    assert log.stat() == status_before
 
 
 def test_what_is_no_log_is_left_alone(tmp_path: Path, holes: bool) -> None:
     """A run's user may put anything into its directory: a link leads out of it, and a pipe would be
     waited for.
     """
-    elsewhere = tmp_path / "precious"
-    elsewhere.write_bytes(numbered(0, 20_000))
+    precious = tmp_path / "precious"
+    precious.write_bytes(numbered(0, 20_000))
     make(tmp_path, "w1", numbered(0, 20_000))
     folder = tmp_path / "logs"
-    (folder / "w2.log").symlink_to(elsewhere)
+    (folder / "w2.log").symlink_to(precious)
     os.mkfifo(folder / "w3.log")
     (folder / "w4.log").mkdir()
     (folder / "trace.json").write_bytes(numbered(0, 20_000))
     limit = LogLimit(folder, "*.log", limit=LIMIT)
     limit.enforce()
-    assert elsewhere.read_bytes() == (folder / "trace.json").read_bytes() == numbered(0, 20_000)
+    assert precious.read_bytes() == (folder / "trace.json").read_bytes() == numbered(0, 20_000)
     assert (folder / "w1.log").stat().st_blocks * 512 <= LIMIT
     LogLimit(tmp_path / "nowhere", "*.log", limit=LIMIT).enforce()
 
@@ -284,9 +280,7 @@ def test_on_a_full_disk_room_is_made(tmp_path: Path, holes: bool) -> None:
     assert int(lines[-1][:12]) == 20_099
 
 
-def test_a_log_that_is_cut_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_cut_while_read_is_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(tmp_path, "w1", numbered(0, 20_000))
     pread = os.pread
     cuts: list[int] = []
@@ -306,26 +300,29 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_again(
     assert (reader.last, reader.came + reader.lost) == (19_999, log.stat().st_size)
 
 
-def test_a_line_that_is_not_complete_waits_also_behind_a_cut(tmp_path: Path) -> None:
+def test_incomplete_lines_wait_after_a_cut(tmp_path: Path) -> None:
     tail = Tail(tmp_path)
     make(tmp_path, "w1", b"x" * (4 * LIMIT))
     LogLimit(tmp_path / "logs", "*.log", limit=64 << 10).enforce()
     assert tail.fresh() == []
     make(tmp_path, "w1", b"x\nwhole\nnot")
-    told, whole = tail.fresh()
-    assert told == ("w1", f"[{4 * LIMIT + 2:,} bytes are left out: more than --log-limit keeps]")
+    omission, whole = tail.fresh()
+    assert omission == (
+        "w1",
+        f"[{4 * LIMIT + 2:,} bytes are left out: more than --log-limit keeps]",
+    )
     assert whole == ("w1", "whole")
     assert tail.fresh() == []
     make(tmp_path, "w1", b" yet\n")
     assert tail.fresh() == [("w1", "not yet")]
 
 
-def test_bytes_of_nothing_that_a_program_printed_are_no_cut(tmp_path: Path) -> None:
+def test_printed_zero_bytes_are_no_cut(tmp_path: Path) -> None:
     make(tmp_path, "w1", b"\0\0a\n" + b"\0" * 5000 + b"b\n")
     assert [line for _, line in Tail(tmp_path).fresh()] == ["\0\0a", "\0" * 5000 + "b"]
 
 
-def test_a_log_that_somebody_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_an_emptied_log_is_read_from_its_start(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", b"a\nb\n")
     tail = Tail(tmp_path)
     assert len(tail.fresh()) == 2
@@ -333,9 +330,7 @@ def test_a_log_that_somebody_emptied_is_read_from_its_beginning(tmp_path: Path) 
     assert [line for _, line in tail.fresh(3)] == ["[this log was emptied, and begins again]", "c"]
 
 
-def test_a_log_does_not_grow_farther_than_disks_let_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_stay_within_file_size_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_limit, "_FARTHEST", 1 << 20)
     log = make(tmp_path, "w1", numbered(0, 40_000))
     limit = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT)
@@ -343,36 +338,36 @@ def test_a_log_does_not_grow_farther_than_disks_let_it(
     assert log.stat().st_size == 0
 
 
-def test_the_last_line_of_a_log_that_was_cut(tmp_path: Path) -> None:
+def test_the_last_line_of_a_cut_log(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", numbered(0, 40_000) + b"the end\n\n")
     LogLimit(tmp_path / "logs", "*.log", limit=LIMIT).enforce()
     assert last_line(log) == "the end"
     assert last_line(tmp_path / "none.log") == ""
 
 
-def test_an_agent_that_passes_prints_on_is_not_kept_by_a_worker_that_prints_without_end(
+def test_an_agent_is_not_held_by_endless_prints(
     tmp_path: Path,
 ) -> None:
     members = (Member(worker="w1", agent="a2", address="10.0.0.2:1"),)
     log = make(tmp_path, "w1", b"")
     prints = agents.Prints(tmp_path)
     prints.begin(World(round=1, members=members, donors={}, restore=False, shares=(1,)))
-    over = threading.Event()
+    is_over = threading.Event()
 
     def write() -> None:
         with log.open("ab") as file:
-            while not over.is_set():
+            while not is_over.is_set():
                 file.write(numbered(0, 5_000))
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         until(lambda: log.stat().st_size > 20 << 20, "a long log")
-        begun = time.monotonic()
+        started = time.monotonic()
         passed = prints.fresh()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - started < 10
     finally:
-        over.set()
+        is_over.set()
         writer.join()
     assert "lines are left out: more than brim passes on to another host]" in passed
     assert len(passed) < 20_000

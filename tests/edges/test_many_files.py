@@ -38,15 +38,15 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_wait_of_less_than_a_millisecond_is_no_longer_than_that() -> None:
-    ours, theirs = socket.socketpair()
+def test_waits_below_a_millisecond_stay_that_short() -> None:
+    own_end, other_end = socket.socketpair()
 
     def waited() -> float:
-        began = time.perf_counter()
-        assert readable([ours.fileno()], 50e-6) == set()
-        return time.perf_counter() - began
+        started = time.perf_counter()
+        assert readable([own_end.fileno()], 50e-6) == set()
+        return time.perf_counter() - started
 
-    with ours, theirs:
+    with own_end, other_end:
         assert (
             min(waited() for _ in range(50)) < 0.0009
         )  # the shortest: this host may have more to do
@@ -54,11 +54,11 @@ def test_a_wait_of_less_than_a_millisecond_is_no_longer_than_that() -> None:
 
 @pytest.mark.usefixtures("many_files")
 def test_a_worker_hears_its_agent() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        link = WorkerLink(theirs)
+    own_end, other_end = socket.socketpair()
+    with own_end, other_end:
+        link = WorkerLink(other_end)
         assert not link.pending()
-        ours.sendall(frame(Codec[WorkerBound](WorkerBound).encode(Dismissed())))
+        own_end.sendall(frame(Codec[WorkerBound](WorkerBound).encode(Dismissed())))
         assert link.receive(5.0) == Dismissed()
 
 

@@ -54,13 +54,13 @@ FACTS = wire.Facts(
 class Desk:
     """A master with agents that say what the test has them say."""
 
-    def __init__(self, directory: Path, *, workers: int, agents: int, **more: Any) -> None:
+    def __init__(self, directory: Path, *, workers: int, agents: int, **options: Any) -> None:
         self.clock = VirtualClock(100.0)
         self.directory = directory
         self.spec = recorded_run.spec(
             workers=WorkerRange(minimum=workers, maximum=workers),
             agents=agents,
-            **{"faults": (), **more},
+            **{"faults": (), **options},
         )
         self.heard: dict[str, list[wire.MasterMessage]] = {}
         self.lives: list[int] = []
@@ -75,7 +75,7 @@ class Desk:
         decisions = self.records_of_master.open(attempt, self._begin, self.clock)
         self.master = Master(decisions, self.records_of_master, clock=self.clock)
 
-    def _begin(self, life: int, before: Before) -> Began:
+    def _begin(self, life: int, earlier_life: Before) -> Began:
         return Began(
             at=self.clock.wall(),
             now=self.clock.now(),
@@ -84,7 +84,7 @@ class Desk:
             spec=self.spec,
             run=str(self.directory),
             started=0.0,
-            before=before,
+            before=earlier_life,
         )
 
     def kill(self) -> None:
@@ -101,24 +101,24 @@ class Desk:
         unheard: tuple[wire.Unheard, ...] = (),
     ) -> None:
         """Join, or come back, with a new stream."""
-        said = self._said[agent] = asyncio.Queue()
-        heard = self.heard.setdefault(agent, [])
+        queue = self._said[agent] = asyncio.Queue()
+        messages = self.heard.setdefault(agent, [])
 
         async def requests() -> AsyncIterator[wire.FromAgent]:
-            while (parcel := await said.get()) is not None:
+            while (parcel := await queue.get()) is not None:
                 yield parcel
 
         async def reply(parcel: wire.FromMaster) -> None:
             if isinstance(parcel.message, wire.Configure):
                 self.lives.append(parcel.message.life)
-            elif isinstance(parcel.message, wire.Refused) or parcel.number == len(heard) + 1:
-                heard.append(parcel.message)
+            elif isinstance(parcel.message, wire.Refused) or parcel.number == len(messages) + 1:
+                messages.append(parcel.message)
 
         self._tasks.append(asyncio.create_task(self.master.converse(requests(), reply)))
         join = wire.JoinJob(
-            agent=agent, session=session, host="h", life=life, heard=len(heard), unheard=unheard
+            agent=agent, session=session, host="h", life=life, heard=len(messages), unheard=unheard
         )
-        await self._put(agent, wire.FromAgent(0, len(heard), join))
+        await self._put(agent, wire.FromAgent(0, len(messages), join))
 
     async def leave(self, agent: str) -> None:
         """The stream breaks."""
@@ -171,16 +171,16 @@ def play(desk: Desk, story: Callable[[Desk], Awaitable[None]]) -> None:
     asyncio.run(to_the_end())
 
 
-def commit(round: int, step: int, at: float, *, held: bool = False) -> wire.Commits:
+def commit(round: int, step: int, at: float, *, is_held: bool = False) -> wire.Commits:
     return wire.Commits(
-        records=[wire.CommitRecord(round=round, step=step, at=at, payloads=[REPORT], held=held)]
+        records=[wire.CommitRecord(round=round, step=step, at=at, payloads=[REPORT], held=is_held)]
     )
 
 
-def test_a_late_arrival_does_not_commit_a_round_that_was_replaced(tmp_path: Path) -> None:
+def test_late_arrivals_commit_no_replaced_round(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=2, agents=2)
 
-    def together(round: int) -> wire.ArriveTogether:
+    def arrival(round: int) -> wire.ArriveTogether:
         return wire.ArriveTogether(round=round, step=0, phase=COMMIT, payloads=[REPORT])
 
     async def story(desk: Desk) -> None:
@@ -188,8 +188,8 @@ def test_a_late_arrival_does_not_commit_a_round_that_was_replaced(tmp_path: Path
         await desk.join("B")
         await desk.ready("A", "w1")
         await desk.ready("B", "w2")
-        await desk.say("A", together(1), wire.LoseWorker(worker="w1", reason="signal 9"))
-        await desk.say("B", together(1))  # it did not know yet that it is alone in round 2
+        await desk.say("A", arrival(1), wire.LoseWorker(worker="w1", reason="signal 9"))
+        await desk.say("B", arrival(1))  # it did not know yet that it is alone in round 2
 
     play(desk, story)
     assert desk.records(STEPS) == []
@@ -217,17 +217,17 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
         await desk.say("A", commit(3, 1, first_commit))
 
     play(desk, story)
-    undone, kept = desk.records(STEPS)
+    undone, lasting_step = desk.records(STEPS)
     (restored,) = desk.restored()
-    assert undone["at"] <= restored["at"] < kept["at"]
+    assert undone["at"] <= restored["at"] < lasting_step["at"]
     assert restored["commits"] == 1
     rounds = [message for message in desk.heard["A"] if isinstance(message, wire.InstallRound)]
     # The first may restore whatever there is; who restores later goes back behind what was
     # committed, not beyond.
-    assert [each.recorded for each in rounds] == [None, 1, 1]
+    assert [restored_event.recorded for restored_event in rounds] == [None, 1, 1]
 
 
-def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
+def test_the_first_teller_of_a_restore_records_it(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=3, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -258,12 +258,12 @@ def test_the_metrics_outlive_who_should_have_told_them(tmp_path: Path) -> None:
     assert ended["summary"]["metrics"] == {"auc": 0.75}
 
 
-@pytest.mark.parametrize("which", [STEPS, EVENTS, JOURNAL])
+@pytest.mark.parametrize("record_name", [STEPS, EVENTS, JOURNAL])
 def test_a_run_that_cannot_be_recorded_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_name: str
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
-    full = (tmp_path / which).stat().st_ino
+    full = (tmp_path / record_name).stat().st_ino
     write = os.pwrite
 
     def no_space(file: int, data: bytes, place: int) -> int:
@@ -283,8 +283,8 @@ def test_a_run_that_cannot_be_recorded_ends(
     play(desk, story)
     assert desk.master.ended.is_set()
     assert desk.master.outcome is RunOutcome.FAILED
-    told = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "failed"]
-    assert which == EVENTS or (len(told) == 1 and "No space left" in told[0])
+    failures = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "failed"]
+    assert record_name == EVENTS or (len(failures) == 1 and "No space left" in failures[0])
 
 
 @pytest.mark.parametrize("broken", ["a disk that fails", "records that were cut short"])
@@ -311,13 +311,13 @@ def test_nothing_is_permitted_that_is_not_on_record(
     play(desk, story)
     assert isinstance(desk.heard["A"][-1], wire.EndRun)
     assert not any(
-        isinstance(each, wire.ToWorker) and isinstance(each.message, wire.Publish)
-        for each in desk.heard["A"]
+        isinstance(message, wire.ToWorker) and isinstance(message.message, wire.Publish)
+        for message in desk.heard["A"]
     )
     assert desk.master.ended.is_set()
 
 
-def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attempt(
+def test_a_full_disk_report_does_not_block_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -340,7 +340,7 @@ def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attem
 
 
 @pytest.mark.parametrize("longest", [1 << 30, 1], ids=["resumed", "snapshots"])
-def test_after_a_power_cut_the_journal_and_the_records_fit(
+def test_journal_and_records_agree_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
     monkeypatch.setattr("brim.master.records._MAX_JOURNAL_BYTES", longest)
@@ -371,7 +371,7 @@ def test_after_a_power_cut_the_journal_and_the_records_fit(
     assert not (tmp_path / f"{JOURNAL}.damaged").exists()
 
 
-def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(
+def test_an_unreadable_journal_stops_only_its_attempt(
     tmp_path: Path,
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -382,14 +382,14 @@ def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(
         desk.kill()
 
     play(desk, story)
-    told = (tmp_path / EVENTS).read_bytes()
-    other = told.replace(b"ready", b"READY")  # as another version would have told it
-    (tmp_path / EVENTS).write_bytes(other)
+    recorded = (tmp_path / EVENTS).read_bytes()
+    altered = recorded.replace(b"ready", b"READY")  # as another version would have told it
+    (tmp_path / EVENTS).write_bytes(altered)
     with pytest.raises(InternalError, match="another record"):
         desk.start("1")
     desk.records_of_master.close()
     desk.start("2")
-    assert (tmp_path / EVENTS).read_bytes().startswith(other)
+    assert (tmp_path / EVENTS).read_bytes().startswith(altered)
     assert "cannot be followed" in desk.records(EVENTS)[-1]["message"]
     assert (tmp_path / f"{JOURNAL}.damaged").exists()
     desk.kill()
@@ -442,9 +442,7 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own_loop", [True, False])
-def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(
-    tmp_path: Path, own_loop: bool
-) -> None:
+def test_a_script_may_continue_after_its_loop(tmp_path: Path, own_loop: bool) -> None:
     source = {"file": "", "command": ("python", "loop.py")} if own_loop else {}
     desk = Desk(tmp_path, workers=1, agents=1, **source)
 
@@ -471,7 +469,7 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(
     assert len(warnings) == own_loop
 
 
-def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None:
+def test_scripts_failing_after_their_loop_fail(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1, file="", command=("python", "loop.py"))
 
     async def story(desk: Desk) -> None:
@@ -488,7 +486,7 @@ def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None
     assert ended["summary"]["exit"] == "failed"
 
 
-def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(
+def test_a_moved_restore_is_recorded_by_its_teller(
     tmp_path: Path,
 ) -> None:
     """The checkpoints are elsewhere: nothing here knows that there were steps before."""
@@ -506,7 +504,7 @@ def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(
     assert [event["step"] for event in desk.restored()] == [57]
 
 
-def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path) -> None:
+def test_protocol_breakers_are_gone_in_every_life(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -527,10 +525,10 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     assert lost == ["its agent is gone"]
     assert "it goes on" not in [event.get("message") for event in desk.records(EVENTS)]
     assert list(desk.master._decisions.agents) == ["B"]
-    assert any(isinstance(each, wire.Refused) and each.lost for each in desk.heard["A"])
+    assert any(isinstance(message, wire.Refused) and message.lost for message in desk.heard["A"])
 
 
-def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_life(
+def test_a_killed_agent_hears_the_end_later(
     tmp_path: Path,
 ) -> None:
     """The process that takes its place, and keeps the next master, has heard nothing of what was
@@ -556,7 +554,7 @@ def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_lif
     assert [event["kind"] for event in desk.records(EVENTS)].count("run_ended") == 1
 
 
-def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
+def test_a_run_never_begins_after_its_failure(tmp_path: Path) -> None:
     """One worker's mistake may be heard before another is ready: a reader of the records must
     still see it.
     """
@@ -571,9 +569,7 @@ def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
     assert read_history(tmp_path).failed is not None
 
 
-def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_final_records_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody replays the journal of a run that is done: a power cut behind it must not take its
     last lines.
     """
@@ -591,7 +587,7 @@ def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
     assert {(tmp_path / name).stat().st_ino for name in (EVENTS, STEPS)} <= synced
 
 
-def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
+def test_last_words_of_killed_agents_count_once(
     tmp_path: Path,
 ) -> None:
     """Some of it was heard, some was not; the worker that outlived it left the last
@@ -600,7 +596,7 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
     desk = Desk(tmp_path, workers=1, agents=1)
     logged = wire.FromWorker(worker="w1", message=wire.Logged(epoch=0, step=4, values={"x": 1.0}))
 
-    def left(number: int, message: wire.AgentMessage) -> wire.Unheard:
+    def unheard_message(number: int, message: wire.AgentMessage) -> wire.Unheard:
         return wire.Unheard(session="s" if number else "", number=number, message=message)
 
     async def story(desk: Desk) -> None:
@@ -608,14 +604,14 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
         await desk.ready("A", "w1")
         await desk.hear("A", "w1", wire.Installed(round=1, step=0))
         await desk.say("A", commit(1, 1, 1.0))
-        said = desk._numbers["A"]
+        number_said = desk._numbers["A"]
         unheard = (
-            left(said, commit(1, 1, 1.0)),
-            left(said + 1, commit(1, 2, 2.0)),
-            left(said + 2, commit(1, 3, 3.0)),
-            left(0, commit(1, 3, 3.1)),
-            left(0, commit(1, 4, 4.0)),
-            left(0, logged),
+            unheard_message(number_said, commit(1, 1, 1.0)),
+            unheard_message(number_said + 1, commit(1, 2, 2.0)),
+            unheard_message(number_said + 2, commit(1, 3, 3.0)),
+            unheard_message(0, commit(1, 3, 3.1)),
+            unheard_message(0, commit(1, 4, 4.0)),
+            unheard_message(0, logged),
         )
         for session in (
             "of another process",
@@ -627,9 +623,11 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
             await desk.join("A", session=session, unheard=unheard)
         desk._numbers.clear()
         await desk.ready("A", "w4")  # w2 was to be the spare
-        (again,) = [each for each in desk.heard["A"] if isinstance(each, wire.InstallRound)]
-        assert again.recorded == 4
-        assert again.world.restore
+        (second_round,) = [
+            message for message in desk.heard["A"] if isinstance(message, wire.InstallRound)
+        ]
+        assert second_round.recorded == 4
+        assert second_round.world.restore
 
     play(desk, story)
     assert [step["step"] for step in desk.records(STEPS)] == [1, 2, 3, 4]
@@ -638,7 +636,7 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
     ]
 
 
-def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path) -> None:
+def test_a_killed_protocol_breaker_stays_gone(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -678,7 +676,7 @@ def test_only_agent_may_be_silent(tmp_path: Path, agents: str, lost: list[str]) 
     assert not desk.master.ended.is_set()
 
 
-def test_a_scheduler_that_knows_of_a_lost_node_first_has_the_run_go_on(tmp_path: Path) -> None:
+def test_early_news_of_lost_nodes_continues_the_run(tmp_path: Path) -> None:
     """Its connection stands, and 15 s would pass before its silence is one."""
     desk = Desk(tmp_path, workers=2, agents=2)
 
@@ -690,7 +688,7 @@ def test_a_scheduler_that_knows_of_a_lost_node_first_has_the_run_go_on(tmp_path:
         lose = wire.Ask(verb="lose", agent="B", reason="its node is lost")
         assert (await desk.master.answer(lose)).ok
         await desk.beat("A")
-        rounds = [each for each in desk.heard["A"] if isinstance(each, wire.InstallRound)]
+        rounds = [message for message in desk.heard["A"] if isinstance(message, wire.InstallRound)]
         assert [member.worker for member in rounds[-1].world.members] == ["w1"]
         assert (await desk.master.answer(lose)).ok  # it is gone already
         await desk.say("B", wire.LoseWorker(worker="w1", reason="what it says has no effect"))

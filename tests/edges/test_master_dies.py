@@ -69,7 +69,7 @@ STORY: list[Line] = [
     ("B", gone("w2", "signal 9")),
     ("A", installed("w1", 2, 1)),
     ("A", wire.AskToStop(reason="enough")),
-    ("A", commit(2, 2, at=7.0, held=True)),
+    ("A", commit(2, 2, at=7.0, is_held=True)),
     ("A", wire.FromWorker(worker="w1", message=wire.CheckpointDrafted(step=2))),
     ("A", made(2)),
     ("A", wire.FromWorker(worker="w1", message=wire.NowWritten())),
@@ -188,7 +188,7 @@ class House:
         decisions = self.records.open("one", self._begin, self.clock)
         self.decisions, self.master = decisions, Master(decisions, self.records, clock=self.clock)
 
-    def _begin(self, life: int, before: Before) -> Began:
+    def _begin(self, life: int, earlier_life: Before) -> Began:
         return Began(
             at=0.0,
             now=0.0,
@@ -197,7 +197,7 @@ class House:
             spec=self.spec,
             run="run",
             started=0.0,
-            before=before,
+            before=earlier_life,
         )
 
     def restart(self) -> None:
@@ -259,8 +259,10 @@ class House:
         """
         lines = (self.directory / EVENTS).read_bytes().splitlines()
         events = [msgspec.json.decode(line) for line in lines]
-        kept = [event for event in events if "the master died" not in event.get("message", "")]
-        return kept, (self.directory / STEPS).read_bytes(), self.heard
+        events_of_run = [
+            event for event in events if "the master died" not in event.get("message", "")
+        ]
+        return events_of_run, (self.directory / STEPS).read_bytes(), self.heard
 
 
 def run_to_the_end(directory: Path, writes: Writes) -> House:
@@ -294,7 +296,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 @pytest.mark.parametrize("longest", [1 << 30, 1], ids=["journal", "snapshots"])
 @pytest.mark.parametrize("bytes_of_last", [0, 7, 10_000])
 @pytest.mark.parametrize("last", range(WRITES))
-def test_it_may_die_before_in_and_after_every_write(
+def test_a_master_may_die_around_every_write(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     calm: tuple[Any, ...],
@@ -309,19 +311,19 @@ def test_it_may_die_before_in_and_after_every_write(
     assert house.remains() == calm
 
 
-def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
+def test_a_snapshot_taken_amid_a_kill_is_readable() -> None:
     """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of
     another origin.
     """
     spec = recorded_run.spec()
-    began = Began(
+    beginning = Began(
         at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
     )
-    decisions = Decisions(State.after(began))
+    decisions = Decisions(State.after(beginning))
     decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
     decisions.take(
         Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend"))
     )  # its worker still starts
     read = Decisions(thaw(freeze(decisions.state)))
-    told = [message for _, message in read.agents["a1"].outbox.after(0)]
-    assert any(isinstance(message, wire.SignalWorker) for message in told)
+    messages = [message for _, message in read.agents["a1"].outbox.messages_after(0)]
+    assert any(isinstance(message, wire.SignalWorker) for message in messages)

@@ -22,14 +22,14 @@ from edges.test_master import FACTS
 class Job:
     """The entries of a job with one agent, as it goes on."""
 
-    def __init__(self, workers: int, **more: Any) -> None:
+    def __init__(self, workers: int, **options: Any) -> None:
         self.workers = [f"w{number}" for number in range(1, workers + 1)]
         spec = recorded_run.spec(
             **{
                 "workers": WorkerRange(minimum=workers, maximum=workers),
                 "faults": (),
                 "spares": 0,
-                **more,
+                **options,
             }
         )
         self.began = Began(
@@ -45,26 +45,28 @@ class Job:
             )
 
     def hears(self, message: wire.AgentMessage) -> None:
-        at = float(len(self.entries))
+        moment = float(len(self.entries))
         number = sum(isinstance(entry, Heard) for entry in self.entries) + 1
-        self.entries.append(Heard(at=at, now=at, agent="a1", number=number, message=message))
+        self.entries.append(
+            Heard(at=moment, now=moment, agent="a1", number=number, message=message)
+        )
 
     def steps(
-        self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False
+        self, count: int, *, round: int, shares: list[int], slow: float, is_held: bool = False
     ) -> None:
         """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait
         behind the last one.
         """
         paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
-        own = [pace * share for pace, share in zip(paces, shares, strict=True)]
+        own_seconds = [pace * share for pace, share in zip(paces, shares, strict=True)]
         for step in range(count):
             payloads = []
-            for rank, (share, work) in enumerate(zip(shares, own, strict=True)):
+            for rank, (share, work) in enumerate(zip(shares, own_seconds, strict=True)):
                 parts = [wire.MicroReport(rank, micro, 0, 1, 0, 0.5) for micro in range(share)]
                 seconds = {
                     "data": 0.2 * work,
                     "compute": 0.8 * work,
-                    "wait": max(own) - work,
+                    "wait": max(own_seconds) - work,
                     "reduce": 0.001,
                 }
                 payloads.append(
@@ -75,7 +77,7 @@ class Job:
                 step=step + 1,
                 at=float(step),
                 payloads=payloads,
-                held=held and step + 1 == count,
+                held=is_held and step + 1 == count,
             )
             self.hears(wire.Commits(records=[record]))
 
@@ -97,14 +99,14 @@ class Job:
 
 def straggling() -> Job:
     job = Job(4)
-    job.steps(80, round=1, shares=[2, 2, 2, 2], slow=3.0, held=True)
+    job.steps(80, round=1, shares=[2, 2, 2, 2], slow=3.0, is_held=True)
     job.steps(80, round=2, shares=[3, 2, 2, 1], slow=3.0)
     return job
 
 
 def test_shares_move_once_and_are_on_record() -> None:
     job = straggling()
-    assert [(each["shares"], each["cause"]) for each in job.events("round")] == [
+    assert [(event["shares"], event["cause"]) for event in job.events("round")] == [
         ([2, 2, 2, 2], "start"),
         ([3, 2, 2, 1], "w4 is 3.0 times slower"),
     ]
@@ -120,10 +122,10 @@ def test_a_replay_comes_to_the_same(restated_at: int | None) -> None:
 def test_without_canonical_reduction_nothing_moves() -> None:
     job = Job(4, exact=False)
     job.steps(200, round=1, shares=[1, 1, 1, 1], slow=3.0)
-    assert [each["shares"] for each in job.events("round")] == [[1, 1, 1, 1]]
+    assert [event["shares"] for event in job.events("round")] == [[1, 1, 1, 1]]
 
 
-def test_who_is_far_too_slow_is_named_with_its_host() -> None:
+def test_an_extreme_straggler_is_named_with_its_host() -> None:
     job = Job(4)
     job.steps(200, round=1, shares=[2, 2, 2, 2], slow=30.0)
     (warning,) = job.events("warning")
@@ -134,7 +136,7 @@ def test_who_is_far_too_slow_is_named_with_its_host() -> None:
     )
 
 
-def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
+def test_an_excluded_host_is_named_with_a_remedy() -> None:
     job = Job(2)
     for number in range(2, 8):
         job.hears(wire.LoseWorker(worker=f"w{number}", reason="signal 9"))
@@ -149,7 +151,9 @@ def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
     for entry in job.entries:
         decisions.take(entry)
     starts = [
-        m for _, m in decisions.agents["a1"].outbox.after(0) if isinstance(m, wire.StartWorkers)
+        m
+        for _, m in decisions.agents["a1"].outbox.messages_after(0)
+        if isinstance(m, wire.StartWorkers)
     ]
     assert [start.delay for start in starts] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 0.0]
 
@@ -159,9 +163,9 @@ def test_silence_is_on_record_until_it_ends() -> None:
     job.hears(wire.Silence(worker="w2", silent=True))
     job.hears(wire.Silence(worker="w2", silent=False))
     job.hears(wire.Silence(worker="w9", silent=True))
-    told = [each["state"] for each in job.events("worker") if each["worker"] == "w2"]
-    assert told == ["started", "ready", "active", "suspect", "active"]
-    assert all(each["worker"] != "w9" for each in job.events("worker"))
+    states = [event["state"] for event in job.events("worker") if event["worker"] == "w2"]
+    assert states == ["started", "ready", "active", "suspect", "active"]
+    assert all(event["worker"] != "w9" for event in job.events("worker"))
 
 
 def starving(memory: Literal["limit", "host"], reason: str) -> Job:
@@ -172,7 +176,7 @@ def starving(memory: Literal["limit", "host"], reason: str) -> Job:
     return job
 
 
-def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> None:
+def test_only_the_first_memory_loss_is_explained() -> None:
     job = Job(2)
     reason = "out of memory: the kernel ended it; it had 3 GiB"
     for worker in ("w2", "w3"):
@@ -185,7 +189,7 @@ def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> Non
 
 @pytest.mark.parametrize("restated_at", [None, 8])
 @pytest.mark.parametrize(
-    ("memory", "who", "end"),
+    ("memory", "worker", "end"),
     [
         (
             "limit",
@@ -195,14 +199,14 @@ def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> Non
         ("host", "environment", ""),  # elsewhere, or at another time, there may be more
     ],
 )
-def test_where_no_worker_has_memory_enough_the_run_fails_in_these_words(
-    memory: Literal["limit", "host"], who: str, end: str, restated_at: int | None
+def test_lack_of_memory_fails_the_run_with_advice(
+    memory: Literal["limit", "host"], worker: str, end: str, restated_at: int | None
 ) -> None:
     job = starving(memory, "out of memory: so it is")
     effects = job.effects(restated_at=restated_at)
     assert effects == job.effects()
     (failed,) = job.events("failed")
-    assert failed["who"] == who
+    assert failed["who"] == worker
     assert failed["message"].endswith(
         f"6 in a row died young on a1, the last: out of memory: so it is{end}"
     )

@@ -17,9 +17,9 @@ from edges.test_master import Desk
 HANG = wire.Hang(round=1, step=1, stack='  File "train.py", line 3, in loss')
 
 
-def play(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], **more: int) -> Desk:
+def play(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], **options: int) -> Desk:
     async def live() -> Desk:
-        desk = Desk(tmp_path, **{"workers": 2, "agents": 1, **more})
+        desk = Desk(tmp_path, **{"workers": 2, "agents": 1, **options})
         try:
             await story(desk)
         finally:
@@ -33,10 +33,10 @@ async def begin(desk: Desk, *agents: str) -> None:
     """Round 1 is under way: w1 and w2 have the state."""
     for agent in agents:
         await desk.join(agent)
-    on = {"w1": agents[0], "w2": agents[-1]}
-    for worker, agent in on.items():
+    agents_of = {"w1": agents[0], "w2": agents[-1]}
+    for worker, agent in agents_of.items():
         await desk.ready(agent, worker)
-    for worker, agent in on.items():
+    for worker, agent in agents_of.items():
         await desk.hear(agent, worker, wire.Installed(round=1, step=0))
 
 
@@ -61,22 +61,20 @@ def signals(desk: Desk, agent: str) -> list[tuple[str, str]]:
 LATE = wire.Late(worker="w2", doing="in step 1", seconds=8.0, limit=1800.0, stack=HANG.stack)
 
 
-def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> None:
+def test_awaited_workers_are_described_fully(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         await desk.say("A", LATE)
 
-    (told,) = warnings(play(tmp_path, story))
-    assert told.startswith(
+    (warning,) = warnings(play(tmp_path, story))
+    assert warning.startswith(
         "waiting for w2 (rank 1), which has been in step 1 for 8 s and is given up at 30m"
     )
-    assert told.endswith(HANG.stack)
+    assert warning.endswith(HANG.stack)
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow(
-    tmp_path: Path, late: bool
-) -> None:
+def test_a_stopping_run_skips_late_workers(tmp_path: Path, late: bool) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         await desk.say("A", LATE)
@@ -104,9 +102,7 @@ def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow
 
 
 @pytest.mark.parametrize(("round", "fails"), [(1, False), (2, True)])
-def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
-    tmp_path: Path, round: int, fails: bool
-) -> None:
+def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path, round: int, fails: bool) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         for worker, number in (("w1", 1), ("w2", round)):
@@ -123,7 +119,7 @@ def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
         assert HANG.stack in failed[0]["trace"]
 
 
-def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_path: Path) -> None:
+def test_self_ending_workers_fail_the_run_at_second(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         for worker in ("w1", "w2"):
@@ -142,9 +138,7 @@ def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_p
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
-    tmp_path: Path, under_way: bool
-) -> None:
+def test_an_unsuitable_host_is_left_out(tmp_path: Path, under_way: bool) -> None:
     failure = wire.JobFailed(who="spec", message="train.py: got no such file on this host")
 
     async def story(desk: Desk) -> None:
@@ -162,7 +156,7 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 
 
 @pytest.mark.parametrize(
-    ("agents", "elsewhere", "after", "lost"),
+    ("agents", "is_elsewhere", "delay", "lost"),
     [
         ("AB", True, 0.05, False),
         ("AB", True, 0.2, True),
@@ -173,8 +167,8 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
         ("BB", True, 2.1, True),
     ],
 )
-def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
-    tmp_path: Path, agents: str, elsewhere: bool, after: float, lost: bool
+def test_a_needed_agent_is_awaited(
+    tmp_path: Path, agents: str, is_elsewhere: bool, delay: float, lost: bool
 ) -> None:
     """One that lives calls again at once; one that is started again may have commits to tell that
     nobody else has. On the master's host, the command starts another in its place.
@@ -182,9 +176,9 @@ def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
 
     async def story(desk: Desk) -> None:
         await begin(desk, *agents)
-        desk.master._decisions.agents["B"].keeps = elsewhere
+        desk.master._decisions.agents["B"].keeps = is_elsewhere
         await desk.leave("B")
-        desk.clock.advance(after)
+        desk.clock.advance(delay)
         desk.master.look()
         if lost and "A" in agents:
             await desk.hear("A", "w1", wire.Installed(round=2, step=0))
@@ -197,7 +191,7 @@ def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
         assert [event["seconds"] for event in events if event["kind"] == "re_formed"] == [1.0]
 
 
-def test_who_calls_again_is_waited_for_although_others_go_on(tmp_path: Path) -> None:
+def test_callers_are_awaited_although_others_continue(tmp_path: Path) -> None:
     """On a busy host seconds pass from its call until it has said who it is."""
 
     async def story(desk: Desk) -> None:
@@ -214,7 +208,7 @@ def test_who_calls_again_is_waited_for_although_others_go_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("agents", "patience"), [("AB", 0.1), ("BB", 12.0)])
-def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
+def test_a_needed_disconnected_host_is_awaited(
     tmp_path: Path, agents: str, patience: float
 ) -> None:
     async def story(desk: Desk) -> None:
@@ -230,25 +224,25 @@ def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
     play(tmp_path, story, agents=len(set(agents)))
 
 
-def test_an_agent_that_knows_more_than_its_master_is_turned_away_and_that_is_said_once(
+def test_agents_ahead_of_the_master_are_rejected(
     tmp_path: Path,
 ) -> None:
     """It followed a master that was lost with all copies: steps that only it knows are no more."""
 
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
-        told = wire.JournalPlace("of another master", 9)
-        join = wire.JoinJob(agent="B", session="b", host="h", life=3, keeps=True, told=told)
+        place = wire.JournalPlace("of another master", 9)
+        join = wire.JoinJob(agent="B", session="b", host="h", life=3, keeps=True, told=place)
         for _ in range(3):
             refused = desk.master._admit(join)
             assert refused is not None
             assert refused.lost
 
-    (said,) = warnings(play(tmp_path, story))
-    assert said.startswith("agent B was turned away: it knows of what is in no copy")
+    (warning,) = warnings(play(tmp_path, story))
+    assert warning.startswith("agent B was turned away: it knows of what is in no copy")
 
 
-def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> None:
+def test_a_run_without_hosts_says_it_waits(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         desk.master._decisions._rendezvous.stands_alone = True
@@ -259,7 +253,7 @@ def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> 
     assert "no host is left: the run waits at step 0" in warnings(play(tmp_path, story))[-1]
 
 
-def test_who_calls_a_master_that_has_handed_over_is_told_nothing(tmp_path: Path) -> None:
+def test_masters_after_handover_tell_nothing(tmp_path: Path) -> None:
     """While it sees off those who follow the run, its port is open and its records are about to be
     closed: an agent that it let in again would hear that the run has failed.
     """
@@ -269,12 +263,12 @@ def test_who_calls_a_master_that_has_handed_over_is_told_nothing(tmp_path: Path)
         desk.master.leave()
         for agent in ("A", "B"):
             await desk.leave(agent)
-        heard = {agent: len(desk.heard[agent]) for agent in ("A", "B")}
+        counts_heard = {agent: len(desk.heard[agent]) for agent in ("A", "B")}
         lives = len(desk.lives)
         await desk.join("A", life=1)
         desk.records_of_master.close()
         await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
         assert len(desk.lives) == lives
-        assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == heard
+        assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == counts_heard
 
     play(tmp_path, story)

@@ -50,11 +50,11 @@ def counts(tmp_path: Path) -> KillCounts:
     """Counters that a test sets: nobody lets a host run out of memory for it."""
     for name in ("ours", "host"):
         (tmp_path / name).write_text("low 0\noom 0\noom_kill 0\n")
-    return KillCounts(ours=[tmp_path / "ours"], host=tmp_path / "host")
+    return KillCounts(own_kills=[tmp_path / "ours"], host=tmp_path / "host")
 
 
-def kill_by_kernel(counts: KillCounts, *, ours: int, host: int) -> None:
-    counts.ours[0].write_text(f"low 0\noom {ours}\noom_kill {ours}\n")
+def kill_by_kernel(counts: KillCounts, *, own_kills: int, host: int) -> None:
+    counts.own_kills[0].write_text(f"low 0\noom {own_kills}\noom_kill {own_kills}\n")
     counts.host.write_text(f"nr_free_pages 7\noom_kill {host}\n")
 
 
@@ -87,17 +87,15 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Holder]:
 @pytest.mark.parametrize(
     "holder", [f"{HOLD}; {TELL}", IN_CHILD], indirect=True, ids=["itself", "a child"]
 )
-def test_who_has_more_than_the_limit_is_named_with_what_it_has(
-    holder: Holder, counts: KillCounts
-) -> None:
+def test_workers_over_the_limit_are_named(holder: Holder, counts: KillCounts) -> None:
     workers = {"w1": os.getpid(), "w2": holder.process.pid}
     limit = (own_memory_of(os.getpid()) or 0) + 2048 * MIB
     assert Memory(limit, counts).look(workers, now=0.0) == {}
     assert Memory(None, counts).look(workers, now=0.0) == {}
-    (told,) = Memory(150 * MIB, counts).look({"w2": holder.process.pid}, now=0.0).items()
-    assert told[0] == "w2"
-    assert told[1].startswith("out of memory: it had 2")
-    assert told[1].endswith(" MiB of the 150 MiB that --memory gives a worker")
+    (finding,) = Memory(150 * MIB, counts).look({"w2": holder.process.pid}, now=0.0).items()
+    assert finding[0] == "w2"
+    assert finding[1].startswith("out of memory: it had 2")
+    assert finding[1].endswith(" MiB of the 150 MiB that --memory gives a worker")
 
 
 @pytest.mark.parametrize("holder", [SHARED], indirect=True)
@@ -111,17 +109,17 @@ def test_what_four_share_is_counted_once(holder: Holder, counts: KillCounts) -> 
 
 
 @pytest.mark.parametrize("holder", [SHARED], indirect=True)
-def test_the_dear_look_is_made_only_where_the_limit_may_be_passed_and_now_and_then(
+def test_expensive_memory_looks_happen_only_near_the_limit(
     holder: Holder, counts: KillCounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    pids: list[int] = []
     size = 200 * MIB
 
-    def own(pid: int) -> int:
-        asked.append(pid)
+    def own_memory(pid: int) -> int:
+        pids.append(pid)
         return 60 * MIB
 
-    monkeypatch.setattr(memory, "own_memory_of", own)
+    monkeypatch.setattr(memory, "own_memory_of", own_memory)
     monkeypatch.setattr(memory, "memory_of", lambda _: size)
     seen, workers = Memory(100 * MIB, counts), {"w2": int(holder.said[1])}
     for now, grown, looks in (
@@ -134,7 +132,7 @@ def test_the_dear_look_is_made_only_where_the_limit_may_be_passed_and_now_and_th
     ):
         size = (200 + grown) * MIB
         assert seen.look(workers, now=now) == {}
-        assert len(asked) == looks
+        assert len(pids) == looks
 
 
 def test_who_is_gone_has_nothing(counts: KillCounts) -> None:
@@ -148,32 +146,32 @@ def test_who_is_gone_has_nothing(counts: KillCounts) -> None:
     assert (memory_of(process.pid), own_memory_of(process.pid)) == (None, None)
 
 
-def test_a_kill_by_the_kernel_in_our_group_is_said_as_such(counts: KillCounts) -> None:
+def test_kernel_kills_in_our_group_are_named(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({"w1": os.getpid()}, now=0.0)
-    kill_by_kernel(counts, ours=1, host=1)
-    why = seen.why_killed("w1", now=0.5)
-    assert why.startswith("out of memory: the kernel ended it; it had ")
-    assert re.search(r"it had [\d.]+ [KMG]iB$", why)
+    kill_by_kernel(counts, own_kills=1, host=1)
+    explanation = seen.why_killed("w1", now=0.5)
+    assert explanation.startswith("out of memory: the kernel ended it; it had ")
+    assert re.search(r"it had [\d.]+ [KMG]iB$", explanation)
 
 
 def test_who_died_before_anybody_looked_had_just_begun(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({}, now=0.0)
-    kill_by_kernel(counts, ours=1, host=1)
+    kill_by_kernel(counts, own_kills=1, host=1)
     assert seen.why_killed("w1", now=0.5) == "out of memory: the kernel ended it; it had just begun"
 
 
-def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: KillCounts) -> None:
+def test_kernel_kills_elsewhere_are_likely_reasons(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({"w1": os.getpid()}, now=0.0)
-    kill_by_kernel(counts, ours=0, host=1)
+    kill_by_kernel(counts, own_kills=0, host=1)
     assert seen.why_killed("w1", now=0.5).startswith(
         "signal 9, while this host was out of memory; it had "
     )
 
 
-def test_what_it_had_is_known_also_where_somebody_looks_before_its_end_is_heard_of(
+def test_memory_before_death_is_remembered(
     counts: KillCounts,
 ) -> None:
     process = subprocess.Popen(
@@ -183,15 +181,15 @@ def test_what_it_had_is_known_also_where_somebody_looks_before_its_end_is_heard_
     seen.look({"w1": process.pid}, now=0.0)
     process.kill()
     process.communicate()
-    kill_by_kernel(counts, ours=1, host=1)
+    kill_by_kernel(counts, own_kills=1, host=1)
     seen.look({"w1": process.pid}, now=1.0)
-    why = seen.why_killed("w1", now=1.1)
-    assert why.startswith("out of memory: the kernel ended it; it had ")
-    assert re.search(r"it had [\d.]+ [KMG]iB$", why)
+    explanation = seen.why_killed("w1", now=1.1)
+    assert explanation.startswith("out of memory: the kernel ended it; it had ")
+    assert re.search(r"it had [\d.]+ [KMG]iB$", explanation)
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "by_kernel", "told"),
+    ("status", "reason", "by_kernel", "phrases"),
     [
         (-9, "signal 9", True, ("host", "out of memory: the kernel ended it; it had just begun")),
         (-9, "signal 9", False, ("", "signal 9")),  # a person, or a fault that was asked for
@@ -206,20 +204,22 @@ def test_what_an_agent_says_of_an_end(
     status: int,
     reason: str,
     by_kernel: bool,
-    told: tuple[str, str],
+    phrases: tuple[str, str],
 ) -> None:
-    said = Said()
+    recorder = Said()
     agent = Agent(
-        Settings(name="a1", host="", run_dir=tmp_path), cast(Conversation, said), VirtualClock(0.0)
+        Settings(name="a1", host="", run_dir=tmp_path),
+        cast(Conversation, recorder),
+        VirtualClock(0.0),
     )
     monkeypatch.setattr(agent, "_memory", Memory(None, counts))
     agent._memory.look({}, now=0.0)
     if by_kernel:
-        kill_by_kernel(counts, ours=1, host=1)
-    agent._gone("w2", status, reason)
-    (lost,) = said.messages
+        kill_by_kernel(counts, own_kills=1, host=1)
+    agent._on_end("w2", status, reason)
+    (lost,) = recorder.messages
     assert isinstance(lost, LoseWorker)
-    assert (lost.worker, lost.memory, lost.reason) == ("w2", *told)
+    assert (lost.worker, lost.memory, lost.reason) == ("w2", *phrases)
 
 
 class Said:
@@ -235,24 +235,24 @@ class Said:
 def test_one_kill_explains_one_end(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({}, now=0.0)
-    kill_by_kernel(counts, ours=1, host=1)
+    kill_by_kernel(counts, own_kills=1, host=1)
     assert seen.why_killed("w1", now=0.5)
     assert seen.why_killed("w2", now=0.6) == ""
-    kill_by_kernel(counts, ours=2, host=2)
+    kill_by_kernel(counts, own_kills=2, host=2)
     assert seen.why_killed("w2", now=0.7)
 
 
-def test_an_end_that_comes_some_looks_after_its_kill_is_explained_and_a_later_one_is_not(
+def test_only_ends_soon_after_kills_are_explained(
     counts: KillCounts,
 ) -> None:
     """A large process takes a while to end."""
     seen = Memory(None, counts)
     seen.look({}, now=0.0)
-    kill_by_kernel(counts, ours=1, host=1)
+    kill_by_kernel(counts, own_kills=1, host=1)
     for now in (1.0, 2.0, 3.0):
         seen.look({}, now=now)
     assert seen.why_killed("w1", now=3.5)
-    kill_by_kernel(counts, ours=2, host=2)
+    kill_by_kernel(counts, own_kills=2, host=2)
     for second in range(4, 30):
         seen.look({}, now=float(second))
     assert seen.why_killed("w2", now=29.5) == ""
@@ -268,9 +268,9 @@ def test_this_host_counts_such_kills() -> None:
     """The real files, of whatever this host has."""
     counts = kill_counts()
     assert "oom_kill " in counts.host.read_text()
-    assert all("oom_kill " in path.read_text() for path in counts.ours)
-    ours, host = counts.read()
-    assert 0 <= ours <= host
+    assert all("oom_kill " in path.read_text() for path in counts.own_kills)
+    own_kills, host = counts.read()
+    assert 0 <= own_kills <= host
 
 
 def test_where_nobody_tells_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +288,8 @@ def test_workers_go_first_and_nobody_is_taken_back() -> None:
         "own = Path('/proc/self/oom_score_adj'); own.write_text(sys.argv[1]); go(); "
         "print(own.read_text())"
     )
-    for before, after in (("0", 500), ("900", 900)):
-        said = subprocess.run(
-            [sys.executable, "-c", program, before], capture_output=True, check=True
+    for score, expected_score in (("0", 500), ("900", 900)):
+        result = subprocess.run(
+            [sys.executable, "-c", program, score], capture_output=True, check=True
         )
-        assert int(said.stdout) == after
+        assert int(result.stdout) == expected_score

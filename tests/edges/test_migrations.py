@@ -66,14 +66,14 @@ def opened(path: Path) -> Iterator[Database]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
     path = database_of(format, tmp_path)
-    kept = migrate(path)
-    assert kept == (kept_copy(path, format) if format < FORMAT else None)
+    copy = migrate(path)
+    assert copy == (kept_copy(path, format) if format < FORMAT else None)
     assert migrate(path) is None
     with opened(path) as database:
         book = Book(database)
         assert not book.damaged
         done, promised, cancelled, waiting = book.jobs.values()
-        assert [each.life.phase for each in (done, promised, cancelled, waiting)] == [
+        assert [job.life.phase for job in (done, promised, cancelled, waiting)] == [
             Phase.DONE,
             Phase.SUSPENDED,
             Phase.CANCELLED,
@@ -101,8 +101,8 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
         assert found.cycles > 3
         if format == FORMAT:
             assert not found.differences
-        shown = cluster_course(database, subject="here", now=None)
-        assert [job.job for job in shown.jobs] == list(book.jobs)
+        course = cluster_course(database, subject="here", now=None)
+        assert [job.job for job in course.jobs] == list(book.jobs)
         spec = msgspec.json.decode(database.get("cluster") or b"", type=ClusterSpec)
         assert (spec.capacity, spec.tenants[0].guaranteed) == (2, 2)
 
@@ -110,11 +110,11 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
 def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Everything in a value, by its place."""
     if isinstance(value, dict) and value:
-        for key, each in value.items():
-            yield from parts(each, f"{name}.{key}")
+        for key, item in value.items():
+            yield from parts(item, f"{name}.{key}")
     elif isinstance(value, list) and value:
-        for k, each in enumerate(value):
-            yield from parts(each, f"{name}[{k}]")
+        for k, item in enumerate(value):
+            yield from parts(item, f"{name}[{k}]")
     else:
         yield name, value
 
@@ -129,8 +129,8 @@ def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
     with opened(path) as database:
         for _, id, content in database.jobs():
             written = dict(parts(msgspec.msgpack.decode(content)))
-            again = msgspec.msgpack.encode(msgspec.msgpack.decode(content, type=ScheduledJob))
-            read = dict(parts(msgspec.msgpack.decode(again)))
+            encoded = msgspec.msgpack.encode(msgspec.msgpack.decode(content, type=ScheduledJob))
+            read = dict(parts(msgspec.msgpack.decode(encoded)))
             assert {name: read.get(name, "nothing") for name in written} == written, id
 
 
@@ -164,16 +164,16 @@ def layout(path: Path) -> list[Any]:
 def test_the_copy_is_what_was_there_before(tmp_path: Path) -> None:
     path = database_of(2, tmp_path)
     with contextlib.closing(sqlite3.connect(path)) as sql:
-        before = list(sql.iterdump())
+        content_before = list(sql.iterdump())
     migrate(path)
     copy = kept_copy(path, 2)
     assert format_of(copy) == 2
     assert copy.stat().st_mode & 0o777 == 0o600
     with contextlib.closing(sqlite3.connect(copy)) as sql:
-        assert list(sql.iterdump()) == before
+        assert list(sql.iterdump()) == content_before
 
 
-def test_the_copy_is_nobody_elses_whatever_lies_beside_it(tmp_path: Path) -> None:
+def test_the_copy_is_private(tmp_path: Path) -> None:
     path = database_of(2, tmp_path)
     planted = tmp_path / f".{kept_copy(path, 2).name}.draft"
     planted.touch()
@@ -200,25 +200,23 @@ def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
     assert not kept_copy(old, 99).exists()
 
 
-@pytest.mark.parametrize("left", EARLIER)
-def test_a_kill_between_two_steps_leaves_what_the_next_attempt_goes_on_with(
-    left: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("steps_left", EARLIER)
+def test_a_kill_between_migrations_is_recoverable(steps_left: int, tmp_path: Path) -> None:
     path = database_of(1, tmp_path)
     code = f"""
 import os, signal, sys
 from pathlib import Path
 from brim.storage import migrations
-take = migrations._STEPS[{left}]
+take = migrations._STEPS[{steps_left}]
 def step(sql):
     take(sql)
     os.kill(os.getpid(), signal.SIGKILL)
-migrations._STEPS[{left}] = step
+migrations._STEPS[{steps_left}] = step
 migrations.migrate(Path(sys.argv[1]))
 """
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert format_of(path) == left, "the step that was killed did nothing"
+    assert format_of(path) == steps_left, "the step that was killed did nothing"
     assert format_of(kept_copy(path, 1)) == 1
     migrate(path)
     with opened(path) as database:
@@ -237,10 +235,10 @@ def test_nothing_is_migrated_without_a_copy(
     with pytest.raises(StorageFault, match=r"cannot migrate .*No space left"):
         migrate(path)
     assert format_of(path) == 2
-    assert [each.name for each in tmp_path.iterdir()] == ["scheduler.db"]
+    assert [file.name for file in tmp_path.iterdir()] == ["scheduler.db"]
 
 
-def test_what_is_not_what_its_format_says_is_said_and_left_as_it_is(tmp_path: Path) -> None:
+def test_mislabelled_databases_are_reported_and_kept(tmp_path: Path) -> None:
     path = database_of(2, tmp_path)
     with contextlib.closing(sqlite3.connect(path)) as sql:
         sql.execute("update jobs set record = x'c1' where number = 2")
@@ -252,9 +250,9 @@ def test_what_is_not_what_its_format_says_is_said_and_left_as_it_is(tmp_path: Pa
 
 def test_memory_of_policies_without_plans_is_left_alone() -> None:
     """In format 3 the memory of policy brim was first the plans alone, later more."""
-    later = CycleMemory(
+    full_memory = CycleMemory(
         policies={("ads", 0): Remembered(plans={}, planned=5.0, devices=2)}, blocks={}
     )
-    rows = [["ads", 0, later.policies[("ads", 0)]]]
+    rows = [["ads", 0, full_memory.policies[("ads", 0)]]]
     content = msgspec.msgpack.encode({"policies": rows, "blocks": {}})
-    assert decode_memory(migrations._memory_with_plans(content), policy="brim") == later
+    assert decode_memory(migrations._memory_with_plans(content), policy="brim") == full_memory

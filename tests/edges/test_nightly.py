@@ -65,14 +65,16 @@ def test_files_with_tests_are_all_collected() -> None:
 
 
 def test_long_tests_are_each_in_one_piece() -> None:
-    *others, rest = (piece for piece in PIECES.values() if "long" in " ".join(piece.command))
-    assert (rest.name, others[-1].name) == ("long-rest", "nodes")
-    named = [path for piece in others for path in piece.tests]
+    *other_pieces, rest = (piece for piece in PIECES.values() if "long" in " ".join(piece.command))
+    assert (rest.name, other_pieces[-1].name) == ("long-rest", "nodes")
+    named = [path for piece in other_pieces for path in piece.tests]
     assert len(named) == len(set(named))
     for path in named:
         assert (ROOT / path).exists(), path
-        assert not any(other != path and f"{path}/".startswith(f"{other}/") for other in named)
-    for piece in others[:-1]:
+        assert not any(
+            other_path != path and f"{path}/".startswith(f"{other_path}/") for other_path in named
+        )
+    for piece in other_pieces[:-1]:
         assert piece.command == ("make", "test-long", f"TESTS={' '.join(piece.tests)}")
     words = rest.command[-1].removeprefix("TESTS=").split()
     assert words == [*TEST_PATHS, *(f"--ignore={path}" for path in named)]

@@ -63,8 +63,8 @@ class Host:
             environment=dict(os.environ),
             directory=str(self.folder),
         )
-        with open(os.devnull, "r+b") as nothing:
-            self.nodes.ask("n1", begin, [nothing.fileno(), nothing.fileno()])
+        with open(os.devnull, "r+b") as null:
+            self.nodes.ask("n1", begin, [null.fileno(), null.fileno()])
         note = self.folder / job
         until(lambda: note.exists() and note.read_text().endswith("\n"), "the job's agent")
         return int(note.read_text())
@@ -89,7 +89,7 @@ def gone(pid: int) -> Callable[[], bool]:
     return lambda: has_ended(pid)
 
 
-def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
+def test_exhausted_nodes_keep_what_they_have(host: Host) -> None:
     agent = host.up()
     sleeping = host.begin("job-1")
     limits = psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE)
@@ -98,8 +98,8 @@ def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
         "n1", begin
     )  # without the descriptors that belong to it, as where there are too many
     psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE, (8, limits[1]))
-    with open(os.devnull, "r+b") as nothing:
-        host.nodes.ask("n1", begin, [nothing.fileno()] * 2)
+    with open(os.devnull, "r+b") as null:
+        host.nodes.ask("n1", begin, [null.fileno()] * 2)
     log = host.folder / "nodes" / "n1" / "node.log"
     until(lambda: log.read_text().count("not done: Begin: ") == 2, "what it says")
     assert host.look().pid == agent
@@ -108,7 +108,7 @@ def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
     assert psutil.pid_exists(host.begin("job-3"))
 
 
-def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Host) -> None:
+def test_a_killed_node_agent_ends_its_processes(host: Host) -> None:
     assert not host.look().lost
     first = host.up()
     sleeping = host.begin("job-1")
@@ -130,7 +130,7 @@ def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Ho
     assert not host.look().gone
 
 
-def test_a_node_is_lost_where_it_is_gone_for_longer_or_again(
+def test_nodes_are_lost_after_long_or_repeated_absence(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.backends.nodes._TO_RETURN", 1.0)
@@ -147,7 +147,7 @@ def test_a_node_is_lost_where_it_is_gone_for_longer_or_again(
     assert host.look().lost
 
 
-def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
+def test_the_next_scheduler_finds_running_nodes(host: Host) -> None:
     pid = host.up()
     jobs = [host.begin(f"job-{k}") for k in (1, 2)]
     host.revive()
@@ -164,29 +164,27 @@ def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
     assert gone(jobs[1])()
 
 
-def test_what_a_killed_node_left_is_ended_again_until_it_is_gone(
+def test_leftovers_of_killed_nodes_are_ended_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[bool] = [False, False, True]
-    asked: list[bool] = []
+    answers: list[bool] = []
 
-    class Left:
+    class Leftover:
         def end(self) -> bool:
-            asked.append(ends[len(asked)])
-            return asked[-1]
+            answers.append(ends[len(answers)])
+            return answers[-1]
 
-    monkeypatch.setattr("brim.backends.nodes.groups_of", lambda _: [Left()])
+    monkeypatch.setattr("brim.backends.nodes.groups_of", lambda _: [Leftover()])
     nodes = Nodes(tmp_path, SystemClock())
     (tmp_path / "n1").mkdir()
     (tmp_path / "n1" / ".lock").touch()
     for _ in range(5):
         nodes.keep([])
-    assert asked == ends
+    assert answers == ends
 
 
-def test_a_nodes_agent_that_does_not_answer_is_killed(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unresponsive_node_agent_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = host.up()
     host.nodes.ask("n1", KillJob(job="job-0"))
     until(lambda: host.look().up and host.has_answered(), "its first answer")
@@ -210,9 +208,7 @@ def test_a_nodes_agent_that_never_answers_is_killed(
     assert host.look().problem == "it did not answer for 0 s"
 
 
-def test_a_nodes_agent_imports_as_slowly_as_it_must(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_agent_may_import_slowly(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = host.folder / "imported"
     (host.folder / "torch.py").write_text(
         "import os, time\n"
@@ -254,47 +250,49 @@ def left_by(host: Host, job: str) -> int:
     """What the agent of a job has left, once it is there."""
     agent, note = host.begin(job), host.folder / f"left-{job}"
     until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
-    left = int(note.read_text())
-    until(lambda: psutil.Process(left).name() == "brim-master", "its name")
+    pid = int(note.read_text())
+    until(lambda: psutil.Process(pid).name() == "brim-master", "its name")
     assert not has_ended(agent)
-    return left
+    return pid
 
 
 @needs_groups
 def test_what_a_killed_nodes_jobs_left_has_ended_before_it_is_up_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     os.kill(leaving.look().pid, signal.SIGKILL)
     until(lambda: leaving.look().gone, "its end")
-    assert not has_ended(left)
+    assert not has_ended(leftover)
     leaving.up()
-    assert has_ended(left)
+    assert has_ended(leftover)
 
 
 @needs_groups
-def test_what_a_killed_nodes_jobs_left_ends_where_nobody_starts_it_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+def test_leftovers_of_a_killed_node_end_unrestarted(leaving: Host) -> None:
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     os.kill(leaving.look().pid, signal.SIGKILL)
     until(lambda: leaving.look().gone, "its end")
-    assert not has_ended(left)
+    assert not has_ended(leftover)
     asyncio.run(leaving.nodes.end())
-    until(gone(left), "the end of what is left")
+    until(gone(leftover), "the end of what is left")
 
 
 @needs_groups
 def test_what_a_job_left_ends_whatever_it_is_called_and_other_jobs_go_on(leaving: Host) -> None:
-    left, other = (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
+    leftover, other_leftover = (
+        (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
+    )
     leaving.nodes.kill_job("job-1")
-    until(gone(left), "the end of what is left")
-    assert not has_ended(other)
+    until(gone(leftover), "the end of what is left")
+    assert not has_ended(other_leftover)
 
 
 @needs_groups
-def test_what_a_job_left_has_ended_before_it_begins_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+def test_leftovers_end_before_the_job_restarts(leaving: Host) -> None:
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     (leaving.folder / "job-1").unlink()
     (leaving.folder / "left-job-1").unlink()
-    assert left_by(leaving, "job-1") != left
-    assert has_ended(left)
+    assert left_by(leaving, "job-1") != leftover
+    assert has_ended(leftover)
 
 
 FORKS = """
@@ -313,7 +311,7 @@ print([child.wait(30.0) for child in children], [child.wait() for child in child
 """
 
 
-def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given(
+def test_forks_end_and_inherit_like_programs(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path / "log")]
@@ -324,14 +322,14 @@ def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given
     assert "0 1 2 3\n" in words  # and the one with which it looks
 
 
-def test_agents_end_when_nobody_says_in_time_that_they_may_go_on(host: Host) -> None:
+def test_agents_end_without_permission_to_continue(host: Host) -> None:
     """The process that would have is stopped, as by SIGSTOP; the node's agent is not."""
     agent, clock = host.up(), SystemClock()
     sleeping = host.begin("job-1")
     for _ in range(5):  # as long as it is told to go on, they do
         host.nodes.ask("n1", EndAt(at=clock.now() + 0.5))
         clock_over = clock.now() + 0.2
-        until(lambda at=clock_over: clock.now() > at, "some time")  # type: ignore[misc]
+        until(lambda end_time=clock_over: clock.now() > end_time, "some time")  # type: ignore[misc]
     assert psutil.pid_exists(sleeping)
     assert not has_ended(sleeping)
     until(gone(sleeping), "its end")

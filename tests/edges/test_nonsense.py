@@ -74,9 +74,9 @@ ODD = [
 ]  # fmt: skip
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a tree of plain data, as the keys that lead to it."""
-    yield at
+    yield path
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -84,16 +84,16 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, list)
         else ()
     )
-    for key, each in inner:
-        yield from places(each, (*at, key))
+    for key, item in inner:
+        yield from places(item, (*path, key))
 
 
-def with_other(value: Any, at: tuple[Any, ...], put: Any) -> Any:
+def with_other(value: Any, path: tuple[Any, ...], put: Any) -> Any:
     """The same tree with something else at one place."""
-    if not at:
+    if not path:
         return put
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[at[0]] = with_other(value[at[0]], at[1:], put)
+    copy[path[0]] = with_other(value[path[0]], path[1:], put)
     return copy
 
 
@@ -101,8 +101,8 @@ def twisted(right: Any) -> st.SearchStrategy[Any]:
     """Plain data in which one or two values are other ones, or went missing."""
 
     def once(value: Any) -> st.SearchStrategy[Any]:
-        at = st.sampled_from(list(places(value)))
-        return st.builds(with_other, st.just(value), at, st.sampled_from(ODD))
+        paths = st.sampled_from(list(places(value)))
+        return st.builds(with_other, st.just(value), paths, st.sampled_from(ODD))
 
     return once(right) | once(right).flatmap(once)
 
@@ -111,19 +111,19 @@ def twisted(right: Any) -> st.SearchStrategy[Any]:
 
 
 def state_bytes() -> bytes:
-    here, there = socket.socketpair()
+    near_end, far_end = socket.socketpair()
     tree = {"model": {"weight": torch.arange(6.0)}, "many": {3: (1, "x")}, "committed": 3}
-    with here, there:
-        send_state(here, tree, timeout=5.0, cancelled=lambda: False)
-        return there.recv(1 << 16)
+    with near_end, far_end:
+        send_state(near_end, tree, timeout=5.0, cancelled=lambda: False)
+        return far_end.recv(1 << 16)
 
 
-def receive_bytes(given: bytes) -> Any:
-    here, there = socket.socketpair()
-    with here:
-        with there:
-            there.sendall(given)
-        return receive_state(here, timeout=5.0, cancelled=lambda: False)
+def receive_bytes(data: bytes) -> Any:
+    near_end, far_end = socket.socketpair()
+    with near_end:
+        with far_end:
+            far_end.sendall(data)
+        return receive_state(near_end, timeout=5.0, cancelled=lambda: False)
 
 
 STATE = state_bytes()
@@ -141,10 +141,10 @@ def test_a_state_is_taken() -> None:
 
 
 @QUICK
-@given(given=damaged(STATE) | twisted(HEADER).map(with_header))
-def test_what_is_no_state_is_refused(given: bytes) -> None:
+@given(data=damaged(STATE) | twisted(HEADER).map(with_header))
+def test_what_is_no_state_is_refused(data: bytes) -> None:
     with contextlib.suppress(ProtocolError, PeerLost):
-        receive_bytes(given)
+        receive_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ GREETING = (5).to_bytes(2, "little") + proof(SECRET, b"call", b"x", b"state") + 
 
 
 @settings(max_examples=40, deadline=5000)
-@given(given=st.lists(damaged(GREETING) | st.binary(max_size=700), min_size=1, max_size=3))
-def test_strangers_words_are_forgotten(given: list[bytes]) -> None:
+@given(messages=st.lists(damaged(GREETING) | st.binary(max_size=700), min_size=1, max_size=3))
+def test_strangers_words_are_forgotten(messages: list[bytes]) -> None:
     listener = Listener("127.0.0.1", SECRET)
     host, _, port = listener.address.rpartition(":")
     with contextlib.closing(listener), contextlib.ExitStack() as strangers:
-        for said in given:
+        for message in messages:
             stranger = strangers.enter_context(socket.create_connection((host, int(port))))
-            stranger.sendall(said)
+            stranger.sendall(message)
         friend = threading.Thread(
             target=lambda: strangers.enter_context(
                 connect(
@@ -205,14 +205,14 @@ def test_strangers_words_are_forgotten(given: list[bytes]) -> None:
 
 
 @settings(max_examples=40, deadline=5000)
-@given(said=st.binary(max_size=2 * PROOF_BYTES))
-def test_an_answer_that_proves_nothing(said: bytes) -> None:
+@given(message=st.binary(max_size=2 * PROOF_BYTES))
+def test_an_answer_that_proves_nothing(message: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
 
         def answer() -> None:
             peer, _ = impostor.accept()
             with peer:
-                peer.sendall(said)
+                peer.sendall(message)
                 peer.shutdown(socket.SHUT_WR)
                 peer.recv(1 << 12)
 
@@ -236,19 +236,19 @@ REQUESTS = [
 
 
 @QUICK
-@given(given=st.one_of(st.binary(min_size=1, max_size=64), *map(damaged, REQUESTS)).filter(bool))
-def test_a_request_that_is_none_leaves_nothing_open(given: bytes) -> None:
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with here, there, open(os.devnull, "rb") as file:
-        before = len(os.listdir("/proc/self/fd"))
-        socket.send_fds(here, [given], [file.fileno()])
+@given(data=st.one_of(st.binary(min_size=1, max_size=64), *map(damaged, REQUESTS)).filter(bool))
+def test_a_request_that_is_none_leaves_nothing_open(data: bytes) -> None:
+    near_end, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near_end, far_end, open(os.devnull, "rb") as file:
+        descriptors_before = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(near_end, [data], [file.fileno()])
         try:
-            received = receive(there)
+            received = receive(far_end)
         except ProtocolError:
             received = None
         for descriptor in received[1] if received else []:
             os.close(descriptor)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) == descriptors_before
 
 
 # The scheduler's records --------------------------------------------------------------------------
@@ -300,19 +300,22 @@ def test_a_cycle_is_read() -> None:
 
 @QUICK
 @given(
-    given=damaged(CYCLE) | twisted(SAID).map(lambda each: zlib.compress(json.dumps(each).encode()))
+    data=damaged(CYCLE)
+    | twisted(SAID).map(lambda content: zlib.compress(json.dumps(content).encode()))
 )
-def test_what_is_no_cycle_is_refused(given: bytes) -> None:
+def test_what_is_no_cycle_is_refused(data: bytes) -> None:
     with contextlib.suppress(EnvironmentFault):
-        cycles.decode_cycle(given)
+        cycles.decode_cycle(data)
 
 
 @QUICK
-@given(given=st.binary(max_size=99) | twisted(REMEMBERED).map(lambda each: plain_msgpack(each)))
-def test_what_is_no_memory_of_a_cycle_is_refused(given: bytes) -> None:
+@given(
+    data=st.binary(max_size=99) | twisted(REMEMBERED).map(lambda content: plain_msgpack(content))
+)
+def test_an_invalid_cycle_memory_is_refused(data: bytes) -> None:
     for policy in ("brim", "pollux", "edf"):
         with contextlib.suppress(EnvironmentFault):
-            cycles.decode_memory(given, policy=policy)
+            cycles.decode_memory(data, policy=policy)
 
 
 def plain_msgpack(value: Any) -> bytes:
@@ -322,10 +325,10 @@ def plain_msgpack(value: Any) -> bytes:
         return b"\xcf" + b"\xff" * 8
 
 
-def test_a_curve_of_more_workers_than_there_are_is_refused() -> None:
-    said = with_other(SAID, ("saw", "jobs", 0, "curve"), [[1, 1.0], [2**40, 2.0]])
+def test_oversized_curves_are_refused() -> None:
+    altered = with_other(SAID, ("saw", "jobs", 0, "curve"), [[1, 1.0], [2**40, 2.0]])
     with pytest.raises(EnvironmentFault, match="ascending worker counts from 1 to 1,048,576"):
-        cycles.decode_cycle(zlib.compress(json.dumps(said).encode()))
+        cycles.decode_cycle(zlib.compress(json.dumps(altered).encode()))
 
 
 def test_a_cycle_does_not_ask_for_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,10 +349,10 @@ SUBMITTED = msgspec.to_builtins(
 
 
 @QUICK
-@given(given=twisted(SUBMITTED).map(json.dumps))
-def test_what_is_no_submission_is_refused(given: str) -> None:
+@given(text=twisted(SUBMITTED).map(json.dumps))
+def test_what_is_no_submission_is_refused(text: str) -> None:
     with contextlib.suppress(BrimError, *UNDECODABLE):  # as the API answers: 400
-        assert msgspec.json.decode(given, type=Submit).submission.spec.workers.maximum >= 1
+        assert msgspec.json.decode(text, type=Submit).submission.spec.workers.maximum >= 1
 
 
 # YAML that people write ---------------------------------------------------------------------------
@@ -368,10 +371,10 @@ YAML = st.lists(st.sampled_from(WORDS), max_size=12).map(lambda words: "".join(w
 
 
 @QUICK
-@given(given=damaged(CLUSTER) | YAML | st.binary(max_size=99))
-def test_what_is_no_cluster_is_refused(given: bytes, tmp_path: Path) -> None:
+@given(data=damaged(CLUSTER) | YAML | st.binary(max_size=99))
+def test_what_is_no_cluster_is_refused(data: bytes, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_bytes(given)
+    file.write_bytes(data)
     for read in (read_cluster_file, lambda path: str(read_yaml(path, words=True))):
         with contextlib.suppress(SpecError):
             read(file)
@@ -379,18 +382,18 @@ def test_what_is_no_cluster_is_refused(given: bytes, tmp_path: Path) -> None:
 
 LEVELS = "abcdefghij"
 ALIASES = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
-    for before, name in itertools.pairwise(LEVELS)
+    f"{name}: &{name} [{', '.join([f'*{level}'] * 10)}]\n"
+    for level, name in itertools.pairwise(LEVELS)
 )
 MERGES = "a: &a {x: 1}\n" + "".join(
-    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n"
-    for before, name in itertools.pairwise(LEVELS)
+    f"{name}: &{name} {{<<: [{', '.join([f'*{level}'] * 10)}]}}\n"
+    for level, name in itertools.pairwise(LEVELS)
 )
 
 
 @pytest.mark.parametrize("words", [True, False], ids=["words", "typed"])
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("[" * 5_000, "got"),
         (ALIASES, "1,000,000 values in all"),
@@ -402,16 +405,16 @@ MERGES = "a: &a {x: 1}\n" + "".join(
     ],
     ids=["nested", "aliases", "a part of itself", "merges", "twice", "odd keys", "large"],
 )
-def test_a_file_without_end(tmp_path: Path, content: str, said: str, words: bool) -> None:
+def test_a_file_without_end(tmp_path: Path, content: str, message: str, words: bool) -> None:
     (tmp_path / "cluster.yaml").write_text(content)
-    with pytest.raises(SpecError, match=re.escape(said)):
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_yaml(tmp_path / "cluster.yaml", words=words)
 
 
 @pytest.mark.parametrize(
     "value", ["2001-99-99", "!!timestamp x", "!!bool x", "!!int x", "!!float x", "!!map [1]"]
 )
-def test_a_value_that_is_not_what_its_tag_says(tmp_path: Path, value: str) -> None:
+def test_values_must_match_their_tags(tmp_path: Path, value: str) -> None:
     (tmp_path / "cluster.yaml").write_text(f"grace: {value}\n")
     with pytest.raises(SpecError, match=r"cluster\.yaml"):
         read_yaml(tmp_path / "cluster.yaml")
@@ -485,7 +488,7 @@ def test_what_is_no_manifest_is_refused(
 ) -> None:
     run = tmp_path_factory.mktemp("run")
     store = a_checkpoint(run)
-    fields = data.draw(twisted(fields_of(run)).filter(lambda each: isinstance(each, dict)))
+    fields = data.draw(twisted(fields_of(run)).filter(lambda value: isinstance(value, dict)))
     put_manifest(run, fields)
     with contextlib.suppress(EnvironmentFault):
         store.load(3)
@@ -494,7 +497,7 @@ def test_what_is_no_manifest_is_refused(
     assert store.steps() == [4]
 
 
-def test_a_manifest_that_names_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
+def test_impossible_file_names_in_manifests_are_refused(tmp_path: Path) -> None:
     store = a_checkpoint(tmp_path)
     for name in ("a\0b", "", ".."):
         fields = fields_of(tmp_path)
@@ -506,15 +509,15 @@ def test_a_manifest_that_names_what_cannot_be_a_file_is_refused(tmp_path: Path) 
 
 def test_a_manifest_names_no_file_of_others(tmp_path: Path) -> None:
     store = a_checkpoint(tmp_path)
-    ours = tmp_path / "precious"
-    ours.write_text("x")
+    own_file = tmp_path / "precious"
+    own_file.write_text("x")
     fields = fields_of(tmp_path)
     fields["file"] |= {"name": "../../precious", "size_bytes": 1}
     put_manifest(tmp_path, fields)
     with pytest.raises(EnvironmentFault, match="is damaged"):
         store.load(3)
     store.prune(keep=1, best=None)
-    assert ours.exists()
+    assert own_file.exists()
 
 
 CONTACTS = {
@@ -558,7 +561,7 @@ STEP = {"step": 1, "at": 1.0, "epoch": 1, "round": 1, "loss": 0.5, "seconds": 0.
 @given(data=st.data())
 def test_steps_that_are_none_are_passed_over(data: st.DataObject, tmp_path: Path) -> None:
     lines = data.draw(
-        st.lists(twisted(STEP).map(lambda each: json.dumps(each).encode()), max_size=3)
+        st.lists(twisted(STEP).map(lambda content: json.dumps(content).encode()), max_size=3)
     )
     content = data.draw(st.just(b"\n".join(lines)) | damaged(b"\n".join(lines)))
     (tmp_path / STEPS).write_bytes(content)

@@ -112,7 +112,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     database, now = Database(tmp_path / "scheduler.db"), SystemClock().wall()
     book, records = Book(database), odd_records(now)
-    with database.together():
+    with database.transaction():
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("1x8"))))
         for record in records:
             book.save(record)
@@ -161,7 +161,7 @@ def test_the_clusters_report_shows_them_too(odd: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_job_with_an_odd_name_lives_as_any_other(served: Served, name: str) -> None:
+def test_odd_job_names_work(served: Served, name: str) -> None:
     view = served.client.submit(Submit(submission=submission(tenant="ads"), name=name))
     until(lambda: served.client.job(view.job).workers > 0, "its workers")
     served.processes.end(view.job, "done", summary={"exit": "done"})
@@ -187,43 +187,43 @@ def test_what_cannot_be_kept_is_refused_at_submission(served: Served) -> None:
     "field",
     ["epochs", "global_batch_size", "micro_batches", "threads", "loaders", "keep", "spares"],
 )
-def test_no_number_of_a_spec_is_larger_than_can_be_kept(field: str) -> None:
+def test_spec_numbers_are_bounded(field: str) -> None:
     values: dict[str, Any] = {field: 2**63}
     with pytest.raises(SpecError, match=r"need at most 1,000,000,000"):
         JobSpec(file="m.py", parameters={}, workers=WorkerRange.parse("1"), **values)
 
 
-def test_a_deadline_of_the_command_line_is_within_ten_years(
+def test_command_line_deadlines_are_within_ten_years(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (served.folder / "m.py").write_text("")
     monkeypatch.setattr("brim.runs.submitting.check_training_file", lambda _: None)
-    for when in ("99999999h", "1e300", "9999-12-31T23:59"):
-        done = brim("submit", "m.py", "--tenant", "ads", "--deadline", when)
+    for deadline in ("99999999h", "1e300", "9999-12-31T23:59"):
+        done = brim("submit", "m.py", "--tenant", "ads", "--deadline", deadline)
         assert done.exit_code == 2, done.output
         assert "--deadline: got" in done.stderr
         assert "10 years" in done.stderr
 
 
-def test_deadlines_are_kept_by_the_schedulers_own_clock_right_after_a_step_of_the_hosts(
+def test_deadlines_follow_the_schedulers_own_clock(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, told = served.client, list[float]()
-    for by in (0.0, 36_000.0, -36_000.0):
-        monkeypatch.setattr(served.clock, "set_by", lambda by=by: by)
+    client, deadlines = served.client, list[float]()
+    for offset in (0.0, 36_000.0, -36_000.0):
+        monkeypatch.setattr(served.clock, "set_by", lambda offset=offset: offset)
         # As the host's clock has it now, as people and commands do.
-        host = time.time() + by
+        host = time.time() + offset
         view = client.submit(ask(deadline=host + 3600.0))
         assert view.deadline == pytest.approx(host + 3600.0, abs=1.0)
         assert view.submitted == pytest.approx(host, abs=5.0)
-        told.append(served.book.jobs[view.job].submission.deadline or 0.0)
+        deadlines.append(served.book.jobs[view.job].submission.deadline or 0.0)
         assert client.explain(view.job)[0].at == pytest.approx(host, abs=5.0)
         client.forecast(ask(deadline=host + 3600.0))  # and raises nothing
     # By its own clock each has an hour.
-    assert told == pytest.approx([time.time() + 3600.0] * 3, abs=10.0)
+    assert deadlines == pytest.approx([time.time() + 3600.0] * 3, abs=10.0)
 
 
-def test_a_clock_knows_by_how_much_the_hosts_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_knows_the_hosts_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, real = SystemClock(), time.time
     assert clock.set_by() == 0.0
     monkeypatch.setattr(time, "time", lambda: real() + 7200.0)
@@ -234,7 +234,7 @@ def test_a_clock_knows_by_how_much_the_hosts_was_set(monkeypatch: pytest.MonkeyP
     assert clock.set_by() == pytest.approx(0.0, abs=1.0)
 
 
-def test_the_next_scheduler_goes_on_by_the_clock_of_the_last(
+def test_the_next_scheduler_keeps_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, real = own_clock(tmp_path, keep=True), time.time

@@ -63,21 +63,21 @@ def test_nothing_begins_in_it(tmp_path: Path, use: Callable[[Path], None]) -> No
     if use is resume:
         RecordedRun(directory, spec(), samples=8192).begin()
     directory.chmod(0o777)
-    before = sorted(directory.iterdir())
+    files_before = sorted(directory.iterdir())
     with pytest.raises(SpecError, match="which other accounts may write to"):
         use(directory)
-    assert sorted(directory.iterdir()) == before
+    assert sorted(directory.iterdir()) == files_before
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
 def test_files_follow_the_umask_and_secrets_do_not(tmp_path: Path, umask: int) -> None:
-    before = os.umask(umask)
+    umask_before = os.umask(umask)
     try:
         write_whole(tmp_path / "file", b"x")
         write_whole(tmp_path / "token", b"x", mode=0o600)
         make_ours(tmp_path / "a" / "run")
     finally:
-        os.umask(before)
+        os.umask(umask_before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "a" / "run").stat().st_mode & 0o777 == 0o755 & ~umask
@@ -89,10 +89,10 @@ def test_another_account_reads_no_state(tmp_path: Path) -> None:
     state = tmp_path / "state"
     make_ours(state, mode=0o700)
     (state / "token").write_text("secret")
-    for above in (tmp_path, *tmp_path.parents):
-        if not above.stat().st_mode & 0o001:
-            above.chmod(above.stat().st_mode | 0o011)
-        if re.fullmatch(r"/tmp", str(above)):
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+        if re.fullmatch(r"/tmp", str(folder)):
             break
     tried = subprocess.run(
         ["/bin/cat", str(state / "token")],

@@ -68,22 +68,22 @@ def opened(browser: Any, written: Path) -> Iterator[Any]:
     """Opens a page by its name; whatever goes wrong in it, or is loaded by it, fails the test."""
     contexts = []
 
-    def look(name: str, width: int, **how: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **how)
+    def look(name: str, width: int, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(error))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: urls.append(request.url))
         page.goto((written / f"{name}.html").as_uri())
         return page
 
     wrong: list[Any] = []
-    asked: list[str] = []
+    urls: list[str] = []
     yield look
     for context in contexts:
         context.close()
     assert not wrong
-    assert not [url for url in asked if not url.startswith("file:")]
+    assert not [url for url in urls if not url.startswith("file:")]
 
 
 def tip(page: Any) -> str:
@@ -101,9 +101,7 @@ def test_a_page_loads_nothing(written: Path, name: str) -> None:
 
 @pytest.mark.parametrize("width", [TELEPHONE, DESK])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_and_the_text_of_its_charts_can_be_read(
-    opened: Any, name: str, width: int
-) -> None:
+def test_pages_fit_and_charts_are_readable(opened: Any, name: str, width: int) -> None:
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.evaluate(
@@ -117,7 +115,7 @@ def test_a_page_fits_and_the_text_of_its_charts_can_be_read(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_dark_where_the_reader_wants_it(opened: Any, name: str) -> None:
+def test_pages_follow_the_readers_dark_mode(opened: Any, name: str) -> None:
     def brightness(scheme: str) -> list[float]:
         page = opened(name, DESK, color_scheme=scheme)
         found = page.evaluate(
@@ -143,9 +141,9 @@ def test_a_value_is_read_off_under_the_pointer(opened: Any, width: int) -> None:
     box = chart.bounding_box()
     chart.hover(position={"x": box["width"] * 0.98, "y": box["height"] * 0.9})
     assert re.search(r"^5\.\d+ s loss 0\.\d+ samples per second [\d,]+ workers 5$", tip(page))
-    inside = page.locator(".tip").bounding_box()
-    assert inside["x"] >= 0
-    assert inside["x"] + inside["width"] <= width
+    tip_box = page.locator(".tip").bounding_box()
+    assert tip_box["x"] >= 0
+    assert tip_box["x"] + tip_box["width"] <= width
     page.mouse.move(1, 1)
     assert not page.locator(".tip").is_visible()
 
@@ -184,9 +182,9 @@ def test_jobs_tell_of_themselves_by_pointer_and_keys(opened: Any) -> None:
     chart = page.locator("svg:visible:has([data-tip])")
     chart.focus()
     page.keyboard.press("End")
-    told = tip(page)
+    tip_text = tip(page)
     page.keyboard.press("ArrowLeft")
-    assert tip(page) != told
+    assert tip(page) != tip_text
     assert re.match(r"[a-d]-\d: ", tip(page))
 
 

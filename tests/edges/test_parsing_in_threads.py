@@ -20,17 +20,17 @@ def often_another_thread() -> Iterator[None]:
     """Python code runs, and threads change, while trees are made."""
 
     def busy(*_: Any) -> None:
-        for _each in range(50):
+        for _turn in range(50):
             pass
 
-    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+    interval_before, threshold = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(1e-6)
     gc.set_threshold(20)
     gc.callbacks.append(busy)
     yield
     gc.callbacks.remove(busy)
     gc.set_threshold(*threshold)
-    sys.setswitchinterval(before)
+    sys.setswitchinterval(interval_before)
 
 
 @pytest.mark.usefixtures("often_another_thread")
@@ -41,4 +41,4 @@ def test_code_is_collected_in_several_threads_at_once(tmp_path: Path) -> None:
     file.path.write_text(deep * 100)
     with ThreadPoolExecutor(6) as threads:
         found = [threads.submit(collect, file, (), limit_bytes=LARGEST) for _ in range(24)]
-        assert {tuple(each.result().files) for each in found} == {("job.py",)}
+        assert {tuple(collected.result().files) for collected in found} == {("job.py",)}

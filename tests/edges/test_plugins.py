@@ -52,10 +52,10 @@ torn-demo = acme_module_that_is_not_there:DEMO
 @pytest.fixture
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package that adds verbs and policies, as if it had been installed."""
-    about = tmp_path / "acme-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    metadata = tmp_path / "acme-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
     (tmp_path / "acme_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -75,12 +75,12 @@ def said(*words: str) -> Result:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_verb_of_another_package_is_one_of_brims() -> None:
+def test_plugin_verbs_are_verbs_of_brim() -> None:
     assert said("greet").stdout == "hello\n"
     assert said("help", "greet").stdout == said("greet", "--help").stdout
     assert said("simulate", "greet").stdout == "hello\n"
-    shown = said("--help").stdout.partition("\nFrom the package acme:\n")[2]
-    assert [line.split()[0] for line in shown.split("\n\n")[0].splitlines()] == [
+    listing = said("--help").stdout.partition("\nFrom the package acme:\n")[2]
+    assert [line.split()[0] for line in listing.split("\n\n")[0].splitlines()] == [
         "broken",
         "greet",
         "odd",
@@ -96,7 +96,7 @@ def test_a_verb_of_brims_own_is_nobody_elses() -> None:
 
 @pytest.mark.usefixtures("acme")
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "message"),
     [
         (["broken"], "broken of the package acme cannot be imported: ModuleNotFoundError: "),
         (["broken", "--json", "x"], "broken of the package acme cannot be imported: "),
@@ -105,22 +105,22 @@ def test_a_verb_of_brims_own_is_nobody_elses() -> None:
         (["demo", "torn-demo"], "torn-demo of the package acme cannot be imported: "),
     ],
 )
-def test_what_cannot_be_imported_says_so_in_one_line(words: list[str], what: str) -> None:
+def test_import_failures_are_explained_in_one_line(words: list[str], message: str) -> None:
     result = said(*words)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"brim: {what}")
+    assert line.startswith(f"brim: {message}")
 
 
 @pytest.mark.usefixtures("acme")
 def test_what_cannot_be_imported_breaks_no_other() -> None:
-    for words, shown in (
+    for words, message in (
         (("simulate", "policies"), "edf:acme"),
         (("demo",), "first-job"),
     ):
         result = said(*words)
         assert result.exit_code == 0
-        assert shown in result.stdout
+        assert message in result.stdout
         (line,) = result.stderr.splitlines()
         assert "cannot be imported" in line
     assert said("--help").exit_code == 0
@@ -128,12 +128,12 @@ def test_what_cannot_be_imported_breaks_no_other() -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_policy_of_another_package_is_compared_and_checked(tmp_path: Path) -> None:
+def test_plugin_policies_are_compared_and_checked(tmp_path: Path) -> None:
     result = said("simulate", "--policy", "edf,edf:acme", "--json")
     found = json.loads(result.stdout)["policies"]
-    same = [{k: v for k, v in found[name].items() if k != "cpu_seconds"} for name in found]
+    results = [{k: v for k, v in found[name].items() if k != "cpu_seconds"} for name in found]
     assert list(found) == ["edf", "edf:acme"]
-    assert same[0] == same[1]
+    assert results[0] == results[1]
     wrong = said("simulate", "--policy", "greedy:acme")
     assert wrong.exit_code == 2
     assert "--policy greedy:acme: got" in wrong.stderr
@@ -141,7 +141,7 @@ def test_a_policy_of_another_package_is_compared_and_checked(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "message"),
     [
         (["chaos", "job.py"], "brim: got 'chaos', need the package that has it"),
         (["simulate", "figures"], "brim simulate: got 'figures', need the package that has it"),
@@ -152,11 +152,11 @@ def test_a_policy_of_another_package_is_compared_and_checked(tmp_path: Path) -> 
         (["demo", "experiment-1"], "NAME: got 'experiment-1', need the package that has it"),
     ],
 )
-def test_what_is_not_installed_says_what_to_install(words: list[str], what: str) -> None:
+def test_what_is_not_installed_says_what_to_install(words: list[str], message: str) -> None:
     result = said(*words)
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
-        what,
+        message,
         "  hint: pip install brim-lab, or pip install ./lab in a checkout of brim",
     ]
 
@@ -168,7 +168,7 @@ def test_brim_needs_no_other_package() -> None:
     assert ":" not in said("simulate", "policies").stdout
 
 
-def test_brim_imports_its_laboratory_only_when_it_is_asked_to() -> None:
+def test_brim_imports_the_laboratory_only_on_demand() -> None:
     program = (
         "import sys, atexit; atexit.register(lambda: print('brim_lab' in sys.modules));"
         " import brim.cli.__main__ as m; m.cli.main(['--help'])"

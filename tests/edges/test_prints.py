@@ -17,7 +17,7 @@ def printed(run: Path, worker: str, text: str) -> None:
         log.write(text)
 
 
-def test_the_first_from_its_beginning_a_successor_from_where_it_takes_over(tmp_path: Path) -> None:
+def test_successors_print_from_their_takeover(tmp_path: Path) -> None:
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
 
@@ -41,7 +41,7 @@ def test_the_first_from_its_beginning_a_successor_from_where_it_takes_over(tmp_p
     assert fresh() == ["loss 3"]
 
 
-def test_a_successor_is_not_repeated_to_a_late_reader(tmp_path: Path) -> None:
+def test_a_late_reader_sees_no_repeated_successor(tmp_path: Path) -> None:
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
 
@@ -59,7 +59,7 @@ def test_a_successor_is_not_repeated_to_a_late_reader(tmp_path: Path) -> None:
     assert fresh() == ["loss 3"]
 
 
-def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_missed(
+def test_earlier_lives_are_not_shown_again(
     tmp_path: Path,
 ) -> None:
     run = RecordedRun(tmp_path, spec(), samples=8192)
@@ -78,7 +78,7 @@ def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_mis
     assert prints.fresh(reader.history) == []
 
 
-def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_path: Path) -> None:
+def test_a_remote_log_is_shown_from_its_start(tmp_path: Path) -> None:
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
 
@@ -103,28 +103,28 @@ def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_pat
     assert fresh() == ["loss 4"]
 
 
-def test_who_prints_much_does_not_hold_up_the_view_and_is_shown_to_the_end(tmp_path: Path) -> None:
+def test_heavy_printing_is_shown_without_delay(tmp_path: Path) -> None:
     """Line by line, what was printed is read by and by; and to its end where the run, or the
     worker, has ended.
     """
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
     run.begin()
-    much = [f"{number:09d}" for number in range(1_000_000)]
-    printed(tmp_path, "w0", "\n".join(much) + "\n")
+    printed_lines = [f"{number:09d}" for number in range(1_000_000)]
+    printed(tmp_path, "w0", "\n".join(printed_lines) + "\n")
     reader.poll()
-    begun = prints.fresh(reader.history)
-    assert 100_000 < len(begun) < 800_000
+    first_lines = prints.fresh(reader.history)
+    assert 100_000 < len(first_lines) < 800_000
     run.lose(0)
     printed(tmp_path, "w1", "w1 has rank 0 now\n")
     reader.poll()
-    assert begun + prints.fresh(reader.history) == [*much, "w1 has rank 0 now"]
-    printed(tmp_path, "w1", "\n".join(much) + "\n")
-    assert len(begun := prints.fresh(reader.history)) < 800_000
-    assert begun + list(prints.rest(reader.history)) == much
+    assert first_lines + prints.fresh(reader.history) == [*printed_lines, "w1 has rank 0 now"]
+    printed(tmp_path, "w1", "\n".join(printed_lines) + "\n")
+    assert len(first_lines := prints.fresh(reader.history)) < 800_000
+    assert first_lines + list(prints.rest(reader.history)) == printed_lines
 
 
-def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None:
+def test_an_agent_forwards_last_lines_of_rank_0(tmp_path: Path) -> None:
     prints = agents.Prints(tmp_path)
     for worker in ("w1", "w2"):
         printed(tmp_path, worker, "begun\n")
@@ -148,7 +148,7 @@ def world(round: int, *workers: str) -> World:
     return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))
 
 
-def test_an_agent_passes_on_the_last_lines_of_a_worker_that_fails(tmp_path: Path) -> None:
+def test_an_agent_forwards_last_lines_of_failures(tmp_path: Path) -> None:
     prints = agents.Prints(tmp_path)
     members = tuple(Member(worker=name, agent="b", address="") for name in ("w0", "w1"))
     for worker, text in (("w0", "of rank 0\n"), ("w1", "x" * 99_999 + "\nwhy\n")):

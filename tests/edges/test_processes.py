@@ -78,7 +78,7 @@ def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
         assert is_alive(pid)
         assert (memory_of(pid) or 0) > 1 << 20
         assert (own_memory_of(pid) or 0) > 1 << 20
-        memory = Memory(1 << 20, KillCounts(ours=[], host=tmp_path / "none"))
+        memory = Memory(1 << 20, KillCounts(own_kills=[], host=tmp_path / "none"))
         assert list(memory.look({"w1": pid}, now=0.0)) == ["w1"]
         assert end_family([pid])
 
@@ -95,7 +95,7 @@ def test_a_variable_may_be_anything() -> None:
         process.kill()
 
 
-def test_the_census_of_a_trial_counts_a_process_whatever_it_is_called() -> None:
+def test_the_census_counts_processes_of_any_name() -> None:
     mark = MarkedProcesses(f"names-{os.getpid()}")
     os.environ |= mark.environment
     try:
@@ -114,23 +114,23 @@ timeout 30 sh -c 'until [ -s {folder}/called ]; do sleep 0.01; done'
 """
 
 
-def test_what_a_job_leaves_ends_whatever_it_is_called_and_the_node_goes_on(host: Host) -> None:
+def test_leftovers_of_any_name_end(host: Host) -> None:
     """Its name is no text: the agent of the node, which looks at it, must outlive that."""
     os.mkfifo(host.folder / "fifo")
     line = os.open(host.folder / "fifo", os.O_RDWR)
     host.script.write_text(LEAVES.format(folder=host.folder, python=sys.executable, program=CALLED))
     pid = host.up()
     host.begin("job-1")
-    left = host.folder / "left"
-    until(lambda: left.exists() and left.read_text().endswith("\n"), "what it leaves")
-    until(lambda: has_ended(int(left.read_text())), "its end")
+    note = host.folder / "left"
+    until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
+    until(lambda: has_ended(int(note.read_text())), "its end")
     host.script.write_text(f"#!/bin/sh\necho $$ > {host.folder}/$5\nexec sleep 60\n")
     assert not has_ended(host.begin("job-2"))
     assert host.look().pid == pid
     os.close(line)
 
 
-def test_the_children_of_a_process_that_ends_meanwhile_are_none() -> None:
+def test_an_ending_process_has_no_children() -> None:
     """It may end between any two looks at it: threads come and go until it has."""
     churns = "import threading\nwhile True: threading.Thread(target=int).start()"
     for _ in range(20):
@@ -143,7 +143,7 @@ def test_the_children_of_a_process_that_ends_meanwhile_are_none() -> None:
     assert children_of(process.pid) == []
 
 
-def test_the_children_of_a_process_whose_threads_cannot_be_listed_are_none(
+def test_unlistable_threads_have_no_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel says so where a process ends while its threads are listed."""
@@ -156,7 +156,7 @@ def test_the_children_of_a_process_whose_threads_cannot_be_listed_are_none(
     assert children_of(os.getpid()) == []
 
 
-def test_a_look_at_memory_that_fails_is_not_the_last_and_is_said_once(
+def test_a_failing_memory_look_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(agent_loop, "_LOOK_AT_MEMORY", 0.001)
@@ -190,7 +190,7 @@ def test_a_look_at_memory_that_fails_is_not_the_last_and_is_said_once(
     assert capsys.readouterr().err.count("cannot tell what workers have in memory") == 1
 
 
-def test_orphans_that_have_ended_are_cleared_away_but_not_who_is_waited_for() -> None:
+def test_only_unawaited_orphans_are_cleared() -> None:
     """In a process of its own, as what it forks would be adopted by ours."""
     code = """
 import os, time
@@ -217,7 +217,7 @@ print(len(left), len(children_of(os.getpid())))
     assert done.stdout.split() == ["2", "1"], done.stderr
 
 
-def test_a_process_may_open_as_many_files_as_its_host_allows() -> None:
+def test_processes_may_open_all_allowed_files() -> None:
     program = """
 import resource
 from brim.host.process import open_many_files

@@ -34,7 +34,7 @@ SHOWN = {
 }
 
 
-def test_each_sentence_of_the_readmes_table_has_a_row() -> None:
+def test_each_readme_promise_has_a_row() -> None:
     cells = _rows(PROMISED)
     assert len(cells) >= 10
     sentences = {text for cell, _ in cells for text in re.split(r"(?<=\.) ", plain(cell))}
@@ -45,12 +45,14 @@ def test_a_promise_is_shown_by_files_it_names() -> None:
     for cell, tests in _rows(PROMISED):
         named = {link for _, link in LINK.findall(tests)}
         folders = {str(Path(link).parent) for link in named if link.endswith("table.py")}
-        shown = {
+        files_named = {
             test.partition("::")[0]
             for sentence in re.split(r"(?<=\.) ", plain(cell))
             for test in SHOWN[sentence]
         }
-        assert named & shown or folders & {str(Path(file).parent) for file in shown}, cell
+        assert named & files_named or folders & {str(Path(file).parent) for file in files_named}, (
+            cell
+        )
 
 
 def test_each_section_of_the_readme_has_a_row() -> None:
@@ -74,7 +76,7 @@ def gate_tests(session: pytest.Session, file: str) -> Iterator[str]:
 
 
 def test_the_gate_runs_what_shows_a_promise(request: pytest.FixtureRequest) -> None:
-    shown = {test for tests in SHOWN.values() for test in tests}
-    files = {test.partition("::")[0] for test in shown}
+    shown_tests = {test for tests in SHOWN.values() for test in tests}
+    files = {test.partition("::")[0] for test in shown_tests}
     run = {test for file in files for test in gate_tests(request.session, file)}
-    assert shown - run == set()
+    assert shown_tests - run == set()

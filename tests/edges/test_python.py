@@ -41,10 +41,10 @@ GOOD = (
         "import brim; brim.data; brim.train",
     ],
 )
-def test_train_is_a_verb_and_a_package_whoever_imports_what_first(program: str) -> None:
-    *before, name = program.split("; ")
+def test_train_is_both_verb_and_package(program: str) -> None:
+    *first_lines, name = program.split("; ")
     check = [
-        *before,
+        *first_lines,
         "try:",
         f"    {name}('missing.py')",
         "except brim.errors.SpecError as e: print(e.got)",
@@ -92,8 +92,8 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
 def test_keywords_are_the_options_of_the_command_line(
     command: click.Command, options: Any, left_out: set[str]
 ) -> None:
-    known = {keyword_of(param) for param in command.params if isinstance(param, click.Option)}
-    assert known - left_out == set(options.__annotations__)
+    keywords = {keyword_of(param) for param in command.params if isinstance(param, click.Option)}
+    assert keywords - left_out == set(options.__annotations__)
 
 
 def train(*words: Any, **options: Any) -> Any:
@@ -102,7 +102,7 @@ def train(*words: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("call", "field", "got", "hint"),
+    ("call", "field", "actual", "hint"),
     [
         (lambda: train("good.py", worker=4), "worker=", "brim.train does not "
                                                              "have", "did you mean 'workers'?"),
@@ -137,10 +137,10 @@ def train(*words: Any, **options: Any) -> Any:
         (lambda: brim.Run("nowhere"), "RUN", "'nowhere'", "brim train"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_words_of_python(
+def test_python_errors_use_python_terms(
     call: Callable[[], Any],
     field: str,
-    got: str,
+    actual: str,
     hint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,12 +154,12 @@ def test_what_is_wrong_is_said_in_words_of_python(
         call()
     wrong = raised.value
     assert wrong.field == field
-    assert got in wrong.got
+    assert actual in wrong.got
     assert hint in wrong.hint
     assert "--" not in str(wrong).replace("run -- python", "")
 
 
-def test_a_run_without_a_scheduler_is_waited_for_and_not_cancelled(
+def test_a_run_without_scheduler_is_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +181,7 @@ def test_a_run_without_a_scheduler_is_waited_for_and_not_cancelled(
 
 
 @pytest.mark.parametrize(
-    ("who", "message", "error"),
+    ("culprit", "message", "error"),
     [
         ("user", "ZeroDivisionError: x", UserCodeError("Traceback …")),
         (
@@ -193,19 +193,19 @@ def test_a_run_without_a_scheduler_is_waited_for_and_not_cancelled(
     ],
 )
 def test_a_failed_run_raises_as_whoever_must_act(
-    who: str, message: str, error: Exception, tmp_path: Path
+    culprit: str, message: str, error: Exception, tmp_path: Path
 ) -> None:
     recorded = RecordedRun(tmp_path / "a", spec(), samples=2048)
     recorded.begin()
-    recorded.events.append("failed", who=who, message=message, trace="Traceback …")
+    recorded.events.append("failed", who=culprit, message=message, trace="Traceback …")
     recorded.end("failed")
     found = error_of(read_history(tmp_path / "a"), tmp_path / "a")
     assert type(found) is type(error)
-    assert str(found) == (message if who != "user" else "Traceback …")
+    assert str(found) == (message if culprit != "user" else "Traceback …")
 
 
 @pytest.mark.parametrize(("workers", "parts"), [("1", 1), ("1:4", 4), (3, 4)])
 def test_automatic_micro_batches_are_recorded_as_a_number(workers: int | str, parts: int) -> None:
-    given = {"workers": workers, "micro_batches": "auto"}
-    context = context_of(_RUN, "brim.train", given)
+    options = {"workers": workers, "micro_batches": "auto"}
+    context = context_of(_RUN, "brim.train", options)
     assert build_spec(context.params, file="good.py").micro_batches == parts

@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> RecordLog:
     return RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
 
 
-def test_a_line_is_read_once_and_only_when_it_is_whole(log: RecordLog, tmp_path: Path) -> None:
+def test_whole_lines_are_read_once(log: RecordLog, tmp_path: Path) -> None:
     reader = follow_events(tmp_path)
     log.append("warning", message="one")
     assert reader.poll() == [Warned(at=7.0, message="one")]
@@ -46,10 +46,10 @@ def test_a_line_is_read_once_and_only_when_it_is_whole(log: RecordLog, tmp_path:
         file.flush()
         assert reader.poll() == []
         file.write(b'ing", "message": "two"}\n')
-    assert [each.message for each in reader.poll()] == ["two"]
+    assert [event.message for event in reader.poll()] == ["two"]
 
 
-def test_nothing_is_left_of_a_record_that_did_not_fit(
+def test_oversized_records_leave_nothing(
     log: RecordLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwrite
@@ -62,18 +62,18 @@ def test_nothing_is_left_of_a_record_that_did_not_fit(
     assert event.message == "there is space again"
 
 
-def test_a_torn_line_of_a_dead_writer_is_cut_off(log: RecordLog, tmp_path: Path) -> None:
+def test_a_dead_writers_torn_line_is_cut(log: RecordLog, tmp_path: Path) -> None:
     log.append("warning", message="before")
     reader = follow_events(tmp_path)
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(b'{"at": 8, "kind": "warn' + b"x" * 100_000)
-    assert [each.message for each in reader.poll()] == ["before"]
+    assert [event.message for event in reader.poll()] == ["before"]
     RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(9.0)).append("warning", message="after")
-    assert [each.message for each in reader.poll()] == ["after"]
+    assert [event.message for event in reader.poll()] == ["after"]
     assert reader.skipped == 0
 
 
-def test_a_line_that_is_there_already_is_not_added_again(tmp_path: Path) -> None:
+def test_an_existing_line_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     for _ in range(2):
         file = RecordFile(path)
@@ -89,16 +89,16 @@ def test_a_line_that_is_there_already_is_not_added_again(tmp_path: Path) -> None
 def test_records_of_another_version_are_passed_over(log: RecordLog, tmp_path: Path) -> None:
     log.append("invented_later", message="?")
     log.append("warning", message="known", more="fields")
-    assert [each.message for each in follow_events(tmp_path).poll()] == ["known"]
+    assert [event.message for event in follow_events(tmp_path).poll()] == ["known"]
 
 
-def test_a_loss_that_is_not_a_number_is_none(tmp_path: Path) -> None:
+def test_a_nan_loss_is_none(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec())
     run.log.append_step(round=1, step=1, epoch=0, loss=math.nan, samples=1, parts=[], seconds={})
     assert follow_steps(tmp_path).poll()[0].loss is None
 
 
-def test_a_run_that_is_not_there_yet_has_no_records(tmp_path: Path) -> None:
+def test_missing_runs_have_no_records(tmp_path: Path) -> None:
     assert RunReader(tmp_path / "later").poll() == []
 
 
@@ -116,7 +116,7 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_one(
+def test_leftovers_of_killed_writers_go_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "scheduler.json"
@@ -132,7 +132,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_who_only_looks_whether_a_lock_is_held_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_testing_a_lock_hinders_nobody(tmp_path: Path) -> None:
     path, looking = tmp_path / "lock", True
 
     def look() -> None:
@@ -144,24 +144,22 @@ def test_who_only_looks_whether_a_lock_is_held_is_in_nobodys_way(tmp_path: Path)
         looker.start()
     try:
         for _ in range(300):
-            held = lock(path)
-            assert held is not None
-            os.close(held)
+            lock_file = lock(path)
+            assert lock_file is not None
+            os.close(lock_file)
     finally:
         looking = False
         for looker in lookers:
             looker.join()
-    held = lock(path)
-    assert held is not None
+    lock_file = lock(path)
+    assert lock_file is not None
     assert is_locked(path)
     assert lock(path) is None
-    os.close(held)
+    os.close(lock_file)
     assert not is_locked(path)
 
 
-def test_a_lock_that_cannot_be_looked_at_is_not_called_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_lock_is_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lock"
     assert not is_locked(path)
     assert not is_locked(path / "of-a-file")
@@ -176,7 +174,7 @@ def test_a_lock_that_cannot_be_looked_at_is_not_called_free(
         is_locked(path)
 
 
-def test_the_history_knows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
+def test_the_history_knows_workers_and_progress(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()
     run.train(3)
@@ -210,7 +208,7 @@ def test_the_report_tells_what_happened(tmp_path: Path) -> None:
         assert words in page
 
 
-def test_the_report_shows_learning_rates_that_change_and_runs_that_did_not_record_them(
+def test_the_report_shows_changing_learning_rates(
     tmp_path: Path,
 ) -> None:
     run = RecordedRun(tmp_path, spec(), samples=2048)
@@ -243,9 +241,9 @@ def test_status_and_report_show_the_traffic_of_tables(tmp_path: Path) -> None:
     seconds = history.steps[-1].at - history.steps[0].at
     assert history.table_rates()["items.weight"] == pytest.approx((300 / seconds, 150 / seconds))
     assert history.hottest("items.weight") == ((7, 40), (3, 12))
-    (shown,) = facts_of(history)["tables"]
-    assert shown["rows"] == 5_000
-    assert shown["hottest"] == [{"id": 7, "lookups": 40}, {"id": 3, "lookups": 12}]
+    (table,) = facts_of(history)["tables"]
+    assert table["rows"] == 5_000
+    assert table["hottest"] == [{"id": 7, "lookups": 40}, {"id": 3, "lookups": 12}]
     page = render_report(history)
     for words in ("items.weight", "5,000", "1 MiB", "7 (40), 3 (12)", "Rows change 2 steps late"):
         assert words in page
@@ -257,14 +255,14 @@ def test_servers_are_told_apart_from_workers(tmp_path: Path) -> None:
     run.share_out([4, 4, 0], "w3 serves")
     run.train(3)
     history = read(tmp_path)
-    known = facts_of(history)
-    assert (known["world_size"], known["servers"]) == (2, 1)
-    assert [each["serves"] for each in known["workers"]] == [False, False, True]
+    facts = facts_of(history)
+    assert (facts["world_size"], facts["servers"]) == (2, 1)
+    assert [worker["serves"] for worker in facts["workers"]] == [False, False, True]
     assert summary_of(history, tmp_path)["servers"] == [0, 1]
-    shown = render_report(history)
-    assert "and up to 1 server" in shown
-    assert "2 + 1 ps" in shown
-    assert f"{run.workers[2]} (server)" in shown
+    page = render_report(history)
+    assert "and up to 1 server" in page
+    assert "2 + 1 ps" in page
+    assert f"{run.workers[2]} (server)" in page
     assert history.round is not None
     assert "round 2: 2 workers and 1 server from step" in describe_event(history.round, history)
 
@@ -279,7 +277,7 @@ def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:
     assert tags.count("script") == 1  # that of the page itself
 
 
-def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:
+def test_a_barely_begun_run_has_a_report(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec())
     run.events.append(
         "run_started",
@@ -297,7 +295,7 @@ def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Path) -> None:
+def test_resumed_runs_show_no_gap(killed: bool, tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()
     run.train(4)
@@ -324,16 +322,16 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
     run.begin()
     run.train(6)
     now = run.clock.now() + jump
-    again = RecordedRun(
+    second_life = RecordedRun(
         tmp_path, spec(), samples=2048, start=now, step=run.step, workers=run.workers
     )
     if mid_life:
-        again.began = now
+        second_life.began = now
     else:
-        again.begin(workers=2)
-        again.restore(4)
-    again.train_to_end()
-    again.end()
+        second_life.begin(workers=2)
+        second_life.restore(4)
+    second_life.train_to_end()
+    second_life.end()
     history = read(tmp_path)
     assert audit_run(tmp_path, history).exact
     assert history.step == run.steps
@@ -356,7 +354,7 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
         ("sampler", 9, "positions"),
     ],
 )
-def test_the_ledger_counts_by_the_order_that_was_read(
+def test_the_ledger_uses_the_recorded_order(
     order: str, order_size: int, counted: str, tmp_path: Path
 ) -> None:
     run = RecordedRun(tmp_path, spec(), order=order, order_size=order_size)
@@ -368,9 +366,7 @@ def test_the_ledger_counts_by_the_order_that_was_read(
 
 
 @pytest.mark.parametrize("pretended", ["shuffled", "sequential"])
-def test_the_ledger_finds_another_order_than_the_one_on_record(
-    pretended: str, tmp_path: Path
-) -> None:
+def test_the_ledger_finds_a_differing_order(pretended: str, tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), order=pretended)
     run.begin()
     run.order = "sampler"
@@ -380,44 +376,44 @@ def test_the_ledger_finds_another_order_than_the_one_on_record(
     assert ledger.epochs[0].mismatched == 64
 
 
-def test_the_ledger_finds_what_a_sampler_drew_and_nobody_applied(tmp_path: Path) -> None:
+def test_the_ledger_finds_drawn_but_unapplied_samples(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), order="sampler")
     run.begin()
     run.train(run.steps_per_epoch + 3)
     ledger = audit_run(tmp_path, read(tmp_path))
     assert not ledger.exact
-    assert [each.missing for each in ledger.epochs] == [0, 4096 - 3 * 512]
+    assert [epoch.missing for epoch in ledger.epochs] == [0, 4096 - 3 * 512]
 
 
-def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_path: Path) -> None:
+def test_corrected_clocks_spoil_no_ledger(tmp_path: Path) -> None:
     """The first resume had a clock far ahead, so it seems to have come after everything else."""
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()
     run.train(6)
     now = run.clock.now()
     for start, step in ((now + 36_000.0, 6), (now, 6)):
-        again = RecordedRun(
+        second_life = RecordedRun(
             tmp_path, spec(), samples=2048, start=start, step=6, workers=run.workers
         )
-        again.begin(workers=2)
-        again.restore(step)
+        second_life.begin(workers=2)
+        second_life.restore(step)
         assert read(tmp_path).step == step
-    again.train_to_end()
-    again.end()
+    second_life.train_to_end()
+    second_life.end()
     history = read(tmp_path)
     assert audit_run(tmp_path, history).exact
     assert history.step == run.steps
 
 
-def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
-    before = clock.wall()
-    assert before == pytest.approx(time.time(), abs=5)
+    wall_before = clock.wall()
+    assert wall_before == pytest.approx(time.time(), abs=5)
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert before <= clock.wall() < before + 60
+    assert wall_before <= clock.wall() < wall_before + 60
 
 
-def test_the_wall_clock_knows_of_a_nights_sleep_and_heartbeats_do_not(
+def test_only_the_wall_clock_counts_sleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, read = SystemClock(), time.clock_gettime
@@ -429,7 +425,7 @@ def test_the_wall_clock_knows_of_a_nights_sleep_and_heartbeats_do_not(
     assert now <= clock.now() < now + 60.0
 
 
-def test_a_worker_of_a_resumed_run_is_there_again(tmp_path: Path) -> None:
+def test_a_resumed_runs_worker_is_present_again(tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
     for state in ("started", "ready", "active", "left", "started"):
         log.append("worker", worker="w1", state=state, pid=1, agent="a1", rank=None, reason="")

@@ -44,8 +44,8 @@ async def relayed(
         try:
             yield relay
         finally:
-            for each in list(relay._callers):
-                each.transport.abort()
+            for caller in list(relay._callers):
+                caller.transport.abort()
             for writer in writers:
                 if not writer.is_closing():
                     writer.transport.abort()
@@ -77,7 +77,7 @@ def stranger(relay: Relay) -> socket.socket:
     return socket.create_connection(relay._listener.getsockname(), timeout=10.0)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
+async def until(condition: Callable[[], bool], subject: str) -> None:
     async with asyncio.timeout(10.0):
         while not condition():
             await asyncio.sleep(0.01)
@@ -107,7 +107,7 @@ def test_a_caller_that_reads_nothing_is_let_go(
     asyncio.run(work())
 
 
-def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
+def test_pending_bytes_are_dropped_when_servers_vanish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fits below what makes the relay pause, and so it is read to its end."""
@@ -148,23 +148,23 @@ def test_a_caller_that_reads_slowly_gets_all(
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["stranger", "of the run"])
-@pytest.mark.parametrize("said", [b"", b"\x16\x03"])  # as a greeting of TLS begins
-def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
-    is_known: bool, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("greeting", [b"", b"\x16\x03"])  # as a greeting of TLS begins
+def test_callers_not_naming_a_target_are_dropped(
+    is_known: bool, greeting: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
             with await known(relay) if is_known else stranger(relay) as peer:
-                await asyncio.to_thread(peer.sendall, said)
+                await asyncio.to_thread(peer.sendall, greeting)
                 await until(lambda: len(relay._callers) == 1, "its call")
                 await until(lambda: not relay._callers, "its end")
 
     asyncio.run(work())
 
 
-def test_silent_callers_make_way_for_the_next_and_for_nobody_that_is_led(
+def test_silent_callers_make_way_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are allowed to be silent for longer than this test takes."""
@@ -189,9 +189,9 @@ def test_silent_callers_make_way_for_the_next_and_for_nobody_that_is_led(
 
 def taken(peer: ssl.SSLSocket, size: int) -> int:
     """Read so much, a record at a time."""
-    left = size
-    while left:
-        left -= len(peer.recv(left))
+    remaining = size
+    while remaining:
+        remaining -= len(peer.recv(remaining))
     return size
 
 
@@ -217,16 +217,16 @@ def showing(identity: Identity) -> ssl.SSLContext:
     return client_context(Authority.derived_from(SECRET).certificate, identity)
 
 
-@pytest.mark.parametrize("made", [without_certificate, of_another_run, expired])
+@pytest.mark.parametrize("make_context", [without_certificate, of_another_run, expired])
 def test_who_shows_no_good_certificate_reaches_no_server(
-    made: Callable[[], ssl.SSLContext], tmp_path: Path
+    make_context: Callable[[], ssl.SSLContext], tmp_path: Path
 ) -> None:
     reached: list[asyncio.StreamWriter] = []
 
     async def work() -> None:
         async with relayed(tmp_path / "s", reached.append) as relay:
             with pytest.raises(ssl.SSLError, match=r"certificate|unknown ca"):
-                await asyncio.to_thread(speak, await known(relay, made()))
+                await asyncio.to_thread(speak, await known(relay, make_context()))
             await until(lambda: not relay._callers, "its end")
             with await caller(relay):
                 await until(lambda: len(reached) == 1, "the call of one of the run")
@@ -248,14 +248,14 @@ def test_who_speaks_no_tls_reaches_no_server(tmp_path: Path) -> None:
     assert not reached
 
 
-def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Path) -> None:
+def test_only_agents_calls_are_reported(tmp_path: Path) -> None:
     async def story() -> None:
         async with relayed(tmp_path / "server", asyncio.StreamWriter.close) as relay:
             with stranger(relay):
                 await until(lambda: len(relay._callers) == 1, "a call")
                 assert relay.called_at == -math.inf
-                before = time.monotonic()
+                time_before = time.monotonic()
                 with await caller(relay):
-                    await until(lambda: relay.called_at >= before, "the call of an agent")
+                    await until(lambda: relay.called_at >= time_before, "the call of an agent")
 
     asyncio.run(story())

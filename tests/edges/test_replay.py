@@ -70,7 +70,7 @@ class Story(LiveWorld):
         self.backend.reconfigure(self.spec)
 
 
-def tell(story: Story, then: str) -> None:
+def tell(story: Story, ending: str) -> None:
     """Promises, surplus, a reclaim, three deaths of the scheduler and a change of policy."""
     story.book.learn(submission(), measured({1: 10.0, 4: 35.0}), 7000)
     now = story.clock.wall()
@@ -82,7 +82,7 @@ def tell(story: Story, then: str) -> None:
     story.pass_time(5.0)
     story.processes.say("job-1", step=40, steps=7000)
     story.change_policy("edf")
-    story.change_policy(then)
+    story.change_policy(ending)
     story.pass_time(5.0)
     story.begin()
     for _ in range(4):
@@ -93,16 +93,16 @@ def tell(story: Story, then: str) -> None:
     story.pass_time(70.0)
 
 
-@pytest.mark.parametrize("then", sorted(POLICIES))
-def test_the_journal_replayed_gives_the_same_plans(tmp_path: Path, then: str) -> None:
+@pytest.mark.parametrize("ending", sorted(POLICIES))
+def test_the_journal_replayed_gives_the_same_plans(tmp_path: Path, ending: str) -> None:
     story = Story(tmp_path, "brim")
-    tell(story, then)
+    tell(story, ending)
     found = replay(story.database.cycles())
     assert found.differences == ()
-    assert (found.cycles, found.policies) == (12, tuple(dict.fromkeys(["brim", then])))
+    assert (found.cycles, found.policies) == (12, tuple(dict.fromkeys(["brim", ending])))
 
 
-def test_a_journal_whose_beginning_is_forgotten_is_replayed_from_there(tmp_path: Path) -> None:
+def test_a_truncated_journal_replays_from_its_start(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     rows = list(story.database.cycles())[4:]
@@ -114,14 +114,14 @@ def brim(*words: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", "replay", *words], catch_exceptions=False)
 
 
-def test_a_plan_that_is_another_now_is_told_and_fails(tmp_path: Path) -> None:
+def test_a_changed_plan_fails_with_its_difference(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     assert brim("--state", str(tmp_path)).exit_code == 0
     rows = list(story.database.cycles())
     snapshot, decision = decode_cycle(rows[4].content)
-    has = decision.workers["job-3"]
-    forged = replace(decision, workers={**decision.workers, "job-3": has + 1})
+    count = decision.workers["job-3"]
+    forged = replace(decision, workers={**decision.workers, "job-3": count + 1})
     story.database._sql.execute(
         "update cycles set content = ? where number = 5", (encode_cycle(snapshot, forged),)
     )
@@ -130,9 +130,9 @@ def test_a_plan_that_is_another_now_is_told_and_fails(tmp_path: Path) -> None:
     assert "12 cycles" in done.stdout
     assert "1 of them differ" in done.stdout
     assert "cycle 5," in done.stdout
-    assert f"workers of job-3: {has + 1}, this time {has}" in done.stdout
+    assert f"workers of job-3: {count + 1}, this time {count}" in done.stdout
     found = json.loads(brim("--state", str(tmp_path), "--json").stdout)
-    assert [each["cycle"] for each in found["differences"]] == [5]
+    assert [difference["cycle"] for difference in found["differences"]] == [5]
 
 
 ADMITTED = Admitted(job="a", reason=Reason.FITS, share=1, finish=5.0)
@@ -148,7 +148,7 @@ ALIKE = Decision(
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("changes", "message"),
     [
         ({"workers": {"a": 2}}, "workers of a: 2, this time 1"),
         ({"wake": None}, "wake: None, this time 3.0"),
@@ -165,7 +165,7 @@ ALIKE = Decision(
     ],
 )  # fmt: skip
 def test_everything_that_a_decision_says_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
     story = Story(tmp_path, "brim")
     story.decide()
@@ -173,15 +173,15 @@ def test_everything_that_a_decision_says_is_compared(
     snapshot, _ = decode_cycle(row.content)
     monkeypatch.setattr("brim.scheduler.replay.decide", lambda *_, **__: ALIKE)
 
-    def with_(decision: Decision) -> list[CycleRow]:
+    def with_row(decision: Decision) -> list[CycleRow]:
         return [row._replace(content=encode_cycle(snapshot, decision))]
 
-    assert replay(with_(ALIKE)).differences == ()
-    (difference,) = replay(with_(replace(ALIKE, **other))).differences
-    assert any(told in line for line in difference.what), difference.what
+    assert replay(with_row(ALIKE)).differences == ()
+    (difference,) = replay(with_row(replace(ALIKE, **changes))).differences
+    assert any(message in line for line in difference.what), difference.what
 
 
-def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> None:
+def test_another_policy_can_be_asked(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     assert "asked brim: the same plans" in brim("--state", str(tmp_path), "--policy", "brim").stdout
@@ -192,7 +192,7 @@ def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kinds", [None, (), ("", "0c1f")])
-def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ...] | None) -> None:
+def test_recorded_cycles_contain_node_kinds(kinds: tuple[str, ...] | None) -> None:
     job = replace(random_jobs(0, 1)[0], exact=True, kinds=kinds)
     seen = Snapshot(
         now=1.0,
@@ -205,7 +205,7 @@ def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ..
     assert snapshot.jobs[0].job == job
 
 
-def test_a_recorded_cycle_has_the_nodes_that_owners_have_chosen_once() -> None:
+def test_recorded_cycles_contain_chosen_nodes_once() -> None:
     names = tuple(f"node-{number}" for number in range(50))
     choices = (names, None, names[:2], (*names[:9], *names[9:]), ())
     jobs = [
@@ -225,13 +225,13 @@ def test_a_recorded_cycle_has_the_nodes_that_owners_have_chosen_once() -> None:
     assert snapshot.jobs[0].job.nodes is snapshot.jobs[3].job.nodes
 
 
-def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
+def test_a_held_job_has_not_ended() -> None:
     job = random_jobs(0, 1)[0]
     cluster = Cluster.parse("1x8")
     decided = CourseOfDecisions()
-    for after, workers in ((1, 2), (10, 0), (20, 3), (30, 0)):  # none: the cycle leaves it out
+    for moment, workers in ((1, 2), (10, 0), (20, 3), (30, 0)):  # none: the cycle leaves it out
         snapshot = Snapshot(
-            now=job.submitted + after,
+            now=job.submitted + moment,
             cluster=cluster,
             capacity=8,
             jobs=(JobState(job=job, remaining=job.work),) if workers else (),
@@ -240,11 +240,11 @@ def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
         decided.take(snapshot, Decision(workers={job.id: workers} if workers else {}))
     (course,) = decided.course(Origin.REPLAYED, subject="", policy="brim", states={}).jobs
     assert course.ended == job.submitted + 30
-    held = [(each.workers, each.start - job.submitted) for each in course.holdings]
-    assert held == [(0, 0), (2, 1), (0, 10), (3, 20)]
+    spans = [(holding.workers, holding.start - job.submitted) for holding in course.holdings]
+    assert spans == [(0, 0), (2, 1), (0, 10), (3, 20)]
 
 
-def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
+def test_actual_and_alternative_decisions_are_compared(
     tmp_path: Path,
 ) -> None:
     story = Story(tmp_path, "brim")
@@ -261,10 +261,10 @@ def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
     assert not any(job.promised for job in found.again.jobs)
     ended = found.then.jobs[1]
     assert (ended.state, ended.kept(found.then.end)) == ("done", True)
-    out = tmp_path / "out"
-    told = brim("--state", str(tmp_path), "--policy", "edf", "--out", str(out))
-    assert f"wrote {out}/index.html" in told.stderr
-    page = (out / "index.html").read_text()
+    out_folder = tmp_path / "out"
+    output = brim("--state", str(tmp_path), "--policy", "edf", "--out", str(out_folder))
+    assert f"wrote {out_folder}/index.html" in output.stderr
+    page = (out_folder / "index.html").read_text()
     assert_loads_nothing(page)
     for words in (
         "policy edf, decided again",
@@ -272,7 +272,7 @@ def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
         "job-4, policy edf",
     ):
         assert words in page
-    assert (out / "course.png").read_bytes().startswith(b"\x89PNG")
+    assert (out_folder / "course.png").read_bytes().startswith(b"\x89PNG")
     assert set(json.loads(brim("--state", str(tmp_path), "--json").stdout)) == {
         "asked", "cycles", "policies", "first", "last", "differences",
     }  # fmt: skip
@@ -288,8 +288,8 @@ def test_without_a_journal_or_with_an_unknown_policy(tmp_path: Path) -> None:
     assert "did you mean 'edf'?" in brim("--state", str(tmp_path), "--policy", "edff").stderr
 
 
-def test_what_an_earlier_version_of_the_policy_remembered_is_of_no_use_and_does_no_harm() -> None:
+def test_outdated_policy_memory_is_harmless() -> None:
     plan = {"job-1": {"pieces": [[0.0, 9.0, 1]], "spare": 1.0}}
-    then = msgspec.msgpack.encode({"policies": [["default", 0, plan]], "blocks": {}})
-    memory = decode_memory(then, policy="brim")
+    old_memory = msgspec.msgpack.encode({"policies": [["default", 0, plan]], "blocks": {}})
+    memory = decode_memory(old_memory, policy="brim")
     assert memory.policies == {("default", 0): Remembered()}

@@ -87,13 +87,13 @@ def request_of(
     *parts: bytes, length: int | str | None = None, gate: asyncio.Event | None = None
 ) -> Any:
     """A request whose body comes in these parts, the last of them once the gate is open."""
-    left = list(parts)
+    parts_left = list(parts)
 
     async def receive() -> dict[str, Any]:
-        if len(left) == 1 and gate is not None:
+        if len(parts_left) == 1 and gate is not None:
             await gate.wait()
-        part = left.pop(0)
-        return {"type": "http.request", "body": part, "more_body": bool(left)}
+        part = parts_left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts_left)}
 
     headers = [] if length is None else [(b"content-length", str(length).encode())]
     return Request({"type": "http", "method": "POST", "headers": headers}, receive)
@@ -154,7 +154,7 @@ def test_body_that_finds_no_room_is_refused() -> None:
             await read(bodies, request_of(b"c", length=1), "web")
         assert await read(bodies, request_of(b"d", length=1), "", all_room=True) == b"d"
         ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(each) for each in ended] == [TimeoutError] * 2
+        assert [type(error) for error in ended] == [TimeoutError] * 2
         assert bodies.held == 0
 
     asyncio.run(work())
@@ -185,7 +185,7 @@ def test_tenant_has_one_turn_at_a_time() -> None:
         turns, done = TenantTurns(), list[str]()
 
         async def take(caller: str, gate: asyncio.Event) -> None:
-            async with turns.of(caller):
+            async with turns.turn_of(caller):
                 await gate.wait()
                 done.append(caller)
 
@@ -211,13 +211,13 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_submission_of_many_parts_is_not_built(house: House) -> None:
     parts = {str(number): "" for number in range(200_000)}
-    told = msgspec.to_builtins(submission(tenant="ads"))
-    told["spec"]["parameters"] = parts
+    fields = msgspec.to_builtins(submission(tenant="ads"))
+    fields["spec"]["parameters"] = parts
     for path in ("/v1/jobs", "/v1/forecast"):
-        status, said = house.ask(OWNER, "POST", path, {"submission": told})
+        status, answer = house.ask(OWNER, "POST", path, {"submission": fields})
         assert status == 422
-        assert b"KiB of JSON" in said
-    status, said = house.ask(OWNER, "POST", "/v1/jobs", {"submission": told, **parts})
+        assert b"KiB of JSON" in answer
+    status, answer = house.ask(OWNER, "POST", "/v1/jobs", {"submission": fields, **parts})
     assert status == 400
 
 
@@ -303,7 +303,7 @@ def name_of(job: Submission) -> str:
 def test_lessons_are_a_tenants_own() -> None:
     ads = submission(tenant="ads")
     assert name_of(ads) == name_of(submission("2:8", tenant="ads", epochs=3))
-    for other in (
+    for unrelated in (
         submission(tenant="web"),
         submission(tenant="ads", fingerprint="other"),
         replace(ads, spec=replace(ads.spec, env={"DATA": "large"})),
@@ -311,23 +311,23 @@ def test_lessons_are_a_tenants_own() -> None:
         replace(ads, spec=replace(ads.spec, file="other.py")),
         replace(ads, spec=replace(ads.spec, bundle="a" * 64)),
     ):
-        assert name_of(other) != name_of(ads)
+        assert name_of(unrelated) != name_of(ads)
 
 
-def test_word_of_a_client_counts_for_no_code_that_was_sent() -> None:
+def test_client_claims_do_not_replace_sent_code() -> None:
     ads = submission(tenant="ads")
     sent = replace(ads, spec=replace(ads.spec, bundle="a" * 64))
     assert name_of(sent) == name_of(replace(sent, fingerprint="that of a faster job"))
 
 
 def test_forecast_of_one_tenant_is_not_anothers(house: House) -> None:
-    said = {"submission": msgspec.to_builtins(submission(tenant="ads", fingerprint="new"))}
-    assert b'"known":false' in house.ask(OWNER, "POST", "/v1/forecast", said)[1]
+    body = {"submission": msgspec.to_builtins(submission(tenant="ads", fingerprint="new"))}
+    assert b'"known":false' in house.ask(OWNER, "POST", "/v1/forecast", body)[1]
     rates = measured({1: 10.0, 4: 35.0})
     house.teach(submission(tenant="ads", fingerprint="new"), rates, 700)
-    assert b'"known":true' in house.ask(OWNER, "POST", "/v1/forecast", said)[1]
-    theirs = {"submission": msgspec.to_builtins(submission(tenant="web", fingerprint="new"))}
-    assert b'"known":false' in house.ask(OTHER, "POST", "/v1/forecast", theirs)[1]
+    assert b'"known":true' in house.ask(OWNER, "POST", "/v1/forecast", body)[1]
+    other_body = {"submission": msgspec.to_builtins(submission(tenant="web", fingerprint="new"))}
+    assert b'"known":false' in house.ask(OTHER, "POST", "/v1/forecast", other_body)[1]
 
 
 # The disk -----------------------------------------------------------------------------------------
@@ -369,31 +369,31 @@ def test_tenant_has_only_so_many_jobs_and_bytes(house: House) -> None:
     )
     body = replace(spec, tenants=tenants)
     assert house.ask(ADMINISTRATOR, "PUT", "/v1/cluster", body)[0] == 200
-    said = {"submission": msgspec.to_builtins(submission(tenant="ads"))}
-    assert [house.ask(OWNER, "POST", "/v1/jobs", said)[0] for _ in range(3)] == [200, 200, 422]
-    status, why = house.ask(OWNER, "POST", "/v1/jobs", said)
-    assert "2 jobs that have not ended" in json.loads(why)["got"]
+    job_body = {"submission": msgspec.to_builtins(submission(tenant="ads"))}
+    assert [house.ask(OWNER, "POST", "/v1/jobs", job_body)[0] for _ in range(3)] == [200, 200, 422]
+    status, answer = house.ask(OWNER, "POST", "/v1/jobs", job_body)
+    assert "2 jobs that have not ended" in json.loads(answer)["got"]
     code = pack({"m.py": b"x = 1\n"})
     job = submission(tenant="web")
     job = replace(job, spec=replace(job.spec, bundle=digest_of(code)))
-    theirs = {
+    other_body = {
         "submission": msgspec.to_builtins(job),
         "bundle": base64.b64encode(code).decode(),
     }
     # The second job has the code that the first one has, and another one would be too much.
-    assert [house.ask(OTHER, "POST", "/v1/jobs", theirs)[0] for _ in range(2)] == [200, 200]
-    other = pack({"m.py": b"x = 2\n"})
-    job = replace(job, spec=replace(job.spec, bundle=digest_of(other)))
-    theirs = {
+    assert [house.ask(OTHER, "POST", "/v1/jobs", other_body)[0] for _ in range(2)] == [200, 200]
+    other_code = pack({"m.py": b"x = 2\n"})
+    job = replace(job, spec=replace(job.spec, bundle=digest_of(other_code)))
+    other_body = {
         "submission": msgspec.to_builtins(job),
-        "bundle": base64.b64encode(other).decode(),
+        "bundle": base64.b64encode(other_code).decode(),
     }
-    status, why = house.ask(OTHER, "POST", "/v1/jobs", theirs)
+    status, answer = house.ask(OTHER, "POST", "/v1/jobs", other_body)
     assert status == 422
-    assert "brim forget JOB gives room back" in json.loads(why)["hint"]
+    assert "brim forget JOB gives room back" in json.loads(answer)["hint"]
 
 
-def test_limits_of_a_tenant_are_read_from_the_file() -> None:
+def test_tenant_limits_are_read_from_the_file() -> None:
     entry = {"name": "ads", "jobs": 3, "code": "2MiB"}
     spec = cluster_spec({"nodes": [{"name": "n1", "workers": 4}], "tenants": [entry]})
     assert (spec.tenants[0].jobs, spec.tenants[0].code) == (3, 2 << 20)
@@ -422,13 +422,13 @@ def changed(pem: bytes, kind: str) -> bytes:
 def test_key_of_an_unknown_kind_is_a_declared_error() -> None:
     authority = Authority.make("cluster")
     key = ec.generate_private_key(ec.SECP256R1())
-    asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-    request = asked.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    request = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
     with pytest.raises(ProtocolError):
         authority.sign(changed(request, "CERTIFICATE REQUEST"), Subject("cluster", "node", "n1"))
-    ours = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    odd_key = changed(ours, "PRIVATE KEY") + authority.certificate
-    odd_certificate = ours + changed(authority.certificate, "CERTIFICATE")
+    private_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    odd_key = changed(private_pem, "PRIVATE KEY") + authority.certificate
+    odd_certificate = private_pem + changed(authority.certificate, "CERTIFICATE")
     for pem in (odd_key, odd_certificate):
         with pytest.raises(ValueError, match=r".+"):
             Authority.from_pem(pem)

@@ -49,9 +49,11 @@ class Keeper:
     async def _serve(self) -> None:
         self._over = asyncio.Event()
         server = RunFileServer(ReceivedFiles(self.folder), self._path, SECRET)
-        others = {GREETING[:4]: self._path}
+        other_paths = {GREETING[:4]: self._path}
         identity = RunIdentity(SECRET, MASTER)
-        relay = Relay(self._listener, "/nowhere", other_paths=others, limit=8, identity=identity)
+        relay = Relay(
+            self._listener, "/nowhere", other_paths=other_paths, limit=8, identity=identity
+        )
         await server.start()
         await relay.start()
         self._up.set()
@@ -82,8 +84,8 @@ def calling(address: str) -> socket.socket:
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    with Keeper(tmp_path / "checkpoints", tmp_path / "socket") as made:
-        yield made
+    with Keeper(tmp_path / "checkpoints", tmp_path / "socket") as running:
+        yield running
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_what_is_written_is_there_and_is_read(keeper: Keeper, files: RunFiles) -
         files.cat_file("/step-1/data")
 
 
-def test_a_call_is_made_again_before_its_keys_are_used_up(
+def test_calls_are_renewed_before_keys_run_out(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_files, "MOST_OF_A_CONNECTION", 1500)
@@ -131,7 +133,7 @@ def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles)
     store.publish(draft)
     assert store.steps() == [3]
     assert store.load(3).data == LARGE
-    assert store.where(3) == f"{keeper.folder}/step-00000003"
+    assert store.location(3) == f"{keeper.folder}/step-00000003"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles)
 def test_a_name_that_leads_elsewhere_is_refused(
     verb: str, name: str, keeper: Keeper, files: RunFiles, tmp_path: Path
 ) -> None:
-    outside = tmp_path / "outside"
-    outside.write_text("mine")
+    target = tmp_path / "outside"
+    target.write_text("mine")
     requests: dict[str, Callable[[], Any]] = {
         "read": lambda: files._ask(FileRequest(verb="read", name=name)),
         "write": lambda: files._ask(FileRequest(verb="write", name=name, size=5), b"yours"),
@@ -150,7 +152,7 @@ def test_a_name_that_leads_elsewhere_is_refused(
     }
     with pytest.raises(OSError, match="no name of a file of this run"):
         requests[verb]()
-    assert outside.read_text() == "mine"
+    assert target.read_text() == "mine"
     files.pipe_file("/still", b"there")  # the call goes on
     assert files.cat_file("/still") == b"there"
 
@@ -171,12 +173,12 @@ def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
     ):
         with calling(keeper.address) as line:
             line.sendall(words)
-            said = b""
+            received = b""
             with contextlib.suppress(ConnectionError):
                 while data := line.recv(1 << 16):
-                    said += data
-        assert b"secret" not in said
-        assert len(said) in (0, 48)  # the keeper's own proof, and a challenge
+                    received += data
+        assert b"secret" not in received
+        assert len(received) in (0, 48)  # the keeper's own proof, and a challenge
 
 
 def test_who_says_nothing_is_sent_away(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,7 @@ def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str
         "a worker's": RunIdentity(SECRET, WORKER).server,
         "the master's": RunIdentity(SECRET, MASTER).server,
     }
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def serve() -> None:
         line, _ = listener.accept()
@@ -203,9 +205,9 @@ def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str
             if kind in contexts:
                 line = contexts[kind].wrap_socket(line, server_side=True)
             closing.enter_context(line)
-            heard.append(line.recv(1000))
+            received.append(line.recv(1000))
             line.sendall(bytes(48))
-            heard.append(line.recv(1000))
+            received.append(line.recv(1000))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
@@ -214,11 +216,11 @@ def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str
         with pytest.raises(PermissionError, match="not of this run"):
             RunFiles(address, SECRET).pipe_file("/weights", b"secret")
         thread.join(10.0)
-    assert b"secret" not in b"".join(heard)
-    assert b"".join(heard[1:]) == b""
+    assert b"secret" not in b"".join(received)
+    assert b"".join(received[1:]) == b""
 
 
-def test_a_disk_without_room_is_told_and_leaves_nothing(
+def test_a_full_disk_is_reported_without_leftovers(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(self: object, data: bytes) -> None:
@@ -253,13 +255,13 @@ def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
     )
     files._line.sendall(b"half")
     files.close()
-    again = RunFiles(keeper.address, SECRET)
-    assert again.cat_file("/one") == b"whole"
-    assert again.find("", detail=True) == {"/one": {"size": 5}}
-    again.close()
+    second_files = RunFiles(keeper.address, SECRET)
+    assert second_files.cat_file("/one") == b"whole"
+    assert second_files.find("", detail=True) == {"/one": {"size": 5}}
+    second_files.close()
 
 
-def test_a_file_may_take_longer_than_one_answer_may(
+def test_files_may_exceed_the_answer_time(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow network that carries something is waited for."""
@@ -275,7 +277,7 @@ def test_a_file_may_take_longer_than_one_answer_may(
     assert files.cat_file("/large") == LARGE * 6
 
 
-def test_what_stops_coming_is_not_answered_as_if_it_were_there(
+def test_interrupted_files_are_not_answered(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_files, "_TO_ANSWER", 0.3)
@@ -289,11 +291,11 @@ def test_what_stops_coming_is_not_answered_as_if_it_were_there(
     assert not [path for path in keeper.folder.rglob("*") if path.is_file()]
 
 
-def test_an_error_without_words_is_a_problem_all_the_same() -> None:
+def test_an_error_without_text_is_reported() -> None:
     assert run_files._reply_of(TimeoutError()).problem == "TimeoutError"
 
 
-def test_a_size_that_cannot_be_ends_the_call_alone(keeper: Keeper, files: RunFiles) -> None:
+def test_impossible_sizes_end_only_their_call(keeper: Keeper, files: RunFiles) -> None:
     files.pipe_file("/one", b"1")
     line = files._line
     assert line is not None
@@ -307,9 +309,9 @@ def test_a_size_that_cannot_be_ends_the_call_alone(keeper: Keeper, files: RunFil
 
 def test_what_an_earlier_life_was_receiving_is_removed(tmp_path: Path) -> None:
     files = ReceivedFiles(tmp_path / "checkpoints")
-    left = files.draft("step-1/data")
-    left.write(LARGE)
+    old_draft = files.draft("step-1/data")
+    old_draft.write(LARGE)
     assert files.names() == {}
     ReceivedFiles(tmp_path / "checkpoints")
     assert not list(tmp_path.rglob("*.receiving"))
-    left.drop()
+    old_draft.drop()

@@ -66,7 +66,7 @@ def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
     return RunProcesses(folder, cast(Nodes, nodes))
 
 
-def test_a_directory_that_cannot_be_written_is_that_jobs_problem_alone(
+def test_an_unwritable_directory_affects_one_job(
     tmp_path: Path, nodes: FakeNodes, launch: Launch
 ) -> None:
     (tmp_path / "job-1").write_text("no directory")
@@ -79,19 +79,17 @@ def option(begin: Begin, name: str) -> str:
     return begin.arguments[begin.arguments.index(name) + 1]
 
 
-def test_the_home_keeps_the_master_and_the_others_join_it(
-    tmp_path: Path, nodes: FakeNodes, launch: Launch
-) -> None:
+def test_the_home_keeps_the_master(tmp_path: Path, nodes: FakeNodes, launch: Launch) -> None:
     runs = processes(tmp_path, nodes)
     asyncio.run(runs.start(launch, {"n1": 2, "n2": 1}))
-    home, other = nodes.begun["n1"], nodes.begun["n2"]
+    home, guest = nodes.begun["n1"], nodes.begun["n2"]
     assert json.loads(option(home, "--places")) == {"n1": 2, "n2": 1}
-    assert (option(home, "--name"), option(other, "--name")) == ("n1", "n2")
-    assert option(home, "--local") == option(other, "--local")
-    assert ("--join" in home.arguments, "--join" in other.arguments) == (False, True)
-    assert home.environment["BRIM_TOKEN"] == other.environment["BRIM_TOKEN"]
-    told = json.loads((tmp_path / "job-1" / "job.json").read_text())
-    assert told["workers"] == {"minimum": 3, "maximum": 3}
+    assert (option(home, "--name"), option(guest, "--name")) == ("n1", "n2")
+    assert option(home, "--local") == option(guest, "--local")
+    assert ("--join" in home.arguments, "--join" in guest.arguments) == (False, True)
+    assert home.environment["BRIM_TOKEN"] == guest.environment["BRIM_TOKEN"]
+    job_file = json.loads((tmp_path / "job-1" / "job.json").read_text())
+    assert job_file["workers"] == {"minimum": 3, "maximum": 3}
     assert runs.look(launch).agents == {"n1", "n2"}
     assert processes(tmp_path, nodes).look(launch).agents == {"n1", "n2"}  # the next scheduler
 
@@ -112,7 +110,7 @@ def test_who_is_left_without_the_home_is_ended(
     assert runs.look(launch).agents == {"n1"}
 
 
-def test_an_agent_that_died_young_is_missed_after_a_while(
+def test_agents_that_died_early_are_missed_later(
     tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = processes(tmp_path, nodes)
@@ -125,12 +123,12 @@ def test_an_agent_that_died_young_is_missed_after_a_while(
     assert nodes.killed == ["n2"]
 
 
-def changed(worker: str, pid: int, agent: str, **more: Any) -> WorkerChanged:
-    began = WorkerChanged(at=0.0, worker=worker, state="started", pid=pid, agent=agent)
-    return msgspec.structs.replace(began, **more)
+def changed(worker: str, pid: int, agent: str, **fields: Any) -> WorkerChanged:
+    start_event = WorkerChanged(at=0.0, worker=worker, state="started", pid=pid, agent=agent)
+    return msgspec.structs.replace(start_event, **fields)
 
 
-def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Path) -> None:
+def test_workers_are_counted_and_removed_by_agent(tmp_path: Path) -> None:
     watch = RunWatch(tmp_path)
     for event in (
         changed("w2", 12, "n2"),

@@ -109,9 +109,9 @@ class Served(LiveWorld):
         database = Database(self.folder / "scheduler.db", alarm=alarm)
         self.book = Book(database)
         for tenant in ("default", "ads", "web"):  # each has run jobs of the model before
-            known = by_tenant(submission(tenant=tenant))
-            if not self.book.measured(known.fingerprint).totals:
-                self.book.learn(known, measured({1: 1.0, 2: 1.9, 4: 3.4, 8: 5.6}), None)
+            owned = by_tenant(submission(tenant=tenant))
+            if not self.book.measured(owned.fingerprint).totals:
+                self.book.learn(owned, measured({1: 1.0, 2: 1.9, 4: 3.4, 8: 5.6}), None)
         self.backend = LiveBackend(self.book, self.processes, self.spec, clock=self.clock)
         return Scheduler(
             self.book, database, self.backend, jobs_folder=self.folder / "jobs", clock=self.clock
@@ -191,7 +191,7 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
         client.cancel("job-1")
 
 
-def test_a_job_has_one_handle_on_the_command_line_and_in_python(
+def test_one_handle_serves_command_line_and_python(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
@@ -232,12 +232,12 @@ def test_a_job_has_one_handle_on_the_command_line_and_in_python(
     assert json.loads(waited.stdout)["weights_sha256"] == "ab"
 
 
-def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on_on_others(
+def test_exact_jobs_wait_for_their_node_kind(
     served: Served,
 ) -> None:
     """The host has another torch from one day to the next."""
-    client, began = served.client, HostKind(torch="2.13.0")
-    served.processes.node = NodeSeen(up=True, kind=began)
+    client, first_kind = served.client, HostKind(torch="2.13.0")
+    served.processes.node = NodeSeen(up=True, kind=first_kind)
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     refused = brim("resume", "job-1", "--any-kind")
@@ -248,30 +248,30 @@ def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on
     until(lambda: client.job("job-1").state == "suspended", "its suspension")
     with closing(Database(served.folder / "scheduler.db")) as database:
         record = Book(database).jobs["job-1"]
-        assert record.kind == began
-        before = msgspec.to_builtins(record)
-        del before["kind"]  # as an earlier version wrote it
-        assert msgspec.convert(before, ScheduledJob).kind is None
+        assert record.kind == first_kind
+        tree = msgspec.to_builtins(record)
+        del tree["kind"]  # as an earlier version wrote it
+        assert msgspec.convert(tree, ScheduledJob).kind is None
     served.processes.node = NodeSeen(up=True, kind=HostKind(torch="2.14.0"))
     client.resume("job-1")
     until(lambda: client.job("job-1").waits != "", "why it waits")
     differ = "torch 2.13.0 on the nodes where it began and 2.14.0 on node0"
     for verb in ("status", "explain"):
-        assert differ in (shown := brim(verb, "job-1").stdout), shown
-        assert "brim resume job-1 --any-kind" in shown
+        assert differ in (output := brim(verb, "job-1").stdout), output
+        assert "brim resume job-1 --any-kind" in output
     assert client.job("job-1").workers == 0
     assert brim("resume", "job-1", "--any-kind").stderr == "job-1: may run again\n"
     until(lambda: client.job("job-1").workers == 8, "its return")
     assert not client.job("job-1").waits
     assert "any kind" in [change.event for change in client.explain("job-1")]
     careless = ask()
-    other = replace(careless.submission, spec=replace(careless.submission.spec, exact=False))
-    client.submit(msgspec.structs.replace(careless, submission=other))
+    inexact = replace(careless.submission, spec=replace(careless.submission.spec, exact=False))
+    client.submit(msgspec.structs.replace(careless, submission=inexact))
     refused = brim("resume", "job-2", "--any-kind")
     assert "--any-kind: got job-2, which is not exact" in refused.stderr
 
 
-def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) -> None:
+def test_owners_regain_lent_devices(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -300,18 +300,18 @@ def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
         client.job("jobb-1")
 
 
-def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -> None:
+def test_a_dry_run_predicts_without_changes(served: Served) -> None:
     now = SystemClock().wall()
     client = served.client
     assert client.forecast(ask(fingerprint="new", deadline=now + 100.0)).known is False
     client.submit(ask("1:8"))
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     served.teach(submission(tenant="web", fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
-    soon, late = (
+    in_time, late = (
         client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s))
         for s in (5.0, 300.0)
     )
-    assert (soon.admitted, soon.reason) == (False, "too-late-even-alone")
+    assert (in_time.admitted, in_time.reason) == (False, "too-late-even-alone")
     assert (late.admitted, late.known, late.reason) == (True, True, "fits")
     assert late.takes == {"job-1": late.workers}
     assert late.earliest is not None
@@ -340,14 +340,14 @@ def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
         assert json.load(answer) == json.loads(json.dumps(openapi()))
 
 
-def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
+def test_every_client_call_is_documented_in_openapi() -> None:
     document = openapi()
     assert document["openapi"] == "3.1.0"
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/v1/jobs/{job}/cancel") in calls
     assert len(calls) == 23
     job = document["paths"]["/v1/jobs/{job}"]["get"]
-    assert {each["name"]: each["in"] for each in job["parameters"]} == {
+    assert {parameter["name"]: parameter["in"] for parameter in job["parameters"]} == {
         "job": "path",
         "wait": "query",
         "until": "query",
@@ -358,7 +358,7 @@ def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
     assert named <= document["components"]["schemas"].keys()
 
 
-def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> None:
+def test_job_logs_come_over_http_until_the_end(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -389,7 +389,7 @@ def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> 
         list(client.logs("a/b"))
 
 
-def test_who_waits_for_a_job_is_answered_when_the_scheduler_goes_down(served: Served) -> None:
+def test_waiters_are_answered_at_shutdown(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -415,8 +415,8 @@ def test_who_waits_for_a_job_is_answered_when_the_scheduler_goes_down(served: Se
 
 
 def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
-    said: list[str] = []
-    client = Client(served.folder, notice=said.append)
+    notices: list[str] = []
+    client = Client(served.folder, notice=notices.append)
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     hasty = Client(served.folder, patience=0.3)
@@ -427,8 +427,8 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         served.close()
         with pytest.raises(EnvironmentFault, match=r"no scheduler runs in .* \(no answer for"):
             gives_up.result(30.0)
-        until(lambda: len(said) == 2, "what both are told")
-        assert set(said) == {
+        until(lambda: len(notices) == 2, "what both are told")
+        assert set(notices) == {
             "the scheduler was ended, and brim down suspends its jobs; waiting for brim up"
         }
         with subprocess.Popen("true") as dead:
@@ -437,13 +437,13 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         with pytest.raises(EnvironmentFault, match="no scheduler runs"):
             client.jobs()
         (served.folder / "scheduler.json").unlink()
-        again = Served(served.folder)
+        next_life = Served(served.folder)
         until(lambda: client.job("job-1").workers == 8, "8 workers")
-        again.processes.end("job-1", "done", summary={"exit": "done"})
+        next_life.processes.end("job-1", "done", summary={"exit": "done"})
         assert waiting.result(30.0).state == "done"
         following.result(30.0)
-        again.close()
-    assert said[2:] == ["the scheduler answers again"] * 2
+        next_life.close()
+    assert notices[2:] == ["the scheduler answers again"] * 2
 
 
 def test_asking_twice_is_as_good_as_once(served: Served) -> None:
@@ -467,24 +467,22 @@ def test_asking_twice_is_as_good_as_once(served: Served) -> None:
     assert (events.count("submitted"), events.count("resized")) == (1, 1)
 
 
-def test_a_job_that_is_late_may_still_be_resized(served: Served) -> None:
+def test_a_late_job_may_be_resized(served: Served) -> None:
     due = served.clock.wall() + 0.5
     served.client.submit(ask(deadline=due))
     until(lambda: served.clock.wall() > due, "the deadline")
     assert served.client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_answers_are_requested_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     hear = http.client.HTTPConnection.getresponse
 
     def lose(
-        connection: http.client.HTTPConnection, *, then: Callable[[], None] = lambda: None
+        connection: http.client.HTTPConnection, *, on_answer: Callable[[], None] = lambda: None
     ) -> None:
         monkeypatch.setattr(http.client.HTTPConnection, "getresponse", hear)
         hear(connection).read()  # it has been done
-        then()
+        on_answer()
         raise ConnectionResetError("gone")
 
     for call in (
@@ -495,7 +493,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(
         assert call().job == "job-1"
     assert len(served.client.jobs()) == 1
     monkeypatch.setattr(client_module, "_TO_HEAR", 0.1)
-    die = functools.partialmethod(lose, then=served.close)
+    die = functools.partialmethod(lose, on_answer=served.close)
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", die)
     with pytest.raises(
         EnvironmentFault, match=r"whether it took the job in is not known.*--key a-key"
@@ -558,8 +556,8 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
         ("suspend", "digits-1"),
         ("resume", "digits-1"),
     ):
-        elsewhere = brim(*verb, "--state", str(tmp_path / "elsewhere"))
-        assert "a job of a scheduler that is up" in elsewhere.output
+        other_answer = brim(*verb, "--state", str(tmp_path / "elsewhere"))
+        assert "a job of a scheduler that is up" in other_answer.output
         assert brim(*verb, "--state", str(tmp_path)).exit_code == 0
     until(
         lambda: json.loads(brim("status", "digits-1", "--json").stdout)["state"] == "running",
@@ -580,8 +578,11 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("apply", "cluster.yaml").exit_code == 0
     assert served.client.cluster().devices == 6
     assert brim("submit", "job.yaml", "--workers", "4").exit_code == 0
-    on = r"digits-2: running, 4 workers on n1: \d, n2: \d, step 0"
-    until(lambda: bool(re.match(on, brim("status", "digits-2").stdout)), "4 workers over two nodes")
+    line_pattern = r"digits-2: running, 4 workers on n1: \d, n2: \d, step 0"
+    until(
+        lambda: bool(re.match(line_pattern, brim("status", "digits-2").stdout)),
+        "4 workers over two nodes",
+    )
     assert brim("jobs").stdout.splitlines()[0].split()[3:5] == ["workers", "on"]
     served.processes.node = NodeSeen(
         up=False, gone=True, lost=True, again=2.0, problem="its agent died"
@@ -594,7 +595,7 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("up").exit_code == 2
 
 
-def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
+def test_policy_refusals_exit_3_with_numbers(served: Served) -> None:
     arguments = ("submit", DIGITS, "--workers", "1:4", "--tenant", "ads", "--deadline")
     assert brim(*arguments, "1h", "--dry-run").exit_code == 0  # nothing is known of it
     assert brim(*arguments, "1h").exit_code == 0
@@ -616,18 +617,16 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
     assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
 
 
-def test_a_policy_that_does_not_run_what_it_refuses_says_why(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusing_policy_says_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     view = served.client.submit(ask())
-    no = msgspec.structs.replace(
+    refusing = msgspec.structs.replace(
         view, state="refused", reason="no-capacity", detail="8 devices are promised"
     )
-    assert say(ending_of(no), no.job, as_json=False) == 3
+    assert say(ending_of(refusing), refusing.job, as_json=False) == 3
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
 
 
-def test_the_status_of_a_job_shows_what_train_shows(
+def test_job_status_shows_what_train_shows(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
@@ -645,7 +644,7 @@ def test_the_status_of_a_job_shows_what_train_shows(
     assert (sight.facts["job"], progress["step"], progress["world_size"]) == (view.job, 3, 4)
 
 
-def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
+def test_unobservable_processes_are_neither_alive_nor_dead(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, look = served.client, served.processes.look
@@ -668,18 +667,18 @@ def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_
     until(lambda: client.job("job-1").step == 7, "a look at it")
 
 
-def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(
+def test_an_accepted_job_reports_its_id_despite_death(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*_: object, **__: object) -> None:
+    def lose_answer(*_: object, **__: object) -> None:
         raise EnvironmentFault("the scheduler does not answer")
 
-    monkeypatch.setattr(Client, "wait", gone)
+    monkeypatch.setattr(Client, "wait", lose_answer)
     done = brim("submit", DIGITS, "--tenant", "ads", "--deadline", "1h")
     assert (done.exit_code, done.stdout.strip()) == (0, "digits-1")
 
 
-def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
+def test_watched_views_change_without_a_scheduler(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.client.submit(ask())
@@ -693,15 +692,15 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("brim.cli.shared.screen.sleep", sleep)
-    shown = brim("jobs", "--watch").stdout.split("\n\n")
-    assert len(shown) == 3  # what had not changed was not shown again
-    assert shown[0].startswith("8 of 8 devices · 1 running, 0 waiting · policy brim\njob ")
-    assert "brim up starts one; before:\n8 of 8" in shown[1]
+    pages = brim("jobs", "--watch").stdout.split("\n\n")
+    assert len(pages) == 3  # what had not changed was not shown again
+    assert pages[0].startswith("8 of 8 devices · 1 running, 0 waiting · policy brim\njob ")
+    assert "brim up starts one; before:\n8 of 8" in pages[1]
     monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("submit", "job.yaml"), "job.yaml: got"),
         (("submit", DIGITS, "--deadline", "soon"), "--deadline: got 'soon'"),
@@ -719,7 +718,7 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
     ],
 )
 def test_without_a_scheduler(
-    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -728,12 +727,10 @@ def test_without_a_scheduler(
         (run / "events.jsonl").touch()
     done = brim(*words)
     assert done.exit_code in (1, 2)
-    assert said in done.output
+    assert message in done.output
 
 
-def test_a_job_file_with_a_word_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_word_in_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(f"file: {DIGITS}\nwokers: 4\n")
     done = brim("submit", "job.yaml")
@@ -741,14 +738,14 @@ def test_a_job_file_with_a_word_that_is_none(
     assert "did you mean 'workers'?" in done.output
 
 
-def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> None:
+def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     served.teach(submission(tenant="ads"), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
-    began = SystemClock().wall()
+    started = SystemClock().wall()
     served.client.submit(ask("8"))
     until(lambda: served.client.job("job-1").first_estimate is not None, "the first estimate")
     first = served.client.job("job-1").first_estimate
     assert first is not None
-    assert first.finish - began == pytest.approx(
+    assert first.finish - started == pytest.approx(
         6000 / 60.0 + BELIEVED.cost(0, 8) + BELIEVED.end, abs=3.0
     )
     assert (first.step, first.error) == (0, None)
@@ -760,15 +757,15 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
     assert view.half_estimate is not None
     assert view.half_estimate.step == 3001
     assert view.half_estimate.error_seconds == pytest.approx(-50.0, abs=5.0)
-    told = served.client.explain("job-1")[-1].detail
+    detail = served.client.explain("job-1")[-1].detail
     assert re.fullmatch(
-        r"first estimate: \d+\.\d s early, .* of .* s; at half of its steps: .* early, .*", told
+        r"first estimate: \d+\.\d s early, .* of .* s; at half of its steps: .* early, .*", detail
     )
     fields = json.loads(brim("status", "job-1", "--json").stdout)
     assert fields["half_estimate"]["step"] == 3001
 
 
-def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
+def test_questions_do_not_wait_for_large_imports() -> None:
     modules = (
         "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.shared.tables"
     )
@@ -777,9 +774,7 @@ def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_job(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_only_the_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(client: Client, job: str, **_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -792,24 +787,24 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(
     assert not served.client.job("digits-1").has_ended
 
 
-def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided(
+def test_questions_are_answered_during_long_cycles(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
-    asked, answered = threading.Event(), threading.Event()
+    is_asked, answered = threading.Event(), threading.Event()
     policy = POLICIES["brim"]
 
     def slow(snapshot: Snapshot) -> Decision:
-        asked.set()
+        is_asked.set()
         assert answered.wait(20.0), "nobody was answered meanwhile"
         return policy(snapshot)
 
     monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
     monkeypatch.setitem(POLICIES, "brim", slow)
     client.submit(ask(tenant="web"))
-    assert asked.wait(20.0)
+    assert is_asked.wait(20.0)
     assert [view.job for view in client.jobs()] == ["job-1", "job-2"]
     client.cancel("job-2")
     client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS, policy="edf"))
@@ -819,36 +814,36 @@ def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided
     assert set(policies_of(served)) == {"brim", "edf"}
 
 
-def test_questions_are_answered_and_cycles_decided_while_a_dry_run_is_worked_out(
+def test_questions_are_answered_during_dry_runs(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
-    asked, answered = threading.Event(), threading.Event()
-    one = threading.Lock()
+    is_asked, answered = threading.Event(), threading.Event()
+    single = threading.Lock()
 
     def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
-        assert one.acquire(blocking=False), "two at a time"
-        asked.set()
+        assert single.acquire(blocking=False), "two at a time"
+        is_asked.set()
         assert answered.wait(20.0), "nobody was answered meanwhile"
         forecast = what_if(snapshot, newcomer, decide)
-        one.release()
+        single.release()
         return forecast
 
     monkeypatch.setattr("brim.scheduler.loop.what_if", slow)
     with ThreadPoolExecutor(2) as threads:
         dry = [threads.submit(client.forecast, ask(tenant="web")) for _ in range(2)]
-        assert asked.wait(20.0)
+        assert is_asked.wait(20.0)
         client.submit(ask(tenant="web"))
         until(lambda: client.job("job-2").judged, "a cycle")
         client.cancel("job-1")
         until(lambda: client.job("job-1").has_ended, "its end")
-        assert not any(each.done() for each in dry)
+        assert not any(request.done() for request in dry)
         answered.set()
-        takes = [each.result(20.0).takes for each in dry]
+        takes = [request.result(20.0).takes for request in dry]
     # Job 1 was there when the first of the two began, and not when the second did.
-    assert sorted("job-1" in each for each in takes) == [False, True]
+    assert sorted("job-1" in take for take in takes) == [False, True]
 
 
 def policies_of(served: Served) -> list[str]:

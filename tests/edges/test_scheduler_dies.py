@@ -118,9 +118,9 @@ class MortalProcesses(FakeProcesses):
                     self.end(name, "done", summary={"exit": "done"})
 
 
-def nobody_shares(held: Iterable[ByNode]) -> None:
+def nobody_shares(placements: Iterable[ByNode]) -> None:
     """No device is two jobs', on any node."""
-    counts = sum(map(Counter, held), Counter[str]())
+    counts = sum(map(Counter, placements), Counter[str]())
     assert all(counts[node.id] <= node.devices for node in CLUSTER_OF_TWO.nodes), counts
 
 

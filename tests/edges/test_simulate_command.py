@@ -25,10 +25,10 @@ def trace(tmp_path: Path) -> Path:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "m.csv").write_text(PROFILE)
     file = tmp_path / "trace.csv"
-    made = _run(
+    generated = _run(
         "generate", "--profiles", str(tmp_path / "profiles"), "--jobs", "12", "--out", str(file)
     )
-    assert made.exit_code == 0
+    assert generated.exit_code == 0
     return file
 
 
@@ -57,16 +57,16 @@ def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
     assert "No policy can meet more than" in result.stdout
 
 
-def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(
-    trace: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
-    names = {path.name for path in out.iterdir()}
+def test_an_output_folder_explains_its_decisions(trace: Path, tmp_path: Path) -> None:
+    out_folder = tmp_path / "out"
+    _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out_folder))
+    names = {path.name for path in out_folder.iterdir()}
     assert {"jobs.csv", "decisions.jsonl", "summary.json", "index.html", "deadline_ratio.png"} | {
         f"{name}.png" for name in ("devices", "jct", "queue", "tenants")
     } <= names
-    story = CliRunner().invoke(explain, ["3", "--sim", str(out)], catch_exceptions=False).stdout
+    story = (
+        CliRunner().invoke(explain, ["3", "--sim", str(out_folder)], catch_exceptions=False).stdout
+    )
     assert "under brim" in story
     assert "finished on" in story
 
@@ -99,7 +99,7 @@ def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) ->
         (("generate", "--profiles", "{profiles}", "--deadline", "nan:2"), "--deadline", "0.5"),
     ],
 )
-def test_bad_input_names_the_flag_what_it_got_and_what_it_needs(
+def test_bad_input_names_flag_value_and_need(
     trace: Path, tmp_path: Path, arguments: tuple[str, ...], field: str, hint: str
 ) -> None:
     (tmp_path / "binary").write_bytes(b"\x1f\x8b\x08\x00\xff")
@@ -131,7 +131,7 @@ def test_numbers_that_mean_nothing_are_refused(words: tuple[str, ...]) -> None:
     assert CliRunner().invoke(simulate, words).exit_code == 2
 
 
-def test_bad_input_exits_with_2_and_prints_nothing_on_stdout(trace: Path) -> None:
+def test_bad_input_exits_2_without_output(trace: Path) -> None:
     for words in (("--slot", "-1"), ("--failures", "-3"), ("--policy", "brin"), ("--cluster", "8")):
         command = [sys.executable, "-m", "brim.cli", "simulate", "--trace", str(trace), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -181,10 +181,10 @@ def test_without_a_trace_a_sample_is_run(tmp_path: Path) -> None:
 
 def test_the_sample_is_what_its_generator_makes(tmp_path: Path) -> None:
     write_sample(tmp_path)
-    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.csv")}
-    kept = {path.relative_to(SAMPLE): path.read_bytes() for path in SAMPLE.rglob("*.csv")}
-    assert made == kept
-    assert sum(map(len, kept.values())) < 20_000
+    generated = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.csv")}
+    stored = {path.relative_to(SAMPLE): path.read_bytes() for path in SAMPLE.rglob("*.csv")}
+    assert generated == stored
+    assert sum(map(len, stored.values())) < 20_000
 
 
 def guides_policy(folder: Path) -> Path:
@@ -195,13 +195,15 @@ def guides_policy(folder: Path) -> Path:
     return file
 
 
-def test_the_policy_of_the_guide_runs_from_a_file(tmp_path: Path) -> None:
-    mine = f"{guides_policy(tmp_path)}:shortest_first"
-    out = tmp_path / "out"
-    found = json.loads(_run("--policy", f"{mine},edf", "--json", "--out", str(out)).stdout)
-    assert set(found["policies"]) == {mine, "edf"}
-    assert found["policies"][mine]["jobs"] == 200
-    assert "shortest.py:shortest_first" in (out / "index.html").read_text()
+def test_the_guides_policy_runs_from_a_file(tmp_path: Path) -> None:
+    own_policy = f"{guides_policy(tmp_path)}:shortest_first"
+    out_folder = tmp_path / "out"
+    found = json.loads(
+        _run("--policy", f"{own_policy},edf", "--json", "--out", str(out_folder)).stdout
+    )
+    assert set(found["policies"]) == {own_policy, "edf"}
+    assert found["policies"][own_policy]["jobs"] == 200
+    assert "shortest.py:shortest_first" in (out_folder / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_the_policy_of_the_guide_runs_from_a_file(tmp_path: Path) -> None:
         ("def mine(s): return D(workers={}, verdicts=yes(s))", "{file}:mine", "waiting for ever"),
     ],
 )
-def test_what_is_wrong_with_a_policy_of_ones_own_is_said_in_four_parts(
+def test_own_policy_errors_have_four_parts(
     trace: Path, tmp_path: Path, code: str | None, name: str, words: str
 ) -> None:
     file = tmp_path / "own.py"

@@ -24,7 +24,7 @@ from workloads import CONCAVE, random_jobs
 CLUSTER = Cluster.parse("2x8")
 
 
-def test_finish_times_are_exact_and_pay_for_the_start() -> None:
+def test_finish_times_are_exact_including_starts() -> None:
     job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
     run = simulate([job], CLUSTER, edf, settings=Settings(overheads=OVERHEADS["published"]))
     # 16 workers at 7.5 steps/s, after 2 + 2 * 5 seconds
@@ -33,8 +33,8 @@ def test_finish_times_are_exact_and_pay_for_the_start() -> None:
 
 def test_a_slot_delays_arrivals_but_not_finishes() -> None:
     jobs = [
-        Job(id=name, submitted=at, work=75.0, curve=CONCAVE)
-        for name, at in (("a", 0.0), ("b", 1.0))
+        Job(id=name, submitted=submitted_at, work=75.0, curve=CONCAVE)
+        for name, submitted_at in (("a", 0.0), ("b", 1.0))
     ]
     world = Settings(slot=60.0, overheads=OVERHEADS["none"])
     first, second = simulate(jobs, CLUSTER, edf, settings=world).outcomes
@@ -50,7 +50,7 @@ def test_a_policy_that_overdraws_the_cluster_is_caught() -> None:
         simulate(random_jobs(1, 2, spread=0.0), CLUSTER, greedy)
 
 
-def test_a_policy_that_lets_jobs_wait_for_ever_is_caught() -> None:
+def test_a_starving_policy_is_caught() -> None:
     def idle(snapshot: Snapshot) -> Decision:
         return Decision(workers={}, verdicts=admit_all(snapshot))
 
@@ -58,12 +58,12 @@ def test_a_policy_that_lets_jobs_wait_for_ever_is_caught() -> None:
         simulate(random_jobs(1, 1), CLUSTER, idle)
 
 
-def test_the_same_seed_gives_the_same_run_and_failures_cost_time() -> None:
+def test_seeds_repeat_runs_and_failures_cost_time() -> None:
     jobs = random_jobs(3, 20)
     world = Settings(failures=3600.0, stragglers=0.3, profile_error=0.2, seed=7)
-    once, again = (measure(simulate(jobs, CLUSTER, brim, settings=world)) for _ in range(2))
+    once, second_run = (measure(simulate(jobs, CLUSTER, brim, settings=world)) for _ in range(2))
     calm = measure(simulate(jobs, CLUSTER, brim, settings=Settings()))
-    assert once == again
+    assert once == second_run
     assert (once.average_jct_seconds or 0) > (calm.average_jct_seconds or 0)
 
 
@@ -92,7 +92,7 @@ def test_elasticdl_experiment_1_two_jobs_share_a_cluster() -> None:
     assert elastic.second_waited == 0.0
 
 
-def test_elasticdl_experiment_2_training_fills_in_around_a_service() -> None:
+def test_elasticdl_training_fills_in_around_services() -> None:
     day = around_a_service(brim)
     assert day.utilisation > 0.98
     assert day.shortest >= 0.0
@@ -125,20 +125,22 @@ def test_an_end_that_takes_time_holds_the_devices(policy: Policy) -> None:
     ]
 
 
-def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None:
+def test_patient_jobs_are_not_replanned_repeatedly() -> None:
     curve = ScalingCurve(points=((1, 1.5), (2, 2.9), (4, 5.7), (8, 10.8)))
-    rng, at, jobs = random.Random(1), 0.0, []
+    rng, submitted_at, jobs = random.Random(1), 0.0, []
     for k in range(16):
         work = float(rng.randint(20, 60))
-        deadline = at + 1.0 + work / 10.8 * rng.uniform(1.5, 8.0)
-        jobs.append(Job(id=f"{k:02}", submitted=at, work=work, curve=curve, deadline=deadline))
-        at += rng.expovariate(0.25)
+        deadline = submitted_at + 1.0 + work / 10.8 * rng.uniform(1.5, 8.0)
+        jobs.append(
+            Job(id=f"{k:02}", submitted=submitted_at, work=work, curve=curve, deadline=deadline)
+        )
+        submitted_at += rng.expovariate(0.25)
     world = Settings(overheads=Overheads(name="live", fixed=0.06, start=0.7, end=1.2))
     assert simulate(jobs, Cluster.parse("1x8"), brim, settings=world).cycles < 10 * len(jobs)
 
 
 @pytest.mark.parametrize("name", ["brim", "edf", "elasticflow", "edf-admission"])
-def test_the_course_of_a_simulation_says_what_its_figures_say(name: str) -> None:
+def test_simulated_courses_match_their_figures(name: str) -> None:
     jobs = random_jobs(5, 25)
     world = Settings(record=True, failures=40_000.0, overheads=OVERHEADS["published"])
     run = simulate(jobs, CLUSTER, POLICIES[name], settings=world)
@@ -156,15 +158,15 @@ def test_the_course_of_a_simulation_says_what_its_figures_say(name: str) -> None
         assert times == sorted(times)
         assert [line.after for line in job.story if line.event == "workers"][-1:] in ([0], [])
     assert course.makespan == pytest.approx(figures.makespan_seconds)
-    held = dict(course.held())
+    counts = dict(course.held())
     waiting = dict(course.waiting())
-    for at, used, idle in run.usage:
-        assert held.get(at, used) == used
-        assert waiting.get(at, idle) == idle
-    assert max(held.values()) == max(used for _, used, _ in run.usage)
+    for moment, used, idle in run.usage:
+        assert counts.get(moment, used) == used
+        assert waiting.get(moment, idle) == idle
+    assert max(counts.values()) == max(used for _, used, _ in run.usage)
 
 
-def test_a_run_that_recorded_nothing_has_a_course_of_ends_alone() -> None:
+def test_an_unrecorded_run_has_only_ends() -> None:
     job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
     run = simulate([job], CLUSTER, edf, settings=Settings())
     (found,) = course_of(run, subject="one", policy="edf").jobs

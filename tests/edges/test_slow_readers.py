@@ -37,9 +37,9 @@ class _Server:
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
-        shown = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
+        context = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
         async with answering(
-            self._answer, self._listener, self._door, context=shown, to_end=2 * int(DEADLINE)
+            self._answer, self._listener, self._door, context=context, to_end=2 * int(DEADLINE)
         ):
             await asyncio.to_thread(self._is_over.wait)
 
@@ -124,7 +124,7 @@ def _read(client: socket.socket, *, slowly: int, rate: float) -> int:
     return total
 
 
-def test_an_end_waits_for_nobody_who_does_not_read(server: _Server) -> None:
+def test_shutdown_ignores_stalled_readers(server: _Server) -> None:
     """The server closes then what is closed already: asyncio's TLS is deaf to an abort."""
     with server.connect() as client:
         client.sendall(LAST % 300_000)

@@ -77,14 +77,14 @@ def test_slow_start_is_named(doing: Doing, seconds: float, stack: Stack, words: 
 
 
 @pytest.mark.parametrize(
-    ("agents", "worker", "said"),
+    ("agents", "worker", "message"),
     [
         ("A", "", "importing torch (8 s so far)"),
         ("AB", "", "h (agent A): importing torch (8 s so far)"),
         ("A", "w1", "w1: importing torch (8 s so far)"),
     ],
 )
-def test_slow_start_is_no_warning(tmp_path: Path, agents: str, worker: str, said: str) -> None:
+def test_slow_start_is_no_warning(tmp_path: Path, agents: str, worker: str, message: str) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
     late = wire.Late(
         worker=worker, doing="…", seconds=8.0, limit=None, stack="…", start="importing torch"
@@ -98,7 +98,7 @@ def test_slow_start_is_no_warning(tmp_path: Path, agents: str, worker: str, said
     play(desk, story)
     events = read_history(tmp_path).events
     (event,) = [event for event in events if isinstance(event, StillStarting)]
-    assert describe_event(event, RunHistory()) == said
+    assert describe_event(event, RunHistory()) == message
     assert not [event for event in events if isinstance(event, Warned)]
 
 

@@ -53,35 +53,35 @@ class Payload:
         return os.mkdir, (str(self._path),)
 
 
-def begun(**more: Any) -> Began:
-    spec = recorded_run.spec(**{"workers": WorkerRange.parse("1:3"), "faults": (), **more})
+def begun(**fields: Any) -> Began:
+    spec = recorded_run.spec(**{"workers": WorkerRange.parse("1:3"), "faults": (), **fields})
     return Began(
         at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
     )
 
 
 def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
-    there, version = tmp_path / "ran", msgspec.__version__
-    pickled = pickle.dumps((brim.__version__, Payload(there)))
+    marker, version = tmp_path / "ran", msgspec.__version__
+    pickled = pickle.dumps((brim.__version__, Payload(marker)))
     pickle.loads(pickled)
-    assert there.is_dir()  # the payload is one
-    there.rmdir()
+    assert marker.is_dir()  # the payload is one
+    marker.rmdir()
     # This one changes a module of the process that reads it, and names nothing but what is brim's.
     through_us = b"\x80\x04cbrim.master.decisions\nmsgspec\n}\x8c\x0b__version__\x8c\x05owneds\x62."
     snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
-    inside = msgspec.msgpack.encode({**snapshot, "state": pickled})
-    for crafted in (pickled, through_us, inside, b""):
+    altered = msgspec.msgpack.encode({**snapshot, "state": pickled})
+    for crafted in (pickled, through_us, altered, b""):
         with pytest.raises(EnvironmentFault, match="snapshot cannot be read"):
             thaw(crafted)
-    assert not there.exists()
+    assert not marker.exists()
     assert msgspec.__version__ == version
 
 
 def test_a_snapshot_of_another_version_says_so() -> None:
     snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
-    other = msgspec.msgpack.encode({"version": "0.0.1", "something": "else"})
+    foreign = msgspec.msgpack.encode({"version": "0.0.1", "something": "else"})
     with pytest.raises(EnvironmentFault, match=r"is of brim 0\.0\.1, this is"):
-        thaw(other)
+        thaw(foreign)
     with pytest.raises(EnvironmentFault, match=r"cannot be read: .*rendezvous"):
         thaw(msgspec.msgpack.encode({**snapshot, "state": {**snapshot["state"], "rendezvous": 3}}))
 
@@ -139,33 +139,33 @@ class Life:
             yield self._next()
 
     def _next(self) -> Entry:
-        when: dict[str, Any] = {"at": 1000 + self._now, "now": self._now}
+        times: dict[str, Any] = {"at": 1000 + self._now, "now": self._now}
         agents = self.decisions.agents
         missing = [name for name in "ABC" if name not in agents]
         chance = self._rng.random()
         if missing and (not agents or chance < 0.05):
             room = self._rng.choice((None, 1, 2))
             name = missing[0]
-            return Joined(agent=name, session="s", host=f"host{name}", room=room, **when)
+            return Joined(agent=name, session="s", host=f"host{name}", room=room, **times)
         agent = self._rng.choice(sorted(agents))
         if chance < 0.06:
-            return Lost(agent=agent, reason="gone", **when)
+            return Lost(agent=agent, reason="gone", **times)
         if chance < 0.08:
-            return GraceOver(**when) if chance < 0.07 else Overstayed(**when)
+            return GraceOver(**times) if chance < 0.07 else Overstayed(**times)
         if chance < 0.10:
-            return Asked(question=wire.Ask(verb="resize", workers=self._rng.randint(1, 3)), **when)
+            return Asked(question=wire.Ask(verb="resize", workers=self._rng.randint(1, 3)), **times)
         if chance < 0.101:
-            return Asked(question=wire.Ask(verb="suspend"), **when)
+            return Asked(question=wire.Ask(verb="suspend"), **times)
         number = agents[agent].heard + 1
-        return Heard(agent=agent, number=number, message=self._says(agent), **when)
+        return Heard(agent=agent, number=number, message=self._says(agent), **times)
 
     def _says(self, agent: str) -> wire.AgentMessage:
         outbox = self.decisions.agents[agent].outbox
-        told = outbox.after(self._read.get(agent, 0))
-        self._read[agent] = self._read.get(agent, 0) + len(told[:1])
-        if told and self._rng.random() < 0.3:
-            outbox.acknowledge(told[0][0])
-        message = told[0][1] if told else None
+        messages = outbox.messages_after(self._read.get(agent, 0))
+        self._read[agent] = self._read.get(agent, 0) + len(messages[:1])
+        if messages and self._rng.random() < 0.3:
+            outbox.acknowledge(messages[0][0])
+        message = messages[0][1] if messages else None
         workers = sorted(self.decisions._rendezvous.workers) or ["w1"]
         match message:
             case wire.StartWorkers(workers=[worker]):
@@ -176,7 +176,7 @@ class Life:
                     new.members[0].worker, wire.Installed(round=new.round, step=self._step)
                 )
             case wire.HoldRound(round=round):
-                return self._commit(round, held=True)
+                return self._commit(round, is_held=True)
             case wire.ToWorker(worker=worker, message=wire.WriteNow()):
                 return _from(worker, wire.NowWritten())
             case (
@@ -215,10 +215,10 @@ class Life:
             ]
         )
 
-    def _commit(self, round: int, *, held: bool = False) -> wire.Commits:
+    def _commit(self, round: int, *, is_held: bool = False) -> wire.Commits:
         self._step += 1
         record = wire.CommitRecord(
-            round=round, step=self._step, at=self._now, payloads=[REPORT], held=held
+            round=round, step=self._step, at=self._now, payloads=[REPORT], held=is_held
         )
         return wire.Commits(records=[record])
 
@@ -235,7 +235,7 @@ def _from(worker: str, message: wire.WorkerMessage) -> wire.FromWorker:
 def test_decisions_come_back_as_they_were() -> None:
     """Through random lives: nothing of a state is left out, and the woken master decides the same."""
     outcomes = set[RunOutcome | None]()
-    told = 0
+    message_count = 0
     for seed in range(LIVES):
         life = Life(seed)
         for entry in life.entries(120):
@@ -243,7 +243,7 @@ def test_decisions_come_back_as_they_were() -> None:
             assert vars(woken) == vars(life.decisions), f"life {seed}"
             effects = life.decisions.take(entry)
             assert woken.take(entry) == effects, f"life {seed}: {entry}"
-            told += len(effects)
+            message_count += len(effects)
         outcomes.add(life.decisions.outcome)
     assert outcomes == {None, *RunOutcome}
-    assert told > 100 * LIVES
+    assert message_count > 100 * LIVES

@@ -35,9 +35,7 @@ from edges.test_master import FACTS
 @pytest.mark.parametrize(
     "options", [{"file": "job.py"}, {"file": "", "command": ("python", "job.py", "--lr", "1")}]
 )
-def test_a_run_keeps_its_file_and_knows_when_it_changed(
-    tmp_path: Path, options: dict[str, object]
-) -> None:
+def test_a_run_keeps_its_file_and_sees_changes(tmp_path: Path, options: dict[str, object]) -> None:
     spec = recorded_run.spec(directory=str(tmp_path), **options)
     run, source = tmp_path / "run", tmp_path / "job.py"
     run.mkdir()
@@ -46,33 +44,33 @@ def test_a_run_keeps_its_file_and_knows_when_it_changed(
     for _ in range(2):
         keep_code(run, spec)
         assert change_of_source(run, spec) == ""
-    began = kept_bundle(run)
+    first_bundle = kept_bundle(run)
     (tmp_path / "rates.py").write_text("one = 2\n")
     changed = change_of_source(run, spec)
     assert f"{tmp_path / 'rates.py'} has changed since this run began" in changed
     assert f"{run / CODE} has what it began with" in changed
     keep_code(run, spec)
-    assert (run / CODE).read_bytes() == began
-    assert kept_bundle(run) == (run / CHANGED_CODE).read_bytes() != began
-    assert bundle_of(run, digest_of(began)) == began
+    assert (run / CODE).read_bytes() == first_bundle
+    assert kept_bundle(run) == (run / CHANGED_CODE).read_bytes() != first_bundle
+    assert bundle_of(run, digest_of(first_bundle)) == first_bundle
     (tmp_path / "rates.py").write_text("one = 1\n")
     keep_code(run, spec)
-    assert kept_bundle(run) == began
+    assert kept_bundle(run) == first_bundle
     assert not (run / CHANGED_CODE).exists()
     assert from_kept_code(run, spec) is None
     source.unlink()
     assert change_of_source(run, spec) == ""
-    kept = from_kept_code(run, spec)
-    assert kept is not None
-    there = with_code_in_place(run, kept)
-    file = Path(there.file or there.command[1])
+    code_spec = from_kept_code(run, spec)
+    assert code_spec is not None
+    placed = with_code_in_place(run, code_spec)
+    file = Path(placed.file or placed.command[1])
     assert file.read_text() == "import rates\nrate = rates.one\n"
     assert (file.parent / "rates.py").read_text() == "one = 1\n"
-    assert there.command[2:] == spec.command[2:]
+    assert placed.command[2:] == spec.command[2:]
 
 
 def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
-    began = Began(
+    beginning = Began(
         at=0.0,
         now=0.0,
         attempt="1",
@@ -83,7 +81,7 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
         before=Before(),
         note="job.py has changed",
     )
-    decisions = Decisions(State.after(began))
+    decisions = Decisions(State.after(beginning))
     decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
     hello = wire.FromWorker(worker="w1", message=wire.Hello(address="h:1", layout="", facts=FACTS))
     effects = decisions.take(Heard(at=1.0, now=1.0, agent="a1", number=1, message=hello))
@@ -93,7 +91,7 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
     ]
 
 
-def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:
+def test_model_users_are_warned_of_changed_files(tmp_path: Path) -> None:
     source = Path(shutil.copy(DIGITS, tmp_path / "digits.py"))
     run = recorded_run.RecordedRun(
         tmp_path / "run", recorded_run.spec(file=str(source), directory=str(tmp_path))

@@ -32,22 +32,22 @@ hang(sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("how", ["python", "lock", "sleep"])
-def test_wherever_it_hangs(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("manner", ["python", "lock", "sleep"])
+def test_wherever_it_hangs(tmp_path: Path, manner: str) -> None:
     program = tmp_path / "hangs.py"
     program.write_text(PROGRAM)
     stacks = Stacks()
 
-    async def asked() -> str:
-        until = time.monotonic() + 300
-        while "in hang" not in (stack := (await stacks.ask()).text) and time.monotonic() < until:
+    async def stack_of() -> str:
+        deadline = time.monotonic() + 300
+        while "in hang" not in (stack := (await stacks.ask()).text) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         return stack
 
-    command = [sys.executable, str(program), str(stacks.file), how]
+    command = [sys.executable, str(program), str(stacks.file), manner]
     with subprocess.Popen(command, pass_fds=[stacks.file]) as process:
         try:
-            stack = asyncio.run(asked())
+            stack = asyncio.run(stack_of())
             assert stacks.pid == process.pid
             assert state_of(process.pid) in ("R", "S")
         finally:
@@ -59,7 +59,7 @@ def test_wherever_it_hangs(tmp_path: Path, how: str) -> None:
     assert state_of(process.pid) == ""
 
 
-def test_who_has_not_said_that_it_can_is_not_asked() -> None:
+def test_unready_processes_are_not_asked_for_stacks() -> None:
     stacks = Stacks()
     assert asyncio.run(stacks.ask()) == Stack()
     stacks.close()

@@ -86,17 +86,17 @@ def room() -> Iterator[None]:
 
 
 def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
-    before = alone.log.stat().st_size
+    size_before = alone.log.stat().st_size
     with contextlib.ExitStack() as crowd:
         for _ in range(MANY):
             crowd.enter_context(alone.call())
         for _ in range(20):
-            began = time.monotonic()
+            started = time.monotonic()
             assert Client(alone.state).cluster().devices == 1
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - started < 5.0
         descriptors = len(list(Path(f"/proc/{alone.process.pid}/fd").iterdir()))
         assert descriptors < DESCRIPTORS / 2
-    assert alone.log.stat().st_size - before < _SMALL
+    assert alone.log.stat().st_size - size_before < _SMALL
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
 )
 def test_who_does_not_come_to_the_point_is_sent_away(alone: Alone, words: bytes) -> None:
     """One who sends a byte of a header from time to time as well."""
-    began = time.monotonic()
+    started = time.monotonic()
     with alone.call() as slow:
         slow.settimeout(1.0)
-        while time.monotonic() - began < 60.0:
+        while time.monotonic() - started < 60.0:
             try:
                 if words:
                     slow.sendall(words)
@@ -118,11 +118,11 @@ def test_who_does_not_come_to_the_point_is_sent_away(alone: Alone, words: bytes)
                 continue
             except ConnectionError:
                 break
-    assert 5.0 < time.monotonic() - began < 30.0
+    assert 5.0 < time.monotonic() - started < 30.0
 
 
 def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
-    before = alone.resident_bytes
+    bytes_before = alone.resident_bytes
     with contextlib.ExitStack() as calls:
         for _ in range(6):
             caller = calls.enter_context(alone.call())
@@ -133,7 +133,7 @@ def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
                     caller.sendall(bytes(1 << 20))
             with contextlib.suppress(ConnectionError):
                 assert b" 401 " in caller.recv(1000)
-        assert alone.resident_bytes - before < 16 << 20
+        assert alone.resident_bytes - bytes_before < 16 << 20
 
 
 def test_a_body_of_one_with_a_token_has_an_end(alone: Alone) -> None:
@@ -158,20 +158,20 @@ def test_headers_without_end_are_refused(alone: Alone) -> None:
 
 
 def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
-    before = alone.log.stat().st_size
+    size_before = alone.log.stat().st_size
     for _ in range(300):
         with alone.call() as caller:
             caller.sendall(b"\x16\x03\x01 no http\r\n\r\n")
             assert b" 400 " in caller.recv(1000)
-    assert alone.log.stat().st_size - before < _SMALL / 16
+    assert alone.log.stat().st_size - size_before < _SMALL / 16
 
 
-def test_who_goes_in_the_middle_of_a_body_is_nobodys_trouble(alone: Alone) -> None:
-    before = alone.log.stat().st_size
+def test_callers_leaving_within_a_body_are_harmless(alone: Alone) -> None:
+    size_before = alone.log.stat().st_size
     with alone.call() as caller:
         head = (
             f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alone.contact.token}\r\n"
         )
         caller.sendall(f"{head}Content-Length: 100\r\n\r\nhalf".encode())
     assert Client(alone.state).cluster().devices == 1
-    assert alone.log.stat().st_size == before
+    assert alone.log.stat().st_size == size_before

@@ -38,16 +38,16 @@ def project() -> dict[str, Any]:
 
 
 def runtime() -> list[Requirement]:
-    given = project()["project"]
-    extras = given["optional-dependencies"]
+    metadata = project()["project"]
+    extras = metadata["optional-dependencies"]
     chosen = [extras[name] for name in extras if name not in NOT_AT_RUNTIME]
-    return [Requirement(text) for group in (given["dependencies"], *chosen) for text in group]
+    return [Requirement(text) for group in (metadata["dependencies"], *chosen) for text in group]
 
 
 def test_every_file_has_a_hash() -> None:
     pinned = re.split(r"\n(?=[\w.-]+==)", LOCK)[1:]
     assert len(pinned) == len(PIN.findall(LOCK)) > 100
-    assert [each.splitlines()[0] for each in pinned if "--hash=sha256:" not in each] == []
+    assert [entry.splitlines()[0] for entry in pinned if "--hash=sha256:" not in entry] == []
 
 
 def test_the_lock_names_no_host() -> None:
@@ -62,32 +62,35 @@ def test_every_runtime_dependency_is_locked(requirement: Requirement) -> None:
 
 
 def test_what_builds_brim_is_locked() -> None:
-    given = project()
-    assert given["dependency-groups"]["build"] == given["build-system"]["requires"]
-    assert all(Requirement(each).name in pins() for each in given["build-system"]["requires"])
+    configuration = project()
+    assert configuration["dependency-groups"]["build"] == configuration["build-system"]["requires"]
+    assert all(
+        Requirement(requirement).name in pins()
+        for requirement in configuration["build-system"]["requires"]
+    )
 
 
-def test_the_lock_has_the_versions_that_the_tests_were_made_with() -> None:
+def test_the_lock_has_the_tested_versions() -> None:
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    wanted = {
+    expected = {
         canonicalize_name(name): version
         for name, version in re.findall(r"^(\S+)==(\S+)$", constraints, re.M)
     }
     locked = pins()
     assert {
-        name for name, version in wanted.items() if name in locked and locked[name] != {version}
+        name for name, version in expected.items() if name in locked and locked[name] != {version}
     } == set()
 
 
 def test_every_licence_is_listed() -> None:
     with (ROOT / "licences.csv").open(newline="", encoding="utf-8") as file:
         listed = {canonicalize_name(row["Name"]): row["License"] for row in csv.DictReader(file)}
-    here = {
+    installed = {
         canonicalize_name(name)
-        for name, _, when in PIN.findall(LOCK)
-        if not when or Marker(when).evaluate(LINUX)
+        for name, _, marker in PIN.findall(LOCK)
+        if not marker or Marker(marker).evaluate(LINUX)
     }
-    assert here - listed.keys() == set(), "make licences"
+    assert installed - listed.keys() == set(), "make licences"
     assert "nvidia-nccl-cu13" in listed
     unknown = {name for name, licence in listed.items() if licence in ("", "UNKNOWN")}
     assert unknown <= {"cuda-toolkit"}  # it contains no files, see docs/design/dependencies.md
@@ -106,13 +109,13 @@ def advisory(*events: dict[str, str], name: str = "left-pad", **fields: Any) -> 
     versions = fields.pop("versions", [])
     ranges = [{"type": "ECOSYSTEM", "events": list(events)}] if events else []
     affected = [{"package": package, "ranges": ranges, "versions": versions}]
-    known = {
+    vulnerability = {
         "id": "X-1",
         "modified": "2026-11-01T00:00:00Z",
         "aliases": ["CVE-1"],
         "summary": "it runs code",
     }
-    return {**known, "affected": affected, **fields}
+    return {**vulnerability, "affected": affected, **fields}
 
 
 FROM_START = {"introduced": "0"}
@@ -139,15 +142,15 @@ NOT_FOUND = {
 }
 
 
-def audit(folder: Path, given: Path) -> subprocess.CompletedProcess[str]:
+def audit(folder: Path, lock_path: Path) -> subprocess.CompletedProcess[str]:
     (folder / "lock").write_text(PINNED)
-    command = [sys.executable, str(ROOT / ".ci" / "audit.py"), str(given), str(folder / "lock")]
+    command = [sys.executable, str(ROOT / ".ci" / "audit.py"), str(lock_path), str(folder / "lock")]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("known", FOUND)
-def test_a_known_vulnerability_is_named(tmp_path: Path, known: str) -> None:
-    (tmp_path / "one.json").write_text(json.dumps(FOUND[known]))
+@pytest.mark.parametrize("advisory_id", FOUND)
+def test_a_known_vulnerability_is_named(tmp_path: Path, advisory_id: str) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(FOUND[advisory_id]))
     done = audit(tmp_path, tmp_path / "one.json")
     assert done.stdout.startswith("left-pad 1.3.0: it runs code (X-1, CVE-1; ")
     assert done.returncode == 1, done.stderr

@@ -157,26 +157,26 @@ def test_the_whole_table(house: House) -> None:
         statuses = {ADMINISTRATOR: expected[0], OWNER: expected[1], OTHER: expected[2]}
         right = statuses.get(caller, 401)
         sent = body if caller != OWNER or right == 200 else {"nonsense": 1}
-        status, said = house.ask(caller, method, path, sent)
+        status, answer = house.ask(caller, method, path, sent)
         if path.endswith("cancel") and caller == OWNER:
             assert status == 200, "once is as good as twice"
             continue
         if call[1].endswith(("resize", "suspend", "resume", "any-kind")) and status == 409:
             continue  # it has ended
-        assert status == right, (caller, method, path, said)
+        assert status == right, (caller, method, path, answer)
     until(lambda: house.client.job("job-1").state == "cancelled", "the end of its workers")
 
 
 def test_to_others_a_job_does_not_exist(house: House) -> None:
     house.client.submit(job_of("ads"))
-    other = house.as_(OTHER)
-    mine = other.submit(job_of("web"))
-    assert [view.job for view in other.jobs()] == [mine.job]
-    assert [view.job for view in house.client.jobs()] == ["job-1", mine.job]
-    for there in ("job-1", "job-99"):
+    other_owner = house.as_(OTHER)
+    own_job = other_owner.submit(job_of("web"))
+    assert [view.job for view in other_owner.jobs()] == [own_job.job]
+    assert [view.job for view in house.client.jobs()] == ["job-1", own_job.job]
+    for job_id in ("job-1", "job-99"):
         with pytest.raises(SpecError) as hidden:
-            other.cancel(there)
-        assert (hidden.value.field, hidden.value.got) == ("JOB", repr(there))
+            other_owner.cancel(job_id)
+        assert (hidden.value.field, hidden.value.got) == ("JOB", repr(job_id))
         assert "job-1'" not in hidden.value.hint
     assert house.client.job("job-1").wish == "run"
 
@@ -212,17 +212,17 @@ def test_the_story_says_who_and_from_where(house: House) -> None:
     owner.suspend(job)
     house.client.resume(job)
     owner.cancel(job)
-    told = {line.event: line.detail for line in owner.explain(job)}
+    details = {line.event: line.detail for line in owner.explain(job)}
     owners, administrators = "by ads from 127.0.0.1", "by the administrator from 127.0.0.1"
-    asked = {
+    expected_details = {
         "submitted": owners,
         "resized": f"may have 1:3 workers, {owners}",
         "hold": owners,
         "release": administrators,
         # One that has processes ends when they have.
-        "cancel" if "cancel" in told else "cancelled": owners,
+        "cancel" if "cancel" in details else "cancelled": owners,
     }
-    assert told | asked == told
+    assert details | expected_details == details
     house.client.apply(CLUSTER)
 
     async def cluster_story() -> list[str]:
@@ -233,7 +233,7 @@ def test_the_story_says_who_and_from_where(house: House) -> None:
 
 
 def test_the_audit_log(house: House) -> None:
-    before = len(house.audited)
+    lines_before = len(house.audited)
     job = house.as_(OWNER).submit(job_of("ads")).job
     house.as_(OWNER).jobs()
     with pytest.raises(SpecError):
@@ -243,7 +243,9 @@ def test_the_audit_log(house: House) -> None:
     for _ in range(3):
         with pytest.raises(EnvironmentFault, match="wrong or missing token"):
             house.as_(WRONG).jobs()
-    lines = [(line["who"], line["request"], line["status"]) for line in house.audited[before:]]
+    lines = [
+        (line["who"], line["request"], line["status"]) for line in house.audited[lines_before:]
+    ]
     assert lines == [
         ("ads", "POST /v1/jobs", 200),
         ("web", f"GET /v1/jobs/{job}/logs", 404),
@@ -319,8 +321,8 @@ def test_a_token_file_is_for_its_owner(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_tokens_outlive_the_scheduler_and_not_the_tenant(house: House) -> None:
-    kept = (house.folder / "tenant-tokens.json").read_bytes()
-    assert not any(token.encode() in kept for token in house.tokens.values() if token)
+    tokens_before = (house.folder / "tenant-tokens.json").read_bytes()
+    assert not any(token.encode() in tokens_before for token in house.tokens.values() if token)
     house.client.apply(
         ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(Tenant(id="ads", guaranteed=4),))
     )
@@ -341,14 +343,16 @@ def test_a_tenant_cannot_take_all_the_room() -> None:
 
     async def crowd() -> list[bool]:
         connections = [Connection(port) for port in range(6)]
-        for each in connections:
-            door.opened(each)  # type: ignore[arg-type]
-        served = [door.admit(each.client, "ads", all_room=False) for each in connections[:3]]
+        for connection in connections:
+            door.opened(connection)  # type: ignore[arg-type]
+        served = [
+            door.admit(connection.client, "ads", all_room=False) for connection in connections[:3]
+        ]
         served += [door.admit(connections[3].client, "web", all_room=False)]
         served += [door.admit(connections[4].client, "the administrator", all_room=True)]
         served += [door.admit(connections[5].client, "the administrator", all_room=True)]
-        for each in connections:
-            door.closed(each)  # type: ignore[arg-type]
+        for connection in connections:
+            door.closed(connection)  # type: ignore[arg-type]
         return [*served, door.admit(("127.0.0.1", 9), "ads", all_room=False)]
 
     assert asyncio.run(crowd()) == [True, True, False, True, True, False, True]

@@ -39,12 +39,14 @@ ORDERS = [
 
 def on_a_terminal(*words: str) -> str:
     """What a command shows on a terminal."""
-    ours, theirs = pty.openpty()
-    command = subprocess.Popen([sys.executable, "-m", "brim", *words], stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b"".join(_all_of(ours))
+    own_end, program_end = pty.openpty()
+    command = subprocess.Popen(
+        [sys.executable, "-m", "brim", *words], stdout=program_end, stderr=program_end
+    )
+    os.close(program_end)
+    output = b"".join(_all_of(own_end))
     command.wait(timeout=300)
-    return shown.decode()
+    return output.decode()
 
 
 def _all_of(terminal: int) -> Iterator[bytes]:
@@ -59,11 +61,11 @@ def _all_of(terminal: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_is_shown_and_not_carried_out(order: str) -> None:
-    shown = printable(f"a job {order} of mine")
-    assert order not in shown
-    assert shown.isprintable()
-    assert shown.startswith("a job ")
-    assert shown.endswith(" of mine")
+    output = printable(f"a job {order} of mine")
+    assert order not in output
+    assert output.isprintable()
+    assert output.startswith("a job ")
+    assert output.endswith(" of mine")
 
 
 def test_colours_stay_and_end_with_their_line() -> None:
@@ -76,16 +78,16 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
     run.begin()
     (tmp_path / "logs").mkdir(exist_ok=True)
     (tmp_path / "logs" / "w1.log").write_text("".join(f"line {order}\n" for order in ORDERS))
-    shown = on_a_terminal("logs", str(tmp_path))
-    assert "w1 | line \\x1b]0;owned\\x07" in shown
-    assert "w1 | line \\x9b2J" in shown
-    assert not set(shown) & set("\x1b\x07\x9b\x7f\x00\u202e")
+    output = on_a_terminal("logs", str(tmp_path))
+    assert "w1 | line \\x1b]0;owned\\x07" in output
+    assert "w1 | line \\x9b2J" in output
+    assert not set(output) & set("\x1b\x07\x9b\x7f\x00\u202e")
 
 
 def test_errors(tmp_path: Path) -> None:
-    shown = on_a_terminal("report", "no such\x1b]0;owned\x07run")
-    assert "owned" in shown
-    assert "\x1b" not in shown
+    output = on_a_terminal("report", "no such\x1b]0;owned\x07run")
+    assert "owned" in output
+    assert "\x1b" not in output
 
 
 def test_the_live_block(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_the_live_block(tmp_path: Path) -> None:
     assert "\x1b[?25l" in drawn  # rich's own
 
 
-def test_guards_do_not_pile_up_and_rich_draws_past_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_guards_do_not_stack(capsys: pytest.CaptureFixture[str]) -> None:
     with guarded_streams(), guarded_streams():
         assert guarded(sys.stdout) is sys.stdout
         click.echo("echoed \x1b[2J")

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_cells_that_are_empty_nan_or_zero_are_not_runnable(folder: Path) -> None:
+def test_empty_and_nan_cells_are_not_runnable(folder: Path) -> None:
     curves = read_profiles(folder / "profiles")
     assert [n for n, _ in curves["m", 64].points] == [1, 2, 4]
     assert [n for n, _ in curves["m", 8].points] == [1, 8]
@@ -46,14 +46,14 @@ def test_every_format_is_read(folder: Path, text: str) -> None:
     assert find_profiles(trace) is not None
 
 
-def test_best_effort_jobs_have_no_deadline_and_order_is_by_submission(folder: Path) -> None:
+def test_best_effort_jobs_have_no_deadline(folder: Path) -> None:
     trace = folder / "trace.csv"
     trace.write_text(GENERATED)
     first, second = read_trace(trace, read_profiles(folder / "profiles"))
     assert (first.id, first.deadline, second.deadline) == ("1", None, 90.0)
 
 
-def test_without_profiles_jobs_scale_linearly_up_to_their_request(folder: Path) -> None:
+def test_without_profiles_jobs_scale_linearly(folder: Path) -> None:
     trace = folder / "trace.csv"
     trace.write_text(ITP)
     (job,) = read_trace(trace)
@@ -162,7 +162,7 @@ def test_a_bad_cell_names_line_and_column(tmp_path: Path, column: str, cell: str
 
 
 @pytest.mark.parametrize(
-    ("content", "got"),
+    ("content", "actual"),
     [
         (_table().encode("utf-16"), "UTF-8"),
         (gzip.compress(_table().encode())[:-4], "compression is broken"),
@@ -173,12 +173,12 @@ def test_a_bad_cell_names_line_and_column(tmp_path: Path, column: str, cell: str
     ],
     ids=["utf-16", "half of a gzip", "long line", "short line", "column twice", "bounds"],
 )
-def test_a_bad_table_is_refused_in_words(tmp_path: Path, content: bytes, got: str) -> None:
+def test_a_bad_table_is_refused_in_words(tmp_path: Path, content: bytes, actual: str) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_bytes(content)
     with pytest.raises(SpecError) as caught:
         read_trace(trace)
-    assert got in caught.value.got
+    assert actual in caught.value.got
     assert find_profiles(trace) is None
 
 

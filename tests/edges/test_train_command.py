@@ -43,10 +43,10 @@ class FakeRuntime:
         self, spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None
     ) -> FakeRuntime:
         self.spec, self.run_dir, self.resume, self.listen = spec, run_dir, resume, listen
-        known = replace(
+        resolved = replace(
             spec, epochs=spec.epochs or 1, global_batch_size=spec.global_batch_size or 512
         )
-        self._parts = self.script(RecordedRun(run_dir, known, samples=2048))
+        self._parts = self.script(RecordedRun(run_dir, resolved, samples=2048))
         return self
 
     def poll(self) -> int | None:
@@ -116,7 +116,7 @@ def test_the_options_become_the_spec(train: Any) -> None:
     assert (spec.loaders, spec.log_limit) == (3, 3 << 29)
 
 
-def test_json_prints_the_summary_as_one_object_on_stdout(train: Any) -> None:
+def test_json_prints_one_summary_object(train: Any) -> None:
     result, runtime = train(to_the_end, "--json")
     summary = json.loads(result.stdout)
     assert result.exit_code == 0
@@ -144,7 +144,7 @@ def test_plain_lines_tell_what_happened(train: Any) -> None:
     assert str(runtime.run_dir / "report.html") in result.stdout
 
 
-def test_a_run_leaves_its_directory_a_report_and_the_link_to_the_latest(train: Any) -> None:
+def test_a_run_leaves_report_and_latest_link(train: Any) -> None:
     _, runtime = train(to_the_end)
     assert runtime.run_dir.parent == Path("runs")
     assert runtime.run_dir.name.startswith("flights-")
@@ -158,7 +158,7 @@ def test_two_runs_in_one_second_have_two_directories(train: Any) -> None:
     assert train(to_the_end)[1].run_dir != train(to_the_end)[1].run_dir
 
 
-def test_a_failure_of_the_users_code_shows_their_trace_first(train: Any) -> None:
+def test_user_failures_show_their_trace_first(train: Any) -> None:
     def fails(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         run.events.append(
@@ -176,7 +176,7 @@ def test_a_failure_of_the_users_code_shows_their_trace_first(train: Any) -> None
     assert runtime.run_dir.is_dir()
 
 
-def test_a_spec_that_is_wrong_only_when_run_exits_2_and_leaves_nothing(train: Any) -> None:
+def test_late_spec_errors_exit_2_without_leftovers(train: Any) -> None:
     def fails(run: RecordedRun) -> Iterator[int | None]:
         run.begin(workers=0)
         run.events.append(
@@ -204,7 +204,7 @@ def test_a_spec_that_the_runtime_refuses_leaves_nothing(monkeypatch: pytest.Monk
     assert list(Path("runs").iterdir()) == []
 
 
-def test_a_run_that_dies_without_a_word_is_a_failure_with_a_summary(train: Any) -> None:
+def test_a_silent_death_is_a_failure(train: Any) -> None:
     def dies(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         run.train(3)
@@ -218,7 +218,7 @@ def test_a_run_that_dies_without_a_word_is_a_failure_with_a_summary(train: Any) 
     assert "died" in CliRunner().invoke(cli, ["status"]).stdout
 
 
-def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: Any) -> None:
+def test_the_second_ctrl_c_kills_the_run(train: Any) -> None:
     def stopped(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         run.train(1)
@@ -230,14 +230,14 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
         run.end("suspended")
         yield 0
 
-    before = signal.getsignal(signal.SIGINT)
+    handler_before = signal.getsignal(signal.SIGINT)
     result, runtime = train(stopped)
     assert runtime.calls == ["interrupt", "kill"]
     assert "Ctrl-C again" in result.stderr
     assert "suspended" in result.stdout
     assert f"resume     brim resume {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is handler_before
 
 
 def test_resume_goes_on_with_the_recorded_spec(train: Any) -> None:
@@ -289,16 +289,14 @@ def test_a_run_that_is_alive_is_not_resumed(train: Any, monkeypatch: pytest.Monk
     assert "brim suspend" in result.stderr
 
 
-def test_a_run_whose_view_breaks_is_not_left_alone(
-    train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_broken_view_is_ended(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.runs.plain.describe_event", lambda *_: 1 / 0)
     result, runtime = train(to_the_end)
     assert isinstance(result.exception, ZeroDivisionError)
     assert runtime.calls == ["kill"]
 
 
-def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
+def test_a_listening_run_says_how_to_join(train: Any) -> None:
     def listens(run: RecordedRun) -> Iterator[int | None]:
         yield None
         (run.run_dir / "master.json").write_text(
@@ -313,14 +311,12 @@ def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
     assert result.stderr.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
 
 
-def test_a_run_is_insecure_only_where_that_is_said(
-    train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_insecure_only_on_request(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_INSECURE", "1")  # of clients of a scheduler
-    for said, options in ((True, ("--insecure",)), (False, ())):
+    for is_insecure, options in ((True, ("--insecure",)), (False, ())):
         result, runtime = train(to_the_end, "--listen", "10.0.0.7:0", *options)
         assert result.exit_code == 0, result.output
-        assert runtime.spec.insecure is said
+        assert runtime.spec.insecure is is_insecure
 
 
 @pytest.mark.parametrize(
@@ -384,7 +380,7 @@ def test_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("brim 0.")
 
 
-def test_from_python_a_run_says_how_to_join_it_and_leaves_its_report(
+def test_python_runs_show_joining_and_leave_reports(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def listens(run: RecordedRun) -> Iterator[int | None]:
@@ -397,13 +393,13 @@ def test_from_python_a_run_says_how_to_join_it_and_leaves_its_report(
 
     monkeypatch.setattr("brim.backends.local.start", FakeRuntime(listens).start)
     run = brim.train("flights.py", listen="10.0.0.7:0")
-    said = capsys.readouterr().err
-    assert said.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
-    assert f"starting 1 worker for {run.path}" in said
+    output = capsys.readouterr().err
+    assert output.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
+    assert f"starting 1 worker for {run.path}" in output
     assert (run.path / "report.html").is_file()
 
 
-def test_a_loop_of_ones_own_is_heard_when_it_is_resumed_too(train: Any) -> None:
+def test_own_loops_are_shown_on_resume(train: Any) -> None:
     def prints(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         (run.run_dir / "logs").mkdir()
@@ -430,7 +426,7 @@ def test_a_loop_of_ones_own_is_heard_when_it_is_resumed_too(train: Any) -> None:
     assert "first life" not in result.stderr
 
 
-def test_who_waits_for_a_run_hears_how_it_ended(train: Any) -> None:
+def test_waiters_hear_how_a_run_ended(train: Any) -> None:
     _, runtime = train(to_the_end)
     waited = CliRunner().invoke(cli, ["status", "--wait", "--json"])
     assert waited.exit_code == 0, waited.output

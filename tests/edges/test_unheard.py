@@ -29,7 +29,7 @@ def unheard(session: str, number: int, message: Warn | Commits) -> Unheard:
     return Unheard(session=session, number=number, message=message)
 
 
-def test_commits_that_were_noted_one_by_one_are_left_as_the_message_that_they_would_have_been(
+def test_noted_commits_are_merged_into_one_message(
     tmp_path: Path,
 ) -> None:
     first = UnheardFile(tmp_path / "unheard", "a")
@@ -38,21 +38,21 @@ def test_commits_that_were_noted_one_by_one_are_left_as_the_message_that_they_wo
         first.note(2, commits(step))
     first.note(3, commits(3))
     kill(first)
-    one, two, three = (
+    first_commit, two, three = (
         unheard("a", 1, Warn(message="one")),
         unheard("a", 2, commits(1, 2)),
         unheard("a", 3, commits(3)),
     )
     second = UnheardFile(tmp_path / "unheard", "b")
-    assert second.left == [one, two, three]
+    assert second.pending == [first_commit, two, three]
     second.note(1, commits(4))
     kill(second)  # before any master has heard what the first one left
     third = UnheardFile(tmp_path / "unheard", "c")
-    assert third.left == [one, two, three, unheard("b", 1, commits(4))]
+    assert third.pending == [first_commit, two, three, unheard("b", 1, commits(4))]
     third.note(1, commits(5))
-    third.heard(0)  # a master that knows this session
+    third.acknowledge(0)  # a master that knows this session
     kill(third)
-    assert UnheardFile(tmp_path / "unheard", "d").left == [unheard("c", 1, commits(5))]
+    assert UnheardFile(tmp_path / "unheard", "d").pending == [unheard("c", 1, commits(5))]
 
 
 def test_what_was_heard_goes_once_it_takes_space(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_what_was_heard_goes_once_it_takes_space(tmp_path: Path) -> None:
     large = Warn(message="x" * 10_000)
     for number in range(1, 200):
         file.note(number, large)
-        file.heard(number - 1)
+        file.acknowledge(number - 1)
     assert (tmp_path / "unheard").stat().st_size < 300_000
     kill(file)
-    assert UnheardFile(tmp_path / "unheard", "b").left[-1] == unheard("a", 199, large)
+    assert UnheardFile(tmp_path / "unheard", "b").pending[-1] == unheard("a", 199, large)
 
 
-def test_behind_a_message_that_the_disk_did_not_take_nothing_is_left(
+def test_nothing_follows_a_message_lost_by_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = UnheardFile(tmp_path / "unheard", "a")
@@ -82,7 +82,7 @@ def test_behind_a_message_that_the_disk_did_not_take_nothing_is_left(
     assert not (tmp_path / "unheard").exists()
 
 
-def test_a_file_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
+def test_files_of_other_writers_are_untouched(tmp_path: Path) -> None:
     file = UnheardFile(tmp_path / "unheard", "a")
     assert open_unheard(tmp_path / "unheard", "b") is None
     kill(file)

@@ -54,7 +54,7 @@ def test_what_is_no_regular_file_is_not_opened(
             open_regular(tmp_path / "odd", flags)
 
 
-def test_a_regular_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+def test_regular_files_are_read_up_to_limits(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     assert read_regular(tmp_path / "file", at_most=5) == b"12345"
     with pytest.raises(OSError, match="more than 4 bytes"):
@@ -78,16 +78,14 @@ def test_a_restore_does_not_wait_for_it(tmp_path: Path, odd: Callable[[Path], ob
     run_dir.mkdir()
     odd(run_dir / ".agent.lock.n2")
     backup._check_nobody_trains(tmp_path)
-    held = lock(run_dir / ".agent.lock")
-    assert held is not None
+    lock_file = lock(run_dir / ".agent.lock")
+    assert lock_file is not None
     with pytest.raises(EnvironmentFault, match="job-1"):
         backup._check_nobody_trains(tmp_path)
-    os.close(held)
+    os.close(lock_file)
 
 
-def test_logs_records_and_contacts_of_that_kind_say_nothing(
-    tmp_path: Path, odd: Callable[[Path], object]
-) -> None:
+def test_special_record_files_are_ignored(tmp_path: Path, odd: Callable[[Path], object]) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("logs/w1.log", "logs/agent.log", EVENTS, STEPS, "master.json", "journal"):
         odd(tmp_path / name)
@@ -107,10 +105,10 @@ def test_logs_records_and_contacts_of_that_kind_say_nothing(
 @pytest.fixture
 def little_memory() -> object:
     """So that reading a huge file fails here as well, and not the whole host."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, before[1]))
+    limit_before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, limit_before[1]))
     yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    resource.setrlimit(resource.RLIMIT_AS, limit_before)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -123,11 +121,11 @@ def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
     line = msgspec.json.encode(_EVENT) + b"\n" if name == EVENTS else b"{}\n"
     (run_dir / name).write_bytes(line)
     os.truncate(run_dir / name, HUGE)
-    held = lock(run_dir / ".agent.lock")
-    assert held is not None
+    lock_file = lock(run_dir / ".agent.lock")
+    assert lock_file is not None
     runs = processes(tmp_path, nodes)
     assert runs.look(launch).alive, "the job itself goes on"
-    os.close(held)
+    os.close(lock_file)
     seen = runs.look(launch)
     assert (seen.alive, seen.outcome, seen.who) == (False, "failed", "user")
     assert f"{name} is damaged at byte" in seen.problem
@@ -168,7 +166,7 @@ def test_many_events_are_taken_in_over_some_looks(
     assert (looks[-1].alive, looks[-1].problem) == (False, "no")
 
 
-def test_a_long_line_is_read_whole_and_one_that_is_too_long_is_said(tmp_path: Path) -> None:
+def test_only_overlong_lines_are_reported(tmp_path: Path) -> None:
     long = (
         msgspec.json.encode(RunFailed(at=2.0, who="user", message="x" * (2 << 20), trace=""))
         + b"\n"

@@ -40,10 +40,10 @@ def state(tmp_path: Path) -> Iterator[Path]:
     database = Database(tmp_path / "scheduler.db")
     database.put("cluster", b"as it was")
     database.close()
-    held = lock(tmp_path / ".scheduler.lock")
-    assert held is not None
+    lock_file = lock(tmp_path / ".scheduler.lock")
+    assert lock_file is not None
     yield tmp_path
-    os.close(held)
+    os.close(lock_file)
 
 
 def up(state: Path, scheduler: Busy, monkeypatch: pytest.MonkeyPatch) -> Result:
@@ -62,7 +62,7 @@ def description(state: Path) -> bytes | None:
         database.close()
 
 
-def test_a_scheduler_that_does_not_answer_keeps_its_description(
+def test_an_unresponsive_scheduler_keeps_its_description(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_up, "_TO_COME_UP", 0.1)
@@ -81,7 +81,7 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert description(state) == b"as it was"
 
 
-def test_a_scheduler_that_it_started_may_come_up_late(
+def test_a_started_scheduler_may_be_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scheduler = Busy(3)
@@ -90,8 +90,8 @@ def test_a_scheduler_that_it_started_may_come_up_late(
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             assert id(cli_up._await_scheduler(tmp_path, process)[0]) == id(scheduler)
-            said = capsys.readouterr().err
-            assert said.startswith("the scheduler is still starting (0 s so far)\n")
+            output = capsys.readouterr().err
+            assert output.startswith("the scheduler is still starting (0 s so far)\n")
             scheduler.silent = float("inf")
             monkeypatch.setattr(cli_up, "_TO_START", 0.1)
             with pytest.raises(EnvironmentFault, match="it runs on in the background"):
@@ -100,15 +100,15 @@ def test_a_scheduler_that_it_started_may_come_up_late(
             process.kill()
 
 
-def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Path) -> None:
+def test_the_chosen_node_port_is_printed(tmp_path: Path) -> None:
     def brim(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "brim", *words, "--state", str(tmp_path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     try:
-        said = brim("up", "--nodes", "127.0.0.1:0").stderr
-        found = re.search(r"brim node --join 127\.0\.0\.1:(\d+) --token-file", said)
-        assert found is not None, said
+        output = brim("up", "--nodes", "127.0.0.1:0").stderr
+        found = re.search(r"brim node --join 127\.0\.0\.1:(\d+) --token-file", output)
+        assert found is not None, output
         with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10.0):
             pass
     finally:
@@ -116,7 +116,7 @@ def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Pa
         until(lambda: not is_locked(tmp_path / ".scheduler.lock"), "its end")
 
 
-def test_a_scheduler_or_node_forgets_variables_that_jobs_are_not_to_have(
+def test_schedulers_drop_variables_not_meant_for_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

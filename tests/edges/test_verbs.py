@@ -57,22 +57,22 @@ def test_a_run_has_four_names(name: str | None, run: RecordedRun) -> None:
 @pytest.mark.parametrize(
     "verb", ["status", "logs", "report", "ledger", "checkpoints", "evaluate", "predict", "export"]
 )
-def test_a_job_of_another_scheduler_is_found_where_its_state_is(
+def test_jobs_are_found_by_their_schedulers_state(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "elsewhere"))
     recorded = RecordedRun(tmp_path / "state" / "jobs" / "flights-7", spec(), samples=2048)
     recorded.begin()
-    more = {
+    options = {
         "export": ["--output", "model"],
         "predict": ["--output", "p.csv", "--split", "test"],
     }.get(verb, [])
-    here = brim(verb, "flights-7", *more)
-    assert "got 'flights-7', need a run" in here.stderr, here.output
-    there = brim(verb, "flights-7", *more, "--state", str(tmp_path / "state"))
-    assert "need a run: " not in there.stderr, there.output
-    assert "--state" not in there.stderr, there.output
+    result_here = brim(verb, "flights-7", *options)
+    assert "got 'flights-7', need a run" in result_here.stderr, result_here.output
+    result_there = brim(verb, "flights-7", *options, "--state", str(tmp_path / "state"))
+    assert "need a run: " not in result_there.stderr, result_there.output
+    assert "--state" not in result_there.stderr, result_there.output
 
 
 def test_a_misspelt_run_is_corrected(run: RecordedRun) -> None:
@@ -87,14 +87,14 @@ def test_status_of_a_run_that_is_alive() -> None:
     assert "runs/flights-1: running" in text
     assert "step 3/8 · epoch 1/2 · loss 0." in text
     assert "world size 4: w0 active, w1 active, w2 active, w3 active" in text
-    known = json.loads(brim("status", "--json").stdout)
-    assert known["step"] == 3
-    assert known["queue"] == 0
-    assert [each["rank"] for each in known["workers"]] == [0, 1, 2, 3]
+    status = json.loads(brim("status", "--json").stdout)
+    assert status["step"] == 3
+    assert status["queue"] == 0
+    assert [worker["rank"] for worker in status["workers"]] == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("alive")
-def test_status_shows_shares_that_are_uneven_and_who_is_silent(run: RecordedRun) -> None:
+def test_status_shows_uneven_shares_and_silence(run: RecordedRun) -> None:
     run.share_out([3, 2, 2, 1], "w3 is 3.0 times slower")
     run.events.append(
         "worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason=""
@@ -105,7 +105,7 @@ def test_status_shows_shares_that_are_uneven_and_who_is_silent(run: RecordedRun)
         in text
     )
     assert "round 2: 4 workers, shares 3, 2, 2, 1 from step 3 (w3 is 3.0 times slower)" in text
-    assert [each["share"] for each in json.loads(brim("status", "--json").stdout)["workers"]] == [
+    assert [load["share"] for load in json.loads(brim("status", "--json").stdout)["workers"]] == [
         3,
         2,
         2,
@@ -162,15 +162,15 @@ def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.Mo
     folder.mkdir()
     log = folder / "w0.log"
     log.write_text("one\n")
-    asked = 0
+    questions = 0
 
     def status(run_dir: Path) -> dict[str, Any]:
-        nonlocal asked
-        asked += 1
-        if asked == 3:
+        nonlocal questions
+        questions += 1
+        if questions == 3:
             raise EnvironmentFault("gone")
         with open(log, "a") as file:
-            file.write(f"more {asked}\n")
+            file.write(f"more {questions}\n")
         return {}
 
     monkeypatch.setattr("brim.client.status", status)
@@ -179,7 +179,7 @@ def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.Mo
     assert result.stdout == "w0 | one\nw0 | more 1\nw0 | more 2\n"
     assert "step 3/8 · epoch 1/2 · loss 0." in result.stderr
     assert "4 workers" in result.stderr
-    asked = 2
+    questions = 2
     assert brim("logs", "-f", "--json").stderr == ""
 
 
@@ -196,17 +196,17 @@ def test_the_ledger_of_an_eventful_run_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
+def test_unfinished_ledgers_say_what_is_missing() -> None:
     result = brim("ledger", "latest", "--json")
     assert result.exit_code == 1
     account = json.loads(result.stdout)
     assert account["exact"] is False
-    assert [each["missing"] for each in account["epochs"]] == [512, 2048]
+    assert [epoch["missing"] for epoch in account["epochs"]] == [512, 2048]
 
 
-def test_the_use_of_a_model_has_no_limit_of_memory_that_only_training_can_change() -> None:
-    wanted = Inference(
+def test_model_use_has_no_training_memory_limit() -> None:
+    inference = Inference(
         kind="evaluate", run="r", checkpoints="r/checkpoints", step=1, checkpoint="c"
     )
     values: dict[str, Any] = {"workers": None, "device": None, "faults": ()}
-    assert job_with(spec(memory=1 << 30), wanted, values).memory is None
+    assert job_with(spec(memory=1 << 30), inference, values).memory is None

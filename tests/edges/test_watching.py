@@ -58,7 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("little")
-def test_a_long_job_costs_a_look_no_more_than_a_short_one(
+def test_looks_cost_the_same_for_long_jobs(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = follow_steps(run.run_dir).poll()
@@ -74,7 +74,7 @@ def test_a_long_job_costs_a_look_no_more_than_a_short_one(
 
 
 @pytest.mark.usefixtures("little")
-def test_steps_that_were_left_out_make_no_step_look_slow(run: RecordedRun) -> None:
+def test_omitted_steps_make_no_step_slow(run: RecordedRun) -> None:
     watch = watched(run.run_dir)
     run.train(200)  # nobody looks for a while
     watch.poll()
@@ -85,7 +85,7 @@ def test_steps_that_were_left_out_make_no_step_look_slow(run: RecordedRun) -> No
 
 
 @pytest.mark.usefixtures("little")
-def test_a_long_job_that_is_resumed_goes_on_from_where_it_was_restored(run: RecordedRun) -> None:
+def test_a_resumed_long_job_starts_at_its_restore(run: RecordedRun) -> None:
     watch = watched(run.run_dir)
     watch.begin(run.clock.now())
     assert (watch.step, watch.reached, watch.last_step) == (200, None, None)
@@ -102,9 +102,7 @@ def test_a_long_job_that_is_resumed_goes_on_from_where_it_was_restored(run: Reco
 
 
 @pytest.mark.parametrize("at_most", [1, 1000, 20_000, 1 << 20])
-def test_of_much_that_is_new_the_first_and_the_last_whole_records_are_read(
-    at_most: int, run: RecordedRun
-) -> None:
+def test_first_and_last_new_records_are_read(at_most: int, run: RecordedRun) -> None:
     whole, torn = follow_steps(run.run_dir).poll(), b'{"at": 1, "rou'
     path, reader = run.run_dir / "steps.jsonl", follow_steps(run.run_dir, at_most=at_most)
     size = path.stat().st_size
@@ -136,7 +134,7 @@ def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
     ]
 
 
-def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: RecordedRun) -> None:
+def test_endless_workers_are_reported_briefly(run: RecordedRun) -> None:
     """The owner of a run's records may write anything into them: a scheduler keeps little of it."""
     for number in range(1_000):
         run.events.append(
@@ -148,10 +146,10 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
             rank=None,
             reason="out of memory: " + "x" * 1_000,
         )
-    told = watched(run.run_dir).out_of_memory
-    assert len(told) == 20
-    assert told[-1].startswith("w19: xxx")
-    assert {len(each) for each in told} == {200}
+    descriptions = watched(run.run_dir).out_of_memory
+    assert len(descriptions) == 20
+    assert descriptions[-1].startswith("w19: xxx")
+    assert {len(description) for description in descriptions} == {200}
 
 
 @pytest.mark.parametrize(
@@ -164,25 +162,23 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
         ("run_ended", {"summary": {"exit": "done", "steps": 10**30}}),
     ],
 )
-def test_numbers_that_nobody_can_keep_or_end_are_not_taken(
+def test_unusable_numbers_are_rejected(
     run: RecordedRun, kind: str, fields: dict[str, object]
 ) -> None:
     """They would end the scheduler of everybody, which writes them down, or all processes."""
-    before = watched(run.run_dir)
+    seen_before = watched(run.run_dir)
     with (run.run_dir / EVENTS).open("a") as events:
         events.write(json.dumps({"kind": kind, "at": 1.0, **fields}) + "\n")
     watch = watched(run.run_dir)
-    assert (watch.step, watch.steps) == (before.step, before.steps)
+    assert (watch.step, watch.steps) == (seen_before.step, seen_before.steps)
     is_over = kind == "run_ended"
-    assert watch.workers == ({} if is_over else before.workers)
+    assert watch.workers == ({} if is_over else seen_before.workers)
     assert watch.summary == ({"exit": "done"} if is_over else {})
 
 
 @pytest.mark.parametrize("jump", [-36_000.0, 0.0, 36_000.0])
 @pytest.mark.usefixtures("little")
-def test_who_schedules_a_run_and_who_reads_it_say_the_same_whatever_its_clock_was_set_to(
-    jump: float, tmp_path: Path
-) -> None:
+def test_schedulers_and_readers_agree_despite_clocks(jump: float, tmp_path: Path) -> None:
     first = RecordedRun(tmp_path, spec(epochs=20), samples=2048)
     first.begin()
     first.train(60)
@@ -200,7 +196,7 @@ def test_who_schedules_a_run_and_who_reads_it_say_the_same_whatever_its_clock_wa
     assert [life.worker for life in history.present] == list(watch.workers) == ["w0", "w1"]
 
 
-def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_path: Path) -> None:
+def test_workers_of_earlier_lives_are_superseded(tmp_path: Path) -> None:
     """Nobody records their end where their agent was killed with them."""
     first = RecordedRun(tmp_path, spec(), samples=2048)
     first.begin(workers=4)
@@ -209,7 +205,7 @@ def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_pa
     second.started_before = 100
     second.begin(workers=2)
     history = read_history(tmp_path)
-    assert [each["worker"] for each in facts_of(history)["workers"]] == ["w0", "w1"]
+    assert [fact["worker"] for fact in facts_of(history)["workers"]] == ["w0", "w1"]
     assert {life.worker: life.until for life in history.workers.values()} == {
         "w0": None,
         "w1": None,
@@ -218,7 +214,7 @@ def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_pa
     }
 
 
-def test_lines_that_are_left_out_are_counted_a_part_at_each_look(
+def test_omitted_lines_are_counted_per_look(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = follow_steps(run.run_dir).poll_numbered()
@@ -230,6 +226,6 @@ def test_lines_that_are_left_out_are_counted_a_part_at_each_look(
         looks.append(reader.poll_numbered(at_once=5_000))
     assert len(looks) > 5
     assert all(len(look) == 1 for look in looks[:-2])
-    assert all(each in whole for look in looks for each in look)
+    assert all(look_text in whole for look in looks for look_text in look)
     assert looks[-1][-1] == whole[-1]
     assert reader.lines == 200

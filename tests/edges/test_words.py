@@ -1,7 +1,8 @@
-"""The words of brim: one name per class, plain first lines, and no refused words.
+"""The words of brim: one name per class, plain first lines, nouns for names, no refused words.
 
 `docs/glossary.md` has the terms and the refused words. Class names that still stand for several
-things are listed here. The lists may only shrink: a listed name that stands for one thing fails.
+things are listed here, and packages whose names or docstrings are still too full of pronouns. The
+lists may only shrink: an entry that is not needed any more, or could be lower, fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -50,6 +52,89 @@ _NO_SUBJECT = """
     why with without you your is are was were has had can must may
 """
 NO_SUBJECT = frozenset(_NO_SUBJECT.split())
+
+# Words that name nothing by themselves: pronouns, determiners, relative words, prepositions, adverbs
+# of place and time, auxiliaries, and participles of verbs that say only that something was done.
+# `n`, `up`, `found`, `seen`, `out=` of torch, and `left` beside `right` are names of the field.
+_PRONOUNS = """
+    another any anybody anyone anything both each either enough every everybody everyone
+    everything few fewer he her hers him his it its least less many mine more most much my neither
+    no nobody none not nothing one ones other others our ours own same several she some somebody
+    someone something such that their theirs them these they this those us we what whatever which
+    whichever who whoever whom whose you your yours
+"""
+_PLACES_AND_TIMES = """
+    about above across after again against ahead alone along already also although always among
+    and anywhere apart around as at away because before behind below beside besides between but by
+    during earlier else elsewhere even ever everywhere for from hence here how if in inside instead
+    into just later meanwhile near never nor of off on only onto or otherwise outside over since so
+    somewhere soon still than then there though through thus till to together too toward under
+    until upon very when where whether while why with within without yet
+"""
+_AUXILIARIES = """
+    am are be been being can could did do does has have having is may might must shall should was
+    were will would asked began begun brought given gone got heard held kept known left made meant
+    said shown taken told wanted
+"""
+FUNCTION_WORDS = frozenset((_PRONOUNS + _PLACES_AND_TIMES + _AUXILIARIES).split())
+
+# Words with which a docstring says in a clause what English says by a noun.
+RELATIVES = re.compile(r"\b(?:who|whom|whose|whoever|what|whatever|nobody)\b", re.IGNORECASE)
+
+# What every package should come to, and does where the tables below do not list it: function words
+# in a hundred bound names, relatives in a thousand words of docstrings, and tests in a hundred whose
+# names have more than eight words.
+NAMES_AIM = 1.5
+DOCSTRINGS_AIM = 6.0
+TEST_NAMES_AIM = 5.0
+
+NAMES_CEILING: dict[str, float] = {
+    "benchmarks": 11.3,
+    "brim": 1.6,
+    "coordination": 1.9,
+    "data": 1.6,
+    "demo": 1.6,
+    "domain": 2.0,
+    "kubernetes": 9.4,
+    "telemetry": 2.2,
+    "tests": 4.9,
+}
+DOCSTRINGS_CEILING: dict[str, float] = {
+    "agent": 12.7,
+    "backends": 19.5,
+    "benchmarks": 18.4,
+    "brim": 15.1,
+    "cli": 12.3,
+    "coordination": 17.4,
+    "data": 13.7,
+    "demo": 35.3,
+    "domain": 14.1,
+    "embeddings": 21.7,
+    "host": 12.8,
+    "joined": 22.3,
+    "kubernetes": 20.8,
+    "lab": 13.5,
+    "loggers": 14.7,
+    "master": 17.1,
+    "node": 21.5,
+    "policies": 15.5,
+    "report": 21.4,
+    "runs": 15.0,
+    "scheduler": 20.2,
+    "serving": 19.0,
+    "simulator": 11.8,
+    "storage": 19.0,
+    "telemetry": 11.6,
+    "tensors": 18.3,
+    "tests": 27.5,
+    "train": 18.4,
+    "user_code": 10.9,
+    "wire": 20.6,
+    "worker": 19.5,
+}
+TEST_NAMES_CEILING = 9.2
+# How far below its ceiling a share may be before the ceiling has to follow.
+_SLACK = 0.5
 
 _Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -130,6 +215,169 @@ def test_a_class_name_exists_once() -> None:
     assert not new, f"say in one of the names what it is: {new}"
     assert not SHARED_NAMES - public, "these stand for one thing now: remove them from SHARED_NAMES"
     assert shared.keys() - public == SHARED_PRIVATE_NAMES
+
+
+class Share(NamedTuple):
+    """How many of some names or words are of a kind."""
+
+    matching: int
+    total: int
+
+    def per(self, number: int) -> float:
+        return number * self.matching / max(1, self.total)
+
+
+@functools.cache
+def modules_of_packages() -> Mapping[str, tuple[ast.Module, ...]]:
+    """All modules, by the name of their package or, outside of brim, of their folder."""
+    found: dict[str, list[ast.Module]] = defaultdict(list)
+    for path, tree in sources().items():
+        package, _, rest = path.partition("/")
+        found[package if rest else "brim"].append(tree)
+    for folder in ("tests", "benchmarks"):
+        found[folder] = [ast.parse(path.read_text()) for path in (ROOT / folder).rglob("*.py")]
+    return {package: tuple(trees) for package, trees in sorted(found.items())}
+
+
+_SCOPES = (
+    ast.Module,
+    ast.ClassDef,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+def bound_by(node: ast.AST) -> str | None:
+    """The name that a node binds: of a variable, parameter, attribute, function or class."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.ClassDef(name=name) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            return name
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            return f".{name}"
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return name
+    return None
+
+
+def bound_names(tree: ast.Module) -> Iterator[frozenset[str]]:
+    """Yield the names that each scope binds; attributes are with the scope that sets them."""
+    names: dict[ast.AST, set[str]] = defaultdict(set)
+    waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    while waiting:
+        node, scope = waiting.pop()
+        if (name := bound_by(node)) and name not in ("self", "cls"):
+            names[scope].add(name)
+        inner = node if isinstance(node, _SCOPES) else scope
+        waiting += ((child, inner) for child in ast.iter_child_nodes(node))
+    yield from map(frozenset, names.values())
+
+
+def poor_names(names: frozenset[str]) -> list[str]:
+    """Those of a scope's names that are function words."""
+    plain = {name: name.strip("._").lower() for name in names}
+    sides = {"left"} if "right" in plain.values() else set()
+    return [name for name, word in plain.items() if word in FUNCTION_WORDS - sides]
+
+
+def share_of_names(trees: tuple[ast.Module, ...]) -> Share:
+    scopes = [names for tree in trees for names in bound_names(tree)]
+    return Share(sum(len(poor_names(names)) for names in scopes), sum(map(len, scopes)))
+
+
+def share_of_relatives(trees: tuple[ast.Module, ...]) -> Share:
+    texts = [
+        docstring
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, _Definition) and (docstring := ast.get_docstring(node))
+    ]
+    words = sum(len(re.findall(r"[A-Za-z][A-Za-z'-]*", text)) for text in texts)
+    return Share(sum(len(RELATIVES.findall(text)) for text in texts), words)
+
+
+def share_of_long_test_names() -> Share:
+    names = [
+        node.name.split("_")[1:]
+        for tree in modules_of_packages()["tests"]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    ]
+    return Share(sum(len(words) > 8 for words in names), len(names))
+
+
+def unlike(shares: Mapping[str, float], ceilings: Mapping[str, float], aim: float) -> list[str]:
+    """What is wrong with shares that have these ceilings, or the aim where they have none."""
+    problems = [
+        f"{package}: {share:.1f}, need at most {ceilings.get(package, aim)}"
+        for package, share in shares.items()
+        if share > ceilings.get(package, aim)
+    ]
+    problems += [
+        f"{package}: lower the ceiling of {ceiling} to {shares[package]:.1f}"
+        if shares[package] > aim
+        else f"{package}: {shares[package]:.1f}, which needs no ceiling of its own any more"
+        for package, ceiling in ceilings.items()
+        if shares[package] < ceiling - _SLACK or shares[package] <= aim
+    ]
+    return problems
+
+
+def test_names_are_nouns_and_verbs() -> None:
+    shares = {name: share_of_names(trees) for name, trees in modules_of_packages().items()}
+    problems = unlike(
+        {name: share.per(100) for name, share in shares.items()}, NAMES_CEILING, NAMES_AIM
+    )
+    assert not problems, "\n".join(problems)
+
+
+def test_docstrings_have_nouns_for_clauses() -> None:
+    shares = {name: share_of_relatives(trees) for name, trees in modules_of_packages().items()}
+    problems = unlike(
+        {name: share.per(1000) for name, share in shares.items()},
+        DOCSTRINGS_CEILING,
+        DOCSTRINGS_AIM,
+    )
+    assert not problems, "\n".join(problems)
+
+
+def test_test_names_are_short() -> None:
+    share = share_of_long_test_names().per(100)
+    problems = unlike({"tests": share}, {"tests": TEST_NAMES_CEILING}, TEST_NAMES_AIM)
+    assert not problems, "\n".join(problems)
+
+
+def test_function_words_among_names_are_found() -> None:
+    code = """
+def known(each, out, *, job):
+    left, right = each
+    self.told, node_held = [what for what in left], out
+    with open(job) as there: pass
+"""
+    names = {name for scope in bound_names(ast.parse(code)) for name in poor_names(scope)}
+    assert names == {"known", "each", ".told", "what", "there"}
+
+
+@pytest.mark.parametrize(
+    ("share", "ceilings", "problems"),
+    [
+        (1.0, {}, 0),
+        (2.0, {}, 1),
+        (2.0, {"wire": 2.3}, 0),
+        (2.4, {"wire": 2.3}, 1),
+        (1.7, {"wire": 2.3}, 1),
+        (1.4, {"wire": 1.6}, 1),
+    ],
+)
+def test_ceilings_only_sink(share: float, ceilings: dict[str, float], problems: int) -> None:
+    assert len(unlike({"wire": share}, ceilings, 1.5)) == problems
 
 
 @pytest.mark.parametrize(

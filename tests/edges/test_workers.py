@@ -48,12 +48,12 @@ class Bench:
 
     def __init__(self, run_dir: Path, **tell: Any) -> None:
         (run_dir / "logs").mkdir()
-        ours, self.template = socket.socketpair()
-        nothing = dict.fromkeys(
+        own_end, self.template = socket.socketpair()
+        callbacks = dict.fromkeys(
             ("ready", "replaced", "spent", "started", "heard", "gone", "failed"), lambda *_: None
         )
         self.workers = Workers(
-            run_dir, Template(Undying(), ours, Stacks()), Callbacks(**(nothing | tell))
+            run_dir, Template(Undying(), own_end, Stacks()), Callbacks(**(callbacks | tell))
         )
 
     def say(self, message: TemplateMessage) -> None:
@@ -84,7 +84,7 @@ class Bench:
         self.template.close()
 
 
-def test_a_worker_that_sleeps_through_its_kill_is_given_up(
+def test_a_worker_sleeping_through_kill_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays a process and keeps its socket, but no line of its program is executed any more."""
@@ -93,7 +93,7 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
 
     async def live() -> str:
-        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        lost_worker: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def started(worker: str, pid: int) -> None:
             bench.workers.signal(worker, signal.SIGKILL)
@@ -101,12 +101,12 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
         bench: Bench = Bench(
             tmp_path,
             started=started,
-            gone=lambda worker, status, reason: gone.set_result(worker),
+            gone=lambda worker, status, reason: lost_worker.set_result(worker),
         )
         with await bench.begin("w1"):
             bench.say(WorkerForked(worker="w1", pid=4_000_000))
             async with asyncio.timeout(10):
-                lost = await gone
+                lost = await lost_worker
                 await bench.end()
         return lost
 
@@ -114,20 +114,22 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     assert killed == [(4_000_000, signal.SIGKILL)]
 
 
-def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(
+def test_a_fast_worker_is_heard_after_its_start(
     tmp_path: Path,
 ) -> None:
     """It forked the worker and did not get the processor back before the worker was ready."""
-    told: list[str] = []
+    order: list[str] = []
 
     async def live() -> None:
         ready = asyncio.Event()
 
-        def heard(worker: str, message: WorkerMessage) -> None:
-            told.append(type(message).__name__)
+        def on_message(worker: str, message: WorkerMessage) -> None:
+            order.append(type(message).__name__)
             ready.set()
 
-        bench = Bench(tmp_path, started=lambda worker, pid: told.append("started"), heard=heard)
+        bench = Bench(
+            tmp_path, started=lambda worker, pid: order.append("started"), heard=on_message
+        )
         codec: Codec[WorkerMessage] = Codec(WorkerMessage)
         with await bench.begin("w1") as link:
             link.sendall(frame(codec.encode(Hello(address="", layout="", facts=None))))
@@ -139,7 +141,7 @@ def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(
                 await bench.end()
 
     asyncio.run(live())
-    assert told == ["started", "Hello"]
+    assert order == ["started", "Hello"]
 
 
 LARGE = """
@@ -173,28 +175,28 @@ TO_AGENT: Codec[WorkerMessage] = Codec(WorkerMessage)
 WORDS = frame(TO_AGENT.encode(Hello(address="", layout="", facts=None)))
 
 
-def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(
+def test_death_counts_before_memory_is_cleared(
     tmp_path: Path,
 ) -> None:
     """Others wait for it, and the kernel takes the longer the larger its tables are.
 
     What it said last is heard.
     """
-    told: list[str] = []
+    order: list[str] = []
 
     async def live() -> tuple[int | None, str, bool]:
         lost: asyncio.Future[tuple[int | None, str, bool]] = (
             asyncio.get_running_loop().create_future()
         )
 
-        def heard(worker: str, message: WorkerMessage) -> None:
-            told.append(type(message).__name__)
+        def on_message(worker: str, message: WorkerMessage) -> None:
+            order.append(type(message).__name__)
             process.kill()
 
-        def gone(worker: str, status: int | None, reason: str) -> None:
+        def on_lost(worker: str, status: int | None, reason: str) -> None:
             lost.set_result((status, reason, bool(readable([end], 0))))
 
-        bench = Bench(tmp_path, heard=heard, gone=gone)
+        bench = Bench(tmp_path, heard=on_message, gone=on_lost)
         link, notice = await bench.begin_with_notice("w1")
         code = LARGE.replace("WORDS", repr(WORDS))
         command = [sys.executable, "-c", code, str(link.fileno()), str(notice)]
@@ -214,10 +216,10 @@ def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_awa
         return found
 
     assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9", False)
-    assert told == ["Hello"]
+    assert order == ["Hello"]
 
 
-def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
+def test_an_early_closed_link_is_no_fault(
     tmp_path: Path,
 ) -> None:
     """As where one of its threads ends late: its link has been closed, and there is nothing left to
@@ -259,7 +261,7 @@ def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
     assert not stumbles
 
 
-def test_the_end_leaves_no_trail_of_a_worker_that_was_killed(tmp_path: Path) -> None:
+def test_killed_workers_leave_no_trail(tmp_path: Path) -> None:
     """Where others looked for it, it was not gone yet."""
     child = os.fork()
     if not child:

@@ -32,9 +32,11 @@ async def main(namespace: str, identity: str) -> None:
         say("begins", time.monotonic())
         try:
             while True:
-                at = time.monotonic()  # before it asks: stopped in between, it would say it late
+                moment = (
+                    time.monotonic()
+                )  # before it asks: stopped in between, it would say it late
                 if holder.holds():
-                    say("holds", at)
+                    say("holds", moment)
                 await asyncio.sleep(0.01)
         finally:
             say("ends", time.monotonic())

@@ -45,9 +45,9 @@ def certificate(owner: str = "someone") -> tuple[bytes, bytes]:
     """A certificate of its own for this host, and its key, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, owner)])
-    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    host_name = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     now = datetime.now(UTC)
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -55,7 +55,7 @@ def certificate(owner: str = "someone") -> tuple[bytes, bytes]:
         .serial_number(1)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(here, critical=False)
+        .add_extension(host_name, critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -64,7 +64,7 @@ def certificate(owner: str = "someone") -> tuple[bytes, bytes]:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return made.public_bytes(serialization.Encoding.PEM), private
+    return builder.public_bytes(serialization.Encoding.PEM), private
 
 
 def encoded(content: bytes) -> str:
@@ -119,12 +119,12 @@ def refused(tmp_path: Path, content: object) -> str:
 
 
 def test_a_kubeconfig_with_data(tmp_path: Path) -> None:
-    shown, key = certificate()
-    data = {"client-certificate-data": encoded(shown), "client-key-data": encoded(key)}
-    trusted = {"certificate-authority-data": encoded(shown), "tls-server-name": "other"}
+    certificate_pem, key = certificate()
+    data = {"client-certificate-data": encoded(certificate_pem), "client-key-data": encoded(key)}
+    trusted = {"certificate-authority-data": encoded(certificate_pem), "tls-server-name": "other"}
     found = access(tmp_path, config(data, trusted, namespace="team"))
     assert (found.url, found.namespace, found.server_name) == ("https://here:6443", "team", "other")
-    assert proof(found) == Proof("", shown, key)
+    assert proof(found) == Proof("", certificate_pem, key)
     tls = found.tls(proof(found))
     assert tls is not None
     assert tls.verify_mode == ssl.CERT_REQUIRED
@@ -134,14 +134,18 @@ def test_a_kubeconfig_with_data(tmp_path: Path) -> None:
 
 
 def test_a_kubeconfig_with_files_beside_it(tmp_path: Path) -> None:
-    shown, key = certificate()
+    certificate_pem, key = certificate()
     (tmp_path / "certs").mkdir()
-    for name, content in (("ca.crt", shown), ("me.crt", shown), ("me.key", key)):
+    for name, content in (
+        ("ca.crt", certificate_pem),
+        ("me.crt", certificate_pem),
+        ("me.key", key),
+    ):
         (tmp_path / "certs" / name).write_bytes(content)
     user = {"client-certificate": "certs/me.crt", "client-key": "certs/me.key"}
     found = access(tmp_path, config(user, {"certificate-authority": "certs/ca.crt"}))
-    assert proof(found) == Proof("", shown, key)
-    assert found.authority == shown.decode()
+    assert proof(found) == Proof("", certificate_pem, key)
+    assert found.authority == certificate_pem.decode()
     found.tls(proof(found))
 
 
@@ -158,7 +162,7 @@ def test_a_user_is_known_by_a_header(tmp_path: Path, user: dict[str, object], he
     assert proof(access(tmp_path, config(user))).authorization == header
 
 
-def test_of_several_files_the_first_that_says_it_counts(tmp_path: Path) -> None:
+def test_the_first_kubeconfig_wins(tmp_path: Path) -> None:
     first = write(tmp_path / "1", config({"token": "first"}, name="a", current=None))
     second = config({"token": "second"}, {"server": "https://elsewhere"}, name="a", current="b")
     second["clusters"] = [*config(name="a")["clusters"], *config(name="b")["clusters"]]  # type: ignore[misc]
@@ -167,9 +171,11 @@ def test_of_several_files_the_first_that_says_it_counts(tmp_path: Path) -> None:
         {"name": "b", "user": {"tokenFile": "token"}},
         {"name": "a", "user": {"token": "second"}},
     ]
-    other = write(tmp_path / "deeper" / "2", second)
+    second_file = write(tmp_path / "deeper" / "2", second)
     (tmp_path / "deeper" / "token").write_text("of b\n")
-    environment = {KUBECONFIG: os.pathsep.join(map(str, (tmp_path / "missing", first, other)))}
+    environment = {
+        KUBECONFIG: os.pathsep.join(map(str, (tmp_path / "missing", first, second_file)))
+    }
     assert proof(find_access(environment)).authorization == "Bearer of b"
     assert proof(find_access(environment, context="a")).authorization == "Bearer first"
 
@@ -180,11 +186,11 @@ def test_without_a_name_the_users_own_is_read(tmp_path: Path) -> None:
 
 
 def test_in_a_pod_the_service_account_says_it(tmp_path: Path) -> None:
-    shown, _ = certificate()
+    certificate_pem, _ = certificate()
     folder = tmp_path / "account"
     folder.mkdir()
     (folder / "..data").mkdir()
-    for name, content in (("token", b"one"), ("ca.crt", shown), ("namespace", b"brim\n")):
+    for name, content in (("token", b"one"), ("ca.crt", certificate_pem), ("namespace", b"brim\n")):
         (folder / "..data" / name).write_bytes(content)
         (folder / name).symlink_to(f"..data/{name}")  # as a kubelet has it
     pod = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -196,34 +202,34 @@ def test_in_a_pod_the_service_account_says_it(tmp_path: Path) -> None:
         find_access(pod, home=tmp_path, service_account=folder)
 
 
-def test_a_token_in_a_file_is_read_again_each_minute(tmp_path: Path) -> None:
+def test_token_files_are_reread_each_minute(tmp_path: Path) -> None:
     now = 100.0
     file = tmp_path / "token"
     file.write_text("one\n")
     credentials = TokenFromFile(file, now=lambda: now)
 
-    async def shown(*, renewed: bool = False) -> str:
+    async def proof_shown(*, renewed: bool = False) -> str:
         return (await credentials.proof(renewed=renewed)).authorization
 
-    assert asyncio.run(shown()) == "Bearer one"
+    assert asyncio.run(proof_shown()) == "Bearer one"
     file.write_text("two\n")
-    assert asyncio.run(shown()) == "Bearer one"
+    assert asyncio.run(proof_shown()) == "Bearer one"
     now = 161.0
-    assert asyncio.run(shown()) == "Bearer two"
+    assert asyncio.run(proof_shown()) == "Bearer two"
     file.write_text("three\n")
-    assert asyncio.run(shown(renewed=True)) == "Bearer three"  # the last one was refused
+    assert asyncio.run(proof_shown(renewed=True)) == "Bearer three"  # the last one was refused
     file.write_text("fo\nur")
     now = 300.0
-    assert asyncio.run(shown()) == "Bearer three"
+    assert asyncio.run(proof_shown()) == "Bearer three"
     file.unlink()
     now = 400.0
-    assert asyncio.run(shown()) == "Bearer three"
+    assert asyncio.run(proof_shown()) == "Bearer three"
     with pytest.raises(EnvironmentFault, match="cannot read the token"):
         asyncio.run(TokenFromFile(file).proof())
 
 
 def test_what_cannot_be_is_said_with_its_place(tmp_path: Path) -> None:
-    shown, _ = certificate()
+    certificate_pem, _ = certificate()
     assert "need a kubeconfig" in refused(tmp_path, {"clusters": "x"})
     assert "valid YAML" in refused(tmp_path, "a: [")
     assert "kubectl config use-context" in refused(tmp_path, config(current=None))
@@ -232,18 +238,18 @@ def test_what_cannot_be_is_said_with_its_place(tmp_path: Path) -> None:
     assert "of this host" in refused(tmp_path, config(cluster={"server": "http://10.0.0.1"}))
     assert "base64" in refused(tmp_path, config(cluster={"certificate-authority-data": "%"}))
     for url in ("https://me:secret@here", "https://here/#x", "https://here/?x"):
-        said = refused(tmp_path, config(cluster={"server": url}))
-        assert "https://HOST:PORT" in said
-        assert "secret" not in said
-    said = refused(tmp_path, config({"token": "secret\nX-Remote-User: root"}))
-    assert "printable ASCII" in said
-    assert "secret" not in said
+        message = refused(tmp_path, config(cluster={"server": url}))
+        assert "https://HOST:PORT" in message
+        assert "secret" not in message
+    message = refused(tmp_path, config({"token": "secret\nX-Remote-User: root"}))
+    assert "printable ASCII" in message
+    assert "secret" not in message
     lost = {"certificate-authority": "lost.crt"}
     assert "lost.crt: No such file" in refused(tmp_path, config(cluster=lost))
-    half = {"client-certificate-data": encoded(shown)}
+    half = {"client-certificate-data": encoded(certificate_pem)}
     assert "client-key of a user" in refused(tmp_path, config(half))
-    other = {**half, "client-key-data": encoded(certificate()[1])}
-    assert "a certificate and its key" in refused(tmp_path, config(other))
+    mismatched = {**half, "client-key-data": encoded(certificate()[1])}
+    assert "a certificate and its key" in refused(tmp_path, config(mismatched))
     assert "certificates, PEM" in refused(
         tmp_path, config(cluster={"certificate-authority-data": encoded(b"nonsense")})
     )
@@ -254,18 +260,18 @@ def test_what_cannot_be_is_said_with_its_place(tmp_path: Path) -> None:
     assert "asks nobody" in refused(tmp_path, config({"exec": asks}))
 
 
-def test_an_encrypted_key_does_not_ask_on_the_terminal(tmp_path: Path) -> None:
-    shown, _ = certificate()
+def test_encrypted_keys_do_not_prompt(tmp_path: Path) -> None:
+    certificate_pem, _ = certificate()
     locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"secret"),
     )
-    user = {"client-certificate-data": encoded(shown), "client-key-data": encoded(locked)}
+    user = {"client-certificate-data": encoded(certificate_pem), "client-key-data": encoded(locked)}
     assert "without a password" in refused(tmp_path, config(user))
 
 
-def test_where_nothing_says_anything_it_is_said_what_to_do(tmp_path: Path) -> None:
+def test_missing_configuration_is_explained(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no file, and this is no pod[^\0]*export KUBECONFIG="):
         find_access({}, home=tmp_path)
     with pytest.raises(SpecError, match="at least one file that exists"):
@@ -282,11 +288,11 @@ async def who_calls(tmp_path: Path, *trusted: bytes) -> AsyncIterator[tuple[str,
 
     Yields its URL, and the certificate by which to know it.
     """
-    shown, key = certificate("server")
+    certificate_pem, key = certificate("server")
     pair = tmp_path / "server.pem"
-    pair.write_bytes(shown + key)
+    pair.write_bytes(certificate_pem + key)
     tls = ssl.create_default_context(
-        ssl.Purpose.CLIENT_AUTH, cadata="".join(each.decode() for each in trusted)
+        ssl.Purpose.CLIENT_AUTH, cadata="".join(pem.decode() for pem in trusted)
     )
     tls.load_cert_chain(pair)
     tls.verify_mode = ssl.CERT_REQUIRED
@@ -303,10 +309,10 @@ async def who_calls(tmp_path: Path, *trusted: bytes) -> AsyncIterator[tuple[str,
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
     async with server:
-        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", shown
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", certificate_pem
 
 
-def test_a_certificate_is_shown_and_another_when_it_is_renewed(tmp_path: Path) -> None:
+def test_renewed_certificates_are_shown(tmp_path: Path) -> None:
     first, second = certificate("first"), certificate("second")
 
     to_show = [Proof("", *first), Proof("", *first), Proof("", *second)]
@@ -317,10 +323,10 @@ def test_a_certificate_is_shown_and_another_when_it_is_renewed(tmp_path: Path) -
 
     async def call() -> list[str]:
         async with who_calls(tmp_path, first[0], second[0]) as (url, authority):
-            here = Access(
+            access = Access(
                 url=url, namespace="", credentials=Renewed(), authority=authority.decode()
             )
-            async with ApiServer(here) as server:
+            async with ApiServer(access) as server:
                 nodes = Resource("v1", "nodes", PlainObject, namespaced=False)
                 return [(await server.get(nodes, "n"))["owner"] for _ in range(3)]
 
@@ -330,9 +336,9 @@ def test_a_certificate_is_shown_and_another_when_it_is_renewed(tmp_path: Path) -
 @contextlib.contextmanager
 def who_says_no_farewell(tmp_path: Path, answer: bytes) -> Iterator[Access]:
     """A server that answers one request with these bytes, and from then on hears nothing."""
-    shown, key = certificate("server")
+    certificate_pem, key = certificate("server")
     pair = tmp_path / "server.pem"
-    pair.write_bytes(shown + key)
+    pair.write_bytes(certificate_pem + key)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair)
     is_over = threading.Event()
@@ -352,7 +358,7 @@ def who_says_no_farewell(tmp_path: Path, answer: bytes) -> Iterator[Access]:
                 url=f"https://127.0.0.1:{listener.getsockname()[1]}",
                 namespace="",
                 credentials=FixedProof(Proof("")),
-                authority=shown.decode(),
+                authority=certificate_pem.decode(),
             )
         finally:
             is_over.set()
@@ -366,9 +372,7 @@ EVENT = b'{"type":"BOOKMARK","object":{}}\n'
 @pytest.mark.parametrize(
     "answer", [b"", HEADERS, HEADERS + EVENT], ids=["nothing", "half", "an event"]
 )
-def test_a_connection_that_is_of_no_more_use_waits_for_no_farewell(
-    tmp_path: Path, answer: bytes
-) -> None:
+def test_useless_connections_close_without_farewell(tmp_path: Path, answer: bytes) -> None:
     """Or it would be there after the loop that used it has ended, until somebody collects it."""
     nodes = Resource("v1", "nodes", PlainObject, namespaced=False)
 
@@ -383,11 +387,11 @@ def test_a_connection_that_is_of_no_more_use_waits_for_no_farewell(
 
     with who_says_no_farewell(tmp_path, answer) as access:
         gc.collect()  # what others have left
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             asyncio.run(call(access))
             gc.collect()
-    assert [str(each.message) for each in said] == []
+    assert [str(warning.message) for warning in caught] == []
 
 
 # A plugin -----------------------------------------------------------------------------------------
@@ -419,12 +423,14 @@ def plugin(tmp_path: Path, body: str, **fields: object) -> PluginProof:
 
 def proofs(credentials: PluginProof, *renewed: bool) -> list[str]:
     async def ask() -> list[str]:
-        return [(await credentials.proof(renewed=each)).authorization for each in renewed]
+        return [
+            (await credentials.proof(renewed=is_renewed)).authorization for is_renewed in renewed
+        ]
 
     return asyncio.run(ask())
 
 
-def test_a_plugin_is_run_once_until_it_is_refused(tmp_path: Path) -> None:
+def test_plugins_run_once_until_refused(tmp_path: Path) -> None:
     credentials = plugin(tmp_path, "say(token=f'run {count}')")
     assert proofs(credentials, False, False, True, False) == [
         "Bearer run 0",
@@ -434,12 +440,16 @@ def test_a_plugin_is_run_once_until_it_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_plugin_is_run_again_when_its_token_expires(tmp_path: Path) -> None:
-    soon = (datetime.now(UTC) + timedelta(seconds=5)).isoformat().replace("+00:00", "Z")
-    credentials = plugin(tmp_path, f"say(token=f'run {{count}}', expirationTimestamp='{soon}')")
+def test_expired_tokens_run_the_plugin_again(tmp_path: Path) -> None:
+    soon_text = (datetime.now(UTC) + timedelta(seconds=5)).isoformat().replace("+00:00", "Z")
+    credentials = plugin(
+        tmp_path, f"say(token=f'run {{count}}', expirationTimestamp='{soon_text}')"
+    )
     assert proofs(credentials, False, False) == ["Bearer run 0", "Bearer run 1"]
-    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    credentials = plugin(tmp_path, f"say(token=f'run {{count}}', expirationTimestamp='{later}')")
+    later_text = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    credentials = plugin(
+        tmp_path, f"say(token=f'run {{count}}', expirationTimestamp='{later_text}')"
+    )
     assert proofs(credentials, False, False) == ["Bearer run 2", "Bearer run 2"]
 
 
@@ -448,8 +458,8 @@ def test_many_requests_wait_for_one_run(tmp_path: Path) -> None:
 
     async def ask() -> set[str]:
         found = await asyncio.gather(*(credentials.proof() for _ in range(8)))
-        again = await asyncio.gather(*(credentials.proof(renewed=True) for _ in range(8)))
-        return {each.authorization for each in (*found, *again)}
+        second_proofs = await asyncio.gather(*(credentials.proof(renewed=True) for _ in range(8)))
+        return {proof.authorization for proof in (*found, *second_proofs)}
 
     assert asyncio.run(ask()) == {"Bearer run 0", "Bearer run 1"}
 
@@ -458,8 +468,8 @@ def test_a_plugin_is_told_what_it_may_know(tmp_path: Path) -> None:
     words = "say(token=info['spec'].get('cluster', {}).get('server', 'nothing') + os.environ.get('X', ''))"
     assert proofs(plugin(tmp_path, words), False) == ["Bearer nothing"]
     env = (ExecEnvironment("X", "!"),)
-    told = plugin(tmp_path, words, provide_cluster_info=True, env=env)
-    assert proofs(told, False) == ["Bearer https://here:6443!"]
+    plugin_credentials = plugin(tmp_path, words, provide_cluster_info=True, env=env)
+    assert proofs(plugin_credentials, False) == ["Bearer https://here:6443!"]
 
 
 @pytest.mark.parametrize(
@@ -483,7 +493,7 @@ def test_a_plugin_that_gives_nothing_is_named(tmp_path: Path, body: str, says: s
     assert error.value.retryable
 
 
-def test_a_plugin_that_is_missing_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_plugins_are_explained(tmp_path: Path) -> None:
     described = {"command": "brim-no-such-plugin", "installHint": "apt install it"}
     found = access(
         tmp_path, config({"exec": {"apiVersion": "client.authentication.k8s.io/v1", **described}})

@@ -55,10 +55,10 @@ def test_what_is_no_quantity_is_refused(written: str) -> None:
 
 @given(st.integers(0, 10**6), st.sampled_from(["", "m", "k", "Ki", "Mi", "M", "G"]))
 def test_sums_of_quantities_are_exact(number: int, unit: str) -> None:
-    one = parse_amount(f"{number}{unit}")
-    assert sum([one] * 10) == 10 * one
+    amount = parse_amount(f"{number}{unit}")
+    assert sum([amount] * 10) == 10 * amount
     assert parse_amount(f"{number}{unit}") * 1000 == parse_amount(f"{number * 1000}{unit}")
-    assert math.ceil(one * 10**9) == one * 10**9
+    assert math.ceil(amount * 10**9) == amount * 10**9
 
 
 def pod_of(**spec: Any) -> KubePod:
@@ -66,8 +66,8 @@ def pod_of(**spec: Any) -> KubePod:
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": status}, KubePod)
 
 
-def asks(cpu: str, **more: Any) -> dict[str, Any]:
-    return {"name": f"c{cpu}", "resources": {"requests": {"cpu": cpu}}, **more}
+def asks(cpu: str, **fields: Any) -> dict[str, Any]:
+    return {"name": f"c{cpu}", "resources": {"requests": {"cpu": cpu}}, **fields}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
     Forbidden,
-    Gone,
     Invalid,
     NoAnswer,
     NotFound,
@@ -28,6 +27,7 @@ from brim.kubernetes.client.refusals import (
     ServerFailed,
     TooManyRequests,
     Unauthorized,
+    VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
 from scripted_api import ScriptedApi, made, page, refuses, says
@@ -53,7 +53,7 @@ def get(api: ScriptedApi, *, timeout: float = 30.0) -> PlainObject:
         (404, "NotFound", NotFound),
         (409, "Conflict", Conflict),
         (409, "AlreadyExists", AlreadyExists),
-        (410, "Expired", Gone),
+        (410, "Expired", VersionGone),
         (422, "Invalid", Invalid),
         (500, "InternalError", ServerFailed),
         (503, "ServiceUnavailable", ServerFailed),
@@ -101,8 +101,8 @@ def test_a_token_is_carried_nowhere_else() -> None:
 
     async def ask() -> list[str]:
         thief = ScriptedApi([says(A)])
-        async with thief.served() as other:
-            api = ScriptedApi([refuses(307, Location=f"{other.access.url}/x")])
+        async with thief.served() as other_server:
+            api = ScriptedApi([refuses(307, Location=f"{other_server.access.url}/x")])
             async with api.served() as server:
                 with pytest.raises(Refusal):
                     await server.get(PODS, "a", namespace="default")
@@ -123,15 +123,15 @@ def test_what_a_proxy_says_is_shown() -> None:
 
 
 def test_who_has_no_time_is_asked_later() -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     busy = refuses(429, "TooManyRequests", Retry_After="1")
     api = ScriptedApi([busy, refuses(503, Retry_After="0"), says(A)])
     assert get(api) == A
     assert len(api.asked) == 3
-    assert time.monotonic() - begun >= 1.0
+    assert time.monotonic() - started >= 1.0
 
 
-def test_who_never_has_time_is_given_up_in_time() -> None:
+def test_a_busy_server_is_given_up_in_time() -> None:
     api = ScriptedApi([refuses(429, "TooManyRequests", Retry_After="60")])
     with pytest.raises(TooManyRequests) as error:
         get(api, timeout=5.0)
@@ -139,7 +139,7 @@ def test_who_never_has_time_is_given_up_in_time() -> None:
     assert len(api.asked) == 1
 
 
-def test_a_failure_that_may_have_done_something_is_not_asked_again() -> None:
+def test_ambiguous_failures_are_not_retried() -> None:
     api = ScriptedApi([refuses(500, "InternalError")])
     with pytest.raises(ServerFailed):
         get(api)
@@ -156,7 +156,7 @@ def test_who_says_nothing_is_not_waited_for() -> None:
     assert error.value.retryable
 
 
-def test_a_no_to_a_watch_that_does_not_end_is_not_waited_for() -> None:
+def test_an_endless_watch_refusal_is_not_awaited() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=502, headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -177,8 +177,8 @@ def test_a_no_to_a_watch_that_does_not_end_is_not_waited_for() -> None:
 
 
 def test_where_nobody_listens_there_is_no_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     access = Access(
         url=f"http://127.0.0.1:{port}", namespace="default", credentials=FixedProof(Proof())
     )
@@ -203,7 +203,7 @@ def test_what_makes_no_sense_is_said_to() -> None:
         asyncio.run(ask())
 
 
-def test_a_token_that_is_refused_is_got_again_once() -> None:
+def test_refused_tokens_are_renewed_once() -> None:
     class Renewing:
         renewals = 0
 
@@ -218,7 +218,7 @@ def test_a_token_that_is_refused_is_got_again_once() -> None:
     unknown = refuses(401, "Unauthorized")
     api = ScriptedApi([unknown, says(A)])
     asyncio.run(ask(api))
-    assert [each["Authorization"] for each in api.headers] == ["Bearer 0", "Bearer 1"]
+    assert [header["Authorization"] for header in api.headers] == ["Bearer 0", "Bearer 1"]
     with pytest.raises(Unauthorized):
         asyncio.run(ask(ScriptedApi([unknown])))
 
@@ -229,7 +229,7 @@ def test_a_list_comes_in_pages() -> None:
     async def ask() -> tuple[list[str], str]:
         async with api.served() as server:
             listing = await server.list(PODS, namespace="default", labels="x=y,z in (a, b)")
-            return [each["metadata"]["name"] for each in listing.items], listing.version
+            return [item["metadata"]["name"] for item in listing.items], listing.version
 
     assert asyncio.run(ask()) == (["a", "b", "c"], "7")
     assert "limit=500" in api.asked[0]
@@ -242,14 +242,16 @@ def test_each_request_says_what_is_meant() -> None:
 
     async def ask() -> None:
         async with api.served() as server:
-            at = "default"
-            await server.create(PODS, A, namespace=at)
-            await server.apply(PODS, "a", A, namespace=at, subresource="status")
-            await server.apply(PODS, "a", A, namespace=at, force=False)
-            await server.merge_patch(PODS, "a", {"x": None}, namespace=at)
-            await server.json_patch(PODS, "a", [{"op": "test"}], namespace=at)
-            await server.replace(PODS, "a", A, namespace=at)
-            await server.delete(PODS, "a", namespace=at, grace=0, uid="u", propagation="Orphan")
+            namespace = "default"
+            await server.create(PODS, A, namespace=namespace)
+            await server.apply(PODS, "a", A, namespace=namespace, subresource="status")
+            await server.apply(PODS, "a", A, namespace=namespace, force=False)
+            await server.merge_patch(PODS, "a", {"x": None}, namespace=namespace)
+            await server.json_patch(PODS, "a", [{"op": "test"}], namespace=namespace)
+            await server.replace(PODS, "a", A, namespace=namespace)
+            await server.delete(
+                PODS, "a", namespace=namespace, grace=0, uid="u", propagation="Orphan"
+            )
 
     asyncio.run(ask())
     path = "/api/v1/namespaces/default/pods"
@@ -262,7 +264,7 @@ def test_each_request_says_what_is_meant() -> None:
         f"PUT {path}/a?fieldManager=brim",
         f"DELETE {path}/a",
     ]
-    kinds = [each["Content-Type"].removeprefix("application/") for each in api.headers]
+    kinds = [header["Content-Type"].removeprefix("application/") for header in api.headers]
     apply, merge, operations = "apply-patch+yaml", "merge-patch+json", "json-patch+json"
     assert kinds == ["json", apply, apply, merge, operations, "json", "json"]
     assert json.loads(api.bodies[3]) == {"x": None}
@@ -280,9 +282,9 @@ def test_requests_go_at_the_rate_that_is_set() -> None:
 
     async def ask() -> float:
         async with api.served(qps=20, burst=5) as server:
-            begun = time.monotonic()
+            started = time.monotonic()
             await asyncio.gather(*(server.get(PODS, "a", namespace="default") for _ in range(15)))
-            return time.monotonic() - begun
+            return time.monotonic() - started
 
     assert asyncio.run(ask()) >= 10 / 20 * 0.99
     assert len(api.asked) == 15
@@ -323,6 +325,6 @@ def test_who_may_not_write_sends_nothing() -> None:
     assert len(api.asked) == 1
 
 
-def test_an_object_without_a_namespace_is_asked_of_nobody() -> None:
+def test_objects_without_namespace_are_not_requested() -> None:
     with pytest.raises(ValueError, match="in a namespace"):
         PODS.path("", "a")

@@ -93,8 +93,8 @@ class Pods:
         """How its container has ended; waits for that."""
 
         def look() -> Any:
-            for each in self.status(name).get("containerStatuses", ()):
-                return each["state"].get("terminated")
+            for status in self.status(name).get("containerStatuses", ()):
+                return status["state"].get("terminated")
 
         return until(look)
 
@@ -124,7 +124,7 @@ class Pods:
 
 @pytest.fixture
 def pods(real_kubeconfig: Path, namespace: str) -> Iterator[Pods]:
-    made = {
+    pod_runner = {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
@@ -132,7 +132,7 @@ def pods(real_kubeconfig: Path, namespace: str) -> Iterator[Pods]:
             "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
         },
     }
-    kubectl(real_kubeconfig, "create", "-f", "-", stdin=json.dumps(made))
+    kubectl(real_kubeconfig, "create", "-f", "-", stdin=json.dumps(pod_runner))
     account = ("get", "serviceaccount", "default", f"--namespace={namespace}", "--ignore-not-found")
     until(lambda: kubectl(real_kubeconfig, *account))
     yield Pods(real_kubeconfig, namespace)
@@ -141,14 +141,14 @@ def pods(real_kubeconfig: Path, namespace: str) -> Iterator[Pods]:
 
 def conditions(cluster: NodeCluster, node: str) -> dict[str, str]:
     status = cluster.api.ask(f"/api/v1/nodes/{node}")["status"]
-    return {each["type"]: each["status"] for each in status["conditions"]}
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
 
 
 def is_ready(cluster: NodeCluster, node: str) -> bool:
     return conditions(cluster, node)["Ready"] == "True"
 
 
-def test_a_pod_without_rights_trains_with_torch_and_brim(pods: Pods) -> None:
+def test_unprivileged_pods_train(pods: Pods) -> None:
     code = """
 import os, torch, brim
 weights = torch.nn.Linear(2, 1)
@@ -161,15 +161,15 @@ except OSError as error:
     print(error.strerror)
 """
     pods.create("torch", code)
-    ended, said = pods.ended("torch"), pods.logs("torch")
-    assert ended["exitCode"] == 0, said
-    assert "gradient [[1.0, 1.0]] user 65532" in said
-    assert "Read-only file system" in said
+    ended, output = pods.ended("torch"), pods.logs("torch")
+    assert ended["exitCode"] == 0, output
+    assert "gradient [[1.0, 1.0]] user 65532" in output
+    assert "Read-only file system" in output
 
 
 def test_pods_of_different_nodes_reach_one_another(pods: Pods, node_cluster: NodeCluster) -> None:
-    here, there = node_cluster.nodes[:2]
-    for name, node in (("here", here), ("there", there)):
+    first_node, second_node = node_cluster.nodes[:2]
+    for name, node in (("here", first_node), ("there", second_node)):
         pods.create(name, SERVE, node=node, hostname=name, subdomain="all")
         service = ("create", "service", "clusterip", name, "--tcp=80:8000")
         pods.kubectl(*service)
@@ -196,14 +196,14 @@ for place in {" ".join(places).split()!r}:
                 raise
             time.sleep(0.1)
 """
-    for node in (here, there):
+    for node in (first_node, second_node):
         pods.create(f"caller-on-{node}", code, node=node)
-    for node in (here, there):
+    for node in (first_node, second_node):
         assert pods.ended(f"caller-on-{node}")["exitCode"] == 0, pods.logs(f"caller-on-{node}")
         assert pods.logs(f"caller-on-{node}").split() == " ".join(places).split()
 
 
-def test_a_pod_asks_the_api_server_with_its_account(pods: Pods) -> None:
+def test_pods_call_the_api_server_with_their_account(pods: Pods) -> None:
     code = """
 import ssl, urllib.request
 folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -227,7 +227,7 @@ def test_exit_codes_and_limits_of_memory_are_told(pods: Pods) -> None:
     assert (killed["exitCode"], killed["reason"]) == (137, "OOMKilled")
 
 
-def test_a_deleted_pod_has_its_grace_and_no_more(pods: Pods) -> None:
+def test_deleted_pods_have_their_grace_only(pods: Pods) -> None:
     tidy = f"""
 import signal, sys, time
 def leave(*_):
@@ -244,18 +244,18 @@ print("up", flush=True)
     for name in ("tidy", "deaf"):
         pods.says(name, "up")
     with pods.follow("tidy") as log:
-        began = monotonic()
+        started = monotonic()
         pods.kubectl("delete", "pod", "tidy")
-        took = monotonic() - began
+        took = monotonic() - started
         assert log.stdout is not None
         assert log.stdout.read().split() == ["up", "asked", "saved"]
     assert 3 <= took < 18
-    began = monotonic()
+    started = monotonic()
     pods.kubectl("delete", "pod", "deaf")
-    assert monotonic() - began >= 3
+    assert monotonic() - started >= 3
 
 
-def test_a_pod_gives_way_to_one_of_a_higher_priority(
+def test_pods_yield_to_higher_priorities(
     pods: Pods, node_cluster: NodeCluster, namespace: str
 ) -> None:
     node, all_of_it = node_cluster.nodes[1], {GPU: "8"}
@@ -283,9 +283,7 @@ print("up", flush=True)
         pods.kubectl("delete", "priorityclass", "--ignore-not-found", *classes)
 
 
-def test_a_node_that_dies_is_not_ready_and_others_go_on(
-    pods: Pods, node_cluster: NodeCluster
-) -> None:
+def test_a_dead_node_is_not_ready(pods: Pods, node_cluster: NodeCluster) -> None:
     stays, dies = node_cluster.nodes[:2]
     pods.create("lost", f"import time\n{WAIT}", node=dies)
     pods.runs("lost")
@@ -308,22 +306,20 @@ def test_a_node_that_dies_is_not_ready_and_others_go_on(
     assert pods.ended("again")["exitCode"] == 0
 
 
-def test_a_node_that_is_cut_off_goes_on_and_is_found_again(
-    pods: Pods, node_cluster: NodeCluster
-) -> None:
+def test_a_disconnected_node_is_found_again(pods: Pods, node_cluster: NodeCluster) -> None:
     node = node_cluster.nodes[1]
     pods.create("counts", f"import time; print('up', flush=True)\n{WAIT}", node=node)
     pods.says("counts", "up")
-    before = pods.status("counts")["containerStatuses"][0]["containerID"]
+    container_before = pods.status("counts")["containerStatuses"][0]["containerID"]
     node_cluster.partition(node)
     try:
         until(lambda: conditions(node_cluster, node)["Ready"] == "Unknown")
     finally:
         node_cluster.heal(node)
     until(lambda: is_ready(node_cluster, node))
-    after = pods.status("counts")
-    assert after["containerStatuses"][0]["containerID"] == before
-    assert after["phase"] == "Running"
+    status_after = pods.status("counts")
+    assert status_after["containerStatuses"][0]["containerID"] == container_before
+    assert status_after["phase"] == "Running"
     assert pods.logs("counts") == "up\n"
 
 
@@ -339,12 +335,12 @@ def test_a_node_that_is_not_there_is_refused(node_cluster: NodeCluster) -> None:
 
 def test_a_kubelet_that_ends_is_started_again(node_cluster: NodeCluster) -> None:
     def kubelets() -> set[int]:
-        there = members(group_of(node_cluster.name))
-        return {pid for pid in there if name_of(pid) == "kubelet"}
+        pids = members(group_of(node_cluster.name))
+        return {pid for pid in pids if name_of(pid) == "kubelet"}
 
-    before = kubelets()
-    assert len(before) == len(node_cluster.nodes)
-    victim = min(before)
+    pids_before = kubelets()
+    assert len(pids_before) == len(node_cluster.nodes)
+    victim = min(pids_before)
     os.kill(victim, signal.SIGKILL)
-    until(lambda: len(kubelets() - {victim}) == len(before))
+    until(lambda: len(kubelets() - {victim}) == len(pids_before))
     until(lambda: all(is_ready(node_cluster, node) for node in node_cluster.nodes))

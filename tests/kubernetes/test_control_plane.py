@@ -85,16 +85,16 @@ def test_a_pod_is_scheduled_and_seems_to_run(fake_cluster: ControlPlane, namespa
     assert fake_cluster.api.ask(f"{pods}/pod")["spec"]["nodeName"].startswith("fake-")
 
 
-def test_a_feature_that_is_off_by_default_is_turned_on(tmp_path: Path) -> None:
+def test_features_off_by_default_can_be_enabled(tmp_path: Path) -> None:
     need(ETCD, API_SERVER, SCHEDULER)
     features = Features(gates=("GenericWorkload",), apis=("scheduling.k8s.io/v1beta1",))
     with control_plane(tmp_path, features=features, programs=(SCHEDULER,)) as plane:
         served = plane.api.ask("/apis/scheduling.k8s.io/v1beta1")["resources"]
-        assert {"workloads", "podgroups"} <= {each["name"] for each in served}
+        assert {"workloads", "podgroups"} <= {resource["name"] for resource in served}
         plane[SCHEDULER].must_be_up()
 
 
-def test_a_feature_that_is_unknown_is_refused_in_the_server_s_words(tmp_path: Path) -> None:
+def test_unknown_features_are_refused_by_the_server(tmp_path: Path) -> None:
     need(ETCD, API_SERVER)
     features = Features(gates=("NoSuchFeature",))
     with (

@@ -46,7 +46,7 @@ def condition(house: House, name: str, type: str) -> dict[str, str]:
     return next(each for each in found if each["type"] == type)
 
 
-def test_a_deadline_is_promised_or_refused_with_the_earliest_that_could_be(house: House) -> None:
+def test_deadlines_are_promised_or_get_the_earliest(house: House) -> None:
     need("kubectl")
 
     async def work() -> None:
@@ -81,7 +81,7 @@ def test_a_deadline_is_promised_or_refused_with_the_earliest_that_could_be(house
     run(work)
 
 
-def test_what_one_more_worker_would_add_is_a_metric_once_the_model_is_known(house: House) -> None:
+def test_the_gain_of_workers_is_a_metric(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit("unknown", workers={"min": 1, "max": 1}, file="other.py")

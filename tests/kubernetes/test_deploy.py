@@ -66,21 +66,27 @@ func main() {
 
 
 def in_order(things: Iterable[Manifest]) -> list[Manifest]:
-    plain = json.loads(json.dumps([each for each in things if each]))
-    return sorted(plain, key=lambda each: (each["kind"], each["metadata"]["name"], str(each)))
+    plain = json.loads(json.dumps([thing for thing in things if thing]))
+    return sorted(
+        plain, key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"], str(manifest))
+    )
 
 
 def installed(chosen: Installation) -> list[Manifest]:
     """The objects of an installation without Kubeflow's definitions, which have a file of their own."""
-    return [each for each in manifests(chosen) if KUBEFLOW not in each["metadata"]["name"]]
+    return [
+        manifest for manifest in manifests(chosen) if KUBEFLOW not in manifest["metadata"]["name"]
+    ]
 
 
 def test_all_files_are_current_and_none_is_left() -> None:
-    made = runpy.run_path(str(DEPLOY / "make_deploy.py"))["render"]()
-    assert {path: (DEPLOY / path).read_text() for path in made} == made
-    there = {str(each.relative_to(DEPLOY)) for each in DEPLOY.rglob("*") if each.is_file()}
-    own = {"make_deploy.py", "Dockerfile", "README.md"}
-    assert {each for each in there if "__pycache__" not in each} - own == made.keys()
+    rendered = runpy.run_path(str(DEPLOY / "make_deploy.py"))["render"]()
+    assert {path: (DEPLOY / path).read_text() for path in rendered} == rendered
+    files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
+    written_by_hand = {"make_deploy.py", "Dockerfile", "README.md"}
+    assert {
+        name for name in files if "__pycache__" not in name
+    } - written_by_hand == rendered.keys()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
     assert in_order(yaml.safe_load_all(done.stdout)) == in_order(installed(chosen))
 
 
-@pytest.mark.parametrize("of", ["", "team"])
+@pytest.mark.parametrize("component_of", ["", "team"])
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -111,29 +117,29 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
     ],
     ids=lambda chosen: "+".join(chosen),
 )
-def test_components_add_to_an_overlay_what_brim_install_prints(
-    tmp_path: Path, of: str, chosen: dict[str, Any]
+def test_components_match_brim_install(
+    tmp_path: Path, component_of: str, chosen: dict[str, Any]
 ) -> None:
     need("kubectl")
     shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
-    overlay = "one-namespace" if of else "all-namespaces"
-    own = {
+    overlay = "one-namespace" if component_of else "all-namespaces"
+    own_manifests = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"../kustomize/{overlay}"],
         "components": [f"../kustomize/components/{overlay}/{name}" for name in chosen],
     }
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "kustomization.yaml").write_text(json.dumps(own))
+    (tmp_path / "own" / "kustomization.yaml").write_text(json.dumps(own_manifests))
     words = [str(binary("kubectl")), "kustomize", str(tmp_path / "own")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    wanted = in_order(installed(Installation(image="brim:1", of=of, **chosen)))
-    assert [without_options(each) for each in in_order(yaml.safe_load_all(done.stdout))] == [
-        without_options(each) for each in wanted
-    ]
-    assert [options(each) for each in in_order(yaml.safe_load_all(done.stdout))] == [
-        options(each) for each in wanted
+    expected = in_order(installed(Installation(image="brim:1", of=component_of, **chosen)))
+    assert [
+        without_options(manifest) for manifest in in_order(yaml.safe_load_all(done.stdout))
+    ] == [without_options(manifest) for manifest in expected]
+    assert [options(manifest) for manifest in in_order(yaml.safe_load_all(done.stdout))] == [
+        options(manifest) for manifest in expected
     ]
 
 
@@ -155,12 +161,12 @@ def without_options(thing: Manifest) -> Manifest:
     }
 
 
-def test_the_definitions_of_kubeflows_kinds_have_a_file_of_their_own() -> None:
+def test_kubeflow_definitions_have_their_own_file() -> None:
     file = DEPLOY / "kubeflow-kinds.yaml"
     assert in_order(yaml.safe_load_all(file.read_text())) == in_order(kinds_of_kubeflow())
 
 
-def test_the_name_of_the_image_is_in_one_place(tmp_path: Path) -> None:
+def test_the_image_name_is_in_one_place(tmp_path: Path) -> None:
     need("kubectl")
     shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
     file = tmp_path / "kustomize" / "one-namespace" / "kustomization.yaml"
@@ -192,7 +198,7 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
     words = [str(engine), json.dumps(usual | values), namespace, *files]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    crds = [yaml.safe_load(each.read_text()) for each in (CHART / "crds").iterdir()]
+    crds = [yaml.safe_load(path.read_text()) for path in (CHART / "crds").iterdir()]
     return [*crds, *yaml.safe_load_all(done.stdout)]
 
 
@@ -221,8 +227,10 @@ def test_the_chart_gives_what_brim_install_prints(
     engine: Path, values: dict[str, Any], chosen: dict[str, Any]
 ) -> None:
     whole = installed(Installation(**chosen, namespace="own"))
-    ours = [each for each in whole if each["kind"] != "Namespace"]  # helm --create-namespace
-    assert in_order(charted(engine, "own", **values)) == in_order(ours)
+    own_manifests = [
+        manifest for manifest in whole if manifest["kind"] != "Namespace"
+    ]  # helm --create-namespace
+    assert in_order(charted(engine, "own", **values)) == in_order(own_manifests)
 
 
 def test_values_and_their_schema_name_the_same() -> None:

@@ -99,8 +99,8 @@ def test_each_process_of_a_worker_has_a_micro_batch_at_least() -> None:
     assert of_four.fingerprint != wanted(elastic_job()).fingerprint
     five = WorkerRange(minimum=1, maximum=5)
     with pytest.raises(SpecError, match="got 16 for up to 20 workers"):
-        of_four.within(five)
-    assert wanted(elastic_job()).within(five).spec.workers == five
+        of_four.with_workers(five)
+    assert wanted(elastic_job()).with_workers(five).spec.workers == five
 
 
 def test_a_job_that_says_little_has_the_defaults() -> None:
@@ -285,7 +285,7 @@ def test_another_range() -> None:
     workers = WorkerRange(minimum=2, maximum=8)
     (event,), _ = wishes_of(elastic_job(workers={"min": 2, "max": 8}), job)
     assert event == RangeChanged(job.id, workers, "spec.workers: 2 to 8")
-    job.submission = job.submission.within(workers)
+    job.submission = job.submission.with_workers(workers)
     assert wishes_of(elastic_job(workers={"min": 2, "max": 8}), job) == ([], ())
 
 

@@ -19,7 +19,7 @@ def counted(slots: FreedSlots, now: float, **devices: int) -> dict[str, int]:
     return {name: seen.brings.devices for name, seen in found.items() if seen.brings}
 
 
-def test_slots_that_come_free_within_a_second_count_together() -> None:
+def test_slots_freed_within_a_second_count_together() -> None:
     slots = FreedSlots()
     assert counted(slots, 0.0, a=1, b=1) == {"a": 1, "b": 1}
     assert counted(slots, 1.0, a=2, b=1) == {"a": 1, "b": 1}

@@ -56,7 +56,7 @@ def test_a_test_skips_and_says_what_to_type(
         need("etcd")
 
 
-def test_where_a_cluster_is_needed_a_skip_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_needed_clusters_make_skips_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_TEST_NEED_CLUSTER", "1")
     with pytest.raises(pytest.fail.Exception, match="none is up"):
         no_cluster("none is up")
@@ -98,7 +98,7 @@ def test_a_cluster_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
         up(asked(**wrong))
 
 
-def test_a_cluster_that_does_not_come_up_says_why_and_leaves_its_logs() -> None:
+def test_a_failing_cluster_says_why() -> None:
     need_nodes()
     settings = asked(gates=["NoSuchFeature"])
     try:
@@ -111,7 +111,7 @@ def test_a_cluster_that_does_not_come_up_says_why_and_leaves_its_logs() -> None:
         down(OTHER)
 
 
-def test_control_groups_of_version_2_are_refused_with_a_way_out(
+def test_control_groups_2_are_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mounts"
@@ -121,7 +121,7 @@ def test_control_groups_of_version_2_are_refused_with_a_way_out(
         groups.need_version_1()
 
 
-def test_a_control_plane_by_hand_ends_with_control_c_and_leaves_nothing(tmp_path: Path) -> None:
+def test_control_c_ends_a_manual_control_plane(tmp_path: Path) -> None:
     need(ETCD, API_SERVER, CONTROLLERS, SCHEDULER)
     command = [sys.executable, "-m", "brim_lab.kubernetes", "control-plane"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -146,7 +146,7 @@ def test_files_that_nodes_would_not_see_are_refused(monkeypatch: pytest.MonkeyPa
         up(asked())
 
 
-def test_two_clusters_are_up_at_once_and_nothing_is_left_of_one() -> None:
+def test_two_clusters_are_independent() -> None:
     need_nodes()
     settings = asked()
     devices = Path("/proc/net/dev").read_text().count("\n")

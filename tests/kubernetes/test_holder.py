@@ -31,10 +31,10 @@ class Candidacy:
 
     def __init__(self, plane: ControlPlane, namespace: str, identity: str, folder: Path) -> None:
         self._said = folder / identity
-        with self._said.open("wb") as out, (folder / f"{identity}.log").open("wb") as log:
+        with self._said.open("wb") as output, (folder / f"{identity}.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), namespace, identity],
-                stdout=out,
+                stdout=output,
                 stderr=log,
                 env={**os.environ, "KUBECONFIG": str(plane.kubeconfig)},
             )
@@ -58,9 +58,9 @@ def started(namespace: str, tmp_path: Path) -> Iterator[list[Candidacy]]:
     """The processes of a test, which end with it."""
     all_: list[Candidacy] = []
     yield all_
-    for each in all_:
-        each.process.kill()
-        each.process.wait()
+    for candidacy in all_:
+        candidacy.process.kill()
+        candidacy.process.wait()
 
 
 def begin(
@@ -106,9 +106,7 @@ def test_a_holder_that_is_stopped_holds_it_no_longer_when_it_goes_on(
     assert third.times("begins")[0] > second.times("ends")[-1]
 
 
-def test_a_host_that_slept_holds_it_no_longer_when_it_wakes(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_a_slept_host_loses_the_lease(api_server: ControlPlane, namespace: str) -> None:
     make(api_server, namespace)
     slept = 0.0
     holder = LeaseHolder(
@@ -130,9 +128,7 @@ def test_a_host_that_slept_holds_it_no_longer_when_it_wakes(
         asyncio.run(holder.run(work))
 
 
-def test_a_holder_whose_loop_and_threads_compute_holds_it_all_the_while(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_a_computing_holder_keeps_the_lease(api_server: ControlPlane, namespace: str) -> None:
     make(api_server, namespace)
     terms = LeaseTerms(duration=6.0, renew_within=4.0, retry=0.5)
     holder = LeaseHolder(
@@ -162,7 +158,7 @@ def compute(end: float) -> None:
         sum(range(10_000))
 
 
-def test_a_holder_that_reaches_nobody_ends_before_another_may_begin(
+def test_an_isolated_holder_ends_before_its_successor(
     api_server: ControlPlane, tmp_path: Path, namespace: str, started: list[Candidacy]
 ) -> None:
     make(api_server, namespace)

@@ -19,13 +19,13 @@ from brim_lab.kubernetes.images import BRIM, NOBODY_UID, PAUSE, shared_paths, wr
 from brim_lab.kubernetes.node import container
 
 
-def test_an_image_names_its_layer_by_its_hash_and_has_a_user_without_rights(tmp_path: Path) -> None:
+def test_images_have_hashed_layers_and_unprivileged_users(tmp_path: Path) -> None:
     program = tmp_path / "pause"
     program.write_bytes(b"a program")
     names = []
     for path in write_images(tmp_path, program):
         with tarfile.open(path) as archive:
-            files = {each.name: archive.extractfile(each) for each in archive}
+            files = {member.name: archive.extractfile(member) for member in archive}
             read = {name: file.read() for name, file in files.items() if file is not None}
         (manifest,) = json.loads(read["manifest.json"])
         config = json.loads(read[manifest["Config"]])
@@ -38,14 +38,14 @@ def test_an_image_names_its_layer_by_its_hash_and_has_a_user_without_rights(tmp_
     assert names == [PAUSE, BRIM]
 
 
-def test_containers_see_this_python_and_this_checkout_and_no_folder_twice() -> None:
+def test_containers_share_python_and_checkout_once() -> None:
     paths = shared_paths(Path("/usr/share"))
     for needed in (Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__).resolve()):
         assert any(needed.is_relative_to(path) for path in paths)
-    assert not [path for path in paths if any(other in path.parents for other in paths)]
+    assert not [path for path in paths if any(other_path in path.parents for other_path in paths)]
 
 
-def test_a_folder_that_pods_could_not_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_folders_are_refused(tmp_path: Path) -> None:
     """A checkout in `mktemp -d`, for one: nobody finds its modules, and nothing says why."""
     (tmp_path / "checkout").mkdir(mode=0o700)
     with pytest.raises(EnvironmentFault, match=r"could not read .*\n  hint: chmod -R go\+rX /"):
@@ -58,9 +58,9 @@ def test_a_folder_that_pods_could_not_read_is_refused(tmp_path: Path) -> None:
     os.geteuid() != 0 or not (shutil.which("runc") and shutil.which("ctr")),
     reason="needs root, runc and ctr: apt-get install runc containerd",
 )
-def test_a_volume_over_a_shared_folder_hides_nothing_of_it(tmp_path: Path) -> None:
+def test_volumes_over_shared_folders_hide_nothing(tmp_path: Path) -> None:
     """As a pod's own /tmp lies over a checkout in /tmp."""
-    over, share = tmp_path / "over", tmp_path / "over" / "checkout"
+    upper, share = tmp_path / "over", tmp_path / "over" / "checkout"
     share.mkdir(parents=True)
     (share / "code").write_text("brim")
     (tmp_path / "volume" / "checkout").mkdir(parents=True)  # as another container has left it
@@ -72,9 +72,9 @@ def test_a_volume_over_a_shared_folder_hides_nothing_of_it(tmp_path: Path) -> No
             (root / link).symlink_to(os.readlink(f"/{link}"))
     spec = container([share])
     volume = {"type": "bind", "source": str(tmp_path / "volume"), "options": ["bind", "rw"]}
-    spec["mounts"].append({**volume, "destination": str(over)})
+    spec["mounts"].append({**volume, "destination": str(upper)})
     script = "cat checkout/code; touch own; touch checkout/code"  # the last fails
-    spec["process"] |= {"args": ["/bin/sh", "-c", script], "cwd": str(over)}
+    spec["process"] |= {"args": ["/bin/sh", "-c", script], "cwd": str(upper)}
     spec["process"]["env"] = ["PATH=/usr/bin"]
     spec["linux"]["cgroupsPath"] = f"/{tmp_path.parent.name}-{tmp_path.name}"
     (tmp_path / "config.json").write_text(json.dumps(spec))

@@ -49,7 +49,7 @@ def as_made(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["planned", "opportunistic"])
-def test_what_is_written_is_read_as_the_same_submission(mode: str) -> None:
+def test_submissions_round_trip(mode: str) -> None:
     thing = everything()
     thing["spec"]["mode"] = mode
     wanted = submitted(thing).submission
@@ -76,7 +76,7 @@ def test_what_is_written_is_read_as_the_same_submission(mode: str) -> None:
     )  # fmt: skip
 
 
-def test_a_job_of_which_nothing_is_said_has_nothing_in_its_object() -> None:
+def test_a_default_job_has_an_empty_object() -> None:
     spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={}, spares=0)
     wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
     written = elastic_job("a", "team", wanted)
@@ -112,7 +112,7 @@ def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, said: in
     assert ("microBatches" in written["spec"]) == bool(micro_batches)
 
 
-def test_too_few_micro_batches_for_the_processes_of_pods_are_refused() -> None:
+def test_too_few_micro_batches_for_processes_are_refused() -> None:
     workers = WorkerRange(minimum=1, maximum=4)
     spec = JobSpec(file="a.py", workers=workers, parameters={}, micro_batches=16, spares=0)
     wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
@@ -132,16 +132,14 @@ def test_too_few_micro_batches_for_the_processes_of_pods_are_refused() -> None:
         ({"processes_per_worker": 8}, "--processes-per-worker: got 8, need none"),
     ],
 )
-def test_choices_about_pods_are_refused_where_jobs_have_none(
-    given: dict[str, Any], said: str
-) -> None:
+def test_pod_choices_need_pods(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as wrong:
         _choose_pods(None, given)
     assert said in str(wrong.value)
     _choose_pods(None, dict.fromkeys(given))
 
 
-def test_a_path_of_this_host_is_refused_by_its_option() -> None:
+def test_local_paths_are_refused_by_option() -> None:
     spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={})
     wanted = Submission(spec=dataclasses.replace(spec, checkpoints="here"), fingerprint="f")
     with pytest.raises(SpecError, match="--checkpoints: got 'here', need a path from the root, or"):
@@ -161,7 +159,7 @@ def test_code_that_no_object_can_have_is_refused() -> None:
         "done", "workers 2 -> 1 (reclaim)",
     ],
 )  # fmt: skip
-def test_lines_of_a_story_are_said_as_they_were(sentence: str) -> None:
+def test_story_lines_are_read_as_written(sentence: str) -> None:
     assert sentence_of(read_line(f"2026-11-24T17:00:00Z {sentence}")) == sentence
 
 
@@ -231,7 +229,7 @@ def test_a_key_typed_twice_is_one_job(home: str) -> None:
     assert len(json.loads(said(home, "jobs", "--json").stdout)["jobs"]) == 1
 
 
-def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, home: str) -> None:
+def test_a_dry_run_prints_objects_only(api_server: ControlPlane, home: str) -> None:
     words = ["submit", "flights.py", "--to", home, "--image", "images/flights:3", "--dry-run"]
     words += ["--mode", "opportunistic", "--gang", "--processes-per-worker", "2"]
     done = CliRunner().invoke(cli, words)

@@ -74,15 +74,15 @@ class Watcher:
     version: int = 0
     told: list[ObjectChange[Thing]] = field(default_factory=list)
 
-    def follow(self, most: int) -> None:
+    def follow(self, limit: int) -> None:
         """Take in at most so many events: then the connection breaks."""
         if self.version < self.server.forgotten:  # 410
             self.told += self.known.listed(self.server.listed())
             self.version = self.server.version
             return
         for version, kind, sighting in self.server.events:
-            if version > self.version and most > 0:
-                most -= 1
+            if version > self.version and limit > 0:
+                limit -= 1
                 self.version = version
                 if kind == "DELETED":
                     self.told += self.known.deleted(sighting.key)
@@ -102,7 +102,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_is_lost_on_the_way_what_is_known_ends_as_the_server_is(
+def test_known_objects_converge_to_the_server(
     history: list[tuple[str, str | int | None]],
 ) -> None:
     server = ModelServer()
@@ -125,25 +125,25 @@ def test_whatever_is_lost_on_the_way_what_is_known_ends_as_the_server_is(
     each_end_is_told_once(watcher.told, {thing.uid for thing in at_the_end.values()})
 
 
-def replayed(told: list[ObjectChange[Thing]]) -> dict[ObjectKey, Thing]:
+def replayed(changes: list[ObjectChange[Thing]]) -> dict[ObjectKey, Thing]:
     """What somebody knows who only heard the changes; each must begin where the last one ended."""
-    known: dict[ObjectKey, Thing] = {}
-    for change in told:
-        assert change.before == known.get(change.key)
+    objects: dict[ObjectKey, Thing] = {}
+    for change in changes:
+        assert change.before == objects.get(change.key)
         assert change.before or change.after
         if change.after is None:
-            del known[change.key]
+            del objects[change.key]
         else:
-            known[change.key] = change.after
+            objects[change.key] = change.after
             if change.before is not None:
                 assert change.before.uid == change.after.uid
                 assert change.before.turn < change.after.turn
-    return known
+    return objects
 
 
-def each_end_is_told_once(told: list[ObjectChange[Thing]], alive: set[str]) -> None:
-    came = {change.after.uid for change in told if change.after and not change.before}
-    ends = Counter(change.before.uid for change in told if change.before and not change.after)
+def each_end_is_told_once(changes: list[ObjectChange[Thing]], alive: set[str]) -> None:
+    came = {change.after.uid for change in changes if change.after and not change.before}
+    ends = Counter(change.before.uid for change in changes if change.before and not change.after)
     assert ends == Counter(came - alive)
 
 
@@ -154,39 +154,39 @@ def seen(uid: str, version: str, value: str | None = "x") -> Sighting[str]:
     return Sighting(KEY, uid, version, value)
 
 
-def test_what_was_made_again_under_its_name_is_gone_and_has_come() -> None:
-    for after in (KnownObjects[str].seen, lambda known, each: known.listed([each])):
-        known = KnownObjects[str]()
-        known.seen(seen("1", "5", "old"))
-        changes = after(known, seen("2", "9", "new"))
+def test_a_remade_object_is_removed_and_added() -> None:
+    for observe in (KnownObjects[str].seen, lambda objects, sighting: objects.listed([sighting])):
+        known_objects = KnownObjects[str]()
+        known_objects.seen(seen("1", "5", "old"))
+        changes = observe(known_objects, seen("2", "9", "new"))
         assert changes == [ObjectChange(KEY, "old", None), ObjectChange(KEY, None, "new")]
 
 
-def test_what_is_gone_is_told_before_what_has_come() -> None:
-    known = KnownObjects[str]()
-    other = ObjectKey("default", "b")
-    known.seen(seen("1", "5"))
-    assert known.listed([Sighting(other, "2", "6", "y")]) == [
+def test_removals_are_told_before_additions() -> None:
+    known_objects = KnownObjects[str]()
+    other_key = ObjectKey("default", "b")
+    known_objects.seen(seen("1", "5"))
+    assert known_objects.listed([Sighting(other_key, "2", "6", "y")]) == [
         ObjectChange(KEY, "x", None),
-        ObjectChange(other, None, "y"),
+        ObjectChange(other_key, None, "y"),
     ]
 
 
 def test_what_is_as_it_was_is_no_change() -> None:
-    known = KnownObjects[str]()
-    known.listed([seen("1", "5")])
-    assert known.listed([seen("1", "5")]) == []
-    assert known.seen(seen("1", "5")) == []
-    assert known.deleted(ObjectKey("default", "never")) == []
+    known_objects = KnownObjects[str]()
+    known_objects.listed([seen("1", "5")])
+    assert known_objects.listed([seen("1", "5")]) == []
+    assert known_objects.seen(seen("1", "5")) == []
+    assert known_objects.deleted(ObjectKey("default", "never")) == []
 
 
-def test_of_what_cannot_be_decoded_the_last_that_could_stays() -> None:
-    known = KnownObjects[str]()
-    assert known.seen(seen("1", "5", None)) == []
-    assert not known.objects
-    known.seen(seen("1", "6", "good"))
-    assert known.seen(seen("1", "7", None)) == []
-    assert known.listed([seen("1", "7", None)]) == []
-    assert known.objects[KEY] == "good"
+def test_undecodable_objects_keep_their_last_value() -> None:
+    known_objects = KnownObjects[str]()
+    assert known_objects.seen(seen("1", "5", None)) == []
+    assert not known_objects.objects
+    known_objects.seen(seen("1", "6", "good"))
+    assert known_objects.seen(seen("1", "7", None)) == []
+    assert known_objects.listed([seen("1", "7", None)]) == []
+    assert known_objects.objects[KEY] == "good"
     # Another of its name is not taken for it.
-    assert known.seen(seen("2", "9", None)) == [ObjectChange(KEY, "good", None)]
+    assert known_objects.seen(seen("2", "9", None)) == [ObjectChange(KEY, "good", None)]

@@ -87,11 +87,14 @@ class Process:
 
 
 def processes() -> list[Process]:
-    return [Process(Candidate(name, TERMS), ahead) for name, ahead in (("a", 0.0), ("b", 777.0))]
+    return [
+        Process(Candidate(name, TERMS), clock_offset)
+        for name, clock_offset in (("a", 0.0), ("b", 777.0))
+    ]
 
 
 def holders(all_: list[Process], now: float) -> list[int]:
-    return [number for number, each in enumerate(all_) if each.holds(now)]
+    return [number for number, process in enumerate(all_) if process.holds(now)]
 
 
 # Mostly what lets a Lease be had and be let go: with less of it few histories come to the point.
@@ -117,24 +120,24 @@ def test_never_do_two_hold_it(history: list[tuple[str, float]]) -> None:
         if action == "wait":
             now += argument
         else:
-            each = all_[int(argument)]
+            process_struck = all_[int(argument)]
             for _ in range(6 if action == "round" else 1):
-                each.move(store, now, lost=action == "lose")
+                process_struck.move(store, now, lost=action == "lose")
         assert len(holders(all_, now)) <= 1
     # And where nothing is lost any more, one holds it in the end, and keeps it.
     for _ in range(80):
         now += 0.5
-        for each in all_:
+        for process_struck in all_:
             for _ in range(3):
-                each.move(store, now, lost=False)
-    kept = holders(all_, now)
-    assert len(kept) == 1
+                process_struck.move(store, now, lost=False)
+    holder_numbers = holders(all_, now)
+    assert len(holder_numbers) == 1
     for _ in range(40):
         now += 0.5
-        for each in all_:
+        for process_struck in all_:
             for _ in range(3):
-                each.move(store, now, lost=False)
-        assert holders(all_, now) == kept
+                process_struck.move(store, now, lost=False)
+        assert holders(all_, now) == holder_numbers
 
 
 def held(now: float) -> tuple[Candidate, LeaseSeen]:
@@ -162,7 +165,7 @@ def test_the_holder_renews_without_reading() -> None:
     assert candidate.step(102.0) == renewal
 
 
-def test_a_renewal_that_fails_is_tried_until_the_time_is_over() -> None:
+def test_renewals_are_retried_until_expiry() -> None:
     candidate, lease = held(100.0)
     candidate.failed(102.5, changed=False)
     assert candidate.step(103.0) == WaitForLease(104.5)
@@ -182,7 +185,7 @@ def held_write(lease: LeaseSeen) -> WriteLease:
     )
 
 
-def test_what_another_holds_is_free_only_after_its_time_by_ones_own_clock() -> None:
+def test_expiry_is_judged_by_the_own_clock() -> None:
     candidate = Candidate("b", TERMS)
     lease = LeaseSeen(version="7", holder="a", duration=15, transitions=3, renewed="long ago")
     candidate.looked(1000.0, lease)  # whatever time is written in it
@@ -208,9 +211,9 @@ def test_what_was_released_is_taken_at_once() -> None:
     release = candidate.release(replace(lease, version="5"))
     assert release == WriteLease(version="5", holder="", transitions=0)
     assert not candidate.holds(100.0)
-    other = Candidate("b", TERMS)
-    other.looked(50.0, LeaseSeen(version="6", holder="", duration=1))
-    assert other.step(50.0) == WriteLease(version="6", holder="b", transitions=1)
+    other_candidate = Candidate("b", TERMS)
+    other_candidate.looked(50.0, LeaseSeen(version="6", holder="", duration=1))
+    assert other_candidate.step(50.0) == WriteLease(version="6", holder="b", transitions=1)
 
 
 def test_what_is_anothers_is_not_released() -> None:

@@ -12,20 +12,20 @@ from brim.storage.database import Database
 
 
 @pytest.mark.parametrize("room", [1_000_000, 40_000, 200, 10, -5])
-def test_the_latest_are_kept_as_far_as_there_is_room(tmp_path: Path, room: int) -> None:
+def test_the_latest_lessons_are_kept(tmp_path: Path, room: int) -> None:
     rng = random.Random(1)
-    one, other = Database(tmp_path / "one"), Database(tmp_path / "other")
+    first, second = Database(tmp_path / "one"), Database(tmp_path / "other")
     names = [rng.randbytes(32).hex() for _ in range(4_000)]
-    with one.together():
+    with first.transaction():
         for name in names:
-            one.put_measurements(name, {2: (10.0, rng.random())})
-    packed = packed_lessons(one, room=room)
+            first.put_measurements(name, {2: (10.0, rng.random())})
+    packed = packed_lessons(first, room=room)
     assert len(packed) <= max(room, 0)
-    learn_again(other, {"binaryData": {"lessons": packed}})
-    known = [bool(other.measurements(name)) for name in names]
-    assert known == sorted(known), "an older one is kept in place of a later one"
-    assert any(known) == (room >= 200)
+    learn_again(second, {"binaryData": {"lessons": packed}})
+    are_kept = [bool(second.measurements(name)) for name in names]
+    assert are_kept == sorted(are_kept), "an older one is kept in place of a later one"
+    assert any(are_kept) == (room >= 200)
     if room == 1_000_000:
-        assert sum(known) == 3_000
-    one.close()
-    other.close()
+        assert sum(are_kept) == 3_000
+    first.close()
+    second.close()

@@ -38,45 +38,49 @@ CHOICES = pytest.mark.parametrize("chosen", ALL.values(), ids=list(ALL))
 
 
 def named(made: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each for each in made if each["kind"] == kind}
+    return {item["metadata"]["name"]: item for item in made if item["kind"] == kind}
 
 
 @CHOICES
-def test_manifests_are_yaml_in_the_order_of_what_they_need(chosen: Installation) -> None:
-    made = manifests(chosen)
-    text = "---\n".join(map(in_yaml, made))
-    assert list(yaml.safe_load_all(text)) == json.loads(json.dumps(made))
-    kinds = [each["kind"] for each in made]
+def test_manifests_are_in_dependency_order(chosen: Installation) -> None:
+    objects = manifests(chosen)
+    text = "---\n".join(map(in_yaml, objects))
+    assert list(yaml.safe_load_all(text)) == json.loads(json.dumps(objects))
+    kinds = [item["kind"] for item in objects]
     assert kinds[0] == "Namespace"
     assert kinds[-1] == "Deployment"
-    assert all(each["metadata"]["name"] for each in made)
+    assert all(item["metadata"]["name"] for item in objects)
     keys = [
-        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made
+        (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])
+        for item in objects
     ]
     assert len(set(keys)) == len(keys)
 
 
 @CHOICES
 def test_names_agree(chosen: Installation) -> None:
-    made = manifests(chosen)
-    accounts, namespaces = named(made, "ServiceAccount"), named(made, "Namespace")
-    for each in made:
-        if each["kind"].endswith("Binding"):
-            assert each["roleRef"]["name"] in named(made, each["roleRef"]["kind"])
-            assert [subject["name"] for subject in each["subjects"]] == list(accounts)
-            assert [subject["namespace"] for subject in each["subjects"]] == list(namespaces)
-    there = deployment(chosen)
-    pod = there["spec"]["template"]
+    objects = manifests(chosen)
+    accounts, namespaces = named(objects, "ServiceAccount"), named(objects, "Namespace")
+    for item in objects:
+        if item["kind"].endswith("Binding"):
+            assert item["roleRef"]["name"] in named(objects, item["roleRef"]["kind"])
+            assert [subject["name"] for subject in item["subjects"]] == list(accounts)
+            assert [subject["namespace"] for subject in item["subjects"]] == list(namespaces)
+    operator_deployment = deployment(chosen)
+    pod = operator_deployment["spec"]["template"]
     assert pod["spec"]["serviceAccountName"] in accounts
-    assert there["metadata"]["namespace"] in namespaces
-    assert pod["metadata"]["labels"].items() >= there["spec"]["selector"]["matchLabels"].items()
+    assert operator_deployment["metadata"]["namespace"] in namespaces
+    assert (
+        pod["metadata"]["labels"].items()
+        >= operator_deployment["spec"]["selector"]["matchLabels"].items()
+    )
 
 
 def test_jobs_let_the_operator_call_them() -> None:
     start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1, token="t")
     callers = network_policy(start, "brim-system")["spec"]["ingress"][0]["from"]
     labels = deployment(EVERYWHERE)["spec"]["template"]["metadata"]["labels"].items()
-    assert any(labels >= each["podSelector"]["matchLabels"].items() for each in callers)
+    assert any(labels >= caller["podSelector"]["matchLabels"].items() for caller in callers)
 
 
 def test_an_installation_that_cannot_be() -> None:
@@ -136,18 +140,18 @@ KEEPS = {
 @pytest.fixture(params=list(ALL.values()), ids=list(ALL))
 def installed(request: pytest.FixtureRequest, api_server: ControlPlane) -> Iterator[Installation]:
     chosen: Installation = request.param
-    made = manifests(chosen)
-    text = "---\n".join(map(in_yaml, made))
+    objects = manifests(chosen)
+    text = "---\n".join(map(in_yaml, objects))
     for namespace in ("team", "other"):
         thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         api_server.kubectl("apply", "-f", "-", stdin=json.dumps(thing))
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     yield chosen
-    for each in made:
-        if "rbac" in each["apiVersion"]:
-            where = each["metadata"].get("namespace")
-            words = ["delete", each["kind"], each["metadata"]["name"]]
-            api_server.kubectl(*words, *(["-n", where] if where else []))
+    for item in objects:
+        if "rbac" in item["apiVersion"]:
+            namespace_of_item = item["metadata"].get("namespace")
+            words = ["delete", item["kind"], item["metadata"]["name"]]
+            api_server.kubectl(*words, *(["-n", namespace_of_item] if namespace_of_item else []))
 
 
 def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
@@ -163,8 +167,8 @@ def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
 def rights(server: ControlPlane, chosen: Installation, namespace: str) -> set[tuple[str, str, str]]:
     """What the operator's account may do with any object of a namespace, and not every account may."""
     accounts = (f"system:serviceaccount:{chosen.namespace}:{name}" for name in (NAME, "nobody"))
-    own, everybodys = (listed(server, account, namespace) for account in accounts)
-    return own - everybodys
+    own_rights, everybodys = (listed(server, account, namespace) for account in accounts)
+    return own_rights - everybodys
 
 
 def listed(server: ControlPlane, account: str, namespace: str) -> set[tuple[str, str, str]]:
@@ -199,27 +203,27 @@ def test_the_operator_has_these_rights_and_no_others(
     run |= expected(RUNS_FOR_KUBEFLOW) if installed.kubeflow else set()
     run |= expected(RUNS_FOR_GANGS) if installed.gangs else set()
     run |= expected(RUNS_FOR_EVICTIONS) if installed.evictions else set()
-    own = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
-    everywhere = seen if installed.of else seen | run
+    creations = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
+    expected_everywhere = seen if installed.of else seen | run
     assert rights(api_server, installed, "team") == seen | run
-    assert rights(api_server, installed, "other") == everywhere
-    assert rights(api_server, installed, installed.namespace) == everywhere | own
+    assert rights(api_server, installed, "other") == expected_everywhere
+    assert rights(api_server, installed, installed.namespace) == expected_everywhere | creations
     user = {"user": f"system:serviceaccount:{installed.namespace}:{NAME}"}
     for group, resource, name, verbs in KEEPS:
         for verb in verbs.split():
-            at = {"namespace": installed.namespace, "group": group, "resource": resource}
-            at |= {"name": name} if name else {}
-            assert may(api_server, user, verb=verb, **at), (resource, name, verb)
+            attributes = {"namespace": installed.namespace, "group": group, "resource": resource}
+            attributes |= {"name": name} if name else {}
+            assert may(api_server, user, verb=verb, **attributes), (resource, name, verb)
     for name in (SERVICE, "theirs"):  # of Services, it deletes the one that its jobs share
-        at = {"namespace": "team", "group": "", "resource": "services", "name": name}
-        assert may(api_server, user, verb="delete", **at) == (name == SERVICE)
+        attributes = {"namespace": "team", "group": "", "resource": "services", "name": name}
+        assert may(api_server, user, verb="delete", **attributes) == (name == SERVICE)
 
 
-def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
+def test_people_may_have_jobs_but_no_status(
     api_server: ControlPlane, installed: Installation
 ) -> None:
-    made = {each["metadata"]["name"]: each for each in manifests(installed)}
-    edit, view = made["brim-jobs-edit"], made["brim-jobs-view"]
+    roles = {manifest["metadata"]["name"]: manifest for manifest in manifests(installed)}
+    edit, view = roles["brim-jobs-edit"], roles["brim-jobs-view"]
     assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     api_server.kubectl(
@@ -228,9 +232,9 @@ def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
     user = {"user": "ann"}
     try:
         for verb in ("create", "patch", "delete", "get"):
-            at = {"group": GROUP, "resource": "elasticjobs", "verb": verb}
-            assert may(api_server, user, namespace="team", **at)
-            assert not may(api_server, user, namespace="other", **at)
+            attributes = {"group": GROUP, "resource": "elasticjobs", "verb": verb}
+            assert may(api_server, user, namespace="team", **attributes)
+            assert not may(api_server, user, namespace="other", **attributes)
         scale = {
             "group": GROUP,
             "resource": "elasticjobs",
@@ -240,18 +244,23 @@ def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
         assert may(api_server, user, namespace="team", **scale)
         for sub in ("status", "finalizers"):
             for verb in ("update", "patch"):
-                at = {"group": GROUP, "resource": "elasticjobs", "subresource": sub, "verb": verb}
-                assert not may(api_server, user, namespace="team", **at)
+                attributes = {
+                    "group": GROUP,
+                    "resource": "elasticjobs",
+                    "subresource": sub,
+                    "verb": verb,
+                }
+                assert not may(api_server, user, namespace="team", **attributes)
         assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
         for plural in PLURALS:
-            at = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
-            assert may(api_server, user, verb="create", **at) == installed.kubeflow
-            assert not may(api_server, user, verb="patch", subresource="status", **at)
+            attributes = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
+            assert may(api_server, user, verb="create", **attributes) == installed.kubeflow
+            assert not may(api_server, user, verb="patch", subresource="status", **attributes)
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
 
 
-def test_the_operators_pod_is_admitted_where_pods_are_restricted(
+def test_the_operator_pod_passes_restricted_admission(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     template = deployment(installed)["spec"]["template"]
@@ -262,8 +271,8 @@ def test_the_operators_pod_is_admitted_where_pods_are_restricted(
         "metadata": {**template["metadata"], "name": "one"},
     }
     path = f"/api/v1/namespaces/{installed.namespace}/pods?dryRun=All"
-    made = api_server.api.ask(path, method="POST", body=pod)
-    assert made["spec"]["containers"][0]["command"][1:5] == ["-P", "-m", "brim", "operator"]
+    admitted = api_server.api.ask(path, method="POST", body=pod)
+    assert admitted["spec"]["containers"][0]["command"][1:5] == ["-P", "-m", "brim", "operator"]
     pod["spec"] = {**template["spec"], "hostNetwork": True}
     with pytest.raises(EnvironmentFault, match="violates PodSecurity"):
         api_server.api.ask(path, method="POST", body=pod)

@@ -54,8 +54,8 @@ class Copies:
     def __call__(
         self, mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
     ) -> FakeFollower:
-        self.called.append((mirror._into, address, token))
-        self.news[mirror._into.name] = news
+        self.called.append((mirror._directory, address, token))
+        self.news[mirror._directory.name] = news
         return FakeFollower()
 
 

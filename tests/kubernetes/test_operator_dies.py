@@ -112,7 +112,7 @@ class Town(House):
     def follow(
         self, mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
     ) -> Copying:
-        return Copying(self.folder / "runs" / mirror._into.name, mirror._into, news)
+        return Copying(self.folder / "runs" / mirror._directory.name, mirror._directory, news)
 
     def live_on(self) -> None:
         """Do what kubelets, masters and the garbage collector do."""

@@ -14,7 +14,7 @@ from brim.kubernetes.client.outages import Outages, SeenClock
 MOMENT = 1.0
 
 
-def test_a_request_of_several_that_fails_is_no_outage() -> None:
+def test_one_failing_request_is_no_outage() -> None:
     outages = Outages()
     outages.answered(10.0)
     outages.unanswered(sent=5.0)
@@ -34,14 +34,14 @@ def test_seconds_that_are_noticed_late_count_once() -> None:
     assert outages.unseen(25.0) == 10.0 + MOMENT + 5.0
 
 
-def test_an_operator_begins_with_the_time_in_which_there_was_none() -> None:
+def test_an_operator_begins_with_its_absence() -> None:
     outages = Outages()
     outages.unanswered(sent=1.0)  # while it waited for its Lease
     outages.begin(50.0, before=70.0)
     assert outages.unseen(60.0) == 70.0
 
 
-def test_nodes_are_doubted_for_a_while_behind_an_outage_that_was_long() -> None:
+def test_nodes_are_doubted_after_long_outages() -> None:
     outages = Outages()
     outages.miss("pods", missing_since=10.0)
     assert not outages.doubts(30.0)
@@ -52,14 +52,14 @@ def test_nodes_are_doubted_for_a_while_behind_an_outage_that_was_long() -> None:
     assert outages.doubts(70.0)
     outages.find("pods", 70.0)
     outages.find("nodes", 71.0)
-    assert [outages.doubts(at) for at in (71.0, 110.0, 112.0)] == [True, True, False]
+    assert [outages.doubts(moment) for moment in (71.0, 110.0, 112.0)] == [True, True, False]
     outages.begin(200.0, before=15.0)  # as another operator takes over
     assert not outages.doubts(200.0)
     outages.begin(300.0, before=70.0)
     assert outages.doubts(300.0)
 
 
-def test_a_clock_of_seen_time_stands_still_and_never_goes_back() -> None:
+def test_the_clock_of_seen_time_is_monotonic() -> None:
     clock, outages = VirtualClock(start=100.0), Outages()
     seen = SeenClock(clock, outages)
     assert seen.now() == 100.0
@@ -86,14 +86,14 @@ def test_the_time_counts_in_which_anything_is_missing(
 ) -> None:
     outages, now, expected = Outages(), 0, 0.0
     missing: Mapping[str, bool] = {}
-    for wait, what, is_missing in steps:
+    for wait, source, is_missing in steps:
         now += wait
         expected += wait if any(missing.values()) else 0
-        was = any(missing.values())
+        was_missing = any(missing.values())
         if is_missing:
-            outages.miss(what, missing_since=now)
+            outages.miss(source, missing_since=now)
         else:
-            outages.find(what, now)
-        missing = {**missing, what: is_missing}
-        expected += MOMENT if was and not any(missing.values()) else 0
+            outages.find(source, now)
+        missing = {**missing, source: is_missing}
+        expected += MOMENT if was_missing and not any(missing.values()) else 0
         assert outages.unseen(now) == expected

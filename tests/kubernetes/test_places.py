@@ -21,268 +21,276 @@ def places(**amounts: str) -> NodePlaces:
     return NodePlaces(slot_of(amounts or SLOT), tolerated=["gpus"])
 
 
-def devices(of: NodePlaces, now: float = 0.0, name: str = "n1") -> int:
-    brings = of.seen(now)[name].brings
+def devices(node_places: NodePlaces, now: float = 0.0, name: str = "n1") -> int:
+    brings = node_places.seen(now)[name].brings
     assert brings is not None
     return brings.devices
 
 
-def test_what_is_left_beside_others_is_counted_in_slots() -> None:
-    there = places()
-    there.take_node("n1", node())
-    assert devices(there) == 4
-    there.take_pod("a", pod("a", "n1", cpu="100m"))
-    assert devices(there) == 3
-    there.take_pod("b", pod("b", "n1", memory="13Gi"))
-    assert devices(there) == 1
-    there.take_pod("b", pod("b", "n1", phase="Succeeded", memory="13Gi"))
-    assert devices(there) == 3
-    there.take_pod("a", None)
-    assert devices(there) == 4
+def test_remaining_room_is_counted_in_slots() -> None:
+    node_places = places()
+    node_places.take_node("n1", node())
+    assert devices(node_places) == 4
+    node_places.take_pod("a", pod("a", "n1", cpu="100m"))
+    assert devices(node_places) == 3
+    node_places.take_pod("b", pod("b", "n1", memory="13Gi"))
+    assert devices(node_places) == 1
+    node_places.take_pod("b", pod("b", "n1", phase="Succeeded", memory="13Gi"))
+    assert devices(node_places) == 3
+    node_places.take_pod("a", None)
+    assert devices(node_places) == 4
 
 
-def test_workers_of_jobs_are_the_slots_and_masters_are_as_others() -> None:
-    there = places()
-    there.take_node("n1", node())
+def test_masters_count_like_foreign_pods() -> None:
+    node_places = places()
+    node_places.take_node("n1", node())
     for number in range(2):
-        there.take_pod(f"w{number}", worker(number))
-    there.take_pod("w9", worker(9, launch=2, bound=False))  # it is only planned there
-    assert devices(there) == 4
-    there.take_pod("m", master())
-    assert devices(there) == 3
-    assert there.seen(0.0)["n1"].agents == (
+        node_places.take_pod(f"w{number}", worker(number))
+    node_places.take_pod("w9", worker(9, launch=2, bound=False))  # it is only planned there
+    assert devices(node_places) == 4
+    node_places.take_pod("m", master())
+    assert devices(node_places) == 3
+    assert node_places.seen(0.0)["n1"].agents == (
         AgentSeen("team.flights", 1, 2),
         AgentSeen("team.flights", 2, 1),
     )
 
 
 def test_what_a_workers_pod_asks_for_beyond_its_slot_is_taken_too() -> None:
-    there = places()
-    there.take_node("n1", node())
+    node_places = places()
+    node_places.take_node("n1", node())
     large = worker(0)
-    beside = Container(name="beside", resources=Resources(requests={"memory": "9Gi"}))
-    containers = (*large.spec.containers, beside)
+    sidecar = Container(name="beside", resources=Resources(requests={"memory": "9Gi"}))
+    containers = (*large.spec.containers, sidecar)
     spec = msgspec.structs.replace(large.spec, containers=containers)
-    there.take_pod("w", msgspec.structs.replace(large, spec=spec))
-    assert devices(there) == 3
-    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
-    there.take_pod("w", large)
-    assert devices(there) == 4
+    node_places.take_pod("w", msgspec.structs.replace(large, spec=spec))
+    assert devices(node_places) == 3
+    assert node_places.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+    node_places.take_pod("w", large)
+    assert devices(node_places) == 4
 
 
 def test_there_are_never_fewer_than_no_slots() -> None:
-    there = places()
-    there.take_node("n1", node())
-    there.take_pod("w", worker(0))
-    there.take_pod("a", pod("a", "n1", cpu="5"))
-    assert devices(there) == 0
-    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+    node_places = places()
+    node_places.take_node("n1", node())
+    node_places.take_pod("w", worker(0))
+    node_places.take_pod("a", pod("a", "n1", cpu="5"))
+    assert devices(node_places) == 0
+    assert node_places.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
 
 
-def test_a_pod_for_which_others_are_taken_away_counts_where_it_is_to_be() -> None:
-    there = places()
-    there.take_node("n1", node())
+def test_preempting_pods_count_on_their_nominated_node() -> None:
+    node_places = places()
+    node_places.take_node("n1", node())
     waiting = pod("a", cpu="3", phase="Pending")
-    there.take_pod("a", waiting)
-    assert devices(there) == 4
+    node_places.take_pod("a", waiting)
+    assert devices(node_places) == 4
     status = msgspec.structs.replace(waiting.status, nominated_node_name="n1")
-    there.take_pod("a", msgspec.structs.replace(waiting, status=status))
-    assert devices(there) == 1
+    node_places.take_pod("a", msgspec.structs.replace(waiting, status=status))
+    assert devices(node_places) == 1
 
 
 def test_a_node_of_pods_is_full() -> None:
-    there = places()
-    there.take_node("n1", node(allocatable={"cpu": "8", "memory": "64Gi", "pods": "2"}))
-    there.take_pod("a", pod("a", "n1"))
-    assert devices(there) == 1
+    node_places = places()
+    node_places.take_node("n1", node(allocatable={"cpu": "8", "memory": "64Gi", "pods": "2"}))
+    node_places.take_pod("a", pod("a", "n1"))
+    assert devices(node_places) == 1
 
 
-def test_to_a_closed_node_nobody_comes_and_who_is_there_stays() -> None:
-    there = places()
-    there.take_pod("w", worker(0))
-    there.take_pod("v", worker(1, leaving=True))
+def test_closed_nodes_keep_their_pods() -> None:
+    node_places = places()
+    node_places.take_pod("w", worker(0))
+    node_places.take_pod("v", worker(1, leaving=True))
     for closed in (
         node(unschedulable=True),
         node(taints=[("maintenance", "NoSchedule")]),
         node(ready="False"),
     ):
-        there.take_node("n1", closed)
-        seen = there.seen(0.0)["n1"]
-        assert (seen.up, devices(there), seen.leaving, seen.lost) == (False, 1, False, False)
+        node_places.take_node("n1", closed)
+        seen = node_places.seen(0.0)["n1"]
+        assert (seen.up, devices(node_places), seen.leaving, seen.lost) == (False, 1, False, False)
         assert seen.problem
     for opened in (node(taints=[("gpus", "NoSchedule")]), node(taints=[("x", "PreferNoSchedule")])):
-        there.take_node("n1", opened)
-        assert (there.seen(0.0)["n1"].up, devices(there)) == (True, 4)
+        node_places.take_node("n1", opened)
+        assert (node_places.seen(0.0)["n1"].up, devices(node_places)) == (True, 4)
 
 
-def test_a_node_of_which_nobody_could_hear_is_not_lost_for_it() -> None:
-    there = places()
-    there.doubts = True
-    there.take_node("n1", node(ready="Unknown"))
-    assert not there.seen(0.0)["n1"].lost
-    there.take_node("n1", node(ready="False"))
-    assert [there.seen(at)["n1"].lost for at in (1.0, 30.0)] == [False, False]
-    there.take_node("n1", node(ready="Unknown"))
-    assert not there.seen(30.0)["n1"].lost
-    there.doubts = False
-    assert there.seen(36.0)["n1"].lost
+def test_unobservable_nodes_are_not_lost() -> None:
+    node_places = places()
+    node_places.doubts = True
+    node_places.take_node("n1", node(ready="Unknown"))
+    assert not node_places.seen(0.0)["n1"].lost
+    node_places.take_node("n1", node(ready="False"))
+    assert [node_places.seen(moment)["n1"].lost for moment in (1.0, 30.0)] == [False, False]
+    node_places.take_node("n1", node(ready="Unknown"))
+    assert not node_places.seen(30.0)["n1"].lost
+    node_places.doubts = False
+    assert node_places.seen(36.0)["n1"].lost
 
 
-def test_a_node_that_is_about_to_be_taken_away_is_left_by_everybody() -> None:
-    there = places()
+def test_nodes_about_to_go_are_left() -> None:
+    node_places = places()
     for going in (
         node(taints=[("ToBeDeletedByClusterAutoscaler", "NoSchedule")]),
         node(metadata={"deletionTimestamp": "2026-11-24T17:00:00Z"}),
     ):
-        there.take_node("n1", going)
-        assert there.seen(0.0)["n1"].leaving
+        node_places.take_node("n1", going)
+        assert node_places.seen(0.0)["n1"].leaving
 
 
-def test_nobody_counts_on_a_node_that_is_not_heard_of() -> None:
-    there = places()
-    there.take_node("n1", node(ready="Unknown"))
-    assert there.seen(0.0)["n1"].lost
-    there.take_node("n1", node())
-    assert not there.seen(1.0)["n1"].lost
-    there.take_node("n1", node(ready="False"))  # its kubelet is restarted
-    assert [there.seen(at)["n1"].lost for at in (2.0, 6.9, 7.1)] == [False, False, True]
-    there.take_node("n1", None)
-    assert "n1" not in there.seen(8.0)
+def test_unheard_nodes_are_not_counted_on() -> None:
+    node_places = places()
+    node_places.take_node("n1", node(ready="Unknown"))
+    assert node_places.seen(0.0)["n1"].lost
+    node_places.take_node("n1", node())
+    assert not node_places.seen(1.0)["n1"].lost
+    node_places.take_node("n1", node(ready="False"))  # its kubelet is restarted
+    assert [node_places.seen(moment)["n1"].lost for moment in (2.0, 6.9, 7.1)] == [
+        False,
+        False,
+        True,
+    ]
+    node_places.take_node("n1", None)
+    assert "n1" not in node_places.seen(8.0)
 
 
-def test_those_who_wait_for_a_refused_one_of_their_gang_are_refused_with_it() -> None:
+def test_waiting_gang_members_are_refused_together() -> None:
     """And no others: kube-scheduler has not asked whether their nodes have room."""
-    said = "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining"
-    there = places()
+    message = "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining"
+    node_places = places()
     pods = [
         ("n1", "0/2 nodes are available: 2 Insufficient cpu."),
-        ("n1", said),
-        ("n2", f"pod group is unschedulable, {said}"),
+        ("n1", message),
+        ("n2", f"pod group is unschedulable, {message}"),
     ]
     for name in ("n1", "n2"):
-        there.take_node(name, node(name))
-    for number, (name, why) in enumerate(pods):
-        waiting = worker(number, name, bound=False, phase="Pending", refused=True, said=why)
-        there.take_pod(f"w{number}", waiting)
-    assert (devices(there, name="n1"), devices(there, name="n2")) == (0, 4)
+        node_places.take_node(name, node(name))
+    for number, (name, message_of_pod) in enumerate(pods):
+        waiting = worker(
+            number, name, bound=False, phase="Pending", refused=True, said=message_of_pod
+        )
+        node_places.take_pod(f"w{number}", waiting)
+    assert (devices(node_places, name="n1"), devices(node_places, name="n2")) == (0, 4)
 
 
-def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None:
-    there = places()
-    there.take_node("n1", node())
-    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
-    assert devices(there, 0.0) == 3
-    there.take_pod("w", None)  # the plan has gone on without it
-    assert [devices(there, at) for at in (0.0, 9.9, 10.1)] == [3, 3, 4]
-    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
-    assert [devices(there, at) for at in (11.0, 30.0)] == [3, 3]
-    there.take_pod("w", None)
-    assert devices(there, 31.1) == 4  # it was twice as long this time
-    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
-    assert devices(there, 32.0) == 3
-    there.take_pod("w", None)
-    there.take_pod("a", pod("a", "n1", cpu="1"))  # the node has changed, so it is asked again
-    assert devices(there, 32.0) == 3
+def test_a_refused_pod_blocks_a_slot_temporarily() -> None:
+    node_places = places()
+    node_places.take_node("n1", node())
+    node_places.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert devices(node_places, 0.0) == 3
+    node_places.take_pod("w", None)  # the plan has gone on without it
+    assert [devices(node_places, moment) for moment in (0.0, 9.9, 10.1)] == [3, 3, 4]
+    node_places.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert [devices(node_places, moment) for moment in (11.0, 30.0)] == [3, 3]
+    node_places.take_pod("w", None)
+    assert devices(node_places, 31.1) == 4  # it was twice as long this time
+    node_places.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert devices(node_places, 32.0) == 3
+    node_places.take_pod("w", None)
+    node_places.take_pod("a", pod("a", "n1", cpu="1"))  # the node has changed, so it is asked again
+    assert devices(node_places, 32.0) == 3
 
 
-def test_a_pod_that_a_kubelet_turned_away_stands_for_a_slot_that_is_not_there() -> None:
+def test_a_rejected_pod_blocks_a_slot() -> None:
     """kube-scheduler has bound it, so it believed as much as the operator."""
-    there = places()
-    there.take_node("n1", node())
-    there.take_pod("w", worker(0))
-    there.take_pod("v", worker(1, phase="Failed", reason="OutOfcpu"))
-    assert devices(there) == 1
-    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
-    there.take_pod("v", None)
-    assert [devices(there, at) for at in (9.9, 10.1)] == [1, 4]
-    there.take_pod("v", worker(1, phase="Failed", reason="Evicted"))
-    assert devices(there, 11.0) == 4
+    node_places = places()
+    node_places.take_node("n1", node())
+    node_places.take_pod("w", worker(0))
+    node_places.take_pod("v", worker(1, phase="Failed", reason="OutOfcpu"))
+    assert devices(node_places) == 1
+    assert node_places.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+    node_places.take_pod("v", None)
+    assert [devices(node_places, moment) for moment in (9.9, 10.1)] == [1, 4]
+    node_places.take_pod("v", worker(1, phase="Failed", reason="Evicted"))
+    assert devices(node_places, 11.0) == 4
 
 
-def test_where_a_worker_finds_no_room_there_is_none_beside_those_that_were_taken() -> None:
+def test_a_failed_fit_limits_the_nodes_slots() -> None:
     """With one slot less, three of four would still be planned where there is room for one."""
-    there = places()
-    there.take_node("n1", node())
+    node_places = places()
+    node_places.take_node("n1", node())
     full: dict[str, Any] = {
         "bound": False,
         "phase": "Pending",
         "refused": True,
         "said": "1 Insufficient cpu.",
     }
-    there.take_pod("w0", worker(0))
-    there.take_pod("w1", worker(1, bound=False, phase="Pending"))  # nobody has looked at it yet
-    there.take_pod("w2", worker(2, **full))
-    assert devices(there) == 2
-    there.take_pod("w1", worker(1, **full))
-    assert devices(there) == 1
-    there.take_pod("w2", None)
-    there.take_pod("w1", None)
-    assert [devices(there, at) for at in (0.0, 9.9, 10.1)] == [1, 1, 4]
-    there.take_pod("w1", worker(1, **full))
-    assert [devices(there, at) for at in (11.0, 30.9)] == [1, 1], "longer, this time"
+    node_places.take_pod("w0", worker(0))
+    node_places.take_pod(
+        "w1", worker(1, bound=False, phase="Pending")
+    )  # nobody has looked at it yet
+    node_places.take_pod("w2", worker(2, **full))
+    assert devices(node_places) == 2
+    node_places.take_pod("w1", worker(1, **full))
+    assert devices(node_places) == 1
+    node_places.take_pod("w2", None)
+    node_places.take_pod("w1", None)
+    assert [devices(node_places, moment) for moment in (0.0, 9.9, 10.1)] == [1, 1, 4]
+    node_places.take_pod("w1", worker(1, **full))
+    assert [devices(node_places, moment) for moment in (11.0, 30.9)] == [1, 1], "longer, this time"
 
 
-def test_a_master_that_finds_no_room_counts_where_it_is_given_some_until_it_is_somewhere() -> None:
-    there = places()
+def test_pending_masters_count_where_room_is_made() -> None:
+    node_places = places()
     for name in ("n1", "n2", "n3"):
-        there.take_node(name, node(name, unschedulable=name == "n3"))
+        node_places.take_node(name, node(name, unschedulable=name == "n3"))
     waiting = master(node="", phase="Pending", refused=True)
     key = waiting.metadata.key
-    there.take_pod(key, waiting)
+    node_places.take_pod(key, waiting)
 
-    def both() -> tuple[int, int]:
-        return devices(there), devices(there, name="n2")
+    def slots_of_both() -> tuple[int, int]:
+        return devices(node_places), devices(node_places, name="n2")
 
-    assert both() == (4, 4)
-    there.make_room(waiting, {"n3": 4})
-    assert both() == (4, 4), "nobody comes to a closed node"
-    there.make_room(waiting, {"n1": 2, "n2": 4, "n3": 4})
-    assert both() == (4, 3)
-    there.make_room(waiting, {"n1": 4, "n2": 3})
-    there.take_pod(key, waiting)
-    assert both() == (4, 3), "it moves only from a node that is none any more"
-    there.make_room(waiting, {"n1": 4})
-    assert both() == (3, 4)
-    there.take_pod(key, master(node="n2"))
-    assert both() == (4, 3)
-    there.take_pod(key, None)
-    there.take_pod(key, waiting)
-    assert both() == (4, 4), "another one of its name is given nothing yet"
+    assert slots_of_both() == (4, 4)
+    node_places.make_room(waiting, {"n3": 4})
+    assert slots_of_both() == (4, 4), "nobody comes to a closed node"
+    node_places.make_room(waiting, {"n1": 2, "n2": 4, "n3": 4})
+    assert slots_of_both() == (4, 3)
+    node_places.make_room(waiting, {"n1": 4, "n2": 3})
+    node_places.take_pod(key, waiting)
+    assert slots_of_both() == (4, 3), "it moves only from a node that is none any more"
+    node_places.make_room(waiting, {"n1": 4})
+    assert slots_of_both() == (3, 4)
+    node_places.take_pod(key, master(node="n2"))
+    assert slots_of_both() == (4, 3)
+    node_places.take_pod(key, None)
+    node_places.take_pod(key, waiting)
+    assert slots_of_both() == (4, 4), "another one of its name is given nothing yet"
 
 
-def test_a_node_may_have_room_for_a_master_beside_all_its_slots() -> None:
-    there = places()
-    has = {"cpu": "4600m", "memory": "16Gi", "pods": "110"}
-    there.take_node("n1", node("n1"))  # four slots, and nothing beside them
-    there.take_node("n2", node("n2", allocatable=has))
-    there.take_node("n3", node("n3", allocatable=has, unschedulable=True))
-    assert there.node_beside_slots({"cpu": "100m"}) == "", "nothing was seen yet"
+def test_a_node_may_fit_a_master_beside_slots() -> None:
+    node_places = places()
+    allocatable = {"cpu": "4600m", "memory": "16Gi", "pods": "110"}
+    node_places.take_node("n1", node("n1"))  # four slots, and nothing beside them
+    node_places.take_node("n2", node("n2", allocatable=allocatable))
+    node_places.take_node("n3", node("n3", allocatable=allocatable, unschedulable=True))
+    assert node_places.node_beside_slots({"cpu": "100m"}) == "", "nothing was seen yet"
     for too_much in ({"cpu": "700m"}, {"example.com/gpu": 1}):
-        there.take_node("n2", node("n2", allocatable=has))
-        there.seen(0.0)
-        assert there.node_beside_slots(too_much) == ""
-    there.take_node("n2", node("n2", allocatable=has))
-    there.seen(0.0)
-    assert [there.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
-    there.take_pod("a", pod("a", "n2", cpu="100m"))
-    there.seen(1.0)
-    assert [there.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
-    there.take_pod("b", pod("b", "n2", cpu="300m"))
-    there.seen(2.0)
-    assert there.node_beside_slots({"cpu": "250m"}) == ""
-    there.take_node("n2", None)
-    there.seen(3.0)
-    assert there.node_beside_slots({"cpu": "100m"}) == ""
+        node_places.take_node("n2", node("n2", allocatable=allocatable))
+        node_places.seen(0.0)
+        assert node_places.node_beside_slots(too_much) == ""
+    node_places.take_node("n2", node("n2", allocatable=allocatable))
+    node_places.seen(0.0)
+    assert [node_places.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
+    node_places.take_pod("a", pod("a", "n2", cpu="100m"))
+    node_places.seen(1.0)
+    assert [node_places.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
+    node_places.take_pod("b", pod("b", "n2", cpu="300m"))
+    node_places.seen(2.0)
+    assert node_places.node_beside_slots({"cpu": "250m"}) == ""
+    node_places.take_node("n2", None)
+    node_places.seen(3.0)
+    assert node_places.node_beside_slots({"cpu": "100m"}) == ""
 
 
 def test_labels_alone_make_no_worker() -> None:
     """A pod that only says so would hide what it takes."""
-    there = places()
-    there.take_node("n1", node())
-    mine = worker(0)
-    meta = msgspec.structs.replace(mine.metadata, owner_references=())
-    there.take_pod("w", msgspec.structs.replace(mine, metadata=meta))
-    assert (devices(there), there.seen(0.0)["n1"].agents) == (3, ())
+    node_places = places()
+    node_places.take_node("n1", node())
+    own_worker = worker(0)
+    meta = msgspec.structs.replace(own_worker.metadata, owner_references=())
+    node_places.take_pod("w", msgspec.structs.replace(own_worker, metadata=meta))
+    assert (devices(node_places), node_places.seen(0.0)["n1"].agents) == (3, ())
 
 
 @pytest.mark.parametrize("slot", [{}, {"cpu": "0"}, {"cpu": "-1", "memory": "1Gi"}])
@@ -301,7 +309,7 @@ _PODS = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_PODS | st.sampled_from("abcd") | st.tuples(st.integers(0, 3)), max_size=12))
-def test_object_by_object_or_all_at_once_is_the_same(events: list[object]) -> None:
+def test_object_order_does_not_matter(events: list[object]) -> None:
     """What was seen in which order decides nothing."""
     step = places()
     last: dict[str, KubePod] = {}
@@ -314,16 +322,16 @@ def test_object_by_object_or_all_at_once_is_the_same(events: list[object]) -> No
             continue
         assert isinstance(event, tuple)
         if len(event) == 1:
-            key, made = f"w{event[0]}", worker(event[0], job=KubeJob("team", "other"))
+            key, pod_changed = f"w{event[0]}", worker(event[0], job=KubeJob("team", "other"))
         else:
-            key, on, phase, cpu = event
-            made = pod(key, on, phase=phase, cpu=f"{cpu}00m")
-        step.take_pod(key, made)
-        last[key] = made
+            key, node_name, phase, cpu = event
+            pod_changed = pod(key, node_name, phase=phase, cpu=f"{cpu}00m")
+        step.take_pod(key, pod_changed)
+        last[key] = pod_changed
         step.seen(0.0)
     whole = places()
-    for key, made in last.items():
-        whole.take_pod(key, made)
+    for key, pod_changed in last.items():
+        whole.take_pod(key, pod_changed)
     for name in ("n1", "n2"):
         whole.take_node(name, node(name))
     assert step.seen(0.0) == whole.seen(0.0)

@@ -68,8 +68,8 @@ def test_they_are_answered_over_http() -> None:
             assert (await asyncio.to_thread(ask, "/elsewhere"))[0] == 404
             signs.append(replace(LEADER, begun=False))
             assert (await asyncio.to_thread(ask, "/healthz"))[0] == 200
-            said = await asyncio.to_thread(ask, "/readyz")
-            assert said == (503, "", "it reads what there is\n")
+            answer = await asyncio.to_thread(ask, "/readyz")
+            assert answer == (503, "", "it reads what there is\n")
             signs.append(replace(LEADER, idle=1e4))
             assert (await asyncio.to_thread(ask, "/healthz"))[0] == 503
 
@@ -159,10 +159,10 @@ def test_whatever_a_label_says_it_stays_one_line() -> None:
     assert values(text) == {'odd{name="a\\"b\\\\c\\nd"}': 1}
 
 
-def test_objects_count_as_stalled_only_where_somebody_can_do_something() -> None:
+def test_only_actionable_objects_count_as_stalled() -> None:
     def thing(reason: str, status: str = "True") -> dict[str, object]:
-        held = {"type": "Stalled", "status": status, "reason": reason}
-        return {"status": {"conditions": [held, {"type": "Failed", "status": "True"}]}}
+        condition = {"type": "Stalled", "status": status, "reason": reason}
+        return {"status": {"conditions": [condition, {"type": "Failed", "status": "True"}]}}
 
     things = [thing("InvalidSpec"), thing("Failed"), thing("NameTaken", "False"), {}, thing("Done")]
     assert stalled_jobs(things) == dict.fromkeys(STALLS, 0) | {"InvalidSpec": 1}

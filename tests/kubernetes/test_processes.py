@@ -113,7 +113,7 @@ class World:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             try:
                 await work()
-                under_way = [*self.backend._starting.values(), *self.backend._asked.values()]
+                under_way = [*self.backend._starting.values(), *self.backend._questions.values()]
                 await asyncio.gather(*under_way, return_exceptions=True)
                 await asyncio.gather(*self.processes._beside.values())
             finally:
@@ -271,7 +271,7 @@ def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) ->
         await world.deciding(flights={"node0": 2}, other={"node1": 3})
         world.backend._starts = 1
         decision = asyncio.get_running_loop().create_future()
-        waiting = asyncio.create_task(world.backend.meanwhile(decision))
+        waiting = asyncio.create_task(world.backend.decide_meanwhile(decision))
         await asyncio.sleep(0)
         world.server.vanish("flights-1-0")
         world.watched.catch_up()

@@ -13,9 +13,7 @@ from brim.kubernetes.client.rate import RateLimit
     st.integers(1, 20),
     st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60),
 )
-def test_in_no_time_go_more_than_the_rate_and_a_burst(
-    per_second: float, burst: int, gaps: list[float]
-) -> None:
+def test_the_rate_limit_holds_with_bursts(per_second: float, burst: int, gaps: list[float]) -> None:
     limit, now, sent = RateLimit(per_second=per_second, burst=burst), 0.0, []
     for gap in gaps:
         now += gap
@@ -24,5 +22,5 @@ def test_in_no_time_go_more_than_the_rate_and_a_burst(
     assert sent == sorted(sent)
     for first in range(len(sent)):
         for last in range(first, len(sent)):
-            most = burst + (sent[last] - sent[first]) * per_second
-            assert last - first + 1 <= most + 1e-6
+            upper_limit = burst + (sent[last] - sent[first]) * per_second
+            assert last - first + 1 <= upper_limit + 1e-6

@@ -21,11 +21,11 @@ from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
-    Gone,
     Invalid,
     NoAnswer,
     NotFound,
     Unauthorized,
+    VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
 from brim_lab.kubernetes.api import PATCH
@@ -66,8 +66,8 @@ class Cable:
     """
 
     def __init__(self, url: str) -> None:
-        there = urlsplit(url)
-        self._there, self.passed = (there.hostname or "", there.port or 0), 0
+        parts = urlsplit(url)
+        self._there, self.passed = (parts.hostname or "", parts.port or 0), 0
         self._ends: set[asyncio.StreamWriter] = set()
         self._carrying: set[asyncio.Task[None]] = set()
         self._is_cut = False
@@ -159,18 +159,18 @@ def named(name: str, **fields: object) -> PlainObject:
 async def reflected(
     server: ApiServer, namespace: str, **settings: Any
 ) -> AsyncIterator[tuple[Reflector[PlainObject], list[str]]]:
-    told: list[str] = []
+    changes: list[str] = []
 
     def tell(change: ObjectChange[PlainObject]) -> None:
         sign = "+" if change.before is None else "-" if change.after is None else "~"
-        told.append(sign + change.key.name)
+        changes.append(sign + change.key.name)
 
     reflector = Reflector(server, MAPS, namespace=namespace, changed=tell, **settings)
     running = asyncio.create_task(reflector.run())
     try:
         async with asyncio.timeout(PATIENCE):
             await reflector.synced()
-        yield reflector, told
+        yield reflector, changes
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -195,22 +195,20 @@ async def patiently(call: Callable[[], Awaitable[object]]) -> None:
                 return
 
 
-def test_a_list_of_1200_comes_in_pages_and_a_reflector_has_all(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_long_lists_come_in_pages(api_server: ControlPlane, namespace: str) -> None:
     async def list_(server: ApiServer) -> None:
         names = [f"m{number:04}" for number in range(1200)]
         for begin in range(0, 1200, 100):
-            some = names[begin : begin + 100]
+            batch = names[begin : begin + 100]
             await asyncio.gather(
-                *(server.create(MAPS, named(each), namespace=namespace) for each in some)
+                *(server.create(MAPS, named(name), namespace=namespace) for name in batch)
             )
         sizes = [len(page.items or ()) async for page in server.pages(MAPS, namespace=namespace)]
         assert sizes == [500, 500, 200]
         listing = await server.list(MAPS, namespace=namespace)
-        assert [each["metadata"]["name"] for each in listing.items] == names
-        async with reflected(server, namespace) as (reflector, told):
-            assert told == [f"+{name}" for name in names]
+        assert [item["metadata"]["name"] for item in listing.items] == names
+        async with reflected(server, namespace) as (reflector, changes):
+            assert changes == [f"+{name}" for name in names]
             assert [key.name for key in reflector.objects] == names
 
     run(api_server, namespace, list_)
@@ -224,28 +222,26 @@ def test_only_what_is_selected_is_listed(api_server: ControlPlane, namespace: st
         by_label = await server.list(MAPS, namespace=namespace, labels="job in (x, z)")
         by_field = await server.list(MAPS, namespace=namespace, fields="metadata.name!=a")
         names = [
-            [each["metadata"]["name"] for each in found.items] for found in (by_label, by_field)
+            [item["metadata"]["name"] for item in found.items] for found in (by_label, by_field)
         ]
         assert names == [["a"], ["b"]]
-        async with reflected(server, namespace, labels="job=x") as (_, told):
+        async with reflected(server, namespace, labels="job=x") as (_, changes):
             await server.merge_patch(
                 MAPS, "a", {"metadata": {"labels": {"job": "y"}}}, namespace=namespace
             )
-            await until(lambda: told == ["+a", "-a"])  # it is selected no longer
+            await until(lambda: changes == ["+a", "-a"])  # it is selected no longer
 
     run(api_server, namespace, list_)
 
 
-def test_a_cut_connection_costs_no_list_and_no_change(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_a_cut_connection_costs_nothing(api_server: ControlPlane, namespace: str) -> None:
     async def cut(server: ApiServer) -> None:
         for name in "abc":
             await server.create(MAPS, named(name), namespace=namespace)
         async with (
             Cable(api_server.url).laid() as cable,
             CountingServer(cable.access(api_server)) as cut_off,
-            reflected(cut_off, namespace) as (reflector, told),
+            reflected(cut_off, namespace) as (reflector, changes),
         ):
             cable.cut()
             await until(lambda: reflector.fault != "")
@@ -254,9 +250,9 @@ def test_a_cut_connection_costs_no_list_and_no_change(
             await server.create(MAPS, named("b"), namespace=namespace)
             await server.create(MAPS, named("d"), namespace=namespace)
             await server.delete(MAPS, "d", namespace=namespace)
-            assert told == ["+a", "+b", "+c"]
+            assert changes == ["+a", "+b", "+c"]
             cable.mend()
-            await until(lambda: told[3:] == ["-a", "-b", "+b", "+d", "-d"])
+            await until(lambda: changes[3:] == ["-a", "-b", "+b", "+d", "-d"])
             assert cut_off.lists == 1
             assert not reflector.fault
 
@@ -268,13 +264,13 @@ def test_where_nothing_happens_nothing_is_sent(api_server: ControlPlane, namespa
         async with (
             Cable(api_server.url).laid() as cable,
             ApiServer(cable.access(api_server)) as watching,
-            reflected(watching, namespace) as (_, told),
+            reflected(watching, namespace) as (_, changes),
         ):
             await server.create(MAPS, named("a"), namespace=namespace)
-            await until(lambda: told == ["+a"])
+            await until(lambda: changes == ["+a"])
             passed = cable.passed
             await server.create(MAPS, named("b"), namespace=namespace)
-            await until(lambda: told == ["+a", "+b"])
+            await until(lambda: changes == ["+a", "+b"])
             await asyncio.sleep(2.0)
             assert cable.passed == passed
 
@@ -296,9 +292,7 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
         yield plane
 
 
-def test_an_api_server_that_is_killed_and_has_forgotten(
-    own_plane: ControlPlane, namespace: str
-) -> None:
+def test_a_killed_and_forgetful_api_server(own_plane: ControlPlane, namespace: str) -> None:
     """A cable is cut, too: so it is certain what happens before the reflector is back."""
 
     async def restart(server: ApiServer) -> None:
@@ -307,7 +301,7 @@ def test_an_api_server_that_is_killed_and_has_forgotten(
         async with (
             Cable(own_plane.url).laid() as cable,
             CountingServer(cable.access(own_plane)) as cut_off,
-            reflected(cut_off, namespace) as (reflector, told),
+            reflected(cut_off, namespace) as (reflector, changes),
         ):
             own_plane[API_SERVER].stop(signal.SIGKILL)
             await until(lambda: reflector.fault != "")
@@ -322,20 +316,18 @@ def test_an_api_server_that_is_killed_and_has_forgotten(
             own_plane[API_SERVER].stop(signal.SIGKILL)
             own_plane[API_SERVER].start()
             await patiently(lambda: server.get(MAPS, "e", namespace=namespace))
-            told.clear()
+            changes.clear()
             cable.mend()
-            await until(lambda: len(told) >= 5)
-            assert told == ["-a", "-b", "+b", "~c", "+e"]
+            await until(lambda: len(changes) >= 5)
+            assert changes == ["-a", "-b", "+b", "~c", "+e"]
             assert cut_off.lists == 2
             await server.delete(MAPS, "e", namespace=namespace)
-            await until(lambda: told[5:] == ["-e"])
+            await until(lambda: changes[5:] == ["-e"])
 
     run(own_plane, namespace, restart)
 
 
-def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
-    own_plane: ControlPlane, namespace: str
-) -> None:
+def test_expired_pages_are_listed_again(own_plane: ControlPlane, namespace: str) -> None:
     class SlowServer(CountingServer):
         """Waits after the first page until the server has forgotten its version."""
 
@@ -348,7 +340,7 @@ def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
                         yield page
                         if page.metadata.continue_from:
                             await forgotten(page.metadata.resource_version)
-            except Gone:
+            except VersionGone:
                 self.gone += 1
                 raise
 
@@ -373,9 +365,9 @@ def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
             await server.create(MAPS, named(name), namespace=namespace)
         async with (
             SlowServer(access_to(own_plane)) as slow,
-            reflected(slow, namespace, page=2) as (reflector, told),
+            reflected(slow, namespace, page=2) as (reflector, changes),
         ):
-            assert told[:6] == [f"+{name}" for name in "abcdef"]
+            assert changes[:6] == [f"+{name}" for name in "abcdef"]
             assert slow.gone == 1
             assert slow.lists == 2
             assert len(reflector.objects) == 6
@@ -383,9 +375,7 @@ def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
     run(own_plane, namespace, list_)
 
 
-def test_fields_of_another_manager_are_taken_only_by_force(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_foreign_fields_are_taken_only_by_force(api_server: ControlPlane, namespace: str) -> None:
     def data(**values: str) -> PlainObject:
         return {"apiVersion": "v1", "kind": "ConfigMap", **named("m"), "data": values}
 
@@ -395,12 +385,12 @@ def test_fields_of_another_manager_are_taken_only_by_force(
         api_server.api.ask(path, method="PATCH", body=data(x="theirs", z="theirs"), kind=content)
         with pytest.raises(Conflict, match=r"other.*\.data\.x"):
             await server.apply(MAPS, "m", data(x="ours"), namespace=namespace, force=False)
-        made = await server.apply(MAPS, "m", data(x="ours", y="ours"), namespace=namespace)
-        assert made["data"] == {"x": "ours", "y": "ours", "z": "theirs"}
+        applied = await server.apply(MAPS, "m", data(x="ours", y="ours"), namespace=namespace)
+        assert applied["data"] == {"x": "ours", "y": "ours", "z": "theirs"}
         # What is applied no longer goes; what is theirs stays.
-        made = await server.apply(MAPS, "m", data(x="ours"), namespace=namespace)
-        assert made["data"] == {"x": "ours", "z": "theirs"}
-        managers = {each["manager"] for each in made["metadata"]["managedFields"]}
+        applied = await server.apply(MAPS, "m", data(x="ours"), namespace=namespace)
+        assert applied["data"] == {"x": "ours", "z": "theirs"}
+        managers = {field["manager"] for field in applied["metadata"]["managedFields"]}
         assert managers == {"brim", "other"}
 
     run(api_server, namespace, apply)
@@ -408,8 +398,8 @@ def test_fields_of_another_manager_are_taken_only_by_force(
 
 def test_calls_that_the_server_refuses(api_server: ControlPlane, namespace: str) -> None:
     async def call(server: ApiServer) -> None:
-        made = await server.create(MAPS, named("m", data={"a": "1"}), namespace=namespace)
-        version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
+        created = await server.create(MAPS, named("m", data={"a": "1"}), namespace=namespace)
+        version, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]
         with pytest.raises(AlreadyExists):
             await server.create(MAPS, named("m"), namespace=namespace)
         with pytest.raises(NotFound):
@@ -420,9 +410,11 @@ def test_calls_that_the_server_refuses(api_server: ControlPlane, namespace: str)
             await server.create(MAPS, named("No Name"), namespace=namespace)
         assert [cause.field for cause in error.value.causes] == ["metadata.name"]
 
-        changed = await server.replace(MAPS, "m", {**made, "data": {"a": "2"}}, namespace=namespace)
+        changed = await server.replace(
+            MAPS, "m", {**created, "data": {"a": "2"}}, namespace=namespace
+        )
         with pytest.raises(Conflict):
-            await server.replace(MAPS, "m", {**made, "data": {"a": "3"}}, namespace=namespace)
+            await server.replace(MAPS, "m", {**created, "data": {"a": "3"}}, namespace=namespace)
         stale = {"metadata": {"resourceVersion": version}, "data": {"a": "4"}}
         with pytest.raises(Conflict):
             await server.merge_patch(MAPS, "m", stale, namespace=namespace)
@@ -444,17 +436,15 @@ def test_calls_that_the_server_refuses(api_server: ControlPlane, namespace: str)
         with pytest.raises(NotFound):
             await server.delete(MAPS, "m", namespace=namespace)
 
-        other = replace(server.access, credentials=FixedProof(Proof(bearer("wrong"))))
-        async with ApiServer(other) as stranger:
+        stranger_access = replace(server.access, credentials=FixedProof(Proof(bearer("wrong"))))
+        async with ApiServer(stranger_access) as stranger:
             with pytest.raises(Unauthorized):
                 await stranger.list(MAPS, namespace=namespace)
 
     run(api_server, namespace, call)
 
 
-def test_the_status_is_written_apart_and_a_pod_is_given_its_grace(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_status_and_grace_are_written_separately(api_server: ControlPlane, namespace: str) -> None:
     async def call(server: ApiServer) -> None:
         spec = {
             "nodeName": "nowhere",  # a kubelet that never comes: the pod stays while it ends

@@ -25,16 +25,16 @@ PATIENCE = 10.0
 class Watching:
     """A reflector that runs, and what it has told."""
 
-    def __init__(self, reflector: Reflector[PlainObject], told: list[str]) -> None:
-        self.reflector, self.told = reflector, told
+    def __init__(self, reflector: Reflector[PlainObject], changes: list[str]) -> None:
+        self.reflector, self.told = reflector, changes
 
-    async def until(self, *told: str) -> None:
+    async def until(self, *changes: str) -> None:
         """Wait until these changes were told, and no others."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self.told[: len(told)] != list(told):
+                while self.told[: len(changes)] != list(changes):
                     await asyncio.sleep(0.01)
-        assert self.told == list(told)
+        assert self.told == list(changes)
 
 
 def spelled(change: ObjectChange[PlainObject]) -> str:
@@ -48,29 +48,29 @@ def quiet() -> Answering:
 
 @contextlib.asynccontextmanager
 async def watching(api: ScriptedApi, **settings: float) -> AsyncIterator[Watching]:
-    told: list[str] = []
+    changes: list[str] = []
     async with api.served() as server:
         reflector = Reflector(
             server,
             PODS,
-            changed=lambda change: told.append(spelled(change)),
+            changed=lambda change: changes.append(spelled(change)),
             **settings,  # type: ignore[arg-type]
         )
         running = asyncio.create_task(reflector.run())
         try:
-            yield Watching(reflector, told)
+            yield Watching(reflector, changes)
         finally:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
 
 
-def run(api: ScriptedApi, *told: str, requests: int, **settings: float) -> None:
+def run(api: ScriptedApi, *changes: str, requests: int, **settings: float) -> None:
     """Reflect until these changes were told; it must have taken so many requests."""
 
     async def reflect() -> None:
-        async with watching(api, **settings) as it:
-            await it.until(*told)
+        async with watching(api, **settings) as watch_:
+            await watch_.until(*changes)
             async with asyncio.timeout(PATIENCE):
                 while len(api.asked) < requests:
                     await asyncio.sleep(0.01)
@@ -95,20 +95,20 @@ def test_all_is_listed_in_pages_and_then_watched() -> None:
 def test_it_says_when_it_is_synced() -> None:
     async def reflect() -> None:
         api = ScriptedApi([refuses(503), page("ab", 7), quiet()])
-        async with watching(api) as it:
-            assert not it.reflector.is_synced
+        async with watching(api) as watch_:
+            assert not watch_.reflector.is_synced
             async with asyncio.timeout(PATIENCE):
-                await it.reflector.synced()
-            assert it.reflector.objects.keys() == {
+                await watch_.reflector.synced()
+            assert watch_.reflector.objects.keys() == {
                 ObjectKey("default", "a"),
                 ObjectKey("default", "b"),
             }
-            assert it.told == ["+a", "+b"]
+            assert watch_.told == ["+a", "+b"]
 
     asyncio.run(reflect())
 
 
-def test_a_watch_that_ends_goes_on_at_the_last_version_without_a_list() -> None:
+def test_ended_watches_resume_without_listing() -> None:
     added = ("ADDED", made("b", version=9))
     api = ScriptedApi([page("a", 7), watched(added), watched(BOOKMARK), quiet()])
     run(api, "+a", "+b", requests=4)
@@ -121,72 +121,72 @@ def test_a_watch_that_ends_goes_on_at_the_last_version_without_a_list() -> None:
     ]
 
 
-def test_a_watch_that_is_silent_is_given_up_and_goes_on() -> None:
+def test_silent_watches_are_restarted() -> None:
     api = ScriptedApi([page("a", 7), quiet(), watched(("DELETED", made("a", version=9))), quiet()])
 
     async def reflect() -> None:
-        async with watching(api, silence=0.3) as it:
-            await it.until("+a", "-a")
+        async with watching(api, silence=0.3) as watch_:
+            await watch_.until("+a", "-a")
             assert len(api.asked) >= 3
 
     asyncio.run(reflect())
 
 
 @pytest.mark.parametrize("forgotten", [watched(EXPIRED), refuses(410, "Expired")])
-def test_what_happened_before_a_410_is_found_by_the_next_list(forgotten: Answering) -> None:
+def test_changes_before_410_are_found(forgotten: Answering) -> None:
     api = ScriptedApi([page("abc", 7), forgotten, page("ad", 20), quiet()])
     run(api, "+a", "+b", "+c", "-b", "-c", "+d", requests=4)
 
 
-def test_a_list_that_took_too_long_is_asked_for_without_pages() -> None:
+def test_slow_lists_are_retried_without_pages() -> None:
     api = ScriptedApi([page("ab", 7, after="x"), refuses(410), page("ac", 8), quiet()])
     run(api, "+a", "+c", requests=4)
     assert "limit=0" in api.asked[2]
 
 
-def test_an_error_that_comes_twice_may_be_of_the_version() -> None:
+def test_repeated_errors_may_concern_the_version() -> None:
     failed = watched(("ERROR", {"code": 500, "message": "etcd is away"}))
     api = ScriptedApi([page("a", 7), failed, failed, page("b", 8), quiet()])
     run(api, "+a", "-a", "+b", requests=5)
 
 
-def test_a_server_that_has_too_much_to_do_is_not_asked_for_a_list() -> None:
+def test_busy_servers_are_not_asked_for_lists() -> None:
     busy = refuses(503, "ServiceUnavailable")
     api = ScriptedApi([page("a", 7), busy, busy, busy, quiet()])
     run(api, "+a", requests=5)
-    assert all("watch=1" in asked for asked in api.asked[1:])
+    assert all("watch=1" in request for request in api.asked[1:])
 
 
-def test_a_server_that_is_away_is_asked_less_often_and_nothing_is_forgotten() -> None:
+def test_absent_servers_are_asked_less_often() -> None:
     async def reflect() -> None:
         api = ScriptedApi([page("a", 7), refuses(403, "Forbidden", "no verb watch")])
-        async with watching(api) as it:
+        async with watching(api) as watch_:
             async with asyncio.timeout(PATIENCE):
-                while "no verb watch" not in it.reflector.fault:
+                while "no verb watch" not in watch_.reflector.fault:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(1.5)
             assert len(api.asked) <= 7  # 0.1, 0.2, 0.4 … seconds between them
-            assert it.reflector.objects.keys() == {ObjectKey("default", "a")}
+            assert watch_.reflector.objects.keys() == {ObjectKey("default", "a")}
             api.answers, api.asked[:] = [page("a", 7), quiet()], []
             async with asyncio.timeout(PATIENCE):
-                while it.reflector.fault:
+                while watch_.reflector.fault:
                     await asyncio.sleep(0.01)
 
     asyncio.run(reflect())
 
 
-def test_watches_that_end_as_they_begin_are_not_asked_for_without_end() -> None:
+def test_short_lived_watches_are_slowed() -> None:
     async def reflect() -> None:
         api = ScriptedApi([page("a", 7), watched()])
-        async with watching(api) as it:
-            await it.until("+a")
+        async with watching(api) as watch_:
+            await watch_.until("+a")
             await asyncio.sleep(1.0)
             assert len(api.asked) <= 7
 
     asyncio.run(reflect())
 
 
-def test_what_cannot_be_decoded_is_logged_and_what_was_known_stays(
+def test_undecodable_events_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Pod(msgspec.Struct):
@@ -196,18 +196,18 @@ def test_what_cannot_be_decoded_is_logged_and_what_was_known_stays(
         odd = ("MODIFIED", made("a", version=9, turn="odd"))
         last = ("MODIFIED", made("a", version=10, turn=2))
         api = ScriptedApi([page("a", 7), watched(odd, last, stays=True)])
-        told: list[ObjectChange[Pod]] = []
+        changes: list[ObjectChange[Pod]] = []
         async with api.served() as server:
-            reflector = Reflector(server, Resource("v1", "pods", Pod), changed=told.append)
+            reflector = Reflector(server, Resource("v1", "pods", Pod), changed=changes.append)
             running = asyncio.create_task(reflector.run())
             async with asyncio.timeout(PATIENCE):
-                while len(told) < 2:
+                while len(changes) < 2:
                     await asyncio.sleep(0.01)
             running.cancel()
-        before, after = told[1].before, told[1].after
-        assert before is not None
-        assert after is not None
-        assert (before.turn, after.turn) == (0, 2)
+        object_before, object_after = changes[1].before, changes[1].after
+        assert object_before is not None
+        assert object_after is not None
+        assert (object_before.turn, object_after.turn) == (0, 2)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(reflect())

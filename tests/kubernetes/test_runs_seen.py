@@ -22,7 +22,7 @@ class Idle:
         await asyncio.Event().wait()
 
 
-def test_one_word_of_a_master_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_one_message_does_not_fill_the_disk(tmp_path: Path) -> None:
     mirrors: list[RecordsMirror] = []
 
     def idle(mirror: RecordsMirror, *_: object) -> Idle:
@@ -40,7 +40,7 @@ def test_one_word_of_a_master_does_not_fill_the_disk(tmp_path: Path) -> None:
     assert (tmp_path / "team.flights" / EVENTS).stat().st_size == 0
 
 
-def test_a_master_that_does_not_answer_is_called_at_once_when_its_pod_has_changed(
+def test_a_changed_pod_triggers_an_immediate_call(
     tmp_path: Path,
 ) -> None:
     calls: list[Idle] = []

@@ -59,7 +59,7 @@ def counts(server: ApiServer) -> bool:
 
 
 @pytest.mark.parametrize("answer", [says_nothing, cuts, refuses(500), refuses(503)])
-def test_requests_without_an_answer_are_an_outage_until_one_is_answered(
+def test_unanswered_requests_are_an_outage(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
 ) -> None:
     async def work() -> None:
@@ -79,9 +79,7 @@ def test_requests_without_an_answer_are_an_outage_until_one_is_answered(
 
 
 @pytest.mark.parametrize(("renewed", "least"), [(70.0, 69.0), (None, 0.0)])
-def test_who_gets_the_lease_has_not_seen_what_was_since_its_last_renewal(
-    renewed: float | None, least: float
-) -> None:
+def test_new_holders_count_time_since_renewal(renewed: float | None, least: float) -> None:
     at = datetime.fromtimestamp(wall() - (renewed or 0.0), UTC).isoformat()
     spec = {"holderIdentity": "", "renewTime": at} if renewed is not None else {}
     lease = {"metadata": {"name": "one", "resourceVersion": "1"}, "spec": spec}
@@ -118,7 +116,7 @@ def test_a_refusal_is_an_answer(code: int) -> None:
     run(work)
 
 
-def test_a_watch_that_cannot_go_on_is_an_outage_until_it_does() -> None:
+def test_a_blocked_watch_is_an_outage() -> None:
     async def work() -> None:
         api = ScriptedApi(
             [
@@ -189,7 +187,7 @@ def a_lease() -> ScriptedApi:
 TERMS = LeaseTerms(duration=2.0, renew_within=1.0, retry=0.2)
 
 
-def test_a_holder_whose_event_loop_has_much_to_do_keeps_its_lease() -> None:
+def test_a_busy_holder_keeps_its_lease() -> None:
     held: list[bool] = []
 
     async def work() -> None:
@@ -204,7 +202,7 @@ def test_a_holder_whose_event_loop_has_much_to_do_keeps_its_lease() -> None:
         assert not holder.holds(), "it is released"
 
 
-def test_a_holder_that_does_nothing_any_more_loses_its_lease(
+def test_an_idle_holder_loses_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(holder_module, "_STILL", 0.5)
@@ -222,7 +220,7 @@ def test_a_holder_that_does_nothing_any_more_loses_its_lease(
         assert held == [False]
 
 
-def test_who_is_cancelled_while_another_has_the_lease_ends() -> None:
+def test_cancelled_candidates_end() -> None:
     lease = {
         "metadata": {"name": "one", "resourceVersion": "1"},
         "spec": {"holderIdentity": "another", "leaseDurationSeconds": 60},

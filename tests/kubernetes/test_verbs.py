@@ -30,9 +30,11 @@ IMAGE = "images/brim:1"
 ROOT = Path(__file__).parents[2]
 
 
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("BRIM_")}
-    return kept | more
+def environment(**variables: str) -> dict[str, str]:
+    own_variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("BRIM_")
+    }
+    return own_variables | variables
 
 
 def brim(*words: str, env: Mapping[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -51,7 +53,7 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "--image: got nothing"),
         (
@@ -70,13 +72,13 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
-def test_an_operator_that_cannot_be_is_refused_before_it_starts(
-    words: list[str], said: str, tmp_path: Path
+def test_an_invalid_operator_is_refused_before_start(
+    words: list[str], message: str, tmp_path: Path
 ) -> None:
     env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
     done = CliRunner().invoke(cli, ["operator", *words], env=env)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "hint: " in done.stderr
 
 
@@ -112,7 +114,7 @@ def until(holds: Callable[[], object]) -> None:
         sleep(0.1)
 
 
-def test_an_operator_by_hand_holds_the_lease_until_sigterm(
+def test_a_manual_operator_holds_the_lease(
     api_server: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     text = "---\n".join(map(in_yaml, crds().values()))
@@ -122,15 +124,15 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
     env = environment(KUBECONFIG=str(api_server.kubeconfig))
     ports = {"one": free_port(), "two": free_port()}
 
-    def begun(name: str) -> subprocess.Popen[bytes]:
-        more = ["--state", str(tmp_path / name), "--identity", name]
-        more += ["--listen", f"127.0.0.1:{ports[name]}"]
-        return subprocess.Popen([sys.executable, "-m", "brim", *words, *more], env=env)
+    def start_operator(name: str) -> subprocess.Popen[bytes]:
+        options = ["--state", str(tmp_path / name), "--identity", name]
+        options += ["--listen", f"127.0.0.1:{ports[name]}"]
+        return subprocess.Popen([sys.executable, "-m", "brim", *words, *options], env=env)
 
     def metrics(name: str) -> list[str]:
         return told(ports[name], "/metrics").splitlines()
 
-    process, standby = begun("one"), None
+    process, standby = start_operator("one"), None
     try:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
         end, holder = monotonic() + WITHIN, ""
@@ -146,7 +148,7 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         until(lambda: 'brim_jobs{state="running"} 0' in metrics("one"))
         lists = 'brim_api_requests_total{verb="list",code="200"} 5'
         until(lambda: lists in metrics("one"))  # nodes, pods, jobs, tenants and Services
-        standby = begun("two")
+        standby = start_operator("two")
         until(lambda: told(ports["two"], "/readyz") == "ok\n")
         assert "brim_lease_held 0" in metrics("two")
         process.send_signal(signal.SIGTERM)
@@ -156,16 +158,16 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         assert standby.wait(WITHIN) == 0
         assert not api_server.api.ask(path)["spec"].get("holderIdentity")
     finally:
-        for each in filter(None, (process, standby)):
-            each.kill()
-            each.wait()
+        for program in filter(None, (process, standby)):
+            program.kill()
+            program.wait()
 
 
 # brim install -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "--image: got nothing"),
         (["--image", "a b"], "--image: got 'a b', need the name of an image"),
@@ -181,13 +183,13 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
-def test_an_installation_that_cannot_be_is_refused_before_anything_is_applied(
-    words: list[str], said: str, tmp_path: Path
+def test_invalid_installations_are_refused_before_applying(
+    words: list[str], message: str, tmp_path: Path
 ) -> None:
     env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
     done = CliRunner().invoke(cli, ["install", *words], env=env)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "hint: " in done.stderr
     assert not done.stdout
 
@@ -201,35 +203,35 @@ def whole_server(api_server: ControlPlane, namespace: str) -> Iterator[dict[str,
         api_server.kubectl("delete", kind, f"{NAME}-{namespace}", "--ignore-not-found")
 
 
-@pytest.mark.parametrize("one", [True, False], ids=["of one namespace", "of all"])
-def test_it_installs_and_tells_of_each_object_what_it_was(
-    api_server: ControlPlane, whole_server: dict[str, str], namespace: str, one: bool
+@pytest.mark.parametrize("is_single", [True, False], ids=["of one namespace", "of all"])
+def test_installation_reports_each_object(
+    api_server: ControlPlane, whole_server: dict[str, str], namespace: str, is_single: bool
 ) -> None:
     words = ["install", "--image", IMAGE, "--namespace", namespace]
-    if one:
+    if is_single:
         make_namespace(api_server, f"{namespace}-team")
         words += ["--watch", f"{namespace}-team"]
     first = brim(*words, env=whole_server)
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
     assert f"created    Deployment {namespace}/{NAME}" in lines
-    again = brim(*words, env=whole_server)
-    assert [line.split()[1:] for line in again.stdout.splitlines()] == [
+    second_run = brim(*words, env=whole_server)
+    assert [line.split()[1:] for line in second_run.stdout.splitlines()] == [
         line.split()[1:] for line in lines
     ]
-    assert {line.split()[0] for line in again.stdout.splitlines()} == {"unchanged"}
-    assert "all of it was there" in again.stderr
-    other = brim(*words, "--headroom", "2", "--json", env=whole_server)
+    assert {line.split()[0] for line in second_run.stdout.splitlines()} == {"unchanged"}
+    assert "all of it was there" in second_run.stderr
+    changed_run = brim(*words, "--headroom", "2", "--json", env=whole_server)
     changed = [
-        each for each in json.loads(other.stdout)["applied"] if each["outcome"] != "unchanged"
+        load for load in json.loads(changed_run.stdout)["applied"] if load["outcome"] != "unchanged"
     ]
-    assert [(each["kind"], each["outcome"]) for each in changed] == [("Deployment", "changed")]
-    there = api_server.api.ask(f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}")
-    container = there["spec"]["template"]["spec"]["containers"][0]
+    assert [(item["kind"], item["outcome"]) for item in changed] == [("Deployment", "changed")]
+    deployed = api_server.api.ask(f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}")
+    container = deployed["spec"]["template"]["spec"]["containers"][0]
     assert container["args"] == ["--headroom=2"]
 
 
-def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
+def test_dry_runs_print_what_is_installed(
     api_server: ControlPlane, whole_server: dict[str, str], namespace: str
 ) -> None:
     words = ["install", "--image", IMAGE, "--namespace", namespace]
@@ -245,20 +247,22 @@ def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
     assert api_server.api.ask(path)["metadata"]["generation"] == 1
 
 
-def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
+def test_existing_kubeflow_definitions_are_kept(
     api_server: ControlPlane, whole_server: dict[str, str], namespace: str
 ) -> None:
     kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    theirs = {**kubeflow_crds()["kubeflow-pytorchjobs.yaml"]}
-    theirs["metadata"] = theirs["metadata"] | {"annotations": {"of": "kubeflow"}}
-    names = [each["metadata"]["name"] for each in kubeflow_crds().values()]
+    foreign_definition = {**kubeflow_crds()["kubeflow-pytorchjobs.yaml"]}
+    foreign_definition["metadata"] = foreign_definition["metadata"] | {
+        "annotations": {"of": "kubeflow"}
+    }
+    names = [kubeflow_crd["metadata"]["name"] for kubeflow_crd in kubeflow_crds().values()]
     for name in names:
         with contextlib.suppress(EnvironmentFault):
             api_server.api.ask(f"{kinds}/{name}", method="DELETE")
     end = monotonic() + WITHIN
     while "kubeflow.org" in api_server.kubectl("get", "crds", "-o", "name") and monotonic() < end:
         sleep(0.1)
-    api_server.api.ask(kinds, method="POST", body=theirs)
+    api_server.api.ask(kinds, method="POST", body=foreign_definition)
     try:
         words = ["install", "--image", IMAGE, "--namespace", namespace, "--kubeflow"]
         done = brim(*words, env=whole_server)
@@ -267,11 +271,11 @@ def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
         assert f"kept       CustomResourceDefinition {names[0]}" in lines
         assert all(f"created    CustomResourceDefinition {name}" in lines for name in names[1:])
         assert f"kept as somebody else has made them: {names[0]}" in done.stderr
-        there = api_server.api.ask(f"{kinds}/{names[0]}")["metadata"]
-        assert (there["annotations"], there.get("labels")) == ({"of": "kubeflow"}, None)
-        again = brim(*words, env=whole_server).stdout.splitlines()
-        assert f"kept       CustomResourceDefinition {names[0]}" in again
-        assert f"unchanged  CustomResourceDefinition {names[1]}" in again
+        metadata = api_server.api.ask(f"{kinds}/{names[0]}")["metadata"]
+        assert (metadata["annotations"], metadata.get("labels")) == ({"of": "kubeflow"}, None)
+        second_output = brim(*words, env=whole_server).stdout.splitlines()
+        assert f"kept       CustomResourceDefinition {names[0]}" in second_output
+        assert f"unchanged  CustomResourceDefinition {names[1]}" in second_output
         # kubectl does the same with the file.
         for name in names[1:]:
             api_server.kubectl("delete", "crd", name)
@@ -285,7 +289,7 @@ def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
             api_server.kubectl("delete", "crd", name, "--ignore-not-found")
 
 
-def test_who_may_not_install_is_told_what_is_missing_and_nothing_is_applied(
+def test_missing_rights_to_install_are_listed(
     api_server: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     make_namespace(api_server, namespace)

@@ -33,7 +33,7 @@ from brim_lab.chaos import hosts as chaos_hosts
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from brim_lab.chaos.outside import Outside
+from brim_lab.chaos.outside import OutsideFaults
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
@@ -66,9 +66,9 @@ def test_a_whole_run_keeps_its_promises(whole: Path) -> None:
     assert result_is_the_calm_one(whole, {"exit": "done", "weights_sha256": "ab"}, "ab") == []
 
 
-def test_other_weights_and_a_run_that_is_not_done_are_found(whole: Path) -> None:
-    other = {"exit": "done", "weights_sha256": "cd"}
-    assert result_is_the_calm_one(whole, other, "ab") == [
+def test_differing_weights_and_unfinished_runs_are_found(whole: Path) -> None:
+    other_summary = {"exit": "done", "weights_sha256": "cd"}
+    assert result_is_the_calm_one(whole, other_summary, "ab") == [
         "weights cd, those of the calm run are ab"
     ]
     assert "ended as 'failed'" in result_is_the_calm_one(whole, {"exit": "failed"}, "ab")[0]
@@ -118,14 +118,14 @@ def test_a_bug_that_was_survived_is_found(tmp_path: Path) -> None:
     assert brim_did_not_stumble(logs) == ["a traceback in master.log: KeyError: 1"]
 
 
-def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None:
+def test_leftovers_are_found_except_of_the_killed(tmp_path: Path) -> None:
     (tmp_path / "brim-socket").mkdir()
     shared = os.listdir("/dev/shm")
     assert nothing_left_behind(tmp_path, shared, killed=0) == ["left behind in TMPDIR: brim-socket"]
     assert nothing_left_behind(tmp_path, shared, killed=1) == []
 
 
-def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
+def test_processes_are_found_by_their_mark() -> None:
     mark = MarkedProcesses(uuid.uuid4().hex)
     program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program]
@@ -140,9 +140,7 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     assert mark.alive() == {}
 
 
-def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verb_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_HOME", "/nowhere")
     driver = Driver(tmp_path, SEEN="yes")
     assert driver.environment["SEEN"] == "yes"
@@ -156,32 +154,32 @@ def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_hav
     assert (code, bool(looks)) == (0, True)
 
 
-def test_a_verb_that_comes_to_its_deadline_is_ended_with_all_that_it_started() -> None:
+def test_a_verb_at_its_deadline_is_killed() -> None:
     driver = Driver()
-    with driver.behind(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
+    with driver.with_prefix(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
         assert driver.follow(process, lambda: None, deadline=time.monotonic() + 0.2) is None
     assert driver.mark.alive() == {}
 
 
-def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: Path) -> None:
+def test_slow_workers_pause_repeatedly_then_continue(tmp_path: Path) -> None:
     clock = VirtualClock()
-    outside = Outside(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
+    outside_faults = OutsideFaults(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
         history = RunHistory(
             round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
             crew={"w1": WorkerLife(at=0.0, worker="w1", state="ready", pid=worker.pid)},
         )
         (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
-        outside.perform(slow, history)
+        outside_faults.perform(slow, history)
         seen: list[bool] = []
         for _ in range(6):
             end = time.monotonic() + 10
-            still = len(seen) % 2 == 0 and len(seen) < 4
-            while (state_of(worker.pid) == "T") != still and time.monotonic() < end:
+            is_stopped = len(seen) % 2 == 0 and len(seen) < 4
+            while (state_of(worker.pid) == "T") != is_stopped and time.monotonic() < end:
                 time.sleep(0.01)
             seen.append(state_of(worker.pid) == "T")
             clock.advance(0.05)
-            outside.poll()
+            outside_faults.poll()
         worker.kill()
     assert seen == [True, False, True, False, False, False]
 
@@ -221,14 +219,14 @@ def test_a_master_that_comes_back_is_struck_again(
         coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
         coming.start()
         clock = JumpingClock(tmp_path / "clock")
-        Outside(tmp_path, Driver(), clock, SystemClock()).perform(
+        OutsideFaults(tmp_path, Driver(), clock, SystemClock()).perform(
             parse_faults("kill master at step 1")[0], RunHistory()
         )
         assert master.wait(10) == -9
         coming.join()
 
 
-def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path) -> None:
+def test_only_the_wall_clock_jumps(tmp_path: Path) -> None:
     clock = JumpingClock(tmp_path / "clock")
     program = (
         "import sys, time\n"
@@ -248,9 +246,9 @@ def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        ours = (time.time(), time.time(), time.monotonic())
-        theirs = map(float, process.stdout.readline().split())
-        return tuple(round(a - b, -2) for a, b in zip(theirs, ours, strict=True))
+        own_times = (time.time(), time.time(), time.monotonic())
+        process_times = map(float, process.stdout.readline().split())
+        return tuple(round(a - b, -2) for a, b in zip(process_times, own_times, strict=True))
 
     assert ask() == (0, 0, 0)
     clock.jump(3600)
@@ -274,7 +272,7 @@ def test_a_small_disk_is_filled_and_freed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
-def test_a_disk_is_large_enough_for_what_an_undisturbed_run_keeps(tmp_path: Path) -> None:
+def test_disks_hold_an_undisturbed_run(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", kept_bytes=30 << 20) as disk:
         (disk.path / "tables").write_bytes(bytes(60 << 20))
         disk.fill()
@@ -289,7 +287,7 @@ def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run / "control" / "master"))
         copy_files(run, tmp_path / "kept")
-    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == [
+    assert [path.name for path in sorted((tmp_path / "kept").rglob("*"))] == [
         "control",
         "events.jsonl",
     ]
@@ -334,17 +332,17 @@ def _running(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _line(process: subprocess.Popen[str], said: str = "") -> str:
+def _line(process: subprocess.Popen[str], prompt: str = "") -> str:
     assert process.stdin is not None
     assert process.stdout is not None
-    if said:
-        print(said, file=process.stdin, flush=True)
+    if prompt:
+        print(prompt, file=process.stdin, flush=True)
     return process.stdout.readline().strip()
 
 
 @needs_hosts
 @pytest.mark.netns
-def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, ...]) -> None:
+def test_cables_are_delayed_cut_and_mended(three: tuple[Host, ...]) -> None:
     first, second, third = three
     with _running(second, sys.executable, "-c", _ECHO) as echo:
         assert _line(echo) == "ready"
@@ -352,10 +350,10 @@ def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, 
             assert _line(caller, "10") == "True"
             third.cable.cut()  # which is nobody's way
             assert _line(caller, "10") == "True"
-            began = time.monotonic()
+            started = time.monotonic()
             second.cable.delay(0.05)
             assert _line(caller, "10") == "True"
-            assert time.monotonic() - began >= 0.1
+            assert time.monotonic() - started >= 0.1
             for cut in ({"to_host": False}, {"from_host": False}):
                 second.cable.cut(**cut)
                 assert _line(caller, "0.3") == "late"
@@ -365,29 +363,29 @@ def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, 
 
 @needs_hosts
 @pytest.mark.netns
-def test_hosts_share_no_file_no_memory_and_no_process(
-    three: tuple[Host, ...], tmp_path: Path
-) -> None:
-    here = tmp_path / "host-1"
-    places = [here / "x", here / "home" / "x", *map(Path, ("/tmp/x", "/dev/shm/x", "/run/x"))]
+def test_hosts_share_no_files_or_processes(three: tuple[Host, ...], tmp_path: Path) -> None:
+    shared_path = tmp_path / "host-1"
+    places = [
+        shared_path / "x",
+        shared_path / "home" / "x",
+        *map(Path, ("/tmp/x", "/dev/shm/x", "/run/x")),
+    ]
     write = f"for place in {' '.join(map(str, places))}; do echo 1 > $place; done; echo $HOME $$"
     with _running(three[0], "sh", "-c", write + "; sleep 100") as process:
         home, pid = _line(process).split()
-        assert home == str(here / "home")
-        assert process.pid < three[0].outside(int(pid))
+        assert home == str(shared_path / "home")
+        assert process.pid < three[0].outer_pid(int(pid))
         looks = [f"test ! -e {place}" for place in [*places, tmp_path / "host-3"]]
         looks += [f"! touch {ROOT}/x 2> /dev/null", "! pgrep -x sleep"]
         script = " && ".join(looks)
         assert subprocess.run([*three[1].prefix, "sh", "-c", script], check=False).returncode == 0
-    assert (here / "x").exists()
+    assert (shared_path / "x").exists()
     assert not Path("/run/x").exists()
 
 
 @needs_hosts
 @pytest.mark.netns
-def test_hosts_see_a_checkout_that_is_among_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_see_a_temporary_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a clone into /tmp. They can only read it, as anywhere else."""
     checkout = tmp_path / "checkout"
     checkout.mkdir()
@@ -403,7 +401,7 @@ def test_hosts_see_a_checkout_that_is_among_temporary_files(
 
 @needs_hosts
 @pytest.mark.netns
-def test_a_host_is_killed_whole_and_boots_with_its_disk_alone(three: tuple[Host, ...]) -> None:
+def test_killed_hosts_keep_only_their_disk(three: tuple[Host, ...]) -> None:
     host = three[1]
     with _running(host, sys.executable, "-c", _ECHO) as echo:
         assert _line(echo) == "ready"
@@ -421,7 +419,7 @@ def test_a_host_is_killed_whole_and_boots_with_its_disk_alone(three: tuple[Host,
 
 @needs_hosts
 @pytest.mark.netns
-def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
+def test_signals_reach_a_hosts_command(
     three: tuple[Host, ...],
 ) -> None:
     script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"
@@ -432,13 +430,13 @@ def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
     with _running(three[0], "sh", "-c", "kill -INT $$") as process:
         assert process.wait(10) == -signal.SIGINT
     with _running(three[0], "sh", "-c", "echo $$; sleep 100") as process:
-        inside = three[0].outside(int(_line(process)))
+        outer_pid = three[0].outer_pid(int(_line(process)))
         process.kill()
         process.wait(10)
         deadline = time.monotonic() + 10
-        while state_of(inside) not in ("", "Z") and time.monotonic() < deadline:
+        while state_of(outer_pid) not in ("", "Z") and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert state_of(inside) in ("", "Z")
+        assert state_of(outer_pid) in ("", "Z")
 
 
 @pytest.mark.parametrize(
@@ -465,7 +463,7 @@ def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
         (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_runs(
+def test_impossible_trials_are_refused_first(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = Path(__file__).parents[1] / "e2e" / "files" / "digits.py"

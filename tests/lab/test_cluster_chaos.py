@@ -34,14 +34,14 @@ SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel
 
 
 def record(phase: Phase = Phase.DONE, **fields: object) -> ScheduledJob:
-    given: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "number": 1,
         "id": "job-1",
         "submission": submission(deadline=100.0),
         "submitted": 0.0,
         **fields,
     }
-    return job_of(life=Life(phase), **given)
+    return job_of(life=Life(phase), **parts)
 
 
 def story(*events: str) -> dict[str, list[Change]]:
@@ -52,13 +52,17 @@ def story(*events: str) -> dict[str, list[Change]]:
 
 def test_who_is_forgotten_or_ends_otherwise_is_found() -> None:
     done, failed = record(), record(Phase.FAILED, problem="it burnt")
-    asked = [Acknowledged(SUBMITTED, "job-1")]
-    assert nobody_is_forgotten(asked, {"job-1": done}) == []
-    assert nobody_is_forgotten(asked, {}) == ["job-1 was acknowledged and is forgotten"]
-    assert nobody_is_forgotten(asked, {"job-1": failed}) == ["job-1 ended as failed: it burnt"]
-    gone = {"job-1": record(Phase.CANCELLED)}
-    assert nobody_is_forgotten(asked, gone) == ["job-1 ended as cancelled: "]
-    assert nobody_is_forgotten([*asked, Acknowledged(CANCELLED, "job-1")], gone) == []
+    acknowledged = [Acknowledged(SUBMITTED, "job-1")]
+    assert nobody_is_forgotten(acknowledged, {"job-1": done}) == []
+    assert nobody_is_forgotten(acknowledged, {}) == ["job-1 was acknowledged and is forgotten"]
+    assert nobody_is_forgotten(acknowledged, {"job-1": failed}) == [
+        "job-1 ended as failed: it burnt"
+    ]
+    cancelled_jobs = {"job-1": record(Phase.CANCELLED)}
+    assert nobody_is_forgotten(acknowledged, cancelled_jobs) == ["job-1 ended as cancelled: "]
+    assert (
+        nobody_is_forgotten([*acknowledged, Acknowledged(CANCELLED, "job-1")], cancelled_jobs) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,22 +81,22 @@ def test_a_story_that_makes_no_sense_is_found(events: tuple[str, ...], broken: l
     assert stories_make_sense(story(*events), {"job-1": record()}) == broken
 
 
-def test_a_deadline_is_missed_by_as_much_as_faults_took_and_no_more() -> None:
-    told = story("submitted", "promised")
-    assert promised_at(told["job-1"]) == 1.0
+def test_deadlines_are_missed_only_by_fault_time() -> None:
+    story_told = story("submitted", "promised")
+    assert promised_at(story_told["job-1"]) == 1.0
     jobs = {"job-1": record(ended=122.0, promised=True)}
     missed = "job-1 was 22.0 s late for a promised deadline; faults took {:.1f} s since then"
-    assert deadlines_are_kept(told, jobs, [], []) == [missed.format(0.0)]
+    assert deadlines_are_kept(story_told, jobs, [], []) == [missed.format(0.0)]
     overlapping = [(-5.0, 3.0), (2.0, 4.0), (20.0, 25.0), (120.0, 300.0)]
     assert (
-        deadlines_are_kept(told, jobs, overlapping, []) == []
+        deadlines_are_kept(story_told, jobs, overlapping, []) == []
     )  # 3 + 5 + 1 s, a second, and a tenth of 121 s
-    assert deadlines_are_kept(told, jobs, overlapping[:3], []) == [missed.format(8.0)]
-    assert deadlines_are_kept(told, jobs, [], [50.0]) == []  # its tenant may own less since
+    assert deadlines_are_kept(story_told, jobs, overlapping[:3], []) == [missed.format(8.0)]
+    assert deadlines_are_kept(story_told, jobs, [], [50.0]) == []  # its tenant may own less since
     assert deadlines_are_kept(story("submitted", "promised", "resized"), jobs, [], []) == []
 
 
-def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
+def test_surplus_is_reported_once_seen_twice() -> None:
     recount = Recount({"n1": 2, "n2": 1})
     twice = Census(
         schedulers=[10, 11],
@@ -116,7 +120,7 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
     ]
 
 
-def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
+def test_a_census_ignores_fresh_forks(
     tmp_path: Path,
 ) -> None:
     mark = MarkedProcesses(uuid.uuid4().hex)
@@ -148,7 +152,7 @@ def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
             process.wait()
 
 
-def test_a_damaged_database_and_what_was_left_behind_are_found(tmp_path: Path) -> None:
+def test_damaged_databases_and_leftovers_are_found(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.db"
     database = Database(path)
     for number in range(200):

@@ -25,7 +25,7 @@ kinds = st.lists(st.sampled_from([kind for kind in DeedKind if kind not in SUBMI
 
 
 @given(seeds, kinds, st.integers(1, 3))
-def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(
+def test_drawn_deeds_are_possible_and_readable(
     seed: int, kinds: list[DeedKind], nodes: int
 ) -> None:
     deeds = random_deeds(seed, kinds=kinds, epochs=4, workers=WITHIN, nodes=nodes)
@@ -46,7 +46,7 @@ def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(
     assert parse_deeds("; ".join(map(describe_deed, deeds))) == deeds
 
 
-def test_jobs_of_one_size_are_drawn_from_a_range_of_one() -> None:
+def test_single_sizes_are_drawn_from_single_ranges() -> None:
     fixed = WorkerRange.parse("4")
     for seed in range(50):
         jobs = random_deeds(seed, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=fixed)
@@ -55,15 +55,17 @@ def test_jobs_of_one_size_are_drawn_from_a_range_of_one() -> None:
 
 
 def test_seeds_give_every_kind_and_different_deeds() -> None:
-    every = [kind for kind in DeedKind if kind not in SUBMITS]
-    drawn = [random_deeds(seed, kinds=every, epochs=4, workers=WITHIN) for seed in range(200)]
+    possible_kinds = [kind for kind in DeedKind if kind not in SUBMITS]
+    drawn = [
+        random_deeds(seed, kinds=possible_kinds, epochs=4, workers=WITHIN) for seed in range(200)
+    ]
     assert {deed.kind for deeds in drawn for deed in deeds} == set(DeedKind)
     assert len(set(drawn)) == 200
-    assert drawn[7] == random_deeds(7, kinds=every, epochs=4, workers=WITHIN)
+    assert drawn[7] == random_deeds(7, kinds=possible_kinds, epochs=4, workers=WITHIN)
     assert all(any(deed.kind in ON_PROCESSES for deed in deeds) for deeds in drawn)
 
 
-def test_a_cluster_has_one_to_three_nodes_and_a_device_on_each() -> None:
+def test_clusters_have_one_to_three_nodes() -> None:
     assert {random_nodes(seed, devices=4) for seed in range(50)} == {1, 2, 3}
     assert {random_nodes(seed, devices=2) for seed in range(50)} == {1, 2}
 
@@ -84,7 +86,7 @@ def test_a_clause_is_one_deed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kill scheduler at 3s", "kill scheduler for 1s at 5s"),
         ("cancel job 2 at 3s", "a job that is submitted: 1 to 0"),
@@ -93,7 +95,7 @@ def test_a_clause_is_one_deed() -> None:
         ("kill everything for x at 3s", "a duration"),
     ],
 )
-def test_what_cannot_be_read_is_told(text: str, said: str) -> None:
+def test_what_cannot_be_read_is_told(text: str, message: str) -> None:
     with pytest.raises(SpecError, match="--faults") as raised:
         parse_deeds(text)
-    assert said in str(raised.value)
+    assert message in str(raised.value)

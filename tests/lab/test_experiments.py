@@ -51,7 +51,7 @@ def _course(
         begin,
         *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces))),
     ]
-    worlds = tuple((at, workers) for at, (_, workers) in zip(starts, pieces, strict=False))
+    worlds = tuple((start, workers) for start, (_, workers) in zip(starts, pieces, strict=False))
     return TrainingCourse(
         name=name, submitted=submitted, ended=steps[-1], steps=steps, workers=(*worlds, (steps[-1], 0)),
         metric=((len(steps), 0.7),), digest=CALM.get(name, "cc"),
@@ -69,11 +69,11 @@ def _two(**changes: object) -> TwoJobs:
             two,
             policy=policy,
             steps=100,
-            workers=WorkerRange.parse(wanted),
+            workers=WorkerRange.parse(worker_words),
             scale=TWO_JOBS,
             learnt=LEARNT,
         )
-        for side, policy, wanted in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
+        for side, policy, worker_words in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
     }
     found = TwoJobs(
         scale=TWO_JOBS,
@@ -85,7 +85,7 @@ def _two(**changes: object) -> TwoJobs:
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def test_experiment_1_holds_where_the_jobs_did_what_was_predicted() -> None:
+def test_experiment_1_holds_as_predicted() -> None:
     found = _two()
     assert [claim.claim for claim in found.claims if not claim.held] == []
     assert makespan(GANG) == pytest.approx(43.0)
@@ -114,14 +114,16 @@ def test_experiment_1_says_what_did_not_hold(
     assert numbers_of(found)["held"] is False
 
 
-def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
+def test_claims_must_hold_in_every_repetition() -> None:
     good, late = ELASTIC, (ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1))
-    found = _two(rounds=[{"gang": GANG, "elastic": each} for each in (late, good)])
+    found = _two(
+        rounds=[{"gang": GANG, "elastic": elastic_course} for elastic_course in (late, good)]
+    )
     (broken,) = [claim for claim in found.claims if not claim.held]
     assert broken.got == "2.4 s; 1.8 s"
 
 
-def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
+def test_costs_are_read_off_a_course() -> None:
     steps = _steps(2.0, [(10, 5.0)])  # 0.2 s each, from 2 s on
     late = _steps(steps[-1] + 0.3, [(10, 1.0)])  # a change that costs 0.3 s
     course = TrainingCourse(
@@ -156,7 +158,7 @@ UNSTEADY = _course("elastic", 0.0, [(35, 5), (20, 3), (5, 1), (40, 5)])
 STEADY = _course("fixed-5", 0.0, [(100, 5)])
 
 
-def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
+def test_experiment_3_holds_with_equal_workers() -> None:
     found = _changing(UNSTEADY, STEADY)
     assert all(claim.held for claim in found.claims)
     assert "3 changes of workers leave no trace" in sentence_of(found)
@@ -172,8 +174,8 @@ def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
     ],
 )
 def test_experiment_3_says_what_did_not_hold(elastic: TrainingCourse, broken: str) -> None:
-    held = claims.changing_workers(elastic, [STEADY])
-    assert broken in " / ".join(claim.claim for claim in held if not claim.held)
+    claims_made = claims.changing_workers(elastic, [STEADY])
+    assert broken in " / ".join(claim.claim for claim in claims_made if not claim.held)
 
 
 BESIDE = replace(BESIDE_SERVICE, every=10.0)
@@ -182,12 +184,12 @@ WANTED = ((0.0, 0), (10.0, 4), (20.0, 2), (30.0, 6))
 
 def _beside(served: float, **changes: object) -> BesideService:
     """A job whose workers leave as soon as a service has what it wants, so many seconds later."""
-    had = tuple((at + served * (count > 2), count) for at, count in WANTED)
+    had = tuple((moment + served * (count > 2), count) for moment, count in WANTED)
     rates = {count: float(count) for count in range(1, 9)}
     pieces = [(int((8 - count) * 10), 8 - count) for _, count in WANTED]
     course = _course("elastic", 0.0, pieces, lost=0.0)
     course = replace(course, **changes)  # type: ignore[arg-type]
-    wanted = (*WANTED, (course.ended, 0))
+    demand = (*WANTED, (course.ended, 0))
     learnt = Learnt(rates=rates, overheads=Overheads(name="none"))
     predicted = predict(
         {"elastic": 0.0}, policy="brim", steps=len(course.steps), workers=WorkerRange.parse("1:8"),
@@ -197,13 +199,13 @@ def _beside(served: float, **changes: object) -> BesideService:
         scale=BESIDE,
         learnt=learnt,
         alone=1.0,
-        rounds=[FilledOnce(course=course, wanted=wanted, had=had, launches=1)],
+        rounds=[FilledOnce(course=course, wanted=demand, had=had, launches=1)],
         predicted=predicted,
         calm="cc",
     )
 
 
-def test_experiment_2_holds_where_training_gives_way_at_once() -> None:
+def test_experiment_2_holds_when_training_yields() -> None:
     found = _beside(0.5)
     (run,) = found.rounds
     assert [claim.claim for claim in found.claims if not claim.held] == []
@@ -227,7 +229,7 @@ def test_experiment_2_says_what_did_not_hold(found: BesideService, broken: str) 
     assert numbers_of(found)["held"] is False
 
 
-def test_a_job_that_was_started_twice_did_not_go_on() -> None:
+def test_a_job_started_twice_did_not_continue() -> None:
     (run,) = _beside(0.5).rounds
     found = replace(_beside(0.5), rounds=[replace(run, launches=2)])
     assert [claim.got for claim in found.claims if not claim.held] == ["2 start(s), 0 steps redone"]
@@ -248,7 +250,7 @@ def test_figures_tables_and_numbers_are_made_of_all(tmp_path: Path) -> None:
         assert json.loads(json.dumps(numbers_of(found)))["held"] is True
 
 
-def test_a_scale_can_be_divided_by_the_workers_of_its_experiment() -> None:
+def test_scales_divide_by_their_workers() -> None:
     def parts(scale: Scale) -> set[int]:
         return {scale.micro_batches % workers for workers in (*scale.sizes, *scale.fixed)}
 

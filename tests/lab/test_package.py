@@ -26,10 +26,10 @@ def test_both_packages_have_one_version() -> None:
     assert lab["requires-python"] == product["requires-python"]
 
 
-def test_brim_says_how_to_install_what_the_laboratory_has() -> None:
-    given = project(ROOT / "lab")["entry-points"]
-    assert given.keys() == {VERBS, POLICIES, DEMOS}
-    for group, names in given.items():
+def test_missing_laboratory_packages_are_explained() -> None:
+    entry_points = project(ROOT / "lab")["entry-points"]
+    assert entry_points.keys() == {VERBS, POLICIES, DEMOS}
+    for group, names in entry_points.items():
         assert all(how_to_install(group, name) for name in names)
         for name, value in names.items():
             assert plugins(group)[name].value == value

@@ -55,7 +55,7 @@ def test_a_mark_is_in_the_environment_of_each(paced: Run) -> None:
 @pytest.mark.parametrize(
     "words", ["--version", "help status", "nonsense", "train missing.py", "ledger nowhere"]
 )
-def test_words_and_status_are_those_of_a_new_interpreter(words: str, tmp_path: Path) -> None:
+def test_forks_equal_new_interpreters(words: str, tmp_path: Path) -> None:
     with warm.cold():
         anew = Driver(tmp_path).call(*words.split(), codes=())
     forked = Driver(tmp_path).call(*words.split(), codes=())
@@ -65,30 +65,30 @@ def test_words_and_status_are_those_of_a_new_interpreter(words: str, tmp_path: P
 
 
 def test_descriptors_reach_a_fork_under_their_numbers(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, (tmp_path / "output").open("wb") as output:
+    own_end, other_end = socket.socketpair()
+    with own_end, other_end, (tmp_path / "output").open("wb") as output:
         command = [sys.executable, "-m", "brim.worker.template", "--run-dir", str(tmp_path)]
         stacks = os.memfd_create("stacks")
-        kept = [theirs.fileno(), stacks]
-        command += ["--control", str(kept[0]), "--stacks", str(kept[1])]
+        descriptors = [other_end.fileno(), stacks]
+        command += ["--control", str(descriptors[0]), "--stacks", str(descriptors[1])]
         with subprocess.Popen(
-            command, pass_fds=kept, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as template:
             found = {
                 int(name): os.readlink(f"/proc/{template.pid}/fd/{name}")
                 for name in os.listdir(f"/proc/{template.pid}/fd")
             }
-            theirs.close()
-            ours.close()
+            other_end.close()
+            own_end.close()
             template.kill()
         os.close(stacks)
     assert found[1] == found[2] == str(tmp_path / "output")
     assert found[0] == os.devnull
-    assert found[kept[0]].startswith("socket:")
-    assert found[kept[1]].startswith("/memfd:stacks")
+    assert found[descriptors[0]].startswith("socket:")
+    assert found[descriptors[1]].startswith("/memfd:stacks")
 
 
-def test_a_signal_that_ends_a_fork_is_its_status(tmp_path: Path) -> None:
+def test_a_forks_signal_is_its_status(tmp_path: Path) -> None:
     words = ("agent", "no-such-host.invalid:9", "--patience", "1m")
     process = Driver(tmp_path, BRIM_TOKEN="none").start(*words)
     process.send_signal(signal.SIGKILL)

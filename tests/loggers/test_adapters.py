@@ -80,9 +80,9 @@ def live_through_kills(
         with telling(run.run_dir, logger, **environment) as process:
             # It is written as the process begins, and as it begins to tell; between the two the
             # logger is loaded.
-            wanted = 1 + rng.choice([1, 2, 2, 2])
+            entries_wanted = 1 + rng.choice([1, 2, 2, 2])
             deadline = time.monotonic() + 300
-            while len(looks) < wanted:
+            while len(looks) < entries_wanted:
                 assert process.poll() is None, (run.run_dir / "logger.log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
@@ -180,18 +180,18 @@ def in_wandb(run_dir: Path) -> Found:
     import json
 
     records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")  # made, untyped
-    file = max((run_dir / "wandb").glob("offline-run-*/*.wandb"), key=lambda each: each.parent.name)
+    file = max((run_dir / "wandb").glob("offline-run-*/*.wandb"), key=lambda file: file.parent.name)
     content = file.read_bytes()
-    at, whole, found = 7, b"", []
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
+    offset, whole, found = 7, b"", []
+    while offset + 7 <= len(content):
+        if 32768 - offset % 32768 < 7:
+            offset += 32768 - offset % 32768
             continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
+        _, length, kind = struct.unpack_from("<IHB", content, offset)
         if kind == 0:
             break
-        whole += content[at + 7 : at + 7 + length]
-        at += 7 + length
+        whole += content[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):
             record = records.Record.FromString(whole)
             whole = b""

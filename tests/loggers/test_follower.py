@@ -87,9 +87,9 @@ def expected(history: RunHistory) -> dict[tuple[int, str], float]:
         (step.step, "train/loss"): step.loss or 0.0
         for step in lasting(history.steps, history.restores)
     }
-    for each in logged(history):
+    for values in logged(history):
         want |= {
-            (each.step, name): value for name, value in each.values.items() if value is not None
+            (values.step, name): value for name, value in values.values.items() if value is not None
         }
     for event in history.epochs.values():
         want |= {
@@ -102,13 +102,13 @@ def expected(history: RunHistory) -> dict[tuple[int, str], float]:
 
 def logged(history: RunHistory) -> list[ValuesLogged]:
     """What the script logged of steps that no restore undid later."""
-    kept: list[ValuesLogged] = []
+    lasting_values: list[ValuesLogged] = []
     for event in history.events:
         if isinstance(event, ValuesLogged):
-            kept.append(event)
+            lasting_values.append(event)
         elif isinstance(event, Restored):
-            kept = [each for each in kept if each.step <= event.step]
-    return kept
+            lasting_values = [values for values in lasting_values if values.step <= event.step]
+    return lasting_values
 
 
 def got(pages: list[Entry]) -> dict[tuple[int, str], float]:
@@ -247,12 +247,13 @@ def test_an_entry_has_what_the_step_says(tmp_path: Path) -> None:
     follower = Follower(tmp_path, "mine", lambda: Notebook(pages, 99, random.Random(0)))
     assert follower.poll() == 3
     follower.close()
-    (entry, *later) = pages
+    (entry, *later_entries) = pages
     values: Mapping[str, Any] = entry.values
     assert set(values) == {"train/loss", "train/workers", "train/epoch", "train/samples_per_second"}
     assert (entry.step, values["train/workers"], values["train/epoch"]) == (1, 3.0, 1.0)
     rates = [
-        {name: each.values[name] for name in each.values.keys() - values.keys()} for each in later
+        {name: entry_later.values[name] for name in entry_later.values.keys() - values.keys()}
+        for entry_later in later_entries
     ]
     assert rates == [{"train/lr": 0.5}, {"train/lr/0": 0.5, "train/lr/1": 0.1}]
 
@@ -271,8 +272,10 @@ def test_the_logger_of_the_guide_is_one(tmp_path: Path) -> None:
         follower = Follower(run.run_dir, "mine", lambda: make_logger(f"{file}:Lines"))
         follower.poll()
         follower.close()
-    told = [json.loads(line) for line in (run.run_dir / "lines.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6]
+    entries_told = [
+        json.loads(line) for line in (run.run_dir / "lines.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in entries_told] == [1, 2, 3, 4, 5, 6]
     history = read_history(run.run_dir)
     want = [step.loss for step in lasting(history.steps, history.restores)]
-    assert [line["train/loss"] for line in told] == want
+    assert [line["train/loss"] for line in entries_told] == want

@@ -44,7 +44,7 @@ def test_an_admitted_deadline_is_kept(seed: int, overheads: str, slot: float, pl
 
 
 @given(st.integers(0, 10_000))
-def test_no_two_jobs_preempt_each_other_in_a_loop(seed: int) -> None:
+def test_no_two_jobs_preempt_each_other(seed: int) -> None:
     jobs = tuple(
         Job(id=job.id, submitted=0.0, work=job.work, curve=job.curve)
         for job in random_jobs(seed, 12)
@@ -73,7 +73,7 @@ def _snapshot(*jobs: Job, now: float = 0.0, capacity: int = 16) -> Snapshot:
     )
 
 
-def test_a_refusal_says_the_earliest_time_that_could_be_promised() -> None:
+def test_refusals_name_the_earliest_deadline() -> None:
     job = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=60.0)
     (verdict,) = brim(_snapshot(job)).verdicts
     assert isinstance(verdict, Rejected)
@@ -83,13 +83,13 @@ def test_a_refusal_says_the_earliest_time_that_could_be_promised() -> None:
     assert verdict.runs
 
 
-def test_the_second_of_two_that_do_not_fit_is_refused_for_the_first() -> None:
-    one = Job(id="a", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
+def test_the_second_conflicting_job_is_refused() -> None:
+    first = Job(id="a", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
     two = Job(id="b", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
-    yes, no = brim(_snapshot(one, two)).verdicts
+    yes, refusal = brim(_snapshot(first, two)).verdicts
     assert yes.reason is Reason.FITS
-    assert no.reason is Reason.BREAKS_PROMISE
-    assert "1 promised jobs" in no.detail
+    assert refusal.reason is Reason.BREAKS_PROMISE
+    assert "1 promised jobs" in refusal.detail
 
 
 def test_surplus_has_a_reason_with_numbers() -> None:
@@ -117,15 +117,15 @@ def test_the_same_plan_for_any_order_of_input(seed: int, random: object) -> None
     assert brim(shuffled).workers == first.workers
 
 
-def test_a_job_whose_owner_raises_its_minimum_is_given_that() -> None:
+def test_a_raised_minimum_is_granted() -> None:
     job = Job(id="a", submitted=0.0, work=1000.0, curve=ScalingCurve(points=((4, 3.0),)), minimum=4)
     snapshot = _snapshot(job, now=1000.0)
-    held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
-    assert brim(held).workers == {"a": 4}
-    assert brim(replace(held, capacity=3)).workers.get("a", 0) == 0
+    snapshot_held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
+    assert brim(snapshot_held).workers == {"a": 4}
+    assert brim(replace(snapshot_held, capacity=3)).workers.get("a", 0) == 0
 
 
-def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> None:
+def test_promises_have_margins_for_doubt() -> None:
     job = Job(
         id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=110.0
     )  # done in 100 s at best
@@ -134,19 +134,19 @@ def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> No
     decision = brim(replace(doubtful, overheads=Overheads(name="less", doubt=9.0)))
     assert isinstance(decision.verdicts[0], Admitted)
     late = JobState(job, 750.0, standing=Standing.ADMITTED)
-    again = brim(replace(doubtful, now=9.5, jobs=(late,), arrived=(), memory=decision.memory))
-    assert again.workers == {"a": 16}
+    next_decision = brim(
+        replace(doubtful, now=9.5, jobs=(late,), arrived=(), memory=decision.memory)
+    )
+    assert next_decision.workers == {"a": 16}
 
 
-def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_beside_free_devices() -> (
-    None
-):
+def test_tight_promises_start_on_free_devices() -> None:
     """Found on streams of fake processes: a plan began when another was to end, who had ended
     before.
     """
     job = Job(id="a", submitted=0.0, work=75.0, curve=CONCAVE, deadline=60.5)
     plan = {"a": Promise(pieces=(Piece(48.5, 60.5, 15),), spare=1.0)}
-    other = Job(
+    other_job = Job(
         id="b",
         submitted=0.0,
         work=50.0,
@@ -156,24 +156,26 @@ def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_besid
     plan["b"] = Promise(pieces=(Piece(0.0, 50.0, 1),), spare=0.0)
     jobs = (
         JobState(job, 75.0, standing=Standing.ADMITTED),
-        JobState(other, 50.0, workers=1, standing=Standing.ADMITTED),
+        JobState(other_job, 50.0, workers=1, standing=Standing.ADMITTED),
     )
     costs = Overheads(
         name="doubtful", fixed=1.0, doubt=100.0
     )  # so no new plan is made, and the last one goes on
     snapshot = replace(
-        _snapshot(job, other), jobs=jobs, arrived=(), overheads=costs, memory=Remembered(plans=plan)
+        _snapshot(job, other_job),
+        jobs=jobs,
+        arrived=(),
+        overheads=costs,
+        memory=Remembered(plans=plan),
     )
     decision = brim(snapshot)
     assert decision.memory.plans["a"].pieces[0].start == 48.5
     assert decision.workers == {"a": 15, "b": 1}
 
 
-def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_before_all_surplus() -> (
-    None
-):
+def test_broken_promises_rank_between_promises_and_surplus() -> None:
     late = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=50.0)
-    kept = Job(
+    promised_job = Job(
         id="b",
         submitted=0.0,
         work=75.0,
@@ -183,16 +185,16 @@ def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_befor
     free = Job(id="c", submitted=0.0, work=5.0, curve=ScalingCurve.linear(rate=1.0, maximum=16))
     jobs = (
         JobState(late, 750.0, standing=Standing.ADMITTED),
-        JobState(kept, 75.0, workers=2, standing=Standing.ADMITTED),
+        JobState(promised_job, 75.0, workers=2, standing=Standing.ADMITTED),
         JobState(free, 5.0, standing=Standing.BEST_EFFORT),
     )
-    decision = brim(replace(_snapshot(late, kept, free), jobs=jobs, arrived=()))
+    decision = brim(replace(_snapshot(late, promised_job, free), jobs=jobs, arrived=()))
     assert decision.workers["b"] == 2
     assert decision.workers["a"] == 14
     assert decision.workers.get("c", 0) == 0
 
 
-def test_who_is_to_be_measured_comes_before_the_surplus_and_after_promises() -> None:
+def test_measurements_rank_between_promises_and_surplus() -> None:
     curve = ScalingCurve.linear(rate=1.0, maximum=16)
     new = Job(id="new", submitted=5.0, work=600.0, curve=CONCAVE, maximum=1)
     filler = Job(id="a", submitted=0.0, work=5.0, curve=curve)

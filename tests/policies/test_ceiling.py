@@ -21,7 +21,7 @@ from workloads import CONCAVE, random_jobs
 pytest.importorskip("highspy", reason="the solver is in the extra `simulate`")
 
 
-def test_two_jobs_that_each_need_everything_cannot_both_be_in_time() -> None:
+def test_two_full_size_jobs_cannot_both_finish() -> None:
     curve = ScalingCurve.linear(rate=1.0, maximum=8)
     jobs = [Job(id=name, submitted=0.0, work=800.0, curve=curve, deadline=120.0) for name in "ab"]
     assert ceiling_per_job(jobs, devices=8) == 1.0
@@ -40,10 +40,10 @@ def test_an_even_pace_needs_the_least_device_time() -> None:
 def test_no_policy_is_above_the_ceiling(seed: int, name: str) -> None:
     jobs = random_jobs(seed, 12, spread=500.0)
     world = Settings(overheads=OVERHEADS["none"])
-    got = measure(simulate(jobs, Cluster.parse("1x8"), POLICIES[name], settings=world))
+    figures = measure(simulate(jobs, Cluster.parse("1x8"), POLICIES[name], settings=world))
     bound = ceiling_with_capacity(jobs, devices=8)
     assert (
-        got.deadline_satisfactory_ratio is None
-        or got.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
+        figures.deadline_satisfactory_ratio is None
+        or figures.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
     )
     assert ceiling_with_capacity(jobs, devices=8, buckets=5) >= (bound or 0.0)  # type: ignore[operator]

@@ -59,19 +59,19 @@ def _used(decision_workers: dict[str, int], *names: str) -> int:
     return sum(decision_workers.get(name, 0) for name in names)
 
 
-def test_what_idles_is_lent_but_never_what_is_exclusive() -> None:
+def test_only_idle_nonexclusive_devices_are_lent() -> None:
     decision = cycle(_snapshot(_state(_job("a1")), _state(_job("a2"))), brim)
     assert _used(dict(decision.workers), "a1", "a2") == 14
 
 
-def test_an_owner_that_asks_gets_its_guarantee_and_borrowers_shrink_before_anyone_stops() -> None:
+def test_owners_get_guarantees_by_shrinking_borrowers() -> None:
     running = [_state(_job(f"a{k}"), workers=w) for k, w in enumerate((10, 2, 1, 1))]
     decision = cycle(_snapshot(*running, _state(_job("b1", "b"))), brim)
     assert decision.workers["b1"] == 8
-    left = [decision.workers.get(f"a{k}", 0) for k in range(4)]
-    assert sum(left) == 8
-    assert min(left) >= 1, "a job is shrunk, not suspended"
-    shrunk = next(k for k in range(4) if left[k] < running[k].workers)
+    workers_of_ads = [decision.workers.get(f"a{k}", 0) for k in range(4)]
+    assert sum(workers_of_ads) == 8
+    assert min(workers_of_ads) >= 1, "a job is shrunk, not suspended"
+    shrunk = next(k for k in range(4) if workers_of_ads[k] < running[k].workers)
     reason, detail = decision.reasons[f"a{shrunk}"]
     assert reason is Reason.RECLAIMED
     assert "tenant a held 14 devices and may use 8 now" in detail
@@ -84,12 +84,12 @@ def test_a_gang_is_all_or_nothing() -> None:
     assert decision.workers["a1"] >= 6
 
 
-def test_a_higher_priority_comes_first_and_a_preserved_job_keeps_its_gang() -> None:
+def test_priority_wins_but_preserved_gangs_stay() -> None:
     low = _state(_job("a1"), workers=8)
-    kept = _state(_job("a2", priority=Priority.PRESERVED, minimum=3), workers=3)
+    preserved = _state(_job("a2", priority=Priority.PRESERVED, minimum=3), workers=3)
     online = _state(_job("a0", priority=Priority.ONLINE, minimum=4))
-    only = (Tenant(id="a", guaranteed=16),)
-    decision = cycle(_snapshot(low, kept, online, tenants=only), brim)
+    tenants = (Tenant(id="a", guaranteed=16),)
+    decision = cycle(_snapshot(low, preserved, online, tenants=tenants), brim)
     assert decision.workers["a2"] >= 3
     assert decision.workers["a0"] == 12
     assert decision.workers["a1"] == 1, "shrunk, not suspended, for a surplus"
@@ -99,24 +99,24 @@ def test_a_higher_priority_comes_first_and_a_preserved_job_keeps_its_gang() -> N
     )
 
 
-def test_what_a_higher_priority_needs_suspends_a_lower_one() -> None:
+def test_higher_priorities_suspend_lower_ones() -> None:
     low = _state(_job("a1", minimum=4), workers=8)
     online = _state(_job("a0", priority=Priority.ONLINE, minimum=13))
-    only = (Tenant(id="a", guaranteed=16),)
-    decision = cycle(_snapshot(low, online, tenants=only), brim)
+    tenants = (Tenant(id="a", guaranteed=16),)
+    decision = cycle(_snapshot(low, online, tenants=tenants), brim)
     assert decision.workers.get("a1", 0) == 0
     assert decision.workers["a0"] >= 13
     assert decision.reasons["a1"][0] is Reason.PREEMPTED
 
 
-def test_a_reclaim_takes_surplus_of_a_high_priority_before_it_suspends_a_low_one() -> None:
+def test_surplus_goes_before_low_priority_jobs() -> None:
     high = _state(_job("a1", priority=Priority.PRESERVED), workers=12)
     low = _state(_job("a2", minimum=2), workers=2)
     decision = cycle(_snapshot(high, low, _state(_job("b1", "b"))), brim)
     assert dict(decision.workers) == {"a1": 6, "a2": 2, "b1": 8}
 
 
-def test_a_reclaim_touches_the_fewest_jobs_and_says_who_took_what_from_whom() -> None:
+def test_reclaims_touch_few_jobs_and_explain() -> None:
     running = [_state(_job(f"a{k}"), workers=w) for k, w in enumerate((9, 2, 2, 1))]
     decision = cycle(_snapshot(*running, _state(_job("b1", "b"))), brim)
     assert [decision.workers[f"a{k}"] for k in range(4)] == [3, 2, 2, 1]
@@ -127,7 +127,7 @@ def test_a_reclaim_touches_the_fewest_jobs_and_says_who_took_what_from_whom() ->
     )
 
 
-def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() -> None:
+def test_the_cheapest_gang_is_suspended_first() -> None:
     old = _state(_job("a1", minimum=7), workers=7)._replace(unsaved=300.0)
     new = _state(_job("a2", minimum=7), workers=7)._replace(unsaved=20.0)
     decision = cycle(_snapshot(old, new, _state(_job("b1", "b"))), brim)
@@ -147,15 +147,15 @@ def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() 
 def test_nobody_within_quota_gives_and_gangs_hold(
     borrowers: list[tuple[int, int, Priority]], owners: list[tuple[int, int]]
 ) -> None:
-    states, left = [], 14
-    for k, (minimum, more, priority) in enumerate(borrowers):
-        count = minimum + more if minimum + more <= left else 0
-        left -= count
+    states, free = [], 14
+    for k, (minimum, extra, priority) in enumerate(borrowers):
+        count = minimum + extra if minimum + extra <= free else 0
+        free -= count
         states.append(_state(_job(f"a{k}", minimum=minimum, priority=priority), workers=count))
-    left = min(left + 2, 8)
-    for k, (minimum, more) in enumerate(owners):
-        count = minimum + more if minimum + more <= left else 0
-        left -= count
+    free = min(free + 2, 8)
+    for k, (minimum, extra) in enumerate(owners):
+        count = minimum + extra if minimum + extra <= free else 0
+        free -= count
         states.append(_state(_job(f"b{k}", "b", minimum=minimum), workers=count))
     decision = cycle(_snapshot(*states), brim)
     assert sum(decision.workers.values()) <= 16
@@ -176,7 +176,7 @@ def test_nobody_within_quota_gives_and_gangs_hold(
         pytest.param((8, 8), (2, 2, 12, 12), {"a0": 2, "b1": 2, "a2": 12}, id="beside others"),
     ],
 )
-def test_jobs_that_need_all_their_workers_at_once_do_not_wait_for_each_other(
+def test_gangs_do_not_wait_for_each_other(
     guaranteed: tuple[int, int], needs: tuple[int, ...], first: dict[str, int]
 ) -> None:
     tenants = tuple(
@@ -192,14 +192,16 @@ def test_jobs_that_need_all_their_workers_at_once_do_not_wait_for_each_other(
     assert dict(decision.workers) == first
     # It goes on with them: neither takes from the other what that cannot use.
     states = [_state(job, first.get(job.id, 0)) for job in jobs]
-    again = cycle(_snapshot(*states, tenants=tenants), brim)
-    assert dict(again.workers) == first
-    left = [_state(job, first.get(job.id, 0)) for job in jobs if first.get(job.id, 0) < max(needs)]
-    after = cycle(_snapshot(*left, tenants=tenants), brim)
-    assert after.workers[jobs[-1].id] == needs[-1], "the other one is next"
+    next_decision = cycle(_snapshot(*states, tenants=tenants), brim)
+    assert dict(next_decision.workers) == first
+    unfinished = [
+        _state(job, first.get(job.id, 0)) for job in jobs if first.get(job.id, 0) < max(needs)
+    ]
+    final = cycle(_snapshot(*unfinished, tenants=tenants), brim)
+    assert final.workers[jobs[-1].id] == needs[-1], "the other one is next"
 
 
-def test_what_an_owner_cannot_use_is_lent_to_a_whole_job_until_it_can() -> None:
+def test_unusable_shares_are_lent_to_whole_jobs() -> None:
     large = replace(_job("a1", minimum=12), maximum=12)
     waits = _state(_job("b1", "b", minimum=12))
     decision = cycle(_snapshot(_state(large, 12), waits), brim)
@@ -219,7 +221,7 @@ def test_every_job_has_a_reason() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(sorted(POLICIES)))
-def test_no_policy_exceeds_capacity_or_starves_anyone_for_ever(seed: int, name: str) -> None:
+def test_policies_respect_capacity_and_starve_nobody(seed: int, name: str) -> None:
     jobs = random_jobs(seed, 12)
     run = simulate(
         jobs, CLUSTER, POLICIES[name], settings=Settings(placed=True)
@@ -254,7 +256,10 @@ def test_guaranteed_quota_is_always_reclaimable(seed: int) -> None:
                 if change.reason == "finished":
                     del live[change.job]
         for name in used:
-            mine = [job for job in live if tenant[job] == name]
-            held = sum(live[job] for job in mine)
-            assert held >= min(8, sum(min(ceiling[job], 1) for job in mine)), (moment, waits)
+            own_jobs = [job for job in live if tenant[job] == name]
+            own_workers = sum(live[job] for job in own_jobs)
+            assert own_workers >= min(8, sum(min(ceiling[job], 1) for job in own_jobs)), (
+                moment,
+                waits,
+            )
     assert sum(used.values()) == 0

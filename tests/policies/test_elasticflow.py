@@ -8,7 +8,7 @@ from brim.domain.workload import Job
 from brim.policies.baselines.elasticflow import elasticflow
 
 
-def test_a_curve_that_was_measured_meanwhile_replaces_the_one_remembered() -> None:
+def test_a_new_curve_replaces_the_remembered_one() -> None:
     def decide(rates: tuple[float, float], memory: object) -> tuple[int, object]:
         curve = ScalingCurve(points=((1, rates[0]), (2, rates[1])))
         job = Job(id="a", submitted=0.0, work=100.0, curve=curve)

@@ -21,7 +21,7 @@ CLUSTER = Cluster.parse("1x8")
 @pytest.mark.parametrize("name", ["brim", "elasticflow", "fifo-gang", "edf"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    "overheads", [OVERHEADS["brim"], BELIEVED], ids=lambda each: str(each.name)
+    "overheads", [OVERHEADS["brim"], BELIEVED], ids=lambda case: str(case.name)
 )
 def test_the_ends_foreseen_are_those_of_the_simulator(
     name: str, seed: int, overheads: Overheads
@@ -40,18 +40,22 @@ def test_the_ends_foreseen_are_those_of_the_simulator(
     )
     foreseen = foresee(snapshot, decide(snapshot), decide)
     run = simulate(jobs, CLUSTER, POLICIES[name], settings=Settings(overheads=overheads))
-    happened = {each.job.id: each.finished for each in run.outcomes if each.finished is not None}
+    happened = {
+        outcome.job.id: outcome.finished for outcome in run.outcomes if outcome.finished is not None
+    }
     assert foreseen == pytest.approx(happened, rel=1e-6)
 
 
 def test_who_will_not_run_has_no_end() -> None:
-    one = JobState(random_jobs(0, 1)[0], 10.0, standing=Standing.BEST_EFFORT)
-    gang = one._replace(job=replace(one.job, id="gang", minimum=9, curve=CONCAVE, deadline=None))
+    state = JobState(random_jobs(0, 1)[0], 10.0, standing=Standing.BEST_EFFORT)
+    gang = state._replace(
+        job=replace(state.job, id="gang", minimum=9, curve=CONCAVE, deadline=None)
+    )
     snapshot = Snapshot(
-        now=0.0, cluster=CLUSTER, capacity=8, jobs=(one, gang), overheads=OVERHEADS["none"]
+        now=0.0, cluster=CLUSTER, capacity=8, jobs=(state, gang), overheads=OVERHEADS["none"]
     )
     decide = partial(cycle, policy=POLICIES["brim"], placed=False)
-    assert list(foresee(snapshot, decide(snapshot), decide)) == [one.job.id]
+    assert list(foresee(snapshot, decide(snapshot), decide)) == [state.job.id]
 
 
 def all_at_once(snapshot: Snapshot) -> Decision:
@@ -59,19 +63,21 @@ def all_at_once(snapshot: Snapshot) -> Decision:
 
 
 def two_of(overheads: Overheads) -> Snapshot:
-    one = JobState(replace(random_jobs(0, 1)[0], curve=CONCAVE), 100.0, workers=2)
-    other = one._replace(job=replace(one.job, id="other"))
-    return Snapshot(now=0.0, cluster=CLUSTER, capacity=8, jobs=(one, other), overheads=overheads)
+    first_state = JobState(replace(random_jobs(0, 1)[0], curve=CONCAVE), 100.0, workers=2)
+    second_state = first_state._replace(job=replace(first_state.job, id="other"))
+    return Snapshot(
+        now=0.0, cluster=CLUSTER, capacity=8, jobs=(first_state, second_state), overheads=overheads
+    )
 
 
 def test_who_is_refused_has_no_end() -> None:
     snapshot = two_of(OVERHEADS["none"])
-    no = Rejected(job="other", reason=Reason.TOO_LATE, detail="alone 9 s late")
-    kept = snapshot.jobs[0].job.id
-    decision = Decision(workers={kept: 2}, verdicts=(no,), wake=1.0)
-    assert list(foresee(snapshot, decision, all_at_once)) == [kept]
-    runs = replace(decision, verdicts=(replace(no, runs=True),))
-    assert list(foresee(snapshot, runs, all_at_once)) == [kept, "other"]
+    refusal = Rejected(job="other", reason=Reason.TOO_LATE, detail="alone 9 s late")
+    admitted_id = snapshot.jobs[0].job.id
+    decision = Decision(workers={admitted_id: 2}, verdicts=(refusal,), wake=1.0)
+    assert list(foresee(snapshot, decision, all_at_once)) == [admitted_id]
+    runs = replace(decision, verdicts=(replace(refusal, runs=True),))
+    assert list(foresee(snapshot, runs, all_at_once)) == [admitted_id, "other"]
 
 
 def test_who_goes_to_other_devices_pays_for_it() -> None:

@@ -25,17 +25,17 @@ CHOICES: tuple[Nodes, ...] = (
 )
 
 
-def naive(free: dict[str, int], nodes: Nodes, lacks: int, own: list[str]) -> str | None:
+def naive(free: dict[str, int], nodes: Nodes, lacks: int, own_nodes: list[str]) -> str | None:
     kind, chosen = nodes
     open_ = [
         node.id
         for node in CLUSTER.nodes
         if node.kind == kind and (chosen is None or node.id in chosen) and free[node.id] > 0
     ]
-    enough = [node for node in open_ if free[node] >= lacks]
-    if enough:
-        return min(enough, key=lambda node: (node not in own, free[node]))
-    return max(open_, key=lambda node: (node in own, free[node]), default=None)
+    sufficient = [node for node in open_ if free[node] >= lacks]
+    if sufficient:
+        return min(sufficient, key=lambda node: (node not in own_nodes, free[node]))
+    return max(open_, key=lambda node: (node in own_nodes, free[node]), default=None)
 
 
 @given(
@@ -51,20 +51,22 @@ def naive(free: dict[str, int], nodes: Nodes, lacks: int, own: list[str]) -> str
         max_size=30,
     ),
 )
-def test_the_best_node_is_that_of_a_look_at_each(
+def test_the_best_node_matches_a_full_scan(
     free: list[int], steps: list[tuple[Nodes, int, set[str], str, int]]
 ) -> None:
-    known = dict(zip(NAMES, free, strict=True))
-    devices = FreeDevices(CLUSTER, known)
-    for nodes, lacks, some, taken, count in steps:
-        own = devices.among(some, nodes)
+    free_by_name = dict(zip(NAMES, free, strict=True))
+    devices = FreeDevices(CLUSTER, free_by_name)
+    for nodes, lacks, allowed, node_taken, count in steps:
+        own_nodes = devices.members_of(allowed, nodes)
         kind, chosen = nodes
-        assert own == [
+        assert own_nodes == [
             node.id
             for node in CLUSTER.nodes
-            if node.id in some and node.kind == kind and (chosen is None or node.id in chosen)
+            if node.id in allowed and node.kind == kind and (chosen is None or node.id in chosen)
         ]
-        assert devices.best(nodes, lacks, own_nodes=own) == naive(known, nodes, lacks, own)
-        devices.take(taken, count)
-        known[taken] -= count
-        assert devices.on == known
+        assert devices.best(nodes, lacks, own_nodes=own_nodes) == naive(
+            free_by_name, nodes, lacks, own_nodes
+        )
+        devices.take(node_taken, count)
+        free_by_name[node_taken] -= count
+        assert devices.on == free_by_name

@@ -16,7 +16,7 @@ from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot,
 from brim.domain.workload import Job
 from brim.policies.baselines.elasticflow import elasticflow
 from brim.policies.brim import Remembered, brim
-from brim.policies.joint import Wanted, plan_jointly
+from brim.policies.joint import PlanCandidate, plan_jointly
 from brim.policies.price import Arrivals
 from brim.policies.promises import need_of
 from brim.simulator.engine import Settings, simulate
@@ -40,7 +40,7 @@ def _run(seed: int, world: Settings, count: int = 40) -> Metrics:
     st.sampled_from(PromiseAt),
     st.booleans(),
 )
-def test_no_promise_breaks_on_a_cluster_that_is_too_small(
+def test_promises_hold_on_overloaded_clusters(
     seed: int, overheads: str, slot: float, promise: PromiseAt, placed: bool
 ) -> None:
     world = Settings(slot=slot, overheads=OVERHEADS[overheads], promise=promise, placed=placed)
@@ -54,9 +54,7 @@ def test_no_promise_breaks_on_a_cluster_that_is_too_small(
     st.sampled_from(("none", "published")),
     st.sampled_from((5.0, 60.0, 1e9)),
 )
-def test_no_promise_breaks_where_the_last_plan_goes_on(
-    seed: int, overheads: str, age: float
-) -> None:
+def test_promises_hold_when_plans_continue(seed: int, overheads: str, age: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("brim.policies.brim._JOBS_PER_CYCLE", 0)
         patch.setattr("brim.policies.brim._AGE", age)
@@ -67,15 +65,13 @@ def test_no_promise_breaks_where_the_last_plan_goes_on(
 @pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 100_000), st.sampled_from((0.1, 0.2, 0.5)))
-def test_no_promise_breaks_by_a_wrong_profile_where_promises_wait_for_measurements(
-    seed: int, error: float
-) -> None:
+def test_measured_promises_survive_wrong_profiles(seed: int, error: float) -> None:
     world = Settings(profile_error=error, seed=seed, promise=PromiseAt.MEASURED)
     assert _run(seed, world).admitted_missed == 0
 
 
 @pytest.mark.exhaustive
-def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wrong() -> None:
+def test_seen_errors_protect_later_promises() -> None:
     promised = broken = 0
     for seed in range(6):
         jobs = random_jobs(seed, 150, spread=25_000.0)
@@ -89,13 +85,13 @@ def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wr
 
 
 @pytest.mark.exhaustive
-def test_more_deadlines_are_met_than_by_elasticflow_on_a_cluster_that_is_too_small() -> None:
-    ours = theirs = 0.0
+def test_more_deadlines_than_elasticflow_under_overload() -> None:
+    own_met = peer_met = 0.0
     for seed in range(8):
         jobs, tiny = random_jobs(seed, 40), Cluster.parse("1x4")
-        ours += measure(simulate(jobs, tiny, brim)).deadline_satisfactory_ratio or 0.0
-        theirs += measure(simulate(jobs, tiny, elasticflow)).deadline_satisfactory_ratio or 0.0
-    assert ours > 1.1 * theirs
+        own_met += measure(simulate(jobs, tiny, brim)).deadline_satisfactory_ratio or 0.0
+        peer_met += measure(simulate(jobs, tiny, elasticflow)).deadline_satisfactory_ratio or 0.0
+    assert own_met > 1.1 * peer_met
 
 
 def _job(name: str, work: float, deadline: float) -> Job:
@@ -108,36 +104,36 @@ def _snapshot(*states: JobState, now: float = 0.0, fresh: tuple[str, ...] = ()) 
     )
 
 
-def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> Wanted:
+def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> PlanCandidate:
     state = JobState(_job(name, work, deadline), work)
-    return Wanted(
+    return PlanCandidate(
         name, need_of(state, now=0.0, overheads=OVERHEADS["none"]), 0.0, None if promised else work
     )
 
 
-def _planned(*wanted: Wanted) -> set[str] | None:
-    plans = plan_jointly(wanted, now=0.0, devices=8, last={})
+def _planned(*candidates: PlanCandidate) -> set[str] | None:
+    plans = plan_jointly(candidates, now=0.0, devices=8, last={})
     return None if plans is None else set(plans)
 
 
-def test_the_dearest_is_given_up_for_two_cheaper_ones() -> None:
-    dear, one, two = (
+def test_the_most_expensive_job_yields_to_two() -> None:
+    dear, first, two = (
         _wanted("a", 700.0, 100.0),
         _wanted("b", 400.0, 101.0),
         _wanted("c", 400.0, 102.0),
     )
-    assert _planned(dear, one) == {"b"}
-    assert _planned(dear, one, two) == {"b", "c"}
+    assert _planned(dear, first) == {"b"}
+    assert _planned(dear, first, two) == {"b", "c"}
 
 
-def test_who_is_promised_is_not_given_up_however_dear() -> None:
+def test_promised_jobs_are_never_given_up() -> None:
     dear, cheap = _wanted("a", 700.0, 100.0, promised=True), _wanted("b", 400.0, 101.0)
     assert _planned(dear, cheap) == {"a"}
     assert _planned(_wanted("b", 400.0, 99.0), dear) == {"a"}
     assert _planned(dear, _wanted("b", 400.0, 101.0, promised=True)) is None
 
 
-def test_a_dear_job_is_planned_at_once_and_promised_when_it_has_become_cheap() -> None:
+def test_expensive_jobs_are_promised_when_cheap() -> None:
     seen = Arrivals(
         tuple(float(t) for t in range(0, 36000, 100)), (1000.0,) * 360
     )  # more than there is
@@ -157,23 +153,26 @@ def test_a_dear_job_is_planned_at_once_and_promised_when_it_has_become_cheap() -
     assert [type(verdict) for verdict in decision.verdicts] == [Admitted]
 
 
-def test_promises_wait_for_a_measurement_where_the_administrator_says_so() -> None:
+def test_promises_may_wait_for_measurement() -> None:
     job = _job("a", 80.0, 100.0)
     fresh = replace(_snapshot(JobState(job, 80.0), fresh=("a",)), promise=PromiseAt.MEASURED)
     decision = brim(fresh)
     assert [verdict.reason for verdict in decision.verdicts] == [Reason.TO_MEASURE]
     assert decision.workers["a"] == 8
     runs = JobState(job, 70.0, workers=8, standing=Standing.BEST_EFFORT)
-    later = replace(_snapshot(runs, now=2.0), promise=PromiseAt.MEASURED, memory=decision.memory)
-    assert [verdict.reason for verdict in brim(later).verdicts] == [Reason.FITS]
+    later_snapshot = replace(
+        _snapshot(runs, now=2.0), promise=PromiseAt.MEASURED, memory=decision.memory
+    )
+    assert [verdict.reason for verdict in brim(later_snapshot).verdicts] == [Reason.FITS]
 
 
-def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_it_is_measured() -> (
-    None
-):
+def test_promises_assume_the_slowest_pace() -> None:
     free = replace(_job("slow", 500.0, 1e6), deadline=None)
     slow = JobState(free, 400.0, workers=1, standing=Standing.BEST_EFFORT, pace=0.8)
-    short, enough = JobState(_job("a", 700.0, 95.0), 700.0), JobState(_job("b", 100.0, 95.0), 100.0)
+    short, sufficient = (
+        JobState(_job("a", 700.0, 95.0), 700.0),
+        JobState(_job("b", 100.0, 95.0), 100.0),
+    )
     trusting = brim(_snapshot(short, fresh=("a",)))
     assert [verdict.reason for verdict in trusting.verdicts] == [Reason.FITS]
     decision = brim(_snapshot(slow, short, fresh=("a",)))
@@ -182,7 +181,7 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
     assert verdict.reason is Reason.TO_MEASURE
     assert "up to 25% slower" in verdict.detail
     assert decision.workers["a"] == 8  # it is planned all the same
-    ample = brim(_snapshot(slow, enough, fresh=("b",)))
+    ample = brim(_snapshot(slow, sufficient, fresh=("b",)))
     assert [verdict.reason for verdict in ample.verdicts] == [Reason.FITS]
     assert [(piece.workers, piece.stop) for piece in ample.memory.plans["b"].pieces] == [
         (2, 62.5)
@@ -191,28 +190,30 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
         verdict,
     )
     measured = short._replace(remaining=600.0, workers=8, standing=Standing.BEST_EFFORT)
-    later = brim(replace(_snapshot(measured, now=13.0), memory=decision.memory))
-    assert [verdict.reason for verdict in later.verdicts] == [Reason.FITS]
+    later_decision = brim(replace(_snapshot(measured, now=13.0), memory=decision.memory))
+    assert [verdict.reason for verdict in later_decision.verdicts] == [Reason.FITS]
 
 
-def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_them(
+def test_continued_plans_admit_newcomers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("brim.policies.brim._JOBS_PER_CYCLE", -10_000)
     seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1.0,) * 180 + (10_000.0,) * 180)
     dear = JobState(_job("a", 700.0, 36100.0), 700.0)
     first = replace(_snapshot(dear, now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen))
-    before = brim(first)
-    assert before.workers == {"a": 8}
+    first_decision = brim(first)
+    assert first_decision.workers == {"a": 8}
     hoped = dear._replace(workers=8, standing=Standing.BEST_EFFORT)
     cheap = JobState(_job("b", 400.0, 36100.0), 400.0)
-    after = brim(replace(_snapshot(hoped, cheap, now=36000.0, fresh=("b",)), memory=before.memory))
-    assert after.memory.planned == before.memory.planned
-    assert set(after.memory.plans) == {"b"}
-    assert after.workers["b"] >= 4
+    second_decision = brim(
+        replace(_snapshot(hoped, cheap, now=36000.0, fresh=("b",)), memory=first_decision.memory)
+    )
+    assert second_decision.memory.planned == first_decision.memory.planned
+    assert set(second_decision.memory.plans) == {"b"}
+    assert second_decision.workers["b"] >= 4
 
 
-def test_a_plan_does_not_go_on_where_devices_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_devices_end_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.policies.brim._JOBS_PER_CYCLE", -10_000)
     jobs = [JobState(_job(name, 300.0, 100.0), 300.0) for name in "ab"]
     before = brim(_snapshot(*jobs, fresh=("a", "b")))

@@ -99,16 +99,16 @@ def test_laws(case: tuple[list[ReclaimCandidate], int], random: object) -> None:
     held = sum(one.workers for one in holdings)
     assert sum(found.values()) <= most or held <= most
     for name, count in found.items():
-        assert count == 0 or by_name[name].kept <= count <= by_name[name].workers, (
+        assert count == 0 or by_name[name].protected <= count <= by_name[name].workers, (
             "a gang or nothing"
         )
     stopped = [by_name[name] for name, count in found.items() if count == 0]
-    if sum(one.kept for one in holdings) <= most:
+    if sum(one.protected for one in holdings) <= most:
         assert not stopped, "shrink before suspend"
     spare = most - sum(found.values())
-    going = sum(by_name[name].kept for name, count in found.items() if count)
+    going = sum(by_name[name].protected for name, count in found.items() if count)
     for one in stopped:
-        assert going + one.kept > most, "no suspension is unneeded"
+        assert going + one.protected > most, "no suspension is unneeded"
     if any(0 < count < by_name[name].workers for name, count in found.items()):
         assert spare == 0, "nobody shrinks for nothing"
     shuffled = list(holdings)

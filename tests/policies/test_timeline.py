@@ -47,12 +47,12 @@ def test_as_many_are_free_as_are_left(seed: int, count: int) -> None:
     for _ in range(20):
         start = rng.randrange(END - 1)
         stop = rng.randrange(start + 1, END)
-        assert line.least(float(start), float(stop)) == min(free[start:stop])
+        assert line.fewest_free(float(start), float(stop)) == min(free[start:stop])
     assert not line.overdrawn(0.0)
     line.give_back(pieces[::2])
-    assert [line.least(float(at), at + 1.0) for at in range(0, END, 7)] == _counted(pieces[1::2])[
-        ::7
-    ]
+    assert [line.fewest_free(float(at), at + 1.0) for at in range(0, END, 7)] == _counted(
+        pieces[1::2]
+    )[::7]
 
 
 @given(st.integers(0, 10_000), st.integers(0, 120), st.booleans())
@@ -69,7 +69,7 @@ def test_what_fits_is_free_and_in_time(seed: int, count: int, stepped: bool) -> 
         if pieces is None:
             continue
         assert all(type(piece.workers) is int for piece in pieces)  # they are written down
-        assert all(line.least(piece.start, piece.stop) >= piece.workers for piece in pieces)
+        assert all(line.fewest_free(piece.start, piece.stop) >= piece.workers for piece in pieces)
         assert pieces[-1].stop <= need.due
         assert promised(pieces, need, 0.0).spare == pytest.approx(
             0.0, abs=1e-6

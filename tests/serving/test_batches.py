@@ -88,7 +88,7 @@ async def asked(*requests: asyncio.Task[Prediction]) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
+def test_waiting_requests_are_computed_together() -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         model.gate.clear()
@@ -108,7 +108,7 @@ def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_with_no_rows_together_each_request_is_computed_by_itself(here: bool) -> None:
+def test_a_zero_limit_computes_requests_singly(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model, limit=0)
@@ -118,7 +118,7 @@ def test_with_no_rows_together_each_request_is_computed_by_itself(here: bool) ->
     run(scenario, here=here)
 
 
-def test_what_the_event_loop_finds_together_is_one_batch() -> None:
+def test_requests_found_together_form_one_batch() -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model)
@@ -163,7 +163,7 @@ def test_one_bad_request_spoils_no_other() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone(here: bool) -> None:
+def test_each_answer_is_of_one_version(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         models = [FakeModel(number) for number in range(20)]
         batches = make(models[0])
@@ -193,7 +193,7 @@ def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone(here: bool)
     run(scenario, here=here)
 
 
-def test_who_comes_when_too_many_wait_is_told_so() -> None:
+def test_excess_requests_are_refused() -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         model.gate.clear()
@@ -211,7 +211,7 @@ def test_who_comes_when_too_many_wait_is_told_so() -> None:
     run(scenario)
 
 
-def test_a_request_that_takes_long_to_read_is_not_read_by_the_event_loop() -> None:
+def test_slow_requests_are_read_outside_the_loop() -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         batches = make(FakeModel(1))
         readers: list[str] = []
@@ -229,7 +229,7 @@ def test_a_request_that_takes_long_to_read_is_not_read_by_the_event_loop() -> No
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_prediction_that_is_no_number_is_an_error_of_its_request_alone(value: float) -> None:
+def test_invalid_predictions_fail_only_their_request(value: float) -> None:
     """JSON has no word for it, and null would look like a value that is missing."""
 
     async def scenario(make: Callable[..., Batches]) -> None:

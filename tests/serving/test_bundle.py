@@ -74,7 +74,7 @@ def predictions(model: Model, path: object) -> Tensor:
     ("source", "code", "program"),
     [(TRACED, False, True), (WITH_FUNCTION, True, True), (UNTRACED, True, False)],
 )
-def test_raw_rows_are_answered_as_the_trained_model_does_bit_for_bit(
+def test_raw_rows_match_the_trained_model(
     source: str, code: bool, program: bool, tmp_path: Path
 ) -> None:
     spec = run_of(tmp_path / "here", source, steps=(5,))
@@ -212,9 +212,7 @@ def test_a_bundle_that_others_may_write_to_is_not_obeyed(versions: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["model.pt2", "."])
-def test_a_file_of_a_bundle_that_others_may_write_to_is_not_obeyed(
-    versions: Path, tmp_path: Path, name: str
-) -> None:
+def test_writable_bundle_files_are_refused(versions: Path, tmp_path: Path, name: str) -> None:
     copy = rewritten(versions / "10", tmp_path / "copy")
     (copy / name).chmod(0o666 if name != "." else 0o777)
     with pytest.raises(SpecError, match="other accounts may write to"):
@@ -245,7 +243,7 @@ def _write_helper(folder: Path, scale: str) -> None:
     (folder / "served_scale.py").write_text(f"NAME = {scale!r}\n")
 
 
-def test_a_delta_for_another_version_is_refused_with_words(versions: Path) -> None:
+def test_deltas_for_other_versions_are_refused(versions: Path) -> None:
     model = open_bundle(versions / "10")
     state = {name: tensor.clone() for name, tensor in model.state.items()}
     with pytest.raises(
@@ -314,7 +312,7 @@ def test_a_disk_that_takes_nothing_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_who_follows_a_run_goes_on_beside_what_others_wrote(
+def test_followers_continue_beside_foreign_files(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second exporter of the same run, or one before: its directories have the names of steps,

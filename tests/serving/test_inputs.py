@@ -59,7 +59,7 @@ CELLS = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(CELLS, min_size=1, max_size=20))
-def test_rows_are_encoded_as_those_of_a_file_bit_for_bit(
+def test_rows_are_encoded_like_files(
     rows: list[dict[str, str]], trained: data.Columnar, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("other") / "other.csv"
@@ -176,7 +176,7 @@ def test_inputs_as_they_go_into_the_model() -> None:
         ("float64", 1e300, True),
     ],
 )
-def test_a_number_that_a_type_cannot_hold_is_refused(dtype: str, value: Any, right: bool) -> None:
+def test_unrepresentable_numbers_are_refused(dtype: str, value: Any, right: bool) -> None:
     reader = TensorReader({"dtype": dtype, "shape": ["rows"]})
     if right:
         assert reader.read([value])[0].tolist() == [value]
@@ -227,7 +227,7 @@ def test_rows_of_nested_inputs_are_counted() -> None:
 
 @pytest.mark.parametrize("column", [data.vocabulary("rate"), data.hashed("rate", buckets=10_000)])
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_numbers_that_are_categories_are_found_whatever_their_precision(
+def test_numeric_categories_match_at_any_precision(
     column: Any, kind: pa.DataType, tmp_path: Path
 ) -> None:
     """0.1 of a Parquet file may be in single precision, and a client may send it in either."""

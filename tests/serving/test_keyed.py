@@ -45,7 +45,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     "how", [{}, {"init": "normal"}, {"init": "zeros"}, {"dtype": torch.float64}], ids=str
 )
-def test_ids_have_the_vectors_that_training_has_of_them(rows: int, how: dict[str, Any]) -> None:
+def test_served_ids_have_their_trained_vectors(rows: int, how: dict[str, Any]) -> None:
     embedding = trained(rows, **how)
     lookup = KeyedLookup(embedding, "deep")
     for ids in (
@@ -97,7 +97,7 @@ def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:
         assert torch.equal(program.run(state, ids, 90)["output"], expected)
 
 
-def test_one_that_looks_up_in_a_way_of_its_own_is_refused() -> None:
+def test_custom_lookups_are_refused() -> None:
     class Own(Embedding):
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids % 7)

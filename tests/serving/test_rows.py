@@ -50,7 +50,7 @@ def copy_of(rows: EmbeddingRows) -> EmbeddingRows:
 
 
 @given(old=TABLES, new=TABLES)
-def test_a_change_makes_one_version_of_another_bit_for_bit(
+def test_changes_turn_versions_into_others_exactly(
     old: dict[int, tuple[float, float]], new: dict[int, tuple[float, float]]
 ) -> None:
     before, after = rows_of(old), rows_of(new)
@@ -67,7 +67,7 @@ def test_a_change_makes_one_version_of_another_bit_for_bit(
 
 
 @given(tables=st.lists(TABLES, min_size=2, max_size=6))
-def test_sides_go_through_versions_of_which_the_last_two_can_be_read(
+def test_the_last_two_versions_are_readable(
     tables: list[dict[int, tuple[float, float]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.safetensors"
@@ -85,7 +85,7 @@ def test_sides_go_through_versions_of_which_the_last_two_can_be_read(
     )
 
 
-def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> None:
+def test_numbered_rows_change_in_place(tmp_path: Path) -> None:
     """In place: the memory of a large embedding is not copied for a few rows."""
     rows = EmbeddingRows(torch.arange(1000), torch.randn(1000, 4))
     write_rows(tmp_path / "rows", rows)

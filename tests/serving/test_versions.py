@@ -41,7 +41,7 @@ def at(step: int, base: int | None = None) -> Found:
         (3, [at(4, 1)], None),
     ],
 )
-def test_the_newest_bundle_or_else_the_delta_for_what_is_served(
+def test_the_newest_bundle_or_its_delta_is_chosen(
     now: int | None, there: list[Found], chosen: Found | None
 ) -> None:
     current = None if now is None else at(now).manifest
@@ -55,7 +55,7 @@ def test_a_delta_that_waits_says_for_what() -> None:
     assert "changes version v2, and v1 is served" in waiting[Path("3-delta")]
 
 
-def test_a_version_that_was_refused_is_tried_again_once_its_files_are_others_and_at_rest(
+def test_refused_versions_are_retried_after_changes(
     tmp_path: Path,
 ) -> None:
     directory, tries = tmp_path / "versions", 0
@@ -93,7 +93,7 @@ def test_a_version_that_was_refused_is_tried_again_once_its_files_are_others_and
     assert not versions.problems
 
 
-def test_a_refused_version_with_a_link_to_nothing_is_tried_again_too(tmp_path: Path) -> None:
+def test_refused_versions_with_dangling_links_are_retried(tmp_path: Path) -> None:
     make_version(tmp_path / "1", step=1)
     for number in range(20):  # whatever order the system lists them in
         (tmp_path / "1" / f"link-{number}").symlink_to(tmp_path / "nothing")
@@ -117,7 +117,7 @@ def test_a_refused_version_with_a_link_to_nothing_is_tried_again_too(tmp_path: P
     assert tries == 21
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+def test_files_changing_while_read_are_reread(tmp_path: Path) -> None:
     directory = tmp_path / "versions"
     make_version(directory / "1", step=1)
     versions = Versions(directory)
@@ -137,7 +137,7 @@ def make_version(directory: Path, *, step: int) -> None:
     write_manifest(directory, at(step).manifest)
 
 
-def test_a_version_that_comes_too_late_is_told_of() -> None:
+def test_late_versions_are_reported() -> None:
     served = at(20).manifest
     other = Found(Path("again"), msgspec.structs.replace(served, version="v20-again"))
     at_start = [at(10), at(20), other]

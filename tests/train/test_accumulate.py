@@ -44,7 +44,7 @@ def summed(parts: int, world: int, *, with_rows: bool) -> list[Tensor]:
             accumulator.add(micro, [torch.tensor([VALUES[micro]]), torch.tensor([micro])])
         if not with_rows and blocks:
             assert len(blocks) == 1, "without rows a worker has everything"
-            rows[blocks[0]] = accumulator.only()
+            rows[blocks[0]] = accumulator.local_sum()
     at = {block.start: row for block, row in rows.items()}
     for left, right in fold(rows, plan.root, parts):
         combine(at[left.start], at[right.start], at[left.start])

@@ -55,7 +55,7 @@ def test_what_one_process_stores_another_loads(memory: int) -> None:
         theirs.load(9)
 
 
-def test_the_last_commit_stays_whole_while_the_next_is_written_again_and_again(memory: int) -> None:
+def test_the_last_commit_survives_repeated_writes(memory: int) -> None:
     mine, theirs = Home(memory), Home(memory)
     mine.begin(tree(1.0), 0)
     mine.store(tree(2.0), 1)
@@ -85,21 +85,21 @@ def test_an_image_that_was_not_finished_is_none(
     assert same(theirs.load(1), tree(2.0))
 
 
-def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
+def test_the_rest_of_a_stopped_epoch_is_contiguous() -> None:
     applied = AppliedBatches()
-    assert applied.left(stopped=True) == []
+    assert applied.unapplied(stopped=True) == []
     applied.begin(5)
-    assert applied.left(stopped=True) == []
+    assert applied.unapplied(stopped=True) == []
     applied.mark(0)
     applied.mark(3)
     applied.begin(5)
-    assert applied.left(stopped=False) == [1, 2, 4]
-    assert applied.left(stopped=True) == [1, 2]
+    assert applied.unapplied(stopped=False) == [1, 2, 4]
+    assert applied.unapplied(stopped=True) == [1, 2]
     other = AppliedBatches()
     other.load_state_dict(applied.state_dict())
     other.mark(1)
-    assert other.left(stopped=False) == [2, 4]
-    assert applied.left(stopped=False) == [1, 2, 4]
+    assert other.unapplied(stopped=False) == [2, 4]
+    assert applied.unapplied(stopped=False) == [1, 2, 4]
 
 
 def worker(memory: int) -> tuple[TrainingState, Asynchrony, torch.optim.Optimizer]:
@@ -126,7 +126,7 @@ def step(state: TrainingState, asynchrony: Asynchrony, *, before: int, batch: in
         asynchrony.store()
 
 
-def test_turns_build_on_each_other_and_one_that_does_not_count_is_forgotten(memory: int) -> None:
+def test_uncounted_turns_are_forgotten(memory: int) -> None:
     (first, a, _), (second, b, _) = worker(memory), worker(memory)
     start = first.get()["model"]["weight"].clone()
     a.settle(1)
@@ -143,7 +143,7 @@ def test_turns_build_on_each_other_and_one_that_does_not_count_is_forgotten(memo
         raise AssertionError("a turn of a round that is over")
 
 
-def test_what_a_script_changes_by_hand_within_an_epoch_is_refused(memory: int) -> None:
+def test_manual_changes_within_an_epoch_are_refused(memory: int) -> None:
     state, asynchrony, optimizer = worker(memory)
     asynchrony.settle(1)
     asynchrony.begin()

@@ -71,7 +71,7 @@ def train(job: Job, *, epochs: int = EPOCHS, shuffle: bool = False) -> nn.Module
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
-def test_each_column_goes_on_from_its_own_hidden_state(micro_batches: int) -> None:
+def test_columns_continue_their_own_hidden_state(micro_batches: int) -> None:
     job = new_job(micro_batches)
     job.carry("hidden", Recurrent().start(), dim=1)
     trained, expected = train(job), plain()
@@ -91,8 +91,8 @@ def test_what_is_carried_is_part_of_the_state() -> None:
     other.parts.state.put(job.parts.state.get())
     everyone = Span(0, COLUMNS)
     for one, its in zip(
-        job.parts.carried["hidden"].of(everyone),
-        other.parts.carried["hidden"].of(everyone),
+        job.parts.carried["hidden"].copy_at(everyone),
+        other.parts.carried["hidden"].copy_at(everyone),
         strict=True,
     ):
         assert one.abs().sum() > 0
@@ -103,18 +103,18 @@ def carried(start: Any, dim: int = 0) -> Carried:
     return Carried("hidden", start, dim=dim, device=torch.device("cpu"))
 
 
-def test_a_short_step_leaves_the_places_behind_it_as_they_were() -> None:
+def test_short_steps_leave_later_places_unchanged() -> None:
     hidden = carried(torch.arange(4.0))
     hidden.put(hidden.left_by(Span(0, 2), torch.tensor([7.0, 8.0])), samples=2)
-    assert hidden.of(Span(0, 4)).tolist() == [7.0, 8.0, 2.0, 3.0]  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 4)).tolist() == [7.0, 8.0, 2.0, 3.0]  # type: ignore[union-attr]
     hidden.begin_epoch()
-    assert hidden.of(Span(0, 4)).tolist() == [0.0, 1.0, 2.0, 3.0]  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 4)).tolist() == [0.0, 1.0, 2.0, 3.0]  # type: ignore[union-attr]
 
 
 def test_what_is_found_can_be_changed_in_place() -> None:
     hidden = carried(torch.zeros(2))
-    hidden.of(Span(0, 2)).add_(1)  # type: ignore[union-attr]
-    assert hidden.of(Span(0, 2)).tolist() == [0.0, 0.0]  # type: ignore[union-attr]
+    hidden.copy_at(Span(0, 2)).add_(1)  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 2)).tolist() == [0.0, 0.0]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

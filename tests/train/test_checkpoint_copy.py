@@ -45,7 +45,7 @@ def read(tree: Any, data: bytes | bytearray) -> Any:
     return state_of(Checkpoint(step=1, tree=tree, versions={}, data=data))
 
 
-def test_an_image_holds_tensors_of_every_kind_and_is_used_again() -> None:
+def test_images_hold_all_tensors_and_are_reused() -> None:
     def state(seed: int) -> dict[str, Tensor]:
         torch.manual_seed(seed)
         return {
@@ -77,7 +77,7 @@ def test_what_may_change_meanwhile_is_copied_at_once(monkeypatch: pytest.MonkeyP
     assert torch.equal(found["weight"], torch.ones(4))
 
 
-def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
+def test_steps_overlap_the_copy_but_updates_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))

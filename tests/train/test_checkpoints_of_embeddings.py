@@ -147,7 +147,7 @@ def test_each_checkpoint_has_the_weights_of_its_step(size: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ways", [(True, True), (True, False), (False, True)])
-def test_who_goes_on_ends_with_the_same_bits_with_tables_or_without(
+def test_resuming_gives_equal_bits_with_tables(
     ways: tuple[bool, bool], size: str, tmp_path: Path
 ) -> None:
     first, second = ways
@@ -162,7 +162,7 @@ def test_a_model_of_another_shape_is_refused(size: str, tmp_path: Path) -> None:
         weights_of(tmp_path, 6, net=Net(rows=49))
 
 
-def test_each_checkpoint_has_the_rows_of_ids_that_its_step_had(size: str, tmp_path: Path) -> None:
+def test_checkpoints_have_the_rows_of_their_step(size: str, tmp_path: Path) -> None:
     after = train(a_job(tmp_path, make=lambda: Ids()), epochs=5)
     store = Store(Directory(tmp_path))
     steps = store.steps()
@@ -183,9 +183,7 @@ def test_each_checkpoint_has_the_rows_of_ids_that_its_step_had(size: str, tmp_pa
     )
 
 
-def test_a_job_with_ids_goes_on_from_a_checkpoint_with_the_same_bits(
-    size: str, tmp_path: Path
-) -> None:
+def test_jobs_with_ids_resume_exactly(size: str, tmp_path: Path) -> None:
     whole = train(a_job(tmp_path / "whole", make=lambda: Ids()), epochs=6)[18]
     for epochs in (2, 3, 5):
         train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=epochs)
@@ -205,7 +203,7 @@ class Both(nn.Module):
 
 
 @pytest.mark.parametrize("ways", [(True, False), (False, True)])
-def test_ordinary_embeddings_beside_ids_go_on_as_tables_or_not(
+def test_ordinary_embeddings_beside_ids_resume(
     ways: tuple[bool, bool], size: str, tmp_path: Path
 ) -> None:
     first, second = ways
@@ -216,9 +214,7 @@ def test_ordinary_embeddings_beside_ids_go_on_as_tables_or_not(
     )
 
 
-def test_a_checkpoint_without_the_rows_of_a_brim_embedding_is_refused(
-    size: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_embedding_rows_is_refused(size: str, tmp_path: Path) -> None:
     def renamed() -> Ids:
         net = Ids()
         net.users = net.table
@@ -238,7 +234,7 @@ def test_a_brim_embedding_of_another_size_is_refused(size: str, tmp_path: Path) 
         model_at(tmp_path, 6, net=other)
 
 
-def test_training_does_not_wait_for_a_look_at_all_rows(
+def test_training_does_not_wait_for_row_scans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SMALL", 0)

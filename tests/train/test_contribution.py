@@ -12,13 +12,13 @@ from brim.train.exchange.contribution import Contributions
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, False), (1 << 20, True)])
-def test_gradients_of_a_large_model_are_kept_only_for_the_update(
+def test_large_gradients_live_until_the_update(
     monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
 ) -> None:
     monkeypatch.setattr(contribution, "READY_BYTES", most)
     model = torch.nn.Linear(8, 1)
     contributions = Contributions(model)
-    total = contributions.nothing()
+    total = contributions.no_contribution()
     total[-1][:2] = 1  # both parameters were used
     total[0].fill_(3)
     contributions.put_back(total, contributions.outcome(total), shared=True)

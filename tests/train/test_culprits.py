@@ -93,7 +93,7 @@ def in_dead_process(act: Callable[[], None]) -> None:
     os.waitpid(child, 0)
 
 
-def test_trail_of_a_dead_worker_is_taken_up_once(tmp_path: Path) -> None:
+def test_a_dead_workers_trail_is_used_once(tmp_path: Path) -> None:
     steps = SamplesRead(size=SIZE, epoch=1, start=8, stop=12)
     in_dead_process(lambda: Trail(tmp_path, "w1").note(steps))
     in_dead_process(lambda: Trail(tmp_path, "w2").note(steps._replace(stop=8)))
@@ -103,7 +103,7 @@ def test_trail_of_a_dead_worker_is_taken_up_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".reading-w3"]
 
 
-def test_reading_leaves_a_trail_of_what_it_died_over(tmp_path: Path) -> None:
+def test_fatal_reads_leave_a_trail(tmp_path: Path) -> None:
     data = Images(die_by(signal.SIGSEGV))
 
     def read() -> None:

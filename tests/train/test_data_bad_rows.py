@@ -113,7 +113,7 @@ def test_any_text_is_read_or_refused_with_reasons(tmp_path: Path, lines: list[st
         assert all(10 < number <= len(path.read_bytes().splitlines()) for number in numbers)
 
 
-def test_files_of_the_same_name_keep_their_rows_apart(
+def test_same_named_files_keep_separate_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path / "run"))
@@ -230,6 +230,6 @@ def wrong(**options: Any) -> Any:
         lambda: data.where(by=np.isfinite),
     ],
 )
-def test_words_that_make_no_sense_are_refused_at_once(make: Callable[[], object]) -> None:
+def test_nonsense_options_are_refused_at_once(make: Callable[[], object]) -> None:
     with pytest.raises(SpecError):
         make()

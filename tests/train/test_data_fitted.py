@@ -39,7 +39,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitted, "_in_use", None)
 
 
-def test_other_rows_are_seen_as_the_training_rows_were(tmp_path: Path) -> None:
+def test_other_rows_use_the_fitted_encoding(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
     (tmp_path / "other.csv").write_text("late,size,color\n1,3,blue\n0,1,violet\n")
     inputs, target = dataset.over(tmp_path / "other.csv").take(np.array([0, 1]))
@@ -61,12 +61,12 @@ def test_inputs_need_no_target_and_keep_their_places(
     assert (len(inputs), inputs.quarantined) == (3, 2)
     (part,) = inputs.survey.parts
     assert part.total == 5
-    assert part.places[part.of(None)].tolist() == [0, 2, 4]
+    assert part.places[part.mask_of(None)].tolist() == [0, 2, 4]
     told = (tmp_path / "run" / "quarantine" / "other.csv.jsonl").read_text().splitlines()
     assert [json.loads(line)["reason"] for line in told] == ["not a number", "3 fields, need 2"]
 
 
-def test_parquet_rows_for_columns_that_were_fitted_to_text(tmp_path: Path) -> None:
+def test_parquet_rows_match_text_fits(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
     pq.write_table(
         pa.table({"color": ["blue", None], "size": [3.0, 1.0]}), tmp_path / "other.parquet"
@@ -77,9 +77,7 @@ def test_parquet_rows_for_columns_that_were_fitted_to_text(tmp_path: Path) -> No
     assert torch.equal(inputs["numbers"], known["numbers"])
 
 
-def test_what_a_run_fitted_is_used_where_its_data_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_are_used_without_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     path = tmp_path / "train.csv"
     trained_on = train_on(path, split="train", test=data.last(1))
@@ -109,9 +107,7 @@ def test_rows_are_read_when_they_are_asked_for(
     assert again[0][0]["ids"].tolist() == before[0][0]["ids"].tolist()
 
 
-def test_two_fits_of_the_same_columns_are_told_apart_by_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_are_distinguished_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     one = train_on(tmp_path / "one.csv")
     two = train_on(tmp_path / "two.csv", TRAIN.replace("9", "900"))
@@ -121,9 +117,7 @@ def test_two_fits_of_the_same_columns_are_told_apart_by_their_files(
     assert one.encoder != two.encoder
 
 
-def test_a_flipped_byte_of_the_fitted_columns_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flipped_byte_of_fits_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     train_on(tmp_path / "train.csv")
     path = tmp_path / fitted.COLUMNS
@@ -137,9 +131,7 @@ def test_a_run_without_columns_changes_nothing(tmp_path: Path) -> None:
     assert len(train_on(tmp_path / "train.csv")) == 5
 
 
-def test_a_run_that_is_resumed_keeps_what_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_runs_keep_their_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     before = train_on(tmp_path / "train.csv")
     train_on(tmp_path / "train.csv", TRAIN + "red,100,1\n" * 3)

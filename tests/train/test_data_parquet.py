@@ -116,9 +116,7 @@ def test_a_block_shuffle_reads_each_group_once(
     assert sorted(reads) == [0, 20, 40, 60, 80, 100]
 
 
-def test_the_second_split_by_group_needs_no_second_survey(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_splits_need_no_second_survey(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2)}
     options["in_memory"] = False
     train = data.parquet(folder / "t.parquet", split="train", **options)
@@ -139,7 +137,7 @@ def test_a_random_order_keeps_the_cache_bounded(folder: Path) -> None:
     assert len(lazy._cache) <= 4  # type: ignore[attr-defined]
 
 
-def test_dates_truth_values_dictionaries_and_decimals_are_numbers_or_values(tmp_path: Path) -> None:
+def test_typed_values_are_numbers_or_categories(tmp_path: Path) -> None:
     day = datetime.datetime(1970, 1, 2)
     table = pa.table(
         {

@@ -111,7 +111,7 @@ def block_of(
         (Network, replaces_late, True),
     ],
 )
-def test_bits_do_not_depend_on_when_sums_go_out(
+def test_bits_ignore_the_time_of_sums(
     kind: type[Network], hooks: Callable[[Network], None], is_void: bool, micros: range
 ) -> None:
     late, _, _ = block_of(kind, hooks, micros, early=False)

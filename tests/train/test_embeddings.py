@@ -106,7 +106,7 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bag", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
+def test_sparse_training_equals_dense_training(
     bag: bool, optimizer: str, dtype: torch.dtype
 ) -> None:
     ends = []
@@ -128,7 +128,7 @@ def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
             )
 
 
-def test_gradients_that_are_scaled_by_frequency_are_those_of_the_dense_way() -> None:
+def test_frequency_scaled_gradients_equal_dense_ones() -> None:
     ends = []
     for way in ("auto", "dense"):
         model = net()
@@ -139,7 +139,7 @@ def test_gradients_that_are_scaled_by_frequency_are_those_of_the_dense_way() -> 
 
 
 @pytest.mark.parametrize("id", [ROWS, -1])
-def test_an_id_that_is_no_row_is_an_error(id: int) -> None:
+def test_unknown_ids_are_errors(id: int) -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     next(job.batches(data()))
@@ -147,7 +147,7 @@ def test_an_id_that_is_no_row_is_an_error(id: int) -> None:
         model.table(torch.tensor([[1, id]]))
 
 
-def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
+def test_models_may_declare_their_own_lookup() -> None:
     ends = []
     for way in ("auto", "dense"):
         torch.manual_seed(0)
@@ -175,7 +175,7 @@ class _Doubled(nn.Embedding):
         return 2 * functional.embedding(input, self.weight)
 
 
-def test_a_forward_of_its_own_is_what_runs_in_training() -> None:
+def test_custom_forwards_run_in_training() -> None:
     ends = []
     for way in ("auto", "dense"):
         model = net()
@@ -186,7 +186,7 @@ def test_a_forward_of_its_own_is_what_runs_in_training() -> None:
     assert ends[0] == ends[1]
 
 
-def test_a_single_id_is_looked_up_as_by_torch() -> None:
+def test_single_ids_are_looked_up_like_torch() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     before = model.table.weight.detach()[7].clone()
@@ -198,7 +198,7 @@ def test_a_single_id_is_looked_up_as_by_torch() -> None:
     assert row.shape == (8,)
 
 
-def test_ids_that_are_written_to_after_the_lookup_are_an_error_as_in_torch() -> None:
+def test_ids_changed_after_lookup_are_errors() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     ids = torch.tensor([1, 2])
@@ -241,7 +241,7 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
         torch.testing.assert_close(parameter, dict(plain.named_parameters())[name])
 
 
-def test_ids_of_another_type_in_the_same_place_are_looked_up_anew() -> None:
+def test_reused_memory_of_other_type_is_looked_up() -> None:
     model = net(bag=True)
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     ids = torch.tensor([1, 2, 2])
@@ -251,7 +251,7 @@ def test_ids_of_another_type_in_the_same_place_are_looked_up_anew() -> None:
 
 
 @pytest.mark.parametrize("delay", [1, 3])
-def test_a_delay_applies_the_gradient_that_was_computed_so_many_steps_before(delay: int) -> None:
+def test_delays_apply_earlier_gradients(delay: int) -> None:
     torch.manual_seed(0)
     model = nn.Embedding(ROWS, 4, sparse=True)
     plain = copy.deepcopy(model)
@@ -283,7 +283,7 @@ def test_a_delay_without_a_table_is_refused() -> None:
         Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec(delay=2), context=None)
 
 
-def test_rows_that_no_step_looks_up_stay_as_they_are() -> None:
+def test_unread_rows_stay_unchanged() -> None:
     model = net()
     before = model.table.weight.detach().clone()
     trained(model, OPTIMIZERS["adagrad"](model.parameters()))
@@ -314,7 +314,7 @@ def test_several_optimizers_each_reach_their_own_tables() -> None:
 # The modules --------------------------------------------------------------------------------------
 
 
-def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
+def test_modules_keep_classes_and_copies_are_plain() -> None:
     model = net()
     own, ids = type(model.table), torch.tensor([[1, 2, 3, 4, 5]])
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
@@ -335,7 +335,7 @@ def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
     assert model.table.weight.grad is not None
 
 
-def test_a_loop_that_ends_with_an_error_leaves_plain_modules_to_the_next() -> None:
+def test_failed_loops_leave_plain_modules() -> None:
     model = net()
     before = model.table.weight.detach().clone()
 
@@ -353,7 +353,7 @@ def test_a_loop_that_ends_with_an_error_leaves_plain_modules_to_the_next() -> No
     assert not torch.equal(model.table.weight, before)
 
 
-def test_a_lookup_by_other_weights_is_the_modules_own() -> None:
+def test_lookups_by_other_weights_are_untouched() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     ids = torch.tensor([[1, 2, 3, 4, 5]])
@@ -431,9 +431,7 @@ def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_sparse_with_an_optimizer_that_moves_all_rows_is_refused(
-    optimizer: Any, words: str
-) -> None:
+def test_sparse_optimizers_moving_all_rows_are_refused(optimizer: Any, words: str) -> None:
     model = net(sparse=True)
     with pytest.raises(SpecError, match=f"embedding 'table': got sparse=True, and {words}"):
         Job(model, optimizer(model.parameters()), spec=spec(), context=None)
@@ -492,11 +490,11 @@ def _checkpointed_reentrantly(model: Net, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("loss_of", [_with_penalty, _checkpointed, _checkpointed_reentrantly])
-def test_odd_ways_to_a_gradient_end_as_the_dense_way(loss_of: Callable[[Net, Any], Tensor]) -> None:
+def test_unusual_gradient_paths_equal_dense_ones(loss_of: Callable[[Net, Any], Tensor]) -> None:
     assert _trained_with(loss_of, "auto") == _trained_with(loss_of, "dense")
 
 
-def test_a_gradient_outside_of_the_step_is_refused_with_a_way_out() -> None:
+def test_gradients_outside_steps_are_refused() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     for batch in job.batches(data()):
@@ -509,7 +507,7 @@ def test_a_gradient_outside_of_the_step_is_refused_with_a_way_out() -> None:
         job.stop()
 
 
-def test_a_scheduler_and_a_loaded_state_change_the_rate_of_rows_too() -> None:
+def test_schedulers_and_loaded_states_change_row_rates() -> None:
     ends = []
     for way in ("auto", "dense"):
         model = net()
@@ -526,7 +524,7 @@ def test_a_scheduler_and_a_loaded_state_change_the_rate_of_rows_too() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_hooks_on_an_optimizer_see_every_gradient_or_are_refused(when: str) -> None:
+def test_optimizer_hooks_see_gradients_or_are_refused(when: str) -> None:
     model = net()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     if when == "before":

@@ -54,7 +54,7 @@ def test_blame(error: BaseException, kind: type[BrimError], words: str) -> None:
     assert "\nmore" not in str(blamed) or kind is UserCodeError
 
 
-def test_what_is_said_of_memory_comes_last_and_is_the_message() -> None:
+def test_memory_advice_comes_last() -> None:
     try:
         torch.empty(10**15)
     except RuntimeError as error:

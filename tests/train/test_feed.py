@@ -148,7 +148,7 @@ def shuffled(epoch: int, seed: int = 0) -> list[int]:
         "part of a stream", "loader of a stream",
     ],
 )  # fmt: skip
-def test_every_kind_of_data_is_read_in_its_order(
+def test_all_data_is_read_in_order(
     data: Any, options: dict[str, Any], order: str, expected: list[list[int]]
 ) -> None:
     batch: dict[str, Any] = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
@@ -175,7 +175,7 @@ def test_a_micro_batch_says_which_samples_it_has() -> None:
     ],
     ids=["augmented", "weighted", "stream"],
 )
-def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_before(
+def test_samples_ignore_reader_and_history(
     data: Any,
 ) -> None:
     batch: dict[str, Any] = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
@@ -190,7 +190,7 @@ def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_bef
     assert values(read(Feed(data, seed=2, **batch))) != whole
 
 
-def test_a_stream_draws_from_a_chance_of_its_own() -> None:
+def test_streams_use_their_own_randomness() -> None:
     feed = Feed(Counting(noise=0.5), seed=1, global_batch_size=BATCH)
     undisturbed = values(read(feed))
     disturbed = []
@@ -200,7 +200,7 @@ def test_a_stream_draws_from_a_chance_of_its_own() -> None:
     assert disturbed == undisturbed
 
 
-def test_a_step_that_is_done_again_needs_no_new_iteration_of_a_stream() -> None:
+def test_repeated_steps_need_no_new_stream() -> None:
     stream = Counting(noise=0.5)
     feed = Feed(stream, seed=1, global_batch_size=BATCH)
     whole = read(feed, epochs=1)
@@ -210,7 +210,7 @@ def test_a_step_that_is_done_again_needs_no_new_iteration_of_a_stream() -> None:
     assert values(again) == values(whole[2:])
 
 
-def test_a_stream_that_shards_itself_among_loaders_is_read_whole() -> None:
+def test_self_sharding_streams_are_read_whole() -> None:
     class Sharded(Counting):
         def __iter__(self) -> Iterator[float]:
             info = get_worker_info()
@@ -235,7 +235,7 @@ def test_a_stream_hears_which_epoch_it_is() -> None:
     )
 
 
-def test_a_sampler_draws_each_epoch_anew_and_the_same_for_all() -> None:
+def test_samplers_draw_each_epoch_anew() -> None:
     def fresh(seed: int = 0) -> Feed:
         sampler = WeightedRandomSampler([0.0] * 10 + [1.0] * 10, 14)
         return Feed(DataLoader(Numbers(), BATCH, sampler=sampler), seed=seed)
@@ -251,7 +251,7 @@ def test_a_sampler_draws_each_epoch_anew_and_the_same_for_all() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_samplers_own_generator_is_seeded_for_each_epoch(epoch: int) -> None:
+def test_sampler_generators_are_seeded_per_epoch(epoch: int) -> None:
     def fresh() -> Feed:
         generator = torch.Generator()
         generator.seed()
@@ -281,7 +281,7 @@ def test_a_sampler_hears_which_epoch_it_is() -> None:
     assert orders(feed)[1][:3] == [1, 2, 3]
 
 
-def test_a_collate_function_sees_the_samples_of_its_micro_batch() -> None:
+def test_collate_functions_see_their_micro_batch() -> None:
     def collate(samples: list[tuple[float, int]]) -> dict[str, Tensor]:
         return {"noise": torch.rand(len(samples)), "last": torch.tensor(samples[-1])}
 
@@ -294,7 +294,7 @@ def test_a_collate_function_sees_the_samples_of_its_micro_batch() -> None:
     assert [each.sample for each in read(feed)] == [4, 4, 4, 4, 2, 2] * 2
 
 
-def test_samples_of_any_shape_are_collated_as_torch_collates() -> None:
+def test_samples_are_collated_like_torch() -> None:
     samples = [
         {"a": float(i), "b": {"c": (i, "word"), "d": torch.full((2,), i)}} for i in range(SIZE)
     ]
@@ -392,7 +392,7 @@ class FromTheSystem(Numbers):
 
 
 @pytest.mark.parametrize("kind", [Remembering, FromTheSystem])
-def test_data_that_differs_each_time_it_is_read_is_refused(kind: type[Any]) -> None:
+def test_changing_data_is_refused(kind: type[Any]) -> None:
     with pytest.raises(SpecError) as refusal:
         Feed(kind(), seed=0, global_batch_size=BATCH).check()
     assert str(refusal.value) == (
@@ -405,7 +405,7 @@ def test_data_that_differs_each_time_it_is_read_is_refused(kind: type[Any]) -> N
 
 
 @pytest.mark.parametrize("kind", [Numbers, Noisy, Keeping, Counting])
-def test_data_that_is_the_same_again_passes_the_check(kind: type[Any]) -> None:
+def test_repeatable_data_passes(kind: type[Any]) -> None:
     Feed(kind(), seed=0, global_batch_size=BATCH).check()
 
 
@@ -582,7 +582,7 @@ class Sizeless(Dataset[int]):
         ),
     ],
 )
-def test_data_that_cannot_be_read_exactly_is_refused_with_the_reason(
+def test_inexact_data_is_refused_with_the_reason(
     data: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError) as refusal:
@@ -632,7 +632,7 @@ def test_node_of_torchdata_hints_at_its_loader() -> None:
         Feed(node, seed=0, global_batch_size=BATCH, samples=SIZE)
 
 
-def test_a_stream_that_ends_early_is_an_error_and_not_a_short_epoch() -> None:
+def test_early_ending_streams_are_errors() -> None:
     feed = Feed(Counting(), seed=0, global_batch_size=BATCH, samples=25)
     with pytest.raises(SpecError) as refusal:
         read(feed)
@@ -676,7 +676,7 @@ def test_a_dataset_by_itself_needs_a_batch_size() -> None:
         Feed(Numbers(), seed=0).global_batch_size
 
 
-def test_what_is_read_ahead_is_given_out_in_its_turn_with_its_error() -> None:
+def test_prefetched_errors_come_in_order() -> None:
     asked: list[int] = []
 
     def read() -> Generator[Read]:

@@ -264,7 +264,7 @@ def a_state(weight: Tensor) -> tuple[TrainingState, nn.Parameter]:
     return made, model.weight
 
 
-def test_a_parameter_that_was_laid_out_anew_stays_so() -> None:
+def test_relaid_parameters_stay_so() -> None:
     donor, weight = a_state(torch.randn(3, 3))
     weight.data = weight.detach().t().contiguous().t()
     made, found = a_state(torch.zeros(3, 3))

@@ -32,7 +32,7 @@ def test_wildcards_are_for_the_names_of_parts_alone(history: Columnar, pattern: 
         ("history.csv/*.csv", "history.csv, which is no folder"),
     ],
 )
-def test_a_folder_that_is_not_there_is_not_waited_for(
+def test_missing_folders_are_not_awaited(
     history: Columnar, pattern: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks").mkdir()

@@ -73,16 +73,14 @@ def test_a_worker_sees_its_own_gpu(
 
 
 @pytest.mark.parametrize(("taken", "own"), [("", "1"), ("1", "2"), ("12", "0"), ("012", "1")])
-def test_a_gpu_that_another_job_has_is_passed_over(
-    seen: pytest.MonkeyPatch, taken: str, own: str
-) -> None:
+def test_gpus_of_other_jobs_are_skipped(seen: pytest.MonkeyPatch, taken: str, own: str) -> None:
     seen.setattr(torch.cuda, "device_count", lambda: 3)
     seen.setattr(gpus, "_take", lambda gpu: gpu not in taken)
     gpus.take_own_gpu(1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == own
 
 
-def test_a_gpu_is_taken_by_one_process_until_it_ends() -> None:
+def test_gpus_are_taken_until_process_end() -> None:
     holds = "from brim.worker import gpus; print(gpus._take('of-a-test'), flush=True); input()"
     command = [sys.executable, "-c", holds]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -102,7 +100,7 @@ def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, AssertionError])
-def test_a_fork_that_fails_on_the_gpu_is_found_out(
+def test_failing_forks_on_gpus_are_found(
     monkeypatch: pytest.MonkeyPatch, fault: type[Exception]
 ) -> None:
     assert gpus.forks_can_use_gpus()  # also where there are none
@@ -144,7 +142,7 @@ while len(list(mine.parent.iterdir())) < 4:  # so that all are there at the same
 
 
 @pytest.mark.e2e
-def test_workers_of_two_jobs_on_a_host_see_different_gpus(tmp_path: Path) -> None:
+def test_jobs_on_one_host_get_different_gpus(tmp_path: Path) -> None:
     installed, seen = tmp_path / "installed", tmp_path / "seen"
     installed.mkdir()
     seen.mkdir()

@@ -82,7 +82,7 @@ def checkpoints_of(
     ("recorded", "start", "step"),
     [(6, "a", 6), (7, "a", 6), (5, "a", 0), (None, "a", 0), (6, "b", 0)],
 )
-def test_the_state_of_an_heir_is_gone_on_from_where_it_is_on_record(
+def test_an_heirs_recorded_state_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: int | None, start: str, step: int
 ) -> None:
     """Another checkpoint of it is under way, and waits for a permission that will not come."""

@@ -73,7 +73,7 @@ def test_a_stream_of_several_shards_is_read_whole(
         feed.close()
 
 
-def test_a_stream_shuffles_itself_anew_for_each_epoch_and_the_same_for_all(rows: Any) -> None:
+def test_streams_reshuffle_equally_for_all(rows: Any) -> None:
     def read() -> list[list[int]]:
         stream = rows.to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=10)
         return labels(Feed(stream, seed=0, global_batch_size=BATCH, samples=SIZE))

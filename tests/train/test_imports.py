@@ -41,9 +41,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
         ("from . import x\nimport wave", []),
     ],
 )
-def test_imports_are_taken_up_to_what_may_depend_on_something_else(
-    script: str, expected: list[str], tmp_path: Path
-) -> None:
+def test_imports_stop_at_dependent_code(script: str, expected: list[str], tmp_path: Path) -> None:
     beside = {
         "loop.py": script,
         "alone.py": "x = 1\nimport wave",
@@ -86,9 +84,7 @@ print(os.read(read, 99).decode())
         ("import sys; assert sys.argv[1:] == ['--lr', '1']", ["bad", "good", "late"]),
     ],
 )
-def test_what_goes_wrong_is_left_to_the_worker_and_chance_stays_seeded(
-    bad: str, there: list[str], tmp_path: Path
-) -> None:
+def test_template_errors_are_left_to_workers(bad: str, there: list[str], tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     installed.mkdir()
     (installed / "good.py").write_text("import random; random.seed(5)")

@@ -30,7 +30,7 @@ from brim.train.inference.predictions import (
 
 
 @given(samples=st.integers(0, 20 * CHUNK), parts=st.integers(1, 9))
-def test_the_steps_of_a_job_have_every_sample_once_in_order(samples: int, parts: int) -> None:
+def test_job_steps_cover_samples_in_order(samples: int, parts: int) -> None:
     chunks: dict[int, Any] = {}
     for step in range(steps_of(samples, parts)):
         some = chunks_of_step(step, parts, samples)
@@ -42,7 +42,7 @@ def test_the_steps_of_a_job_have_every_sample_once_in_order(samples: int, parts:
     assert sum(stop - start for start, stop in bounds) == samples
 
 
-def test_what_was_kept_is_found_up_to_the_first_gap(tmp_path: Path) -> None:
+def test_kept_parts_end_at_the_first_gap(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "parts", samples=10)
     for step in (0, 1, 3):
         parts.keep(step, [f"{step}".encode(), b""])
@@ -66,7 +66,7 @@ def test_a_damaged_part_is_named_and_computed_again(tmp_path: Path) -> None:
         list(parts.chunks())
 
 
-def test_parts_of_other_data_are_not_gone_on_from(tmp_path: Path) -> None:
+def test_parts_of_other_data_are_rejected(tmp_path: Path) -> None:
     Parts(tmp_path, samples=10).keep(0, [b"result"])
     with pytest.raises(SpecError, match="need the 10 that this job began with"):
         Parts(tmp_path, samples=11).restore()
@@ -132,7 +132,7 @@ def test_no_row_is_shifted(
     assert [each.name for each in path.parent.iterdir()] == ["p.parquet"]
 
 
-def test_an_output_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_unwritable_outputs_keep_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("old")
     (tmp_path / ".p.csv.job.partial").mkdir()

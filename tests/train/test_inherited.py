@@ -186,7 +186,7 @@ def test_connection_ends_in_fork_alone() -> None:
         assert client.recv(6) == b"answer"
 
 
-def test_connection_that_was_closed_before_fork_is_left_alone() -> None:
+def test_connections_closed_before_fork_are_ignored() -> None:
     """By another thread, between the listing of descriptors and the fork."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())

@@ -21,9 +21,9 @@ from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.entry.join import join
-from brim.train.exchange.folding import Alone, Exchange
+from brim.train.exchange.folding import Exchange, LocalExchange
 from brim.train.job import Job
-from brim.train.membership import Kept, Loner
+from brim.train.membership import Loner, StateKeeper
 from brim.train.state.job_state import TrainingState
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -92,19 +92,19 @@ def train(job: Job, *, shape: tuple[int, ...] = ()) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_a_loss_of_one_number_may_have_any_shape(shape: tuple[int, ...]) -> None:
+def test_scalar_losses_may_have_any_shape(shape: tuple[int, ...]) -> None:
     job, listener = new_job()
     train(job, shape=shape)
     assert [len(report.parts) for report in listener.reports] == [8, 4, 8, 4]
 
 
-def test_a_steps_report_has_the_learning_rate_that_it_is_applied_with() -> None:
+def test_reports_have_the_applied_learning_rate() -> None:
     job, listener = new_job(lambda model: torch.optim.SGD(model.parameters(), lr=0.5), halving=True)
     train(job)
     assert [report.lr for report in listener.reports] == [0.5, 0.25, 0.125, 0.0625]
 
 
-def test_parameter_groups_with_rates_of_their_own_are_told_one_by_one() -> None:
+def test_group_rates_are_reported_singly() -> None:
     def of_two_groups(model: torch.nn.Linear) -> torch.optim.Optimizer:
         groups: list[dict[str, Any]] = [
             {"params": [model.weight], "lr": torch.tensor(0.5)},
@@ -121,7 +121,7 @@ def keep_in(job: Job, location: Path) -> None:
     job.parts.checkpoints.keep_in(str(location), writer="w1")
 
 
-def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_path: Path) -> None:
+def test_only_the_last_checkpoint_is_essential(tmp_path: Path) -> None:
     job, listener = new_job()
     no_directory = tmp_path / "file"
     no_directory.touch()
@@ -153,7 +153,7 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
     assert store.steps() == [2, 4]
 
 
-def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_tables(
+def test_mid_step_checkpoints_exclude_the_step(
     tmp_path: Path,
 ) -> None:
     """Where a job is to end and its boundary does not come, one worker writes what the last
@@ -182,9 +182,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
     assert Store(Directory(tmp_path)).steps() == [1]
 
 
-def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> (
-    None
-):
+def test_thawing_is_refused_but_freezing_allowed() -> None:
     job, _ = new_job()
     weight, bias = job.model.parameters()
 
@@ -236,13 +234,13 @@ class Newcomer(Listener):
         super().__init__()
         self._tree = {**job.parts.state.get(), "committed": 1}
 
-    def next_round(self, kept: Kept) -> Exchange:
+    def next_round(self, kept: StateKeeper) -> Exchange:
         kept.state.put(self._tree)
-        return Alone()
+        return LocalExchange()
 
 
 @pytest.mark.parametrize(("between", "times"), [(False, 1), (True, 2)])
-def test_a_state_is_put_again_only_behind_lines_of_the_users(
+def test_states_are_put_after_user_code_only(
     monkeypatch: pytest.MonkeyPatch, between: bool, times: int
 ) -> None:
     job, _ = new_job()
@@ -263,10 +261,10 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
         for batch in job.batches(DATA, global_batch_size=10, epochs=1):
             job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert (job.committed, len(puts)) == (2, times)
-    assert job.parts.state._given is None
+    assert job.parts.state._state_given is None
 
 
-def test_a_script_does_not_know_how_many_workers_it_will_have() -> None:
+def test_scripts_do_not_know_world_size() -> None:
     model = torch.nn.Linear(2, 1)
     with pytest.raises(SpecError, match="brim run --workers 1:4 --micro-batches auto"):
         join(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batches="auto")  # type: ignore[arg-type]

@@ -40,17 +40,17 @@ def newcomer(*, committed: int) -> tuple[TrainingState, torch.optim.Optimizer]:
     return made, optimizer
 
 
-def test_what_stands_in_front_of_a_loop_that_is_under_way_is_not_done_twice() -> None:
+def test_preambles_are_not_repeated_amid_epochs() -> None:
     _, optimizer = newcomer(committed=2)
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_at_the_start_of_an_epoch_it_is_done() -> None:
+def test_preambles_run_at_epoch_start() -> None:
     _, optimizer = newcomer(committed=0)
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
-def test_a_checkpoint_that_was_seen_to_is_not_due_again() -> None:
+def test_handled_checkpoints_are_not_due() -> None:
     made, _ = newcomer(committed=2)
     assert not made.due
 
@@ -58,7 +58,7 @@ def test_a_checkpoint_that_was_seen_to_is_not_due_again() -> None:
 DATA = Schedule(samples=40, global_batch_size=10, epochs=2)
 
 
-def test_a_newcomer_with_other_data_of_the_same_length_is_refused() -> None:
+def test_newcomers_with_other_data_are_refused() -> None:
     donor, made = state()[0], state()[0]
     donor.plan(DATA, mark="0 abc")
     made.put(donor.get())
@@ -74,16 +74,14 @@ def test_data_may_be_another_in_each_epoch() -> None:
     assert made.mark == "1 xyz"
 
 
-def test_until_it_has_looked_at_its_data_a_newcomer_agrees_with_the_others() -> None:
+def test_newcomers_agree_before_reading_data() -> None:
     donor, made = state()[0], state()[0]
     donor.plan(DATA, mark="0 abc")
     made.put(donor.get())
     assert made.digests()["first samples"] == donor.digests()["first samples"]
 
 
-def test_digests_of_a_state_that_stood_still_are_not_computed_again_unless_another_was_put() -> (
-    None
-):
+def test_unchanged_states_reuse_their_digests() -> None:
     made, _ = state()
     digests = made.digests()
     assert made.digests(unless_put=True) is digests

@@ -126,7 +126,7 @@ def test_a_buffer_changed_between_steps_stays_changed() -> None:
 
 
 @pytest.mark.parametrize("start", [torch.zeros(0), None], ids=["empty", "None"])
-def test_what_starts_empty_is_empty_for_each_micro_batch(start: Tensor | None) -> None:
+def test_empty_states_start_empty_per_micro_batch(start: Tensor | None) -> None:
     found = []
 
     class Growing(Net):
@@ -148,7 +148,7 @@ def test_what_starts_empty_is_empty_for_each_micro_batch(start: Tensor | None) -
     newcomer.parts.state.put(job.parts.state.get())
 
 
-def test_a_buffer_that_asks_for_a_gradient_is_averaged() -> None:
+def test_buffers_with_gradients_are_averaged() -> None:
     class Quantizing(Net):
         codes: Tensor
 
@@ -164,7 +164,7 @@ def test_a_buffer_that_asks_for_a_gradient_is_averaged() -> None:
     assert bool(model.codes.detach().ne(0).all())
 
 
-def test_a_buffer_that_forward_makes_and_changes_is_refused() -> None:
+def test_buffers_made_in_forward_are_refused() -> None:
     class Making(Net):
         def touch(self, x: Tensor) -> Tensor:
             self.register_buffer("mean", x.detach().mean(0))
@@ -217,7 +217,7 @@ class Keeping(torch.optim.SGD):
     def rule(self) -> None: ...
 
 
-def test_a_state_that_nobody_can_carry_ends_the_first_step() -> None:
+def test_uncarried_states_fail_the_first_step() -> None:
     model = Net()
     job = a_job(model, Keeping(model.parameters(), lr=0.1))
     with pytest.raises(SpecError, match=r"optimizer Keeping: got a method .* state\.0\.rule"):
@@ -265,7 +265,7 @@ def test_a_wrapper_without_hooks_is_refused_by_name(library: str, words: str) ->
     assert f"{library.partition('.')[0]}'s Prepared, a wrapper" in str(refused.value)
 
 
-def test_a_scheduler_whose_step_takes_the_epoch_is_refused() -> None:
+def test_epoch_based_schedulers_are_refused() -> None:
     class ByEpoch:
         def step(self, epoch: int, metric: float | None = None) -> None: ...
 

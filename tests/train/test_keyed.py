@@ -100,7 +100,7 @@ def trained(
 # The module ---------------------------------------------------------------------------------------
 
 
-def test_it_looks_up_ids_of_any_shape_and_of_the_whole_space() -> None:
+def test_ids_of_any_shape_are_looked_up() -> None:
     embedding = brim.Embedding(4)
     ids = torch.tensor([[0, 5], [(1 << 63) - 1, 5]])
     rows = embedding(ids).detach()
@@ -191,7 +191,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     ids=["sgd", "adagrad"],
 )
 @pytest.mark.parametrize("by_rows", [True, False])
-def test_rows_end_with_the_bits_of_an_ordinary_embedding(
+def test_rows_equal_an_ordinary_embedding(
     make: Make, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embeddings, "LARGE", 1 if by_rows else 1 << 30)
@@ -249,7 +249,7 @@ def _batches(samples: TensorDataset) -> Any:
     ],
     ids=["momentum", "adam", "adamw", "rmsprop"],
 )
-def test_optimizers_step_on_the_rows_of_a_step_and_leave_all_others(make: Make) -> None:
+def test_optimizers_touch_only_step_rows(make: Make) -> None:
     net = keyed()
     plain = compact(net)
     trained(net, make, data(), micro_batches=1, shuffle=False)
@@ -275,7 +275,7 @@ def test_optimizers_step_on_the_rows_of_a_step_and_leave_all_others(make: Make) 
         ),
     ],
 )
-def test_an_optimizer_that_cannot_step_by_rows_is_refused(make: Make, words: str) -> None:
+def test_optimizers_unable_by_rows_are_refused(make: Make, words: str) -> None:
     with pytest.raises(SpecError, match=f"embedding 'rows': got {words}"):
         trained(keyed(), make, data())
 
@@ -294,7 +294,7 @@ def test_evaluation_gives_nobody_a_row() -> None:
     assert len(held_by(net.rows).keys) == len(numbers().unique())
 
 
-def test_an_id_has_a_row_from_the_step_on_in_which_it_was_seen_often_enough() -> None:
+def test_frequent_ids_get_rows() -> None:
     net = keyed(admit_after=3)
     ids = ids_of(numbers()[:64])
     often, first = ids.unique(), net.rows(ids.unique()).detach().clone()
@@ -316,7 +316,7 @@ def test_an_id_has_a_row_from_the_step_on_in_which_it_was_seen_often_enough() ->
     assert moved == [False, False, True, True]
 
 
-def test_a_row_that_is_not_updated_for_long_starts_again() -> None:
+def test_stale_rows_start_again() -> None:
     net = keyed(expire_after=2)
     once, others = ids_of(numbers()[:64]), ids_of(numbers()[64:128] + 1000)
     first = net.rows(once).detach().clone()
@@ -331,7 +331,7 @@ def test_a_row_that_is_not_updated_for_long_starts_again() -> None:
     assert there == [True, True, False, False, False]
 
 
-def test_a_full_table_says_so_once_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_tables_report_once(capsys: pytest.CaptureFixture[str]) -> None:
     net = keyed(
         limit=1, name="user"
     )  # some hundred places: a partition has a few more than its share
@@ -345,13 +345,13 @@ def test_a_full_table_says_so_once_and_goes_on(capsys: pytest.CaptureFixture[str
     assert len(held_by(net.rows).keys) == net.rows.rules.shape.all_places
 
 
-def test_a_table_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_tables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "available_bytes", lambda: 1 << 20)
     with pytest.raises(SpecError, match="limit=100000 of embedding 'rows': got tables of"):
         trained(keyed(limit=100_000), lambda weights: torch.optim.SGD(weights, lr=0.3), data())
 
 
-def test_a_second_job_goes_on_with_the_rows_of_the_first() -> None:
+def test_second_jobs_continue_with_rows() -> None:
     net = keyed()
     trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data())
     held = held_by(net.rows)
@@ -380,7 +380,7 @@ def test_a_module_can_be_given_rows() -> None:
         (torch.tensor([1.0, 2.0]), "float32 of shape"),
     ],
 )
-def test_ids_of_a_state_that_cannot_be_are_refused(ids: Tensor, words: str) -> None:
+def test_impossible_ids_of_states_are_refused(ids: Tensor, words: str) -> None:
     embedding = brim.Embedding(2)
     state = {**embedding.state_dict(), "ids": ids, "weight": torch.ones(2, 2)}
     with pytest.raises(RuntimeError, match=words):
@@ -394,7 +394,7 @@ def test_a_state_may_have_ids_of_32_bits() -> None:
     assert torch.equal(embedding(ids), torch.ones(3, 2))
 
 
-def test_after_the_job_the_best_rows_can_be_loaded_again() -> None:
+def test_best_rows_reload_after_the_job() -> None:
     net = keyed()
     trained(net, lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), data())
     best = copy.deepcopy(net.state_dict())
@@ -411,14 +411,14 @@ def test_rows_are_converted_with_their_module_or_refused() -> None:
         embedding.half()
 
 
-def test_a_frozen_embedding_is_refused_since_its_rows_would_be_in_no_checkpoint() -> None:
+def test_frozen_embeddings_are_refused() -> None:
     net = keyed()
     net.rows.requires_grad_(False)
     with pytest.raises(SpecError, match=r"a brim\.Embedding that is frozen"):
         trained(net, lambda parameters: torch.optim.SGD(parameters, lr=0.1), data())
 
 
-def test_a_lookup_in_inference_mode_leaves_the_next_one_its_gradient() -> None:
+def test_inference_lookups_keep_later_gradients() -> None:
     net = keyed()
     spec = JobSpec(
         command=("loop.py",),
@@ -456,7 +456,7 @@ def loop(net: Net, optimizer: torch.optim.Optimizer, *, epochs: int) -> None:
         job.step(functional.binary_cross_entropy_with_logits(net(batch.inputs), batch.target))
 
 
-def test_an_optimizers_state_dict_has_what_it_keeps_of_each_row() -> None:
+def test_optimizer_states_include_row_states() -> None:
     net = keyed()
     optimizer = adam(net)
     loop(net, optimizer, epochs=1)
@@ -467,7 +467,7 @@ def test_an_optimizers_state_dict_has_what_it_keeps_of_each_row() -> None:
     assert bool(kept["exp_avg_sq"].any(1).all())
 
 
-def test_training_goes_on_from_the_state_dicts_of_both_with_the_same_bits() -> None:
+def test_training_resumes_exactly_from_state_dicts() -> None:
     whole = keyed()
     loop(whole, adam(whole), epochs=4)
     net = keyed()

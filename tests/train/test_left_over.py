@@ -330,7 +330,7 @@ def test_hooks_that_clamp_gradients_are_named(register: Callable[[Any], Any]) ->
         ("not python (", ""),
     ],
 )
-def test_clipping_that_is_left_in_a_script_is_named(tmp_path: Any, text: str, name: str) -> None:
+def test_leftover_clipping_is_named(tmp_path: Any, text: str, name: str) -> None:
     script = tmp_path / "loop.py"
     script.write_text(text)
     said = of_script(str(script))

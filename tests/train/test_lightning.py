@@ -49,7 +49,7 @@ def fit(module: Any, **options: Any) -> Any:
     )
 
 
-def test_what_validation_logs_is_the_mean_over_all_samples() -> None:
+def test_validation_logs_are_sample_means() -> None:
     module = Line()
     job = fit(module)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def test_what_validation_logs_is_the_mean_over_all_samples() -> None:
     assert job.metrics == {"val_error": pytest.approx(error.item())}
 
 
-def test_a_module_knows_its_epoch_its_step_and_the_number_of_its_batch() -> None:
+def test_modules_know_epoch_step_and_batch() -> None:
     class Curious(Line):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             seen.add((self.current_epoch, self.global_step, batch_idx))
@@ -182,7 +182,7 @@ def test_a_logged_torchmetrics_object_gets_the_line_instead(made: Any, line: str
     assert f"hint: self.log('val_acc', {line}" in str(refused.value)
 
 
-def test_a_torchmetrics_object_holds_one_batch_at_a_time() -> None:
+def test_torchmetrics_hold_one_batch() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
 
     class Measured(Line):
@@ -213,6 +213,6 @@ def test_a_torchmetrics_object_holds_one_batch_at_a_time() -> None:
     assert job.metrics == {"val_error": pytest.approx(error.item())}
 
 
-def test_a_model_that_is_no_lightning_module_is_refused() -> None:
+def test_non_lightning_models_are_refused() -> None:
     with pytest.raises(SpecError, match="got a Linear"):
         fit(nn.Linear(1, 1))

@@ -85,7 +85,7 @@ def readers(reads: Iterable[Read]) -> set[int]:
 
 
 @pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
-def test_what_is_read_does_not_depend_on_the_number_of_loaders(data: Any, new_feed: Any) -> None:
+def test_samples_ignore_the_number_of_loaders(data: Any, new_feed: Any) -> None:
     in_step, *beside = [
         list(feed.read(ask(feed))) for feed in (new_feed(data, count) for count in (0, 1, 2, 3))
     ]
@@ -108,16 +108,14 @@ def test_what_is_read_does_not_depend_on_the_number_of_loaders(data: Any, new_fe
         (DataLoader(TensorDataset(torch.zeros(SIZE)), BATCH, num_workers=2), None, 0),
     ],
 )
-def test_the_number_of_loaders_is_as_asked_but_for_what_needs_none(
+def test_loader_counts_are_as_requested(
     data: Any, loaders: int | None, expected: int, new_feed: Any
 ) -> None:
     assert new_feed(data, loaders).loaders == expected
 
 
 @pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
-def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(
-    data: Any, new_feed: Any
-) -> None:
+def test_new_rounds_reuse_loader_processes(data: Any, new_feed: Any) -> None:
     whole = noise(Feed(data, seed=0, global_batch_size=BATCH).read(ask(new_feed(data, 0))))
     feed = new_feed(data, 2)
     first = feed.read(ask(feed))
@@ -128,7 +126,7 @@ def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(
     assert readers(second) <= readers(begun)
 
 
-def test_there_may_be_other_numbers_of_processes_from_one_round_to_the_next(new_feed: Any) -> None:
+def test_rounds_may_change_loader_counts(new_feed: Any) -> None:
     whole = noise(Feed(Noisy(), seed=0, global_batch_size=BATCH).read(ask(new_feed(Noisy(), 0))))
     feed = new_feed(Noisy(), 4)
     counts, reads, used = (4, 2, 1, 3), [], []
@@ -150,7 +148,7 @@ class Slow(Noisy):
         return super().__getitem__(index)
 
 
-def test_a_new_round_does_not_wait_for_all_that_the_last_one_asked_for(new_feed: Any) -> None:
+def test_new_rounds_ignore_old_requests(new_feed: Any) -> None:
     feed = new_feed(DataLoader(Slow(), BATCH, num_workers=1, prefetch_factor=8), None)
     first = feed.read(ask(feed))
     next(first)
@@ -176,7 +174,7 @@ def test_what_reading_raises_comes_with_the_users_traceback(new_feed: Any) -> No
     assert lines[-1] == "KeyError: 'no sample 0'"
 
 
-def test_what_is_wrong_with_the_data_is_said_as_it_would_be_in_the_step(new_feed: Any) -> None:
+def test_loader_errors_read_like_step_errors(new_feed: Any) -> None:
     feed = new_feed(Stream(), 1, samples=SIZE + 1)
     with pytest.raises(SpecError) as refusal:
         list(feed.read(ask(feed)))
@@ -190,7 +188,7 @@ def unsendable(samples: list[Any]) -> Any:
     return lambda: samples
 
 
-def test_a_sample_that_cannot_be_sent_is_the_users_error(new_feed: Any) -> None:
+def test_unsendable_samples_are_user_errors(new_feed: Any) -> None:
     feed = new_feed(DataLoader(Noisy(), BATCH, num_workers=1, collate_fn=unsendable), None)
     with pytest.raises(UserCodeError, match="unsendable"):
         next(feed.read(ask(feed)))
@@ -210,7 +208,7 @@ class Mortal(Noisy):
         return super().__getitem__(index)
 
 
-def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path, new_feed: Any) -> None:
+def test_dead_loaders_are_replaced(tmp_path: Path, new_feed: Any) -> None:
     poison = tmp_path / "poison"
     whole = new_feed(Mortal(poison), 0)
     expected = noise(whole.read(ask(whole)))
@@ -221,7 +219,7 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path, new
     assert noise(reads) == expected
 
 
-def test_processes_that_die_again_and_again_are_given_up(tmp_path: Path, new_feed: Any) -> None:
+def test_repeatedly_dying_loaders_are_given_up(tmp_path: Path, new_feed: Any) -> None:
     poison = tmp_path / "poison"
     poison.write_text("always")
     feed = new_feed(Mortal(poison), 2)
@@ -294,7 +292,7 @@ time.sleep(60)
 """
 
 
-def test_loaders_die_with_their_worker_and_handle_none_of_its_signals() -> None:
+def test_loaders_die_with_their_worker() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True
     ) as worker:
@@ -314,7 +312,7 @@ def test_loaders_die_with_their_worker_and_handle_none_of_its_signals() -> None:
     assert psutil.wait_procs(loaders, timeout=10)[1] == []
 
 
-def test_a_loader_keeps_no_socket_of_its_worker_open(new_feed: Any) -> None:
+def test_loaders_keep_no_worker_sockets(new_feed: Any) -> None:
     agent, link = socket.socketpair()
     close_in_children(link)
     feed = new_feed(Noisy(), 1)
@@ -378,7 +376,7 @@ def test_a_tensor_arrives_as_it_was(tensor: Tensor) -> None:
         assert received.data_ptr() % 64 == tensor.data_ptr() % 64
 
 
-def test_a_received_tensor_can_be_written_to_and_outlives_its_parcel() -> None:
+def test_received_tensors_are_writable_and_lasting() -> None:
     first, second = through((torch.zeros(100_000), torch.ones(3)))
     first += 1
     assert first.sum() == 100_000

@@ -153,7 +153,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     os.close(context.tables)
 
 
-def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
+def test_lone_workers_pipeline_one_commit(
     pair: tuple[Membership, Agent],
 ) -> None:
     worker, agent = pair
@@ -166,7 +166,7 @@ def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
     assert agent.arrivals() == [[1]]
 
 
-def test_what_is_done_while_a_commit_is_answered_is_done_behind_its_arrival(
+def test_overlapped_work_follows_the_arrival(
     pair: tuple[Membership, Agent],
 ) -> None:
     worker, agent = pair
@@ -202,7 +202,7 @@ def fails(worker: Membership) -> None:
     ],
     ids=["a message", "a heartbeat", "a failure"],
 )
-def test_short_steps_are_told_together_and_before_anything_else_is_said(
+def test_short_steps_are_reported_together(
     pair: tuple[Membership, Agent], say: Callable[[Membership], None], behind: type
 ) -> None:
     worker, agent = pair
@@ -221,7 +221,7 @@ def test_short_steps_are_told_together_and_before_anything_else_is_said(
     assert isinstance(next_to_it, behind)
 
 
-def test_what_was_told_together_has_its_answer_before_another_step_is_made(
+def test_grouped_steps_are_answered_before_more(
     pair: tuple[Membership, Agent],
 ) -> None:
     worker, agent = pair
@@ -234,10 +234,10 @@ def test_what_was_told_together_has_its_answer_before_another_step_is_made(
     agent.answer(2, hold=True)
     with pytest.raises(RoundChanged):
         worker.commit(3, b"")
-    assert [made for made in worker._participant._made if made.step == 3] == []
+    assert [made for made in worker._participant._steps_made if made.step == 3] == []
 
 
-def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_commit(
+def test_a_last_commits_answer_ends_the_round(
     pair: tuple[Membership, Agent],
 ) -> None:
     worker, agent = pair
@@ -254,9 +254,7 @@ def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_co
 
 
 @pytest.mark.parametrize("look", ["settle", "poll"])
-def test_the_answer_is_taken_in_wherever_a_worker_looks(
-    pair: tuple[Membership, Agent], look: str
-) -> None:
+def test_answers_are_taken_at_any_look(pair: tuple[Membership, Agent], look: str) -> None:
     worker, agent = pair
     worker.commit(0, b"")
     agent.answer(0, hold=True)
@@ -264,7 +262,7 @@ def test_the_answer_is_taken_in_wherever_a_worker_looks(
         getattr(worker, look)()
 
 
-def test_streams_that_nobody_asked_for_end_with_their_round(
+def test_unclaimed_streams_end_with_their_round(
     pair: tuple[Membership, Agent],
 ) -> None:
     worker, agent = pair
@@ -280,7 +278,7 @@ def test_streams_that_nobody_asked_for_end_with_their_round(
 
 @pytest.mark.parametrize("message", [InstallRound(world=world(2)), WriteNow()])
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_worker_whose_step_may_not_count_gives_its_state_to_nobody(
+def test_uncertain_steps_are_not_given(
     pair: tuple[Membership, Agent], message: WorkerBound, is_told: bool
 ) -> None:
     worker, agent = pair
@@ -304,7 +302,7 @@ def logged(step: int) -> Logged:
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_the_heir_leaves_what_the_agent_may_not_have_heard_and_then_its_state(
+def test_heirs_leave_unheard_messages_then_state(
     pair: tuple[Membership, Agent], tmp_path: Path, is_answered: bool
 ) -> None:
     worker, agent = pair
@@ -338,7 +336,7 @@ def test_the_heir_leaves_what_the_agent_may_not_have_heard_and_then_its_state(
     assert record == CommitRecord(round=1, step=step, at=record.at, payloads=[report])
 
 
-def test_a_commit_whose_answer_came_before_the_end_is_not_left_again(
+def test_answered_commits_are_not_left_again(
     pair: tuple[Membership, Agent], tmp_path: Path
 ) -> None:
     worker, agent = pair
@@ -352,7 +350,7 @@ def test_a_commit_whose_answer_came_before_the_end_is_not_left_again(
     assert left_in(tmp_path, worker) == [SAID]
 
 
-def test_who_waits_for_a_permission_when_the_agent_ends_waits_no_more(
+def test_permission_waits_end_with_the_agent(
     pair: tuple[Membership, Agent], tmp_path: Path
 ) -> None:
     worker, agent = pair
@@ -362,7 +360,7 @@ def test_who_waits_for_a_permission_when_the_agent_ends_waits_no_more(
 
 
 @pytest.mark.parametrize("why", ["the agent lives", "its file is empty"])
-def test_an_heir_leaves_no_state_that_could_be_ahead_of_the_records(
+def test_heirs_leave_no_unrecorded_state(
     pair: tuple[Membership, Agent], tmp_path: Path, why: str
 ) -> None:
     worker, agent = pair
@@ -378,9 +376,7 @@ def test_an_heir_leaves_no_state_that_could_be_ahead_of_the_records(
         held.close()
 
 
-def test_who_is_not_the_heir_ends_with_its_agent(
-    pair: tuple[Membership, Agent], tmp_path: Path
-) -> None:
+def test_non_heirs_end_with_their_agent(pair: tuple[Membership, Agent], tmp_path: Path) -> None:
     worker, agent = pair
     worker._inheritance.settle(on_me=False)
     worker._participant.is_heir = False

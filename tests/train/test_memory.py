@@ -46,7 +46,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_a_step_frees_the_next_one_has_without_a_fault() -> None:
+def test_freed_memory_is_reused_without_faults() -> None:
     run("""
 keep_what_is_freed()
 for _ in range(4):  # until what is aligned finds room among what was freed
@@ -56,7 +56,7 @@ assert faults < 8 * 16, faults  # of 256 pages in each MiB
 """)
 
 
-def test_what_only_the_warm_up_needed_is_given_back() -> None:
+def test_warm_up_memory_is_returned() -> None:
     run("""
 keep_what_is_freed()
 parts = [ones(8) for _ in range(32)]
@@ -79,7 +79,7 @@ assert faults < 8 * 16, faults
 """)
 
 
-def test_a_small_model_is_a_workers_own_before_it_counts() -> None:
+def test_small_models_are_copied_early() -> None:
     run("""
 weights = ones(8)
 def act():
@@ -90,7 +90,7 @@ in_a_fork(act)
 """)
 
 
-def test_a_large_model_stays_shared_with_the_template_until_it_is_written_to() -> None:
+def test_large_models_stay_shared_until_written() -> None:
     run("""
 weights = ones(64)
 def act():

@@ -204,7 +204,7 @@ def test_losses_that_fit_no_batch_are_explained(
     assert hint in wrong.hint
 
 
-def test_a_hidden_state_of_an_earlier_batch_is_explained() -> None:
+def test_stale_hidden_states_are_explained() -> None:
     model = nn.Linear(2, 1)
     job = brim.join(model, sgd(model), micro_batches=1)
     hidden = torch.zeros(())
@@ -218,12 +218,12 @@ def test_a_hidden_state_of_an_earlier_batch_is_explained() -> None:
     assert "job.carry carries a hidden state" in refused(train).hint
 
 
-def test_other_errors_of_a_backward_pass_stay_as_they_are() -> None:
+def test_other_backward_errors_are_unchanged() -> None:
     with pytest.raises(RuntimeError, match="of a kernel"), explained():
         raise RuntimeError("of a kernel")
 
 
-def test_a_loss_of_a_frozen_network_reaches_no_other() -> None:
+def test_losses_of_frozen_networks_stay_apart() -> None:
     frozen, other = nn.Linear(2, 2), nn.Linear(2, 2)
     of_frozen, of_other = sgd(frozen), sgd(other)
     frozen.requires_grad_(False)
@@ -235,7 +235,7 @@ def test_a_loss_of_a_frozen_network_reaches_no_other() -> None:
     assert all(parameter.grad is not None for parameter in other.parameters())
 
 
-def test_freezing_within_a_step_gets_a_hint_of_its_own() -> None:
+def test_freezing_within_steps_gets_a_hint() -> None:
     model = nn.Linear(2, 1)
     one = Optimization(model, [sgd(model)])
     one.begin()

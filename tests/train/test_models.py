@@ -22,7 +22,7 @@ def inputs(samples: int, fields: int, numbers: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("make", CLICK_MODELS)
 @pytest.mark.parametrize("numbers", [0, 3])
 @pytest.mark.parametrize("samples", [1, 8])
-def test_a_click_model_gives_one_logit_per_sample_and_every_parameter_a_gradient(
+def test_click_models_give_logits_and_gradients(
     make: type[torch.nn.Module], numbers: int, samples: int
 ) -> None:
     model = make(50, 5, numbers, dim=4, hidden=(8, 4), dropout=0.1)
@@ -33,7 +33,7 @@ def test_a_click_model_gives_one_logit_per_sample_and_every_parameter_a_gradient
 
 
 @pytest.mark.parametrize("make", CLICK_MODELS)
-def test_a_sample_s_logit_does_not_depend_on_its_batch(make: type[torch.nn.Module]) -> None:
+def test_logits_do_not_depend_on_the_batch(make: type[torch.nn.Module]) -> None:
     model, batch = make(50, 5, 2), inputs(6, 5, 2)
     alone = torch.cat(
         [model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)]
@@ -75,14 +75,14 @@ def test_the_interactions_are_those_of_the_paper() -> None:
     torch.testing.assert_close(network(x), network.output(pooled).squeeze(1))
 
 
-def test_the_interactions_of_a_large_batch_are_those_of_its_slices() -> None:
+def test_large_batches_interact_like_slices() -> None:
     network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
     torch.testing.assert_close(
         network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])])
     )
 
 
-def test_two_towers_score_each_user_for_its_own_item() -> None:
+def test_two_towers_score_users_and_items() -> None:
     model, ids = (
         TwoTower(50, 2, 3, dim=4, units=(8, 6), temperature=0.5),
         torch.randint(0, 50, (7, 5)),
@@ -95,7 +95,7 @@ def test_two_towers_score_each_user_for_its_own_item() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_in_batch_a_user_meets_all_items_but_another_of_its_own() -> None:
+def test_in_batch_users_skip_duplicate_items() -> None:
     model = TwoTower(50, 1, 2, dim=4, units=(6,), counts=torch.arange(50))
     ids = torch.tensor(
         [[1, 10, 20], [2, 11, 20], [3, 10, 20]]
@@ -117,7 +117,7 @@ def test_in_batch_a_user_meets_all_items_but_another_of_its_own() -> None:
     torch.testing.assert_close(model.eval()({"ids": ids}), cosines.diagonal() / model.temperature)
 
 
-def test_the_in_batch_softmax_is_that_of_the_paper() -> None:
+def test_the_in_batch_softmax_matches_the_paper() -> None:
     scores, rewards = torch.randn(4, 4, dtype=torch.float64), torch.tensor([1.0, 0.0, 2.0, 1.0])
     own = (scores.diagonal().exp() / scores.exp().sum(1)).log()
     torch.testing.assert_close(in_batch_softmax(scores, rewards), -(own * rewards).sum() / 4)

@@ -23,7 +23,7 @@ def steps(many: int, owners: list[Paces], a_row: list[float]) -> float:
     return slowest
 
 
-def test_a_slow_owner_gets_less_and_an_equal_one_as_much_as_before() -> None:
+def test_slow_owners_get_less() -> None:
     shared = torch.zeros(512, dtype=torch.float64)
     owners = [Paces(shared, 2, owner) for owner in range(2)]
     assert steps(10, owners, [0.001, 0.001]) == 0.5
@@ -34,7 +34,7 @@ def test_a_slow_owner_gets_less_and_an_equal_one_as_much_as_before() -> None:
     assert 0.4 < owners[0].parts[0] < 0.6
 
 
-def test_an_owner_that_is_fast_again_is_found_out() -> None:
+def test_recovered_owners_are_found() -> None:
     owners = [
         Paces(seconds, 2, owner) for seconds in [torch.zeros(8).double()] for owner in range(2)
     ]
@@ -44,7 +44,7 @@ def test_an_owner_that_is_fast_again_is_found_out() -> None:
     assert owners[0].parts[0] > 0.4
 
 
-def test_a_round_begins_with_even_parts_whatever_the_last_one_left() -> None:
+def test_rounds_begin_with_even_parts() -> None:
     shared = torch.zeros(4).double()
     steps(60, [Paces(shared, 2, owner) for owner in range(2)], [0.004, 0.001])
     owners = [Paces(shared, 3, owner) for owner in range(3)]
@@ -55,7 +55,7 @@ def test_a_round_begins_with_even_parts_whatever_the_last_one_left() -> None:
         assert each.parts == [1 / 3] * 3
 
 
-def test_more_owners_than_there_is_room_for_have_even_parts() -> None:
+def test_excess_owners_have_even_parts() -> None:
     owners = [Paces(torch.zeros(4).double(), 5, owner) for owner in range(5)]
     steps(5, owners, [0.004] + [0.001] * 4)
     assert owners[0].parts == [0.2] * 5

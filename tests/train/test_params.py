@@ -74,7 +74,7 @@ def test_names_that_modules_beside_it_read_pass(
     check_all_used(module)
 
 
-def test_text_that_is_no_name_of_a_parameter_does_not_count(
+def test_other_text_is_no_parameter_name(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = Path(str(module.__file__))

@@ -50,7 +50,7 @@ def refused(check: Callable[..., object], *given: Any) -> SpecError:
     return wrong
 
 
-def test_what_says_itself_how_it_is_read_is_left_to_its_reader() -> None:
+def test_self_describing_data_is_left_alone() -> None:
     check_dataset(DataLoader(GOOD), "train")
     check_dataset(Stream(), "train")
 
@@ -150,7 +150,7 @@ def test_what_are_no_metrics(metrics: Any, got: str) -> None:
     check_metrics({"auc": brim.metrics.auc()})
 
 
-def test_a_function_that_the_text_of_the_file_could_not_show() -> None:
+def test_functions_hidden_from_text_are_found() -> None:
     module = ModuleType("training")
     module.model = module.dataset = module.optimizer = lambda *_: None  # type: ignore[attr-defined]
     assert "no function 'loss'" in refused(check_functions, module, "training.py").got

@@ -53,7 +53,7 @@ def densely(leaves: list[GradientRows]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
+def test_every_world_equals_the_dense_sum(seed: int) -> None:
     chance = random.Random(seed)
     parts = chance.randint(1, 12)
     leaves = [drawn_of_two(chance) for _ in range(parts)]
@@ -98,7 +98,7 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None:
+def test_keyed_rows_are_partitioned_without_loss(seed: int) -> None:
     chance = random.Random(seed)
     last = (1 << 63) - 1
     keys = [0, 1 << 57, (1 << 57) - 1, last, *(chance.getrandbits(63) for _ in range(40))]
@@ -138,13 +138,13 @@ def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None
         assert torch.equal(total.values, wanted.values)
 
 
-def test_a_step_with_more_ids_than_there_is_room_for_is_refused() -> None:
+def test_steps_with_too_many_ids_are_refused() -> None:
     layout = Layout([torch.zeros(3)], [torch.zeros(2, 3)], [64])
     rows = GradientRows(torch.tensor([1, 2, 3]), torch.zeros(3, 3))
     with pytest.raises(SpecError, match="got 3 distinct ones, need no more than 2"):
         layout.put_rows(torch.zeros(layout.row_bytes, dtype=torch.uint8), [rows])
 
 
-def test_blocks_that_do_not_cover_what_is_wanted_are_an_error() -> None:
+def test_incomplete_blocks_are_errors() -> None:
     with pytest.raises(ValueError, match="no block covers micro-batch 1"):
         fold_rows({Block(0, 1): [drawn(random.Random(0))]}, Block(0, 2), 2)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import StoredTable, later
+from brim.domain.table_parts import StoredTable, oldest_of_both
 from brim.embeddings.keyed import Embedding
 from brim.embeddings.keyed_rows import KeyedRows
 from brim.embeddings.rows_by_key import RowsByKey
@@ -118,7 +118,7 @@ RULES = [
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_read_while_steps_are_made_and_a_delta_are_the_table_as_it_was(
+def test_concurrent_reads_and_deltas_are_consistent(
     rules: dict[str, int], seed: int, tmp_path: Path
 ) -> None:
     job, store = Job(seed=seed, **rules), Store(Directory(tmp_path))
@@ -152,7 +152,7 @@ def test_what_is_read_while_steps_are_made_and_a_delta_are_the_table_as_it_was(
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
-def test_what_steps_wrote_is_known_without_a_look_at_all_rows(rules: dict[str, int]) -> None:
+def test_written_rows_are_known_without_scans(rules: dict[str, int]) -> None:
     job = Job(**rules)
     for _ in range(10):
         job.train()
@@ -186,7 +186,7 @@ def test_steps_that_others_made_are_not_known() -> None:
     assert view.count_since(job.step - 1) == 10
 
 
-def test_rows_that_were_gone_stay_gone_where_they_may_stay_longer_now(tmp_path: Path) -> None:
+def test_expired_rows_stay_gone(tmp_path: Path) -> None:
     job, store = Job(expire_after=7), Store(Directory(tmp_path))
     for _ in range(20):
         job.train()
@@ -205,10 +205,10 @@ def test_rows_that_were_gone_stay_gone_where_they_may_stay_longer_now(tmp_path: 
         restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(),
         expected,
     )
-    assert later(stored.oldest, (0,)) == stored.oldest
+    assert oldest_of_both(stored.oldest, (0,)) == stored.oldest
 
 
-def test_a_table_that_is_too_small_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_unsuitable_tables_are_refused(tmp_path: Path) -> None:
     job, store = Job(limit=5000), Store(Directory(tmp_path))
     job.write(mix(torch.arange(3000)).sort().values)
     job.step += 1

@@ -84,7 +84,7 @@ def step_twice(scheduler: Any) -> None:
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("where", ["in_step", "in_epoch"])
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_a_left_over_step_of_a_scheduler_is_refused(kind: str, where: str) -> None:
+def test_leftover_scheduler_steps_are_refused(kind: str, where: str) -> None:
     model = nn.Linear(2, 1)
     optimizer = sgd(model)
     scheduler = SCHEDULERS[kind](optimizer)

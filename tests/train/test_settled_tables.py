@@ -100,7 +100,7 @@ def settle(tables: Embeddings, members: Members, *, step: int) -> None:
 
 
 @pytest.mark.parametrize("others", [(), (False,)])
-def test_who_is_left_without_the_tables_of_its_step_gives_up(
+def test_workers_without_step_tables_give_up(
     kind: str, memory: int, others: tuple[bool, ...]
 ) -> None:
     """It has the rest of the state of step 9 from one who died before its host had the tables."""
@@ -118,7 +118,7 @@ def test_tables_that_another_host_has_are_asked_for(kind: str, memory: int) -> N
     assert members.given == [{0: 1}]
 
 
-def test_who_has_the_tables_of_its_step_goes_on_with_them(kind: str, memory: int) -> None:
+def test_workers_with_step_tables_continue(kind: str, memory: int) -> None:
     born(kind, memory).start(5)
     for members in (Members(), Members(False)):
         tables = born(kind, memory)
@@ -126,7 +126,7 @@ def test_who_has_the_tables_of_its_step_goes_on_with_them(kind: str, memory: int
         assert tables.step == 5
 
 
-def test_tables_of_no_step_are_not_those_of_a_checkpoint(kind: str, memory: int) -> None:
+def test_tables_of_no_step_are_rejected(kind: str, memory: int) -> None:
     """A host's workers die amid the change for step 6. Newcomers, at step 9, forget what could be
     taken back, and die before they have the tables of step 9. Then all go back to step 5.
     """
@@ -140,9 +140,7 @@ def test_tables_of_no_step_are_not_those_of_a_checkpoint(kind: str, memory: int)
     assert members.given == [{0: 1}]
 
 
-def test_a_survivor_that_dies_has_said_before_which_step_its_tables_have(
-    kind: str, memory: int
-) -> None:
+def test_dying_survivors_report_their_tables_step(kind: str, memory: int) -> None:
     """The first of its host dies behind the commit of step 6, before it has noted it, and the one
     that takes its place dies as well. Then all go back to step 5.
     """
@@ -155,7 +153,7 @@ def test_a_survivor_that_dies_has_said_before_which_step_its_tables_have(
     assert before.step == 6
 
 
-def test_tables_that_are_being_filled_are_those_of_no_step(
+def test_half_filled_tables_have_no_step(
     kind: str, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = born(kind, memory)
@@ -171,7 +169,7 @@ def test_tables_that_are_being_filled_are_those_of_no_step(
     assert tables.step is None
 
 
-def test_a_newcomer_that_nobody_heard_of_does_not_start_from_the_step_that_it_was_given(
+def test_unheard_newcomers_ignore_their_given_step(
     memory: int,
 ) -> None:
     """Who gave it the state of step 9 died at once, and the master has it start afresh."""

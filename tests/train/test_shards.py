@@ -69,7 +69,7 @@ def by_place(reads: list[Read]) -> dict[tuple[int, int], list[float]]:
 @pytest.mark.parametrize(
     "cuts", [(0, 8), (0, 3, 8), (0, 2, 5, 8), range(9)], ids=["1", "2", "3", "8"]
 )
-def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> None:
+def test_any_world_reads_each_sample_once(cuts: Any) -> None:
     alone = by_place(read_all(new_feed()))
     together: dict[tuple[int, int], list[float]] = {}
     for start, stop in itertools.pairwise(cuts):
@@ -86,14 +86,14 @@ def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> No
         assert sorted(seen) == list(range(SIZE))
 
 
-def test_a_worker_reads_only_the_shards_of_its_micro_batches() -> None:
+def test_workers_read_only_their_shards() -> None:
     read_by_shard.clear()
     feed = new_feed()
     list(feed.read(ask(feed, ranks=range(2, 4))))
     assert read_by_shard == {1: 2 * SIZE // SHARDS}
 
 
-def test_a_worker_that_takes_over_a_shard_skips_to_where_the_others_are() -> None:
+def test_shard_takeovers_skip_to_the_others() -> None:
     whole = by_place(read_all(new_feed()))
     feed = new_feed()
     begun = list(itertools.islice(feed.read(ask(feed, ranks=range(4))), 6))
@@ -102,7 +102,7 @@ def test_a_worker_that_takes_over_a_shard_skips_to_where_the_others_are() -> Non
     assert rest == {place: part for place, part in whole.items() if place[0] >= 1}
 
 
-def test_micro_batches_that_cross_shards_are_read_in_order() -> None:
+def test_micro_batches_cross_shards_in_order() -> None:
     whole, crossing = read_all(new_feed()), read_all(new_feed(), parts=3)
     assert [n for each in crossing for n in numbers(each)] == [
         n for each in whole for n in numbers(each)
@@ -110,7 +110,7 @@ def test_micro_batches_that_cross_shards_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 9])
-def test_each_shard_may_have_a_process_that_reads_it(loaders: int) -> None:
+def test_each_shard_may_have_a_process(loaders: int) -> None:
     whole = by_place(read_all(new_feed()))
     feed = new_feed(loaders=loaders)
     try:
@@ -128,7 +128,7 @@ def test_a_loader_of_a_stream_is_cut_too() -> None:
     assert sum(len(numbers(each)) for each in feed.read(ask(feed))) == 64
 
 
-def test_the_number_of_shards_is_part_of_what_a_job_goes_on_with() -> None:
+def test_resumed_jobs_keep_shard_counts() -> None:
     feeds = [new_feed(shards=shards) for shards in (None, 1, 2, 4)]
     for feed in feeds:
         feed.check()
@@ -140,7 +140,7 @@ class Deaf(Files):
         return ((float(number), 0) for number in range(SIZE))
 
 
-def test_a_stream_that_does_not_ask_for_its_shard_is_refused() -> None:
+def test_streams_ignoring_their_shard_are_refused() -> None:
     feed = Feed(Deaf(), seed=0, global_batch_size=BATCH, shards=SHARDS)
     with pytest.raises(SpecError, match="each sample would come 4 times") as refusal:
         next(feed.read(ask(feed)))
@@ -155,7 +155,7 @@ class Uneven(Files):
         return iter([(0.0, 0)] * (9 if info.id == 2 else 11))
 
 
-def test_a_shard_that_is_too_short_is_an_error_which_says_how_many_there_are() -> None:
+def test_short_shards_are_reported() -> None:
     feed = Feed(Uneven(), seed=0, global_batch_size=BATCH, shards=SHARDS)
     with pytest.raises(SpecError) as refusal:
         list(feed.read(ask(feed)))
@@ -197,7 +197,7 @@ def test_shards_that_will_not_do_are_refused(
 
 
 @pytest.mark.parametrize("batch_size", [4, 8, 12])
-def test_every_position_has_one_sample_and_each_step_an_equal_part_of_each_shard(
+def test_shards_contribute_equally_to_steps(
     batch_size: int,
 ) -> None:
     places = []
@@ -233,9 +233,7 @@ def labels(feed: Feed, ranks: range) -> list[tuple[int, int, list[int]]]:
 
 @pytest.mark.parametrize("form", [None, "torch"])
 @pytest.mark.parametrize("loaders", [0, 2])
-def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
-    streamed: Any, form: str | None, loaders: int
-) -> None:
+def test_hugging_face_streams_use_their_cut(streamed: Any, form: str | None, loaders: int) -> None:
     stream = streamed.shuffle(seed=3, buffer_size=5).with_format(form)
     kind: dict[str, Any] = {
         "seed": 0,
@@ -259,13 +257,13 @@ def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
     assert epochs[0] != epochs[1]
 
 
-def test_a_stream_of_hugging_face_has_as_many_shards_as_it_says(streamed: Any) -> None:
+def test_hugging_face_streams_report_shards(streamed: Any) -> None:
     with pytest.raises(SpecError, match="got shards=8 of a stream that has 4, need at most 4"):
         Feed(streamed, seed=0, global_batch_size=BATCH, samples=SIZE, shards=8)
 
 
 @pytest.mark.parametrize("in_a_loader", [False, True])
-def test_a_stream_may_say_its_shards_and_samples_itself(in_a_loader: bool) -> None:
+def test_streams_may_declare_shards_and_samples(in_a_loader: bool) -> None:
     said = stream(Files(), samples=SIZE - SHARDS, shards=SHARDS)
     data = DataLoader(said, batch_size=BATCH) if in_a_loader else said
     feed = Feed(data, seed=0, global_batch_size=BATCH)
@@ -274,7 +272,7 @@ def test_a_stream_may_say_its_shards_and_samples_itself(in_a_loader: bool) -> No
     assert by_place(read_all(feed)) == by_place(read_all(asked))
 
 
-def test_a_stream_in_shards_is_measured_without_a_batch_size() -> None:
+def test_sharded_streams_need_no_batch_size() -> None:
     feed = Feed(stream(Files(), shards=SHARDS), seed=0)
     whole = feed.first(SIZE)[0].floor().int().tolist()
     assert sorted(whole) == list(range(SIZE))
@@ -290,6 +288,6 @@ def test_a_stream_in_shards_is_measured_without_a_batch_size() -> None:
         (lambda: stream(TensorDataset(torch.zeros(3))), "got a TensorDataset"),
     ],
 )
-def test_a_stream_that_is_said_twice_or_is_none_is_refused(make: Any, words: str) -> None:
+def test_repeated_stream_declarations_are_refused(make: Any, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         make()

@@ -223,7 +223,7 @@ def files(place: Path) -> int:
     return len(list((place / "tables").iterdir())) if (place / "tables").exists() else 0
 
 
-def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(
+def test_bases_and_deltas_form_whole_tables(
     tmp_path: Path,
 ) -> None:
     worker = Worker(tmp_path)
@@ -249,7 +249,7 @@ def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(
     assert not worker.checkpoints.is_due(14)
 
 
-def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_base(
+def test_deltas_grow_until_a_new_base(
     tmp_path: Path,
 ) -> None:
     worker = Worker(tmp_path)
@@ -273,7 +273,7 @@ def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_bas
     assert worker.store.drafts() == []
 
 
-def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
+def test_large_changes_are_written_before_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 20 * (16 + 8 * DIM))
@@ -310,7 +310,7 @@ def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
     assert worker.store.drafts() == []
 
 
-def test_where_most_rows_change_there_is_one_new_base_for_a_checkpoint(
+def test_mostly_changed_tables_get_new_bases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 20 * (16 + 8 * DIM))
@@ -327,7 +327,7 @@ def test_where_most_rows_change_there_is_one_new_base_for_a_checkpoint(
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_the_last_checkpoint_waits_for_nothing_to_become_less(
+def test_the_last_checkpoint_waits_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_MAX_DELTA_BYTES", 0)
@@ -346,7 +346,7 @@ def test_the_last_checkpoint_waits_for_nothing_to_become_less(
     assert same(restored(tmp_path).state.rows(), worker.state.rows())
 
 
-def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(
+def test_bases_are_abandoned_with_their_round(
     tmp_path: Path,
 ) -> None:
     worker = Worker(tmp_path)
@@ -374,7 +374,7 @@ def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(
 
 
 @pytest.mark.parametrize("way", ["now", "leave"])
-def test_who_ends_within_a_step_gives_up_what_was_read_of_it(
+def test_ending_within_steps_abandons_reads(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SUCCESSION, "a")
@@ -412,7 +412,7 @@ def restored_or_new(place: Path) -> Worker:
     return worker
 
 
-def test_a_life_after_that_goes_on_from_it_too(tmp_path: Path) -> None:
+def test_the_next_life_continues_from_it(tmp_path: Path) -> None:
     first = restored_or_new(tmp_path)
     first.state.train(5)
     first.checkpoint()
@@ -427,7 +427,7 @@ def test_a_life_after_that_goes_on_from_it_too(tmp_path: Path) -> None:
     assert same(restored(tmp_path, name="w4").state.rows(), rows)
 
 
-def test_a_base_of_which_a_file_is_missing_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_incomplete_bases_are_not_used(tmp_path: Path) -> None:
     first = restored_or_new(tmp_path)
     first.state.train(5)
     first.checkpoint()
@@ -439,7 +439,7 @@ def test_a_base_of_which_a_file_is_missing_is_not_gone_on_from(tmp_path: Path) -
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(
+def test_removed_bases_are_followed_by_new(
     tmp_path: Path,
 ) -> None:
     """Another worker has written meanwhile, and has pruned what this one knew."""
@@ -456,7 +456,7 @@ def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_the_last_checkpoint_is_there_when_it_is_needed(tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_ready_when_needed(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.state.train(5, steps=3)
     worker.checkpoints.now()
@@ -474,12 +474,12 @@ def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert heir.store.steps() == [1]
     worker = Worker(tmp_path, name="w2")
     where, _ = worker.checkpoints.restore(2)
-    assert where == heir.store.where(2)
+    assert where == heir.store.location(2)
     assert same(worker.state.rows(), heir.state.rows())
     assert worker.store.drafts() == []
 
 
-def test_the_end_of_an_epoch_whose_metric_counts_is_written_there_and_a_new_base_behind_it(
+def test_metric_epochs_are_written_at_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Worker(tmp_path, spec=replace(SPEC, keep_best=Best(metric="auc")))
@@ -501,9 +501,7 @@ def test_the_end_of_an_epoch_whose_metric_counts_is_written_there_and_a_new_base
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_a_small_table_is_written_whole_and_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_tables_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_SMALL", 1 << 20)
     worker = Worker(tmp_path)
     for _ in range(2):
@@ -519,7 +517,7 @@ def test_a_small_table_is_written_whole_and_at_once(
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_due(
+def test_failing_bases_are_reported_and_retried(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tables").write_text("not a directory")
@@ -534,7 +532,7 @@ def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_the_verb_lists_tables_and_reads_what_they_consist_of(tmp_path: Path) -> None:
+def test_the_verb_lists_tables_and_parts(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()  # what makes a directory a run
     worker = Worker(tmp_path / "checkpoints")
     for _ in range(3):
@@ -563,7 +561,7 @@ def test_the_verb_lists_tables_and_reads_what_they_consist_of(tmp_path: Path) ->
     assert delta in rows[1]["problem"]
 
 
-def test_a_damaged_part_is_named_and_an_older_base_is_used(tmp_path: Path) -> None:
+def test_damaged_parts_fall_back_to_older_bases(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.state.train(*range(501))
     worker.checkpoint()
@@ -579,7 +577,7 @@ def test_a_damaged_part_is_named_and_an_older_base_is_used(tmp_path: Path) -> No
     (tmp_path / damaged).write_bytes(content)
     other = Worker(tmp_path, name="w2")
     where, problems = other.checkpoints.restore()
-    assert where == worker.store.where(2)
+    assert where == worker.store.location(2)
     assert [damaged in each for each in problems] == [True]
     for file in (tmp_path / "tables").iterdir():
         file.write_bytes(b"")

@@ -105,7 +105,7 @@ class Memory:
         self.lives -= self.lives > 0
         return self.lives == 0
 
-    def where(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return name
 
     def names(self) -> dict[str, int]:
@@ -296,9 +296,7 @@ DEEDS = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(keep=st.integers(1, 3), deeds=st.lists(DEEDS, max_size=60))
-def test_whoever_is_killed_at_whatever_moment_every_official_checkpoint_is_whole(
-    keep: int, deeds: list[Any]
-) -> None:
+def test_kills_leave_official_checkpoints_whole(keep: int, deeds: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_file, "LARGEST", 4 * Keyed.row_bytes)
         patch.setattr("brim.embeddings.table_parts.LARGEST", 4 * Keyed.row_bytes)
@@ -353,7 +351,7 @@ def test_a_draft_keeps_what_it_builds_upon(world: World) -> None:
     world.check()
 
 
-def test_a_draft_whose_base_is_gone_does_not_become_official(world: World) -> None:
+def test_drafts_without_bases_stay_unofficial(world: World) -> None:
     """It was pruned after the writer had looked, and before there was a draft that names it."""
     world.train({1, 2, 3, 4})
     world.write()
@@ -372,7 +370,7 @@ def test_a_draft_whose_base_is_gone_does_not_become_official(world: World) -> No
     assert late.store.steps() == [2]
 
 
-def test_nothing_is_put_upon_a_checkpoint_of_a_history_that_was_left(
+def test_abandoned_histories_are_not_extended(
     world: World,
 ) -> None:
     world.keep = 3

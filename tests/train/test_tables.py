@@ -62,7 +62,7 @@ def update(table: Table, ids: list[int], *, step: int, owner: int = 0, at: int =
     table.write(places, {name: rows + step for name, rows in before.items()}, step=step)
 
 
-def test_who_comes_later_finds_all_pages_of_a_table_at_hand_and_makes_none() -> None:
+def test_late_comers_find_table_pages() -> None:
     """Page faults of its first step would keep all others waiting; and where nothing is, nothing is
     to be.
     """
@@ -99,7 +99,7 @@ time.sleep(600)
 """
 
 
-def test_who_leaves_the_tables_waits_until_nobody_can_write_to_them(descriptor: int) -> None:
+def test_leaving_tables_waits_for_writers(descriptor: int) -> None:
     memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], descriptor)
     memory.be_alone(0.0)
     memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], descriptor)
@@ -151,9 +151,7 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("brim.embeddings.tables.table.put", dying)
 
 
-def test_what_an_owner_had_done_when_it_died_is_taken_back(
-    descriptor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_owners_work_is_undone(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation on memory is a moment to die at, also half-way through the rows that it
     writes.
     """
@@ -183,9 +181,7 @@ def test_what_an_owner_had_done_when_it_died_is_taken_back(
     assert all(map(torch.equal, content(tables), after))
 
 
-def test_any_schedule_of_deaths_ends_with_the_rows_of_the_committed_steps(
-    descriptor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_deaths_keep_committed_rows(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worlds of any size, owners that write in any order, die anywhere, and steps that count or do
     not.
     """
@@ -251,7 +247,7 @@ def _add_to(wanted: list[torch.Tensor], table: int, ids: range, step: int) -> No
     fields[-1][list(ids)] = step
 
 
-def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(
+def test_repeated_undone_steps_are_undone_again(
     descriptor: int,
 ) -> None:
     memory, tables = tables_in(descriptor)
@@ -263,7 +259,7 @@ def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(
     assert all(map(torch.equal, content(tables), before))
 
 
-def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> None:
+def test_rowless_owners_hide_no_log(descriptor: int) -> None:
     """Beside servers, workers own nothing; what their optimizers keep of the whole goes on all the
     same.
     """
@@ -300,7 +296,7 @@ def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> 
     assert state["step"] == 1
 
 
-def test_what_the_user_writes_is_theirs_alone_and_is_seen(descriptor: int) -> None:
+def test_user_writes_are_private_and_seen(descriptor: int) -> None:
     memory, tables = tables_in(descriptor)
     filled(tables)
     assert not memory.is_written_to
@@ -313,7 +309,7 @@ def test_what_the_user_writes_is_theirs_alone_and_is_seen(descriptor: int) -> No
     assert all(map(torch.equal, content(tables), before))
 
 
-def test_a_weight_that_a_script_changes_by_hand_is_refused_with_words() -> None:
+def test_manually_changed_weights_are_refused() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(), context=None)
 
@@ -329,7 +325,7 @@ def test_a_weight_that_a_script_changes_by_hand_is_refused_with_words() -> None:
         loop()
 
 
-def test_after_the_job_its_weights_are_the_scripts_own() -> None:
+def test_weights_belong_to_the_script_afterwards() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(), context=None)
     for batch in job.batches(data()):
@@ -340,7 +336,7 @@ def test_after_the_job_its_weights_are_the_scripts_own() -> None:
     assert torch.equal(model.table.weight, copied.table.weight * 2)
 
 
-def test_memory_that_the_system_does_not_have_is_said(descriptor: int) -> None:
+def test_missing_memory_is_reported(descriptor: int) -> None:
     table = Table("huge", (1 << 42, 64), torch.float32, ())
     with pytest.raises(EnvironmentFault, match="no memory for embeddings"):
         TableMemory([table], descriptor)

@@ -206,7 +206,7 @@ def test_pieces_come_to_the_bits_of_one_worker(
 
 @pytest.mark.parametrize("hosts", [(ReductionPlan(8, (1, 1)), 256)], indirect=True)
 @pytest.mark.parametrize("ends", ["peer", "agent"])
-def test_a_trade_that_breaks_ends_and_writes_nothing_more(hosts: Hosts, ends: str) -> None:
+def test_broken_trades_write_nothing(hosts: Hosts, ends: str) -> None:
     leaves = [contribution(random.Random(micro)) for micro in range(8)]
     begun = threading.Event()
 
@@ -235,7 +235,7 @@ def test_a_trade_that_breaks_ends_and_writes_nothing_more(hosts: Hosts, ends: st
     "hosts", [(ReductionPlan(8, (1, 1, 1, 1), machines=(2, 2)), 256)], indirect=True
 )
 @pytest.mark.parametrize("dead", range(4))
-def test_a_death_on_any_machine_ends_the_trade_of_all(hosts: Hosts, dead: int) -> None:
+def test_a_death_ends_all_trades(hosts: Hosts, dead: int) -> None:
     leaves = [contribution(random.Random(micro)) for micro in range(8)]
 
     def work(rank: int) -> None:
@@ -253,7 +253,7 @@ def test_a_death_on_any_machine_ends_the_trade_of_all(hosts: Hosts, dead: int) -
     assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
 
 
-def test_nobody_takes_what_was_said_of_another_round_or_step() -> None:
+def test_messages_of_other_rounds_are_ignored() -> None:
     words = torch.zeros(8, dtype=torch.int64)
     ReadyPieces(words, 3).tell(0, 7, 5)
     ReadyPieces(words, 3).tell(1, 7, 4, void=True)

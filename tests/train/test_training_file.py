@@ -38,9 +38,7 @@ def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
     assert not prepared.optimizer.state
 
 
-def test_of_a_job_on_gpus_the_data_alone_is_prepared_for_all_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_jobs_prepare_only_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tmp_path / "asked"
     told = f"""
 def dataset(split):
@@ -70,7 +68,7 @@ def test_warnings_of_torch_are_kept_for_the_user(tmp_path: Path) -> None:
     assert "will likely lead to incorrect results due to broadcasting" in note
 
 
-def test_a_file_may_ask_that_every_worker_loads_for_itself(tmp_path: Path) -> None:
+def test_files_may_request_separate_loading(tmp_path: Path) -> None:
     assert warm.prepare_file(spec(tmp_path, "preload = False\n")) is None
 
 
@@ -128,7 +126,7 @@ def test_an_optimizer_may_come_with_a_scheduler(
         ),
     ],
 )
-def test_what_does_not_fit_is_told_before_anything_starts(
+def test_mismatches_are_told_before_start(
     tmp_path: Path, changed: str, field: str, got: str
 ) -> None:
     with pytest.raises((SpecError, UserCodeError)) as caught:
@@ -182,7 +180,7 @@ def test_what_would_fail_only_later_is_tried_first(
 @pytest.mark.parametrize(
     "changed", [ROWS.format(rows=16) + DICTS + OWN, ROWS.format(rows=528) + NORM]
 )
-def test_outputs_of_any_form_and_micro_batches_of_two_will_do(tmp_path: Path, changed: str) -> None:
+def test_any_outputs_and_micro_batches_work(tmp_path: Path, changed: str) -> None:
     assert warm.prepare_file(spec(tmp_path, changed)) is not None
 
 
@@ -227,7 +225,7 @@ def optimizer(model): return torch.optim.Adagrad(model.parameters(), lr=0.1)
 @pytest.mark.parametrize(
     "output", ["self.out(self.rows(ids).sum(1))", "self.rows(ids).sum((1, 2))[:, None]"]
 )
-def test_the_rows_of_a_large_embedding_are_not_copied_to_try_it(
+def test_large_embedding_rows_are_not_copied(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_file, "_MIN_SHARED_BYTES", 1000 * 4 * 4)

@@ -137,14 +137,14 @@ def test_all_readers_have_the_same_marks(micros: list[int], loaders: int) -> Non
     feed.close()
 
 
-def test_parts_of_a_step_add_up_to_its_mark() -> None:
+def test_parts_of_steps_sum_to_marks() -> None:
     reads = read(new_feed(Counting(noise=0.5)), epochs=1)
     for step, mark in enumerate(marks_of(reads).values()):
         total = sum(each.crc32 for each in reads if each.request.step <= step)
         assert total % (1 << 32) == mark.digest % (1 << 32)
 
 
-def test_step_that_is_read_again_has_the_same_mark() -> None:
+def test_reread_steps_have_equal_marks() -> None:
     feed = new_feed(Counting())
     once, again = read(feed, epochs=1), read(feed, epochs=1, after=1)
     assert marks_of(again) == {

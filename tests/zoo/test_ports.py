@@ -166,7 +166,7 @@ def runs(
 
 @pytest.mark.e2e
 @each_port(trains=True)
-def test_a_port_has_the_same_weights_through_a_kill(runs: Runs, port: Port) -> None:
+def test_ports_keep_weights_through_a_kill(runs: Runs, port: Port) -> None:
     ended = runs.of(port)
     plain = ended.pop("plain")
     assert port.says in plain.said

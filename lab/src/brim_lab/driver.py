@@ -85,7 +85,7 @@ class Driver:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
         return {**inherited, **self.mark.environment, **self._variables}
 
-    def behind(self, prefix: Sequence[str]) -> Driver:
+    def with_prefix(self, prefix: Sequence[str]) -> Driver:
         """The same driver, but for a prefix of its commands, such as one that enters a host."""
         copied = Driver(self._folder, **self._variables)
         copied._prefix = tuple(prefix)

@@ -106,7 +106,7 @@ class Conversation:
         calls: int = 1,
     ) -> None:
         self._copy, self._calls, self._in_vain = copy, calls, -1
-        self._told: JournalPlace | None = None
+        self._reported: JournalPlace | None = None
         self._displaced_by: Displaced | None = None
         self._patience, self._room, self._kind = patience, room, kind_of_this_host()
         self._starts = starts
@@ -115,7 +115,7 @@ class Conversation:
         self._session = uuid.uuid4().hex
         self._outbox: Outbox[AgentMessage] = Outbox()
         self._unheard = open_unheard(unheard, self._session) if unheard else None
-        self._heard = 0
+        self._received = 0
         self._life = 0
         self._news = asyncio.Event()
         self._beat_due = False
@@ -183,11 +183,11 @@ class Conversation:
                     self._keep(parcel)
                     self._outbox.acknowledge(parcel.heard)
                     if self._unheard is not None:
-                        self._unheard.heard(parcel.heard)
+                        self._unheard.acknowledge(parcel.heard)
                     if isinstance(parcel.message, Configure):
                         yield parcel.message
-                    elif parcel.number and is_new(parcel.number, last_number=self._heard):
-                        self._heard = parcel.number
+                    elif parcel.number and is_new(parcel.number, last_number=self._received):
+                        self._received = parcel.number
                         yield parcel.message
             finally:
                 saying.cancel()
@@ -204,19 +204,19 @@ class Conversation:
             if was_whole and self._copy.problem:
                 text = f"agent {self._agent} keeps no copy of the journal: {self._copy.problem}"
                 self.post(Warn(message=text))
-        if self._told is not None:
-            self._told = JournalPlace(self._told.origin, parcel.told)
+        if self._reported is not None:
+            self._reported = JournalPlace(self._reported.origin, parcel.told)
 
     @property
     def _offer(self) -> CopyOffer | None:
-        return self._copy.offer(self._told.origin) if self._copy and self._told else None
+        return self._copy.offer(self._reported.origin) if self._copy and self._reported else None
 
     async def _waits(self, stream: AgentStream, parcel: FromMaster) -> bool:
         """Return whether a master has not begun yet; it is given the copy that it asks for."""
         if isinstance(parcel.message, SendCopy) and self._copy is not None:
             with contextlib.suppress(EnvironmentFault, OSError):
                 for data in self._copy.content():
-                    await stream.send(FromAgent(0, self._heard, data))
+                    await stream.send(FromAgent(0, self._received, data))
         return isinstance(parcel.message, Beat | SendCopy)
 
     async def _next(
@@ -227,7 +227,7 @@ class Conversation:
         Raises:
             EnvironmentFault: the patience of this agent is at an end.
         """
-        remaining = self._left()
+        remaining = self._patience_left()
         if remaining <= 0 and self._displaced_by is not None:
             raise self._displaced_by
         if remaining <= 0:
@@ -250,10 +250,10 @@ class Conversation:
         if parcel is not None and not self._is_of_another(parcel.message):
             self._last_word, self._in_vain = self._clock.now(), 0
             if self._keeper is not None and not admitted:
-                self._keeper.heard()
+                self._keeper.on_first_word()
         return parcel
 
-    def _left(self) -> float:
+    def _patience_left(self) -> float:
         """Seconds for which a master is waited for yet.
 
         Who keeps it knows better than a clock whether there will be one.
@@ -289,7 +289,7 @@ class Conversation:
                 return False
             case Configure(life=life, line=line) if life >= self._life:
                 self._life = life
-                self._told = JournalPlace(line[-1].origin, 0) if line else None
+                self._reported = JournalPlace(line[-1].origin, 0) if line else None
                 return True
             case Refused(reason=reason, lost=True):
                 raise Displaced(reason)
@@ -299,9 +299,11 @@ class Conversation:
 
     def _is_of_another(self, message: MasterMessage) -> bool:
         """Return whether these are words of a master whose journal this agent has not followed."""
-        if self._told is None or not isinstance(message, Configure | Refused):
+        if self._reported is None or not isinstance(message, Configure | Refused):
             return False
-        return bool(message.line) and all(part.origin != self._told.origin for part in message.line)
+        return bool(message.line) and all(
+            part.origin != self._reported.origin for part in message.line
+        )
 
     async def _say(self, stream: AgentStream, admitted: asyncio.Future[int]) -> None:
         join = JoinJob(
@@ -309,28 +311,28 @@ class Conversation:
             session=self._session,
             host=socket.gethostname(),
             life=self._life,
-            heard=self._heard,
-            unheard=tuple(self._unheard.left) if self._unheard else (),
+            heard=self._received,
+            unheard=tuple(self._unheard.pending) if self._unheard else (),
             room=self._room,
             keeps=self._copy is not None,
-            told=self._told,
+            told=self._reported,
             copy=self._offer,
             kind=None if self._room == 0 else self._kind,
             machine=self._machine,
         )
         with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
-            await stream.send(FromAgent(0, self._heard, join))
+            await stream.send(FromAgent(0, self._received, join))
             sent = await admitted
             while True:
                 self._news.clear()
-                for number, message in self._outbox.after(sent):
-                    await stream.send(FromAgent(number, self._heard, message))
+                for number, message in self._outbox.messages_after(sent):
+                    await stream.send(FromAgent(number, self._received, message))
                     sent = number
                 while self._aside:
                     await stream.send(FromAgent(0, 0, self._aside.popleft()))
                 if self._beat_due:
                     self._beat_due = False
-                    await stream.send(FromAgent(0, self._heard, Beat()))
+                    await stream.send(FromAgent(0, self._received, Beat()))
                 await self._news.wait()
 
     async def part(self, messages: AsyncIterator[MasterMessage]) -> None:
@@ -363,7 +365,7 @@ class Conversation:
                     self._aside
                 ):  # which acknowledges nothing: the master listens until all was heard
                     await stream.send(FromAgent(0, 0, self._aside.popleft()))
-                await stream.send(FromAgent(0, self._heard, Beat()))
+                await stream.send(FromAgent(0, self._received, Beat()))
                 await stream.finish()
         await stream.close()
 

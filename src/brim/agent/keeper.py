@@ -36,7 +36,7 @@ class Keeper:
     def __init__(
         self, arguments: list[str], log: Path, start: Start = start_anew, keep: Sequence[int] = ()
     ) -> None:
-        self._arguments, self._log, self._kept = arguments, log, keep
+        self._arguments, self._log, self._keep_descriptors = arguments, log, keep
         self._begin(start)
         self._deaths = 0
         self._ending = False
@@ -46,10 +46,14 @@ class Keeper:
         # Its standard input is ours: a pipe that closes with the process that wanted the job.
         with open_log(self._log) as log:
             self._process: Process = start(
-                "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept
+                "brim.master",
+                self._arguments,
+                stdin=0,
+                output=log.fileno(),
+                keep=self._keep_descriptors,
             )
-        self._began, self._is_heard = monotonic(), False
-        self._work, self._worked = work_of(self._process.pid), self._began
+        self._started_at, self._is_heard = monotonic(), False
+        self._work, self._worked = work_of(self._process.pid), self._started_at
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -74,7 +78,7 @@ class Keeper:
             await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
             self._begin(start_anew)
 
-    def heard(self) -> None:
+    def on_first_word(self) -> None:
         """The master has said the first word on a connection."""
         self._deaths, self._is_heard = 0, True
 
@@ -90,7 +94,7 @@ class Keeper:
         if self._is_heard or now - self._worked > _STUCK:
             self._process.kill()
         else:
-            duration = now - self._began
+            duration = now - self._started_at
             print(  # noqa: T201 into the agent's log
                 f"the master has been starting for {duration:.0f} s: see {self._log}",
                 file=sys.stderr,

@@ -237,8 +237,8 @@ class Agent:
         tell = Callbacks(
             ready=self._template_ready,
             started=self._started,
-            heard=self._heard,
-            gone=self._gone,
+            heard=self._on_message,
+            gone=self._on_end,
             failed=self._failed,
             replaced=self._template_replaced,
             spent=lambda reason: self._post(AskToStop(reason=reason)),
@@ -499,7 +499,7 @@ class Agent:
         self._expect(worker, _STARTING)
         self._post(WorkerStarted(worker=worker, pid=pid))
 
-    def _gone(self, worker: str, status: int | None, reason: str) -> None:
+    def _on_end(self, worker: str, status: int | None, reason: str) -> None:
         self._hub.lose(worker)
         self._forget(worker)
         by_itself = status == 0 and worker not in self._may_end
@@ -542,7 +542,7 @@ class Agent:
         self._waits.forget(worker)
         self._moves.pop(worker, None)
 
-    def _heard(self, worker: str, message: WorkerMessage) -> None:
+    def _on_message(self, worker: str, message: WorkerMessage) -> None:
         self._liveness.beat(worker, now=self._clock.now())
         match message:
             case Beat(moves=moves):

@@ -30,22 +30,22 @@ class KillCounts:
     """Files in which the kernel counts the processes that it ended since memory ran out.
 
     Args:
-        ours: of the control groups that this process is in.
+        own_kills: of the control groups that this process is in.
         host: of all processes of this host.
     """
 
-    ours: Sequence[Path]
+    own_kills: Sequence[Path]
     host: Path
 
     def read(self) -> tuple[int, int]:
         """Return the kill counts of our groups, and of the host; 0 where a file cannot be read."""
-        return sum(map(_count_in, self.ours)), _count_in(self.host)
+        return sum(map(_count_in, self.own_kills)), _count_in(self.host)
 
 
 def kill_counts() -> KillCounts:
     """Return the files with the kill counts of this host."""
     counters = [*files_about_us("memory.events"), *files_about_us("memory.oom_control")]
-    return KillCounts(ours=counters, host=Path("/proc/vmstat"))
+    return KillCounts(own_kills=counters, host=Path("/proc/vmstat"))
 
 
 def check_limit(limit: int | None) -> None:

@@ -43,7 +43,7 @@ class UnheardFile:
         set_aside_if_damaged(path)
         self._journal: Journal | None = Journal(path)
         self._notes: deque[tuple[int, bytes]] = deque()
-        self.left = _whole(map(self._codec.decode, self._journal.written))
+        self.pending = _whole(map(self._codec.decode, self._journal.written))
 
     def note(self, number: int, message: AgentMessage) -> None:
         """Write down what will be said as the message of this number, or as a part of it."""
@@ -51,15 +51,15 @@ class UnheardFile:
         self._notes.append((number, note))
         self._write(note)
 
-    def heard(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """Note that the master has everything up to this message of this session.
 
         The master knows nothing of earlier sessions.
         """
         while self._notes and self._notes[0][0] <= number:
             self._notes.popleft()
-        if self._journal is not None and (self.left or self._journal.size > _MAX_JOURNAL_BYTES):
-            self.left = []
+        if self._journal is not None and (self.pending or self._journal.size > _MAX_JOURNAL_BYTES):
+            self.pending = []
             self._journal.empty()
             for _, note in self._notes:
                 self._write(note)

@@ -135,7 +135,7 @@ class Workers:
         self._memory, self._tables = anonymous_file("brim"), anonymous_file("brim-tables")
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
-        self._asked: set[str] = set()  # the template has not answered yet
+        self._unanswered: set[str] = set()  # the template has not answered yet
         self._sweeping: asyncio.TimerHandle | None = None
         self._ending = False
         self._was_ever_ready = False
@@ -159,7 +159,7 @@ class Workers:
                 self._ready.set()
                 self._tell.ready()
             case WorkerForked(worker=worker, pid=pid):
-                self._asked.discard(worker)
+                self._unanswered.discard(worker)
                 if worker in self._processes:
                     self._begin(worker, pid)
             case JobFailed() as failed:
@@ -177,7 +177,7 @@ class Workers:
         self._ready.clear()
         self._templates += not was_ready
         log = self._run_dir / "logs" / "template.log"
-        for worker in sorted(self._asked):
+        for worker in sorted(self._unanswered):
             self._lose(worker, "it was not started")
         if self._templates and not self._was_ever_ready:
             self._tell.failed(
@@ -231,7 +231,7 @@ class Workers:
         self._processes[worker] = process
         os.set_blocking(notice, False)
         loop.add_reader(notice, self._on_notice, worker)
-        self._asked.add(worker)
+        self._unanswered.add(worker)
         with worker_end, open_log(self._run_dir / "logs" / f"{worker}.log") as log:
             descriptors = [
                 worker_end.fileno(),
@@ -335,7 +335,7 @@ class Workers:
             self._on_worker(worker, data)
 
     def _on_worker(self, worker: str, data: bytes) -> None:
-        if worker in self._asked:
+        if worker in self._unanswered:
             self._processes[worker].early.append(data)
             return
         try:
@@ -457,7 +457,7 @@ class Workers:
             process.notice = -1
 
     def _lose(self, worker: str, reason: str = "") -> None:
-        self._asked.discard(worker)
+        self._unanswered.discard(worker)
         process = self._processes.pop(worker, None)
         if process is None:
             return

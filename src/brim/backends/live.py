@@ -63,7 +63,7 @@ _ANSWER_TIMEOUT = (
 
 def write_down(book: Book, commands: Iterable[Command]) -> None:
     """Write down what commands say, as a whole or not at all."""
-    with book.together():  # the disk is waited for once
+    with book.transaction():  # the disk is waited for once
         for command in commands:
             match command:
                 case Save(job=job):
@@ -81,7 +81,7 @@ def all_seen() -> float:
     return 0.0
 
 
-def never() -> bool:
+def never_calm() -> bool:
     """Return False: processes may do anything at any time, and only a look tells."""
     return False
 
@@ -133,7 +133,7 @@ class LiveBackend:
         unseen: Callable[[], float] = all_seen,
         interval: float = _POLL_INTERVAL,
         starts: float = math.inf,
-        calm: Callable[[], bool] = never,
+        calm: Callable[[], bool] = never_calm,
     ) -> None:
         self.jobs = ScheduledJobs(book.unfinished(), spec, book)
         self.memory: object = None
@@ -145,10 +145,12 @@ class LiveBackend:
         self._book = book
         self._processes = processes
         self._clock = clock
-        self._settled, self._every, self._starts = settled, interval, starts
+        self._settled, self._poll_interval, self._starts = settled, interval, starts
         self._unseen, self._passed_over = unseen, 0.0
         self._calm, self._saw_all = calm, False
-        self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
+        self._questions: dict[
+            str, asyncio.Task[None]
+        ] = {}  # what their masters have not answered yet
         self._starting: dict[str, asyncio.Task[None]] = {}  # nobody can tell yet what they have
         self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
         self._news = True  # there is something to decide
@@ -196,9 +198,9 @@ class LiveBackend:
 
     def close(self) -> None:
         """Ask nobody anything more, and hear no answer."""
-        for task in [*self._asked.values(), *self._starting.values(), *self._telling]:
+        for task in [*self._questions.values(), *self._starting.values(), *self._telling]:
             task.cancel()
-        self._asked.clear()
+        self._questions.clear()
         self._starting.clear()
 
     # Backend --------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class LiveBackend:
             if self.jobs.draining:
                 if not self.jobs.to_look_at():
                     return False
-                await asyncio.sleep(min(_POLL_INTERVAL, self._every))
+                await asyncio.sleep(min(_POLL_INTERVAL, self._poll_interval))
                 continue
             remaining = self._due(deadline) - self._clock.wall()
             rest = self._rested - self._clock.now()
@@ -224,7 +226,7 @@ class LiveBackend:
                 self._news = False
                 return True
             with contextlib.suppress(TimeoutError):
-                pause = min(self._every, remaining, rest if self._news else math.inf)
+                pause = min(self._poll_interval, remaining, rest if self._news else math.inf)
                 # Not by wait_for: where both come at once, that hears the news and is not cancelled.
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
@@ -235,14 +237,14 @@ class LiveBackend:
         """Return whether another look would see what the last one saw, and find nothing to do."""
         if self._stirred.is_set() or self._clock.now() - self.looked > _MAX_POLL_INTERVAL:
             return False
-        is_heard = self._saw_all and not (self._asked or self._starting)
+        is_heard = self._saw_all and not (self._questions or self._starting)
         return is_heard and self._calm() and self.jobs.rest(self._clock.wall())
 
     def _due(self, deadline: float | None) -> float:
         wake = self.jobs.wake_at(self._observed)
         return wake if deadline is None else min(wake, deadline)
 
-    async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
+    async def decide_meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
         """Wait for a decision that takes long; until then, give jobs back what they lose.
 
         For another worker in the place of one that is lost, nothing of the next plan need be known.
@@ -366,7 +368,7 @@ class LiveBackend:
         for question in questions:  # behind all starts
             self._forget_question(question.job)
             task = asyncio.create_task(self._ask(question))
-            self._asked[question.job] = task
+            self._questions[question.job] = task
             inquiries.append(task)
         if inquiries:  # only what was asked just now is waited for, not earlier questions
             await asyncio.wait(inquiries, timeout=_ANSWER_TIMEOUT)
@@ -378,7 +380,7 @@ class LiveBackend:
 
     def _pass_on_faults(self) -> None:
         """Raises what a question has come to that is no answer: it could not be written down."""
-        for tasks in (self._asked, self._starting):
+        for tasks in (self._questions, self._starting):
             for job, task in list(tasks.items()):
                 if task.done():
                     del tasks[job]
@@ -401,7 +403,7 @@ class LiveBackend:
 
     def _forget_question(self, job: str) -> None:
         """Hear no answer of processes that have ended."""
-        task = self._asked.pop(job, None)
+        task = self._questions.pop(job, None)
         if task is not None:
             task.cancel()
 

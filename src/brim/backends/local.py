@@ -53,7 +53,7 @@ class LocalRun:
         succession: str = "",
         listener: socket.socket | None = None,
     ) -> None:
-        self._agent, self._run_dir, self._again, self._succession = (
+        self._agent, self._run_dir, self._restart, self._succession = (
             agent,
             run_dir,
             restart,
@@ -72,7 +72,7 @@ class LocalRun:
         code = self._agent.poll()
         if code is None:
             return None
-        restart = self._again if code < 0 and self._lives < _MOST_LIVES else None
+        restart = self._restart if code < 0 and self._lives < _MOST_LIVES else None
         if code != 0 and self._is_outlived(goes_on=restart is not None):
             return None
         if restart is not None:
@@ -116,12 +116,12 @@ class LocalRun:
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
-        self._again = None
+        self._restart = None
         self._agent.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it now: workers go with their agent, and a master that is left alone ends."""
-        self._again = None
+        self._restart = None
         if self._listener:
             self._listener.close()
         with contextlib.suppress(ProcessLookupError):

@@ -25,7 +25,7 @@ from brim.backends.local import agent_log, fresh_token, local_address, prepare
 from brim.backends.nodes import Nodes
 from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
-from brim.coordination.cluster.reconcile import ByNode, most
+from brim.coordination.cluster.reconcile import ByNode, larger_of
 from brim.coordination.cluster.sightings import AgentSeen, NodeSeen, Seen
 from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
@@ -117,12 +117,12 @@ class RunProcesses:
         alive = self._is_alive(launch, job, agents)
         watch = job.watch
         watch.poll()
-        alive = alive or watch.behind  # its last words are still to be read
+        alive = alive or watch.has_more  # its last words are still to be read
         if not alive:
             del self._jobs[launch.job]  # another start reads what it needs
         return watch.seen(
             alive=alive,
-            workers=most(watch.by_agent, self._workers_there(launch)),
+            workers=larger_of(watch.by_agent, self._workers_there(launch)),
             agents=agents | {launch.home},
         )
 

@@ -184,14 +184,14 @@ class _Beginning:
             raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
         if self._far is not None:
-            self._far.expect(_known(database, spec), spec.cluster)
+            self._far.expect(_joined_nodes(database, spec), spec.cluster)
         kind = kind_of_this_host()
         processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far, kind)
         backend = LiveBackend(book, processes, spec, clock=self._clock)
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
-def _known(database: Database, spec: ClusterSpec) -> list[Node]:
+def _joined_nodes(database: Database, spec: ClusterSpec) -> list[Node]:
     """The nodes that had joined an earlier scheduler, by its last cycle."""
     last = database.last_cycle()
     if last is None:

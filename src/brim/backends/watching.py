@@ -84,7 +84,7 @@ class RunWatch:
             self.take(record, number)
 
     @property
-    def behind(self) -> bool:
+    def has_more(self) -> bool:
         """True where there is more that the next look takes in."""
         return self._events.behind or self._steps.behind
 

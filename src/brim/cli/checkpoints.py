@@ -70,7 +70,7 @@ def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
 
 
 def _row(store: Store, step: int) -> dict[str, Any]:
-    values = {"step": step, "path": store.where(step)}
+    values = {"step": step, "path": store.location(step)}
     try:
         whole = store.load(step)
         store.check(whole)

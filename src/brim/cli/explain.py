@@ -45,7 +45,7 @@ def explain(
     rows = [
         row
         for row in read_decisions(folder)
-        if _is(row["job"], job) and policy in (None, row["policy"])
+        if _is_job(row["job"], job) and policy in (None, row["policy"])
     ]
     if not rows:
         raise SpecError(
@@ -79,7 +79,7 @@ def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
     return EXIT_DONE
 
 
-def _is(name: str, query: str) -> bool:
+def _is_job(name: str, query: str) -> bool:
     """Return whether a job is the one that was asked for.
 
     `query` may be its id, the number of its row in the trace, or its name in the trace.

@@ -17,7 +17,7 @@ from brim.errors import SpecError
 from brim.host.process import exit_on_sigterm
 from brim.runs import completing
 from brim.runs.directories import RunDirectory, claim, holds_run, new_run_dir
-from brim.runs.options import HEARTBEAT, build_spec, given, option, run_options
+from brim.runs.options import HEARTBEAT, build_spec, option, options_given, run_options
 from brim.runs.starting import make_ready, make_ready_anyhow
 from brim.runs.training_file import check_training_file
 from brim.runs.values import Value
@@ -140,7 +140,7 @@ def master(
             path = fresh.path
         settings["spec"] = None
     else:
-        ready = make_ready(values, given(ctx), file=file)
+        ready = make_ready(values, options_given(ctx), file=file)
         token = token or secrets.token_hex(16)
         settings["spec"], path, fresh = ready.spec, ready.run_dir, ready.fresh
     click.echo(f"brim: the run's directory is {path}", err=True)
@@ -207,7 +207,7 @@ def _job_of(
     """Return the spec of a job, its bundle if it has one, and the fields of the spec that count."""
     if file.name != JOB_FILE:
         check_training_file(file)
-        return build_spec(values, file=str(file)), b"", given(ctx)
+        return build_spec(values, file=str(file)), b"", options_given(ctx)
     _check_given(ctx, _OF_A_JOB, need=f"nothing of the kind: {file} says what the job is")
     # A kubelet's volume has links to links: whoever could put others there has the pod.
     folder = file.resolve().parent

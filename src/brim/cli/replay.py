@@ -66,13 +66,13 @@ def _lines(found: Replay, policy: str | None) -> list[str]:
     action = f"asked {policy}" if policy else "decided again"
     lines = [f"{text}; {action}: {f'{count:,} of them differ' if count else 'the same plans'}"]
     for difference in found.differences[:_MAX_DIFFERENCES_SHOWN]:
-        lines += _told(difference)
+        lines += _difference_lines(difference)
     if count > _MAX_DIFFERENCES_SHOWN:
         lines.append(f"… and {count - _MAX_DIFFERENCES_SHOWN:,} more; --json has them all")
     return lines
 
 
-def _told(difference: Difference) -> list[str]:
+def _difference_lines(difference: Difference) -> list[str]:
     return [
         f"cycle {difference.cycle}, {clock_time(difference.at)}, {difference.policy}:",
         *(f"  {line}" for line in difference.what),

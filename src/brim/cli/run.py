@@ -8,7 +8,7 @@ import click
 
 from brim.cli.shared.follow import follow
 from brim.runs import completing
-from brim.runs.options import JSON, given, option, run_options
+from brim.runs.options import JSON, option, options_given, run_options
 from brim.runs.starting import make_ready
 
 
@@ -33,5 +33,5 @@ def run(
 
     Put brim's options before the command. Without brim the same loop runs as: python loop.py
     """
-    ready = make_ready(values, given(ctx), command=command)
+    ready = make_ready(values, options_given(ctx), command=command)
     return follow(ready, as_json=as_json, prints=prints)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KUBERNETES = "kubernetes://"
 
 
-def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
+def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     if server is not None and not ctx.resilient_parsing:
         ask_server(server, field="--to")
 
@@ -38,7 +38,7 @@ def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     "--to",
     metavar="URL",
     expose_value=False,
-    callback=_to,
+    callback=_check_server,
     help="Hand the job to this scheduler, as brim --server: kubernetes://NAMESPACE, or "
     "https://HOST:PORT.",
 )

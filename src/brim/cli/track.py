@@ -70,14 +70,14 @@ class _Waiting:
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = run_dir / "journal"
-        self._since: float | None = None
+        self._silent_since: float | None = None
 
     def is_dead(self) -> bool:
         from brim.storage.journal import has_writer
 
         now = monotonic()
         if has_writer(self._journal):
-            self._since = None
+            self._silent_since = None
             return False
-        self._since = self._since or now
-        return now - self._since > _MASTER_TIMEOUT
+        self._silent_since = self._silent_since or now
+        return now - self._silent_since > _MASTER_TIMEOUT

@@ -8,7 +8,7 @@ import click
 
 from brim.cli.shared.follow import follow
 from brim.runs import completing
-from brim.runs.options import JSON, given, run_options
+from brim.runs.options import JSON, options_given, run_options
 from brim.runs.starting import make_ready
 
 
@@ -37,4 +37,4 @@ def train(ctx: click.Context, /, file: str, as_json: bool, **values: Any) -> int
     brim train flights.py --workers 1:4 --epochs 2 --set learning_rate=0.01
     brim train flights.py --workers 4 --faults "kill rank 1 at step 40; add 2 at step 60"
     """
-    return follow(make_ready(values, given(ctx), file=file), as_json=as_json)
+    return follow(make_ready(values, options_given(ctx), file=file), as_json=as_json)

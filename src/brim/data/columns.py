@@ -113,7 +113,9 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
         raise SpecError(
             f"vocabulary({names[:1]}, min_count=)", got=str(min_count), need="a whole number from 1"
         )
-    return Categorical(names=_some("vocabulary", names), by=by, buckets=None, min_count=min_count)
+    return Categorical(
+        names=_checked_names("vocabulary", names), by=by, buckets=None, min_count=min_count
+    )
 
 
 def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categorical:
@@ -130,7 +132,7 @@ def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categori
         raise SpecError(
             f"hashed({names[:1]}, buckets=)", got=str(buckets), need="a whole number from 1"
         )
-    return Categorical(names=_some("hashed", names), by=by, buckets=buckets, min_count=1)
+    return Categorical(names=_checked_names("hashed", names), by=by, buckets=buckets, min_count=1)
 
 
 def target(
@@ -152,7 +154,7 @@ def target(
     Raises:
         SpecError: more than one of `above`, `equals` and `by`, or several columns without `by`.
     """
-    _some("target", names)
+    _checked_names("target", names)
     if sum(option is not None for option in (above, equals, by)) > 1:
         raise SpecError(
             f"target({names[0]!r})", got="several of above, equals and by", need="at most one"
@@ -175,10 +177,10 @@ def where(*names: str, by: Elementwise) -> Where:
     Raises:
         SpecError: no column.
     """
-    return Where(names=_some("where", names), by=by)
+    return Where(names=_checked_names("where", names), by=by)
 
 
-def _some(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_names(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) for name in names):
         raise SpecError(
             f"{kind}()", got=f"{names}", need="one or more column names", hint=f"{kind}('color')"

@@ -107,26 +107,26 @@ class Reads(Iterator[Read]):
 
     def __init__(self, reads: Generator[Read], *, is_quick: bool) -> None:
         self._reads, self._is_quick = reads, is_quick
-        self._ahead: Read | Exception | None = None
+        self._read_ahead: Read | Exception | None = None
 
     def __next__(self) -> Read:
-        read_ahead, self._ahead = self._ahead, None
+        read_ahead, self._read_ahead = self._read_ahead, None
         if isinstance(read_ahead, Exception):
             raise read_ahead
         return next(self._reads) if read_ahead is None else read_ahead
 
     def look_ahead(self) -> None:
         """Read the next one, where that is quick; an error is raised where it is asked for."""
-        if not self._is_quick or self._ahead is not None:
+        if not self._is_quick or self._read_ahead is not None:
             return
         try:
-            self._ahead = next(self._reads, None)
+            self._read_ahead = next(self._reads, None)
         except Exception as error:  # noqa: BLE001 - it belongs to the next step
-            self._ahead = error
+            self._read_ahead = error
 
     def close(self) -> None:
         """Drop what was read ahead, and read nothing more."""
-        self._ahead = None
+        self._read_ahead = None
         self._reads.close()
 
 
@@ -205,7 +205,7 @@ class Feed:
         self.mark = ""
         self.trail: Trail | None = None
         self.marks_of: Callable[[int], Mapping[int, StreamMark]] | None = None
-        self._given, self._seed = description, seed
+        self._description, self._seed = description, seed
         self._stream = self._new_stream() if description.streams else None
         self._generators: list[OwnGenerator] | None = None
         self._quick = (
@@ -238,14 +238,14 @@ class Feed:
         Raises:
             SpecError: nobody said how many.
         """
-        if self._given.batch_size is None:
+        if self._description.batch_size is None:
             raise SpecError(
                 "global_batch_size",
                 got="a dataset, and no number of samples per step",
                 need="a whole number from 1",
                 hint="job.batches(train, global_batch_size=512)",
             )
-        return self._given.batch_size
+        return self._description.batch_size
 
     def read(
         self,
@@ -286,17 +286,17 @@ class Feed:
     @property
     def shards(self) -> int | None:
         """Return the number of shards that a stream is read in, or None for one iteration."""
-        return self._given.shards
+        return self._description.shards
 
     @property
     def is_stream(self) -> bool:
         """Return whether samples come one after the other."""
-        return self._given.streams
+        return self._description.streams
 
     @property
     def has_shards(self) -> bool:
         """Return whether each worker reads the parts of a stream that it needs, and no others."""
-        return self._given.shards is not None
+        return self._description.shards is not None
 
     @property
     def is_quick(self) -> bool:
@@ -325,10 +325,10 @@ class Feed:
 
     def first(self, count: int) -> Any:
         """The first so many samples as they lie, collated: to look at, and to try a model with."""
-        count = min(count, self._given.order.size)
-        if self._given.streams:
+        count = min(count, self._description.order.size)
+        if self._description.streams:
             return self._new_stream().read(0, Span(0, count), seed=self._seed).sample
-        return fetch(self.dataset, np.arange(count), self._given.collate)
+        return fetch(self.dataset, np.arange(count), self._description.collate)
 
     def check(self) -> None:
         """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
@@ -340,8 +340,8 @@ class Feed:
         """
         if not self.samples:
             return
-        if self._given.streams:
-            self.mark = f"stream of {self._given.shards or 1}"
+        if self._description.streams:
+            self.mark = f"stream of {self._description.shards or 1}"
             if not getattr(self.dataset, "waits", False):
                 self._check_stream()
             return
@@ -363,7 +363,7 @@ class Feed:
         return None if self._stream is None else self._stream.digest(0)
 
     def _check_stream(self) -> None:
-        span = Span(0, min(2, self.samples // (self._given.shards or 1)))
+        span = Span(0, min(2, self.samples // (self._description.shards or 1)))
         first_reading = self._new_stream().read(0, span, seed=self._seed)
         stream = self._new_stream()
         if stream.read(0, span, seed=self._seed).contents != first_reading.contents:
@@ -389,7 +389,7 @@ class Feed:
     @property
     def is_by_index(self) -> bool:
         """Return whether samples are read one by one, by the user's code."""
-        return not (self._given.streams or self._quick)
+        return not (self._description.streams or self._quick)
 
     def _find_cause(self, work: _Work, tick: Callable[[], None]) -> BrimError | None:
         if not self.is_by_index:
@@ -401,7 +401,7 @@ class Feed:
 
         Samples of a stream are numbered as they come.
         """
-        return self._given.order.at(epoch, span.start, span.stop)
+        return self._description.order.at(epoch, span.start, span.stop)
 
     def _load(self, work: _Work) -> Any:
         if self._quick:
@@ -418,14 +418,14 @@ class Feed:
         if (
             self._generators is None
         ):  # found where they are used: a process that reads may have made its own
-            self._generators = own_generators(self.dataset, self._given.collate)
+            self._generators = own_generators(self.dataset, self._description.collate)
         seed_host(seed)
         seed_generators(self._generators, seed)
         if self.trail is None or self._loaders is not None:
-            return fetch(self.dataset, work.indices, self._given.collate)
+            return fetch(self.dataset, work.indices, self._description.collate)
         steps = SamplesRead(self.samples, request.epoch, request.span.start, request.span.stop)
         self.trail.note(steps)
-        sample = fetch(self.dataset, work.indices, self._given.collate)
+        sample = fetch(self.dataset, work.indices, self._description.collate)
         self.trail.note(steps._replace(stop=steps.start))
         return sample
 
@@ -437,18 +437,18 @@ class Feed:
         Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
         samples out.
         """
-        if self._given.loader_init is None:
+        if self._description.loader_init is None:
             return
         worker = _utils.worker
         seed = mix(self._seed, number) >> 1
         worker._worker_info = worker.WorkerInfo(
             id=number, num_workers=self.loaders, seed=seed, dataset=self.dataset
         )
-        self._given.loader_init(number)
+        self._description.loader_init(number)
         worker._worker_info = None
 
     def _new_stream(self) -> Stream:
-        description = self._given
+        description = self._description
         remembered = (description.ahead + 1) * (
             description.batch_size or 1
         )  # of the steps that may be under way

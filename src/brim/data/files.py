@@ -28,14 +28,14 @@ class File:
 
     system: Any
     path: str
-    shown: str
+    label: str
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Changes when the file does, as far as its file system can tell."""
         info = self.system.info(self.path)
         stamps = (info.get(key) for key in ("size", "mtime", "etag", "ETag", "LastModified"))
-        return (self.shown, *(str(stamp) for stamp in stamps))
+        return (self.label, *(str(stamp) for stamp in stamps))
 
     @property
     def is_local(self) -> bool:
@@ -62,14 +62,14 @@ class File:
             return _in_utf8(data)
         except UnicodeDecodeError as problem:
             raise SpecError(
-                self.shown,
+                self.label,
                 got=str(problem),
                 need="whole text where a file begins with a mark of UTF-16 or UTF-32",
             ) from problem
         except (ValueError, OSError, EOFError, AssertionError) as problem:
             need = "a file that can be read (a .zip with one file in it)"
             raise SpecError(
-                self.shown, got=f"{type(problem).__name__}: {problem}", need=need
+                self.label, got=f"{type(problem).__name__}: {problem}", need=need
             ) from problem
 
 

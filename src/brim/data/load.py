@@ -65,7 +65,7 @@ def csv(
         SpecError: a file or column is missing or not as described, an option is unknown, or there
             are no rows.
     """
-    _known(csv, unknown)
+    _check_keywords(csv, unknown)
     source = Source(
         path=path,
         names=None if names is None else tuple(names),
@@ -107,7 +107,7 @@ def parquet(
         SpecError: a file or column is missing or not as described, an option is unknown, or there
             are no rows.
     """
-    _known(parquet, unknown)
+    _check_keywords(parquet, unknown)
     suffixes = (".arrow", ".feather", ".ipc")
     kind = (
         arrow_groups
@@ -134,18 +134,18 @@ def arrow(
     Raises:
         SpecError: see `parquet`.
     """
-    _known(arrow, unknown)
+    _check_keywords(arrow, unknown)
     source = Source(path=path, typed=arrow_groups, in_memory=in_memory)
     return _dataset(source, _plan(columns, target, keep, test), split)
 
 
 def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     _check_split(split, plan)
-    encoder = fitted.find(source.shown, plan.columns, plan.target)
+    encoder = fitted.find(source.path_label, plan.columns, plan.target)
     if encoder is not None:
         return Unread(_Opener(source, plan, encoder), lambda: _read(source, plan, split, encoder))
     dataset = _fit(source, plan, split)
-    fitted.remember(os.environ.get(RUN_DIRECTORY, ""), source.shown, dataset.encoder)
+    fitted.remember(os.environ.get(RUN_DIRECTORY, ""), source.path_label, dataset.encoder)
     return dataset
 
 
@@ -165,13 +165,13 @@ def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
         splits = _encoded[key] = _encode(
             source, plan, ("train", "test") if split else (None,), None
         )
-    return _some(splits.by_name[split], split)
+    return _split_of(splits.by_name[split], split)
 
 
 def _read(source: Source, plan: Plan, split: SplitName | None, encoder: Encoder) -> Columnar:
     """Rows as columns that were fitted elsewhere see them."""
     if source.in_memory:
-        return _some(_encode(source, plan, (split,), encoder).by_name[split], split)
+        return _split_of(_encode(source, plan, (split,), encoder).by_name[split], split)
     return _by_group(source, plan, split, _survey_groups(source, plan, encoder))
 
 
@@ -184,11 +184,15 @@ class _Opener:
     encoder: Encoder
 
     def over(self, path: Paths) -> Columnar:
-        return _read(self.source.at(path), replace(self.plan, test=None), None, self.encoder)
+        return _read(
+            self.source.with_files(path), replace(self.plan, test=None), None, self.encoder
+        )
 
     def inputs_of(self, path: Paths) -> Columnar:
         inputs_plan = Plan(self.plan.columns, None, None, None)
-        return _read(self.source.at(path), inputs_plan, None, replace(self.encoder, target=None))
+        return _read(
+            self.source.with_files(path), inputs_plan, None, replace(self.encoder, target=None)
+        )
 
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
@@ -201,7 +205,7 @@ def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Surve
 def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
     packed = []
     for group, part in zip(source.groups(plan.names, plan.hints_of_text), found.parts, strict=True):
-        mask = part.of(split)
+        mask = part.mask_of(split)
         packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
     if not any(group.count for group in packed):
         raise _nothing_left(split)
@@ -216,14 +220,14 @@ def _encode(
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in split_names:
         blocks = [
-            found.encoder.encode(row, part.of(split))
+            found.encoder.encode(row, part.mask_of(split))
             for row, part in zip(rows, found.parts, strict=True)
         ]
         splits.by_name[split] = InMemory(opener, found, blocks, keeps=splits)
     return splits
 
 
-def _some(dataset: InMemory, split: str | None) -> InMemory:
+def _split_of(dataset: InMemory, split: str | None) -> InMemory:
     if not len(dataset):
         raise _nothing_left(split)
     return dataset
@@ -286,7 +290,7 @@ def _nothing_left(split: str | None) -> SpecError:
     )
 
 
-def _known(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
+def _check_keywords(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
     for name in unknown:
         names = [name for name in function.__annotations__ if name not in ("unknown", "return")]
         raise SpecError(

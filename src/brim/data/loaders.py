@@ -58,7 +58,7 @@ class Loaders(Generic[Work]):
         shard_of: Callable[[Work], int] | None = None,
         find_cause: Callable[[Work, Callable[[], None]], BrimError | None] = lambda *_: None,
     ) -> None:
-        self._ahead, self._whose, self._find_cause = depth, shard_of, find_cause
+        self._depth, self._shard_of, self._find_cause = depth, shard_of, find_cause
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -89,8 +89,8 @@ class Loaders(Generic[Work]):
         turns = itertools.count()
 
         def ask() -> None:
-            for work in itertools.islice(works, count * self._ahead - len(busy)):
-                turn = next(turns) if self._whose is None else self._whose(work)
+            for work in itertools.islice(works, count * self._depth - len(busy)):
+                turn = next(turns) if self._shard_of is None else self._shard_of(work)
                 busy.append(self._loaders[turn % count])
                 busy[-1].ask(self._reading.value, work)
 
@@ -128,7 +128,7 @@ class _Loader(Generic[Work]):
     ) -> None:
         self._find_cause = find_cause
         self._number, self._load, self._start, self._reading = number, load, start, reading
-        self._asked: deque[tuple[int, Work]] = deque()
+        self._unanswered: deque[tuple[int, Work]] = deque()
         self._deaths = 0
         self._begin()
 
@@ -153,7 +153,7 @@ class _Loader(Generic[Work]):
         child_end.close()
 
     def ask(self, reading: int, work: Work) -> None:
-        self._asked.append((reading, work))
+        self._unanswered.append((reading, work))
         self._send(reading, work)
 
     def _send(self, reading: int, work: Work) -> None:
@@ -173,14 +173,14 @@ class _Loader(Generic[Work]):
                 self._replace(tick)
                 continue
             self._deaths = 0
-            reading, work = self._asked.popleft()
+            reading, work = self._unanswered.popleft()
             if reading == self._reading.value:
                 return work, answer
 
     def _replace(self, meanwhile: Callable[[], None]) -> None:
         self._process.join()
         self._deaths += 1
-        cause = self._find_cause(self._asked[0][1], meanwhile) if self._deaths > 1 else None
+        cause = self._find_cause(self._unanswered[0][1], meanwhile) if self._deaths > 1 else None
         if cause is not None:
             raise cause
         if self._deaths == _TRIES:
@@ -192,9 +192,9 @@ class _Loader(Generic[Work]):
             )
         self.end()
         unanswered = [
-            (reading, work) for reading, work in self._asked if reading == self._reading.value
+            (reading, work) for reading, work in self._unanswered if reading == self._reading.value
         ]
-        self._asked = deque(unanswered)
+        self._unanswered = deque(unanswered)
         self._begin()
         for reading, work in unanswered:
             self._send(reading, work)

@@ -39,7 +39,7 @@ class Source:
     null: tuple[str, ...] = NULL
     in_memory: bool = True
 
-    def at(self, path: Paths) -> Source:
+    def with_files(self, path: Paths) -> Source:
         """Other files, read as these are, or as their suffix says."""
         paths = shown_paths(path)
         if all(name.endswith(_ARROW) for name in paths):
@@ -54,7 +54,7 @@ class Source:
         return replace(self, path=path, typed=None if text else self.typed)
 
     @property
-    def shown(self) -> list[str]:
+    def path_label(self) -> list[str]:
         """The path as the user gave it."""
         return shown_paths(self.path)
 

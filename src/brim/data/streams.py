@@ -113,7 +113,7 @@ class Stream:
         shards: int | None = None,
     ) -> None:
         self._dataset, self._samples, self._batch_size = dataset, samples, batch_size
-        self._seed, self._shards, self._kept = seed, shards, remembered
+        self._seed, self._shards, self._remembered = seed, shards, remembered
         self._collate = collate or default_collate
         self._generators = own_generators(collate)
         self._iterations: dict[int, _Iteration] = {}
@@ -189,11 +189,11 @@ class Stream:
         count = self._shards
         if count is None:
             return _Iteration(
-                self._dataset, samples=self._samples, seed=self._seed, remembered=self._kept
+                self._dataset, samples=self._samples, seed=self._seed, remembered=self._remembered
             )
         samples, remembered, seed = (
             self._samples // count,
-            -(-self._kept // count),
+            -(-self._remembered // count),
             mix(self._seed, shard),
         )
         if hasattr(self._dataset, "shard"):
@@ -233,7 +233,7 @@ class _Iteration:
     ) -> None:
         self._dataset, self._samples, self._seed = dataset, samples, seed
         self._keep, self._place, self._asks = remembered, place, asks
-        self._kept: deque[tuple[Any, int]] = deque()  # with their hashes
+        self._recent: deque[tuple[Any, int]] = deque()  # with their hashes
         self._epoch, self._position, self._digest = -1, 0, 0
         self._salt = (place[0] if place else 0) << 40
         self._expected: StreamMark | None = None
@@ -245,15 +245,15 @@ class _Iteration:
         self, epoch: int, span: Span, *, end: int, expected: StreamMark | None
     ) -> tuple[list[Any], list[int], StreamMark]:
         """The samples in these places of an epoch, their hashes, and the mark at `end`."""
-        if epoch != self._epoch or span.start < self._position - len(self._kept):
+        if epoch != self._epoch or span.start < self._position - len(self._recent):
             self._begin(epoch)
             self._expected = expected
         self._keep = max(self._keep, end - span.start)
         with self._chance.drawing(), self._being_asked():
             while self._position < end:
                 self._read_next()
-        first = self._position - len(self._kept)
-        hashes = list(self._kept)
+        first = self._position - len(self._recent)
+        hashes = list(self._recent)
         part = hashes[span.start - first : span.stop - first]
         hash_sum = sum(hashed for _, hashed in hashes[end - first :])
         mark = StreamMark(end, (self._digest - hash_sum) & _DIGEST)
@@ -264,9 +264,9 @@ class _Iteration:
         hashed = hash_of(sample, seed=self._salt + self._position)
         self._digest = (self._digest + hashed) & _DIGEST
         self._position += 1
-        self._kept.append((sample, hashed))
-        if len(self._kept) > self._keep:
-            self._kept.popleft()
+        self._recent.append((sample, hashed))
+        if len(self._recent) > self._keep:
+            self._recent.popleft()
         expected = self._expected
         if expected is not None and expected.position == self._position:
             if expected.digest != self._digest:
@@ -278,7 +278,7 @@ class _Iteration:
             self._expected = None
 
     def _begin(self, epoch: int) -> None:
-        self._kept.clear()
+        self._recent.clear()
         self._epoch, self._position, self._digest = epoch, 0, 0
         seed = mix(self._seed, _ITERATION, epoch)
         self._chance = Chance(seed)

@@ -46,7 +46,7 @@ class SurveyedPart:
     kept: npt.NDArray[np.uint8]
     test: npt.NDArray[np.uint8]
 
-    def of(self, split: str | None) -> Mask:
+    def mask_of(self, split: str | None) -> Mask:
         mask: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
         if split is None:
             return mask

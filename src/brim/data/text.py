@@ -72,7 +72,7 @@ def read_text(
         )
     except pa.ArrowInvalid as problem:
         raise SpecError(
-            file.shown, got=str(problem), need="a text file of rows and columns"
+            file.label, got=str(problem), need="a text file of rows and columns"
         ) from problem
     numbers, skipped = {number for number, _, _ in refused}, 0 if names is not None else 1
 
@@ -88,7 +88,7 @@ def read_text(
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
     cells = {name: TextCells(table.column(name)) for name in columns}
     return FileRows(
-        file=file.shown,
+        file=file.label,
         start=start,
         size=table.num_rows,
         cells=cells,
@@ -112,13 +112,13 @@ def check_text(
 def _header(file: File, content: bytes, delimiter: str) -> list[str]:
     first = next((line for line in content[: 1 << 20].splitlines() if line), b"")
     if not first:
-        raise SpecError(file.shown, got="an empty file", need="a header line and rows")
+        raise SpecError(file.label, got="an empty file", need="a header line and rows")
     if b"\0" in first:
         raise SpecError(
-            file.shown,
+            file.label,
             got="a first line with bytes of value 0",
             need="text in UTF-8, or in UTF-16 with its mark at the start",
-            hint=f"iconv -f UTF-16LE -t UTF-8 {file.shown}",
+            hint=f"iconv -f UTF-16LE -t UTF-8 {file.label}",
         )
     try:
         table = arrow_csv.read_csv(
@@ -127,7 +127,7 @@ def _header(file: File, content: bytes, delimiter: str) -> list[str]:
         )
     except pa.ArrowInvalid as problem:
         raise SpecError(
-            file.shown, got=str(problem), need="a header line with the columns' names"
+            file.label, got=str(problem), need="a header line with the columns' names"
         ) from problem
     names: list[str] = table.column_names
     return names
@@ -139,13 +139,13 @@ def _check_columns(file: File, found: Sequence[str], columns: Sequence[str]) -> 
         if name not in times:
             raise SpecError(
                 f"column {name!r}",
-                got=f"no such column in {file.shown}",
+                got=f"no such column in {file.label}",
                 need="one that it has",
                 hint=did_you_mean(name, found),
             )
         if times[name] > 1:
             raise SpecError(
-                f"column {name!r}", got=f"{times[name]} of that name in {file.shown}", need="one"
+                f"column {name!r}", got=f"{times[name]} of that name in {file.label}", need="one"
             )
 
 
@@ -155,13 +155,13 @@ def _check_rows(
     if len(refused) > good:
         number, fields, _ = refused[0]
         raise SpecError(
-            file.shown,
+            file.label,
             got=f"{fields} fields in row {number} (and {len(refused) - 1} more rows like it)",
             need=f"{width} fields separated by {delimiter!r}",
             hint="check delimiter= and names=",
         )
     if not good:
-        raise SpecError(file.shown, got="no rows", need="at least one")
+        raise SpecError(file.label, got="no rows", need="at least one")
 
 
 def _broken(

@@ -59,7 +59,7 @@ def parquet_groups(
             opened.metadata.row_group(index).num_rows for index in range(opened.num_row_groups)
         ]
         groups += _groups(file, groups, sizes, _ParquetGroup, wanted)
-    return _some(files, groups)
+    return _checked_groups(files, groups)
 
 
 def arrow_groups(
@@ -72,19 +72,19 @@ def arrow_groups(
         _check_schema(file, opened.schema, wanted, numbers)
         sizes = [batch.num_rows for batch in opened.batches()]
         groups += _groups(file, groups, sizes, _ArrowGroup, wanted)
-    return _some(files, groups)
+    return _checked_groups(files, groups)
 
 
 @dataclass(frozen=True, slots=True)
 class _ParquetGroup:
     file: File
     index: int
-    wanted: tuple[str, ...]
+    columns: tuple[str, ...]
 
     def __call__(self) -> pa.Table:
         # Opened again each time: an open file does not survive a fork.
         return _parquet(self.file).read_row_group(
-            self.index, columns=list(self.wanted), use_threads=False
+            self.index, columns=list(self.columns), use_threads=False
         )
 
 
@@ -92,10 +92,10 @@ class _ParquetGroup:
 class _ArrowGroup:
     file: File
     index: int
-    wanted: tuple[str, ...]
+    columns: tuple[str, ...]
 
     def __call__(self) -> pa.Table:
-        return pa.Table.from_batches([_ipc(self.file).batch(self.index)]).select(list(self.wanted))
+        return pa.Table.from_batches([_ipc(self.file).batch(self.index)]).select(list(self.columns))
 
 
 def _groups(
@@ -110,14 +110,14 @@ def _groups(
     for index, size in enumerate(sizes):
         if size:
             table = kind(file, index, tuple(columns))
-            groups.append(RowGroup(file.shown, start + sizes_so_far, sizes_so_far, size, table))
+            groups.append(RowGroup(file.label, start + sizes_so_far, sizes_so_far, size, table))
         sizes_so_far += size
     return groups
 
 
-def _some(files: Sequence[File], groups: list[RowGroup]) -> list[RowGroup]:
+def _checked_groups(files: Sequence[File], groups: list[RowGroup]) -> list[RowGroup]:
     if not groups:
-        raise SpecError(files[0].shown, got="no rows", need="at least one")
+        raise SpecError(files[0].label, got="no rows", need="at least one")
     return groups
 
 
@@ -176,7 +176,7 @@ def _unreadable(file: File, problem: Exception, need: str) -> SpecError:
     hint = ""
     if isinstance(problem, pa.ArrowNotImplementedError):
         hint = "write columns of types that Arrow reads: integers of 64 bits, float64, text"
-    return SpecError(file.shown, got=_first_line(problem), need=need, hint=hint)
+    return SpecError(file.label, got=_first_line(problem), need=need, hint=hint)
 
 
 def _first_line(problem: Exception) -> str:
@@ -191,7 +191,7 @@ def _check_schema(
             hint = did_you_mean(name, schema.names)
             raise SpecError(
                 f"column {name!r}",
-                got=f"no such column in {file.shown}",
+                got=f"no such column in {file.label}",
                 need="one that it has",
                 hint=hint,
             )
@@ -199,12 +199,12 @@ def _check_schema(
         value = plain_type(kind)
         if pa.types.is_nested(value):
             raise SpecError(
-                f"column {name!r}", got=f"type {kind} in {file.shown}", need="numbers or text"
+                f"column {name!r}", got=f"type {kind} in {file.label}", need="numbers or text"
             )
         if name in numbers and not _is_number(value):
             raise SpecError(
                 f"column {name!r}",
-                got=f"type {kind} in {file.shown}",
+                got=f"type {kind} in {file.label}",
                 need="numbers",
                 hint=numbers[name],
             )

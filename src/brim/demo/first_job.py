@@ -39,10 +39,10 @@ def _run(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
         global_batch_size=batch,
         faults=faults,
     )
-    return _shown({"undisturbed": calm, "disturbed": broken})
+    return _findings({"undisturbed": calm, "disturbed": broken})
 
 
-def _shown(runs: dict[str, Run]) -> Shown:
+def _findings(runs: dict[str, Run]) -> Shown:
     summaries = {name: run.summary for name, run in runs.items()}
     calm, broken = summaries.values()
     claims = {

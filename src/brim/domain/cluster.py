@@ -72,7 +72,7 @@ class Cluster:
             )
         )
 
-    def without(self, lost: Collection[str]) -> Cluster:
+    def with_lost(self, lost: Collection[str]) -> Cluster:
         """The same nodes in the same order, but these have no devices now."""
         return Cluster(
             nodes=tuple(

@@ -47,7 +47,7 @@ class Estimates:
     half: Estimate | None = None
     saved: float = 0.0
 
-    def then(self, estimate: Estimate, steps: int | None) -> Estimates:
+    def updated(self, estimate: Estimate, steps: int | None) -> Estimates:
         """Add a newer one; `saved` is its time where it is to be put on disk now.
 
         Args:

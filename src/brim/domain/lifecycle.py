@@ -87,7 +87,7 @@ class Life:
         return not self.ended and self.wish is Wish.RUN
 
 
-def after(life: Life, happening: Happening) -> Life | None:
+def next_life(life: Life, happening: Happening) -> Life | None:
     """The job's life after something happened to it; None where that cannot happen to it.
 
     >>> after(Life(Phase.RUNNING, Wish.CANCEL), Happening.STOP)

@@ -85,7 +85,7 @@ class Starts:
     failures: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
 
-    def after(self, failed: Mapping[str, int]) -> Starts:
+    def with_failures(self, failed: Mapping[str, int]) -> Starts:
         """Return these starts once so many failures are seen, each of which counts once.
 
         >>> starts = Starts().after({"a": 1}).after({"a": 3, "b": 1})

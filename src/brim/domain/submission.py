@@ -45,7 +45,7 @@ class Submission:
     anywhere: bool = False
     processes: int = 1
 
-    def within(self, workers: WorkerRange) -> Submission:
+    def with_workers(self, workers: WorkerRange) -> Submission:
         """The same job with another range of workers.
 
         Raises:

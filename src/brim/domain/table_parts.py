@@ -90,7 +90,7 @@ class Lineage:
     parent: str = ""
     parent_step: int = 0
 
-    def has(self, id: str, step: int) -> bool:
+    def includes(self, id: str, step: int) -> bool:
         """Return whether a state of this lineage once was what a checkpoint of another one holds.
 
         >>> [Lineage(id="b", parent="a", parent_step=20).has(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
@@ -129,7 +129,7 @@ def outweighs(parts: Sequence[TablePart], coming: int = 0) -> bool:
     return coming + sum(delta.size_bytes for delta in deltas) > _MOST_OF_BASE * base.size_bytes
 
 
-def later(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+def oldest_of_both(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """Return which rows are there where both say that they are, as `StoredTable.oldest` has it.
 
     >>> later((), (5,)), later((3, 7), (5,)), later((3, 7), (1, 2, 3, 9))

@@ -163,7 +163,7 @@ class _Embedding(TrainedByRows):
 
     def get(self) -> dict[str, Any]:
         """Return the table's part of a state: its own memory, not a copy."""
-        return {"at": self.at, "fields": dict(self.table.fields), "changed": self.table.changed}
+        return {"at": self.place, "fields": dict(self.table.fields), "changed": self.table.changed}
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host."""
@@ -171,7 +171,7 @@ class _Embedding(TrainedByRows):
 
     def put_dense(self, tree: Mapping[str, Any], changed: Tensor | None) -> None:
         """Take the rows out of a state as a job without tables has it."""
-        number, index = self.at
+        number, index = self.place
         state = self.fresh() | states_of(tree)[number].get(index, {})
         rows = {
             WEIGHT: tree["model"][self.name],
@@ -479,7 +479,7 @@ class Embeddings:
         for embedding in self._all:
             embedding.check()
 
-    def nothing(self) -> list[GradientRows]:
+    def no_rows(self) -> list[GradientRows]:
         """Return the rows of a micro-batch without samples."""
         return [no_rows(weight) for weight in self.weights]
 
@@ -544,7 +544,7 @@ class Embeddings:
         """Leave out of a state, as a job without tables has it, what optimizers keep of rows."""
         states = states_of(tree)
         for embedding in self._all:
-            number, index = embedding.at
+            number, index = embedding.place
             if index in states[number]:
                 states[number][index] = embedding.whole(states[number][index])
 
@@ -582,7 +582,7 @@ class Embeddings:
 
     def places(self) -> dict[str, list[int]]:
         """Return of each table which optimizer of the job has it, and its number there."""
-        return {embedding.name: list(embedding.at) for embedding in self._all}
+        return {embedding.name: list(embedding.place) for embedding in self._all}
 
     def clear(self) -> None:
         """Prepare for rows that are put in one by one; `step` tells when all are there."""

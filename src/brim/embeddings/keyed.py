@@ -42,7 +42,7 @@ class RowSource(Protocol):
         """Take the gradient of a lookup."""
         ...
 
-    def held(self) -> HeldRows:
+    def rows_held(self) -> HeldRows:
         """Return the rows that are there."""
         ...
 
@@ -178,7 +178,7 @@ class Embedding(nn.Module):
                 "torch.autocast",
             )
         if not self._source.is_jobs:
-            rows = self._source.held()
+            rows = self._source.rows_held()
             self._source = _Plain(
                 self, HeldRows(rows.keys.to(self.weight.device), rows.rows.to(self.weight))
             )
@@ -189,7 +189,7 @@ class Embedding(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Let copies and pickles have the rows, and no part in a job."""
         state = dict(self.__dict__)
-        state["_source"] = self._source.held()
+        state["_source"] = self._source.rows_held()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Embedding(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        rows = self._source.held()
+        rows = self._source.rows_held()
         destination[prefix + _IDS] = unmix(rows.keys)
         destination[prefix + "weight"] = rows.rows
 
@@ -257,7 +257,7 @@ class _Plain:
     is_jobs = False
 
     def __init__(self, module: Embedding, rows: HeldRows) -> None:
-        self._module, self._held = module, rows
+        self._module, self._rows = module, rows
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         keys: tuple[Tensor, Tensor] = torch.unique(mix(ids.long()), return_inverse=True)
@@ -265,10 +265,10 @@ class _Plain:
 
     def rows(self, keys: Tensor) -> Tensor:
         rows = self._module._start(keys)
-        if len(self._held.keys):
-            places = torch.searchsorted(self._held.keys, keys).clamp(max=len(self._held.keys) - 1)
-            is_present = self._held.keys[places] == keys
-            rows[is_present] = self._held.rows[places[is_present]]
+        if len(self._rows.keys):
+            places = torch.searchsorted(self._rows.keys, keys).clamp(max=len(self._rows.keys) - 1)
+            is_present = self._rows.keys[places] == keys
+            rows[is_present] = self._rows.rows[places[is_present]]
         return rows
 
     def receive(self, rows: GradientRows) -> None:
@@ -279,8 +279,8 @@ class _Plain:
             hint="see docs/guides/your-own-loop.md",
         )
 
-    def held(self) -> HeldRows:
-        return self._held
+    def rows_held(self) -> HeldRows:
+        return self._rows
 
 
 class _Rehearsal(_Plain):
@@ -310,7 +310,7 @@ def hold(embedding: Embedding, rows: HeldRows) -> None:
 
 def held_by(embedding: Embedding) -> HeldRows:
     """Return the rows that are there, in the order of their keys."""
-    return embedding._source.held()
+    return embedding._source.rows_held()
 
 
 def start_of(embedding: Embedding, keys: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ def rehearse(model: nn.Module) -> None:
     """Let gradients of a copy's embeddings go nowhere: nothing is kept of its passes."""
     for module in model.modules():
         if isinstance(module, Embedding):
-            module._source = _Rehearsal(module, module._source.held())
+            module._source = _Rehearsal(module, module._source.rows_held())
 
 
 def _check_whole(argument: str, value: object, maximum: int) -> None:

@@ -110,7 +110,7 @@ class KeyedRows(TrainedByRows):
         """Return the rows of keys, [N, D]."""
         return self.table.rows(keys, self._committed(), partial(start_of, self._module))
 
-    def held(self) -> HeldRows:
+    def rows_held(self) -> HeldRows:
         """Return the rows that are there."""
         keys, places = self.table.roster.items(self._committed())
         return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
@@ -132,7 +132,7 @@ class KeyedRows(TrainedByRows):
 
     def get(self) -> dict[str, Any]:
         """Return the table's part of a state: copies, in the order of keys."""
-        return {"at": self.at, **self.table.get(self._committed())}
+        return {"at": self.place, **self.table.get(self._committed())}
 
     def stored(self) -> list[RowsByKey]:
         """Return the table, and its candidates where it has any, as checkpoints see them now."""
@@ -152,7 +152,7 @@ class KeyedRows(TrainedByRows):
         )
         if candidates is None:
             return [rows]
-        first_step = candidates.begun(step) + 1
+        first_step = candidates.first_steps(step) + 1
         return [
             rows,
             RowsByKey(
@@ -177,7 +177,7 @@ class KeyedRows(TrainedByRows):
             SpecError: it has as many of other rows.
         """
         keys, rows = held_by(self._module)
-        state = self._place.optimizer.state_dict()["state"].get(self.at[1], {})
+        state = self._place.optimizer.state_dict()["state"].get(self.place[1], {})
         states = {name: state[name] for name in self._optimizer.states if len(state.get(name, ()))}
         if wrong := {len(state) for state in states.values()} - {len(keys)}:
             raise SpecError(
@@ -206,7 +206,7 @@ class KeyedRows(TrainedByRows):
         rows = {
             name: self.table.fields[name].index_select(0, places) for name in self._optimizer.states
         }
-        number = self.at[1]
+        number = self.place[1]
         if rows:
             state["state"][number] = {**state["state"].get(number, {}), **rows}
 

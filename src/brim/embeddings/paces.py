@@ -32,7 +32,7 @@ class Paces:
     """
 
     def __init__(self, seconds: Tensor, owners: int, owner: int | None) -> None:
-        self._seconds, self._own = seconds[: owners if owners <= len(seconds) else 0], owner
+        self._seconds, self._owner = seconds[: owners if owners <= len(seconds) else 0], owner
         self.parts: Sequence[float] = [1 / owners] * owners
         self._took(
             0.0
@@ -40,8 +40,8 @@ class Paces:
 
     def took(self, seconds: float) -> None:
         """Note how long this owner's part of a step took; before the commit."""
-        if self._own is not None and len(self._seconds):
-            seconds_before = float(self._seconds[self._own])
+        if self._owner is not None and len(self._seconds):
+            seconds_before = float(self._seconds[self._owner])
             self._took(
                 seconds
                 if not seconds_before
@@ -49,8 +49,8 @@ class Paces:
             )
 
     def _took(self, seconds: float) -> None:
-        if self._own is not None and len(self._seconds):
-            self._seconds[self._own] = seconds
+        if self._owner is not None and len(self._seconds):
+            self._seconds[self._owner] = seconds
 
     def look(self) -> None:
         """Cut the next step by what all noted; while nobody writes."""

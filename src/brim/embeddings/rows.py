@@ -70,14 +70,14 @@ def total_of(lookups: Sequence[GradientRows]) -> GradientRows:
 class _Union(NamedTuple):
     """The ids of several blocks."""
 
-    of: list[Tensor]
+    parts: list[Tensor]
     ids: Tensor
     places: list[Tensor]  # of each block's ids among all
 
     def is_of(self, parts: Sequence[Tensor]) -> bool:
         return all(
             earlier_part is part or torch.equal(earlier_part, part)
-            for earlier_part, part in zip(self.of, parts, strict=True)
+            for earlier_part, part in zip(self.parts, parts, strict=True)
         )
 
 
@@ -155,7 +155,7 @@ def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
     put(rows, places, current)
 
 
-def between(rows: GradientRows, start: int, stop: int) -> GradientRows:
+def rows_between(rows: GradientRows, start: int, stop: int) -> GradientRows:
     """Return the rows of ids in `[start, stop)`; views, not copies.
 
     `stop` may be 2**63, which is beyond all ids.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from brim.embeddings.table_file import Chunk, taken
+from brim.embeddings.table_file import Chunk, rows_taken
 from brim.embeddings.tables.changes import Changes
 from brim.embeddings.tables.index import Index
 from brim.errors import EnvironmentFault, SpecError
@@ -72,26 +72,26 @@ class RowsByKey:
                 np.concatenate([places, more_items[1]]),
             )
             while len(keys) >= rows:
-                yield self._at(keys[:rows], places[:rows], first_step)
+                yield self._chunk_at(keys[:rows], places[:rows], first_step)
                 keys, places, is_owed = keys[rows:], places[rows:], False
         if len(keys) or is_owed:
-            yield self._at(keys, places, first_step)
+            yield self._chunk_at(keys, places, first_step)
 
     def follow(self, step: int) -> None:
         self._changes.begin(step)
 
     def follows(self, step: int) -> bool:
-        return self._changes.since(step) is not None
+        return self._changes.keys_since(step) is not None
 
     def changed_since(self, step: int) -> Chunk:
-        return self._at(*self._items_since(step), step)
+        return self._chunk_at(*self._items_since(step), step)
 
     def count_since(self, step: int) -> int:
         return len(self._items_since(step)[0])
 
     def _items_since(self, step: int) -> tuple[_Words, _Words]:
         """The keys that later steps wrote to, and their places."""
-        keys = self._changes.since(step)
+        keys = self._changes.keys_since(step)
         if keys is None:
             parts = [self._items(part, step) for part in range(self._index.shape.partitions)]
             found = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -119,12 +119,12 @@ class RowsByKey:
         )
         return is_in
 
-    def _at(self, keys: _Words, places: _Words, after_step: int) -> Chunk:
+    def _chunk_at(self, keys: _Words, places: _Words, after_step: int) -> Chunk:
         """A copy of some rows, by numpy: see `file_layout.copy_to`."""
-        fields = {name: taken(tensor.detach(), places) for name, tensor in self.fields.items()}
+        fields = {name: rows_taken(tensor.detach(), places) for name, tensor in self.fields.items()}
         changed = self._changed.numpy()[places]  # last
         chunk = Chunk(torch.from_numpy(keys), fields, torch.from_numpy(changed))
-        return chunk.only(torch.from_numpy(self._is_in(keys, changed, after_step)))
+        return chunk.masked(torch.from_numpy(self._is_in(keys, changed, after_step)))
 
     # Writing --------------------------------------------------------------------------------------
 

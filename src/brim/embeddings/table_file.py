@@ -46,7 +46,7 @@ class Chunk(NamedTuple):
         fields = {name: tensor[start:stop] for name, tensor in self.fields.items()}
         return Chunk(self.keys[start:stop], fields, self.changed[start:stop])
 
-    def only(self, chosen: Tensor) -> Chunk:
+    def masked(self, chosen: Tensor) -> Chunk:
         """Return the rows where a mask is true (bool, [N])."""
         if bool(chosen.all()):
             return self
@@ -154,7 +154,7 @@ class NumberedRows:
         if since is not None:
             keys = np.flatnonzero(self.changed.numpy() > since)
             for start in range(0, len(keys), rows):
-                yield self._at(keys[start : start + rows])
+                yield self._chunk_at(keys[start : start + rows])
             return
         whole = Chunk(torch.empty(0, dtype=torch.int64), self.fields, self.changed)
         for start in range(0, self.count, rows):
@@ -162,9 +162,9 @@ class NumberedRows:
             places = torch.from_numpy(np.arange(start, stop, dtype=np.int64))
             yield whole.rows(start, stop)._replace(keys=places)
 
-    def _at(self, places: npt.NDArray[np.int64]) -> Chunk:
+    def _chunk_at(self, places: npt.NDArray[np.int64]) -> Chunk:
         """A copy of some rows, by numpy: see `file_layout.copy_to`."""
-        fields = {name: taken(tensor.detach(), places) for name, tensor in self.fields.items()}
+        fields = {name: rows_taken(tensor.detach(), places) for name, tensor in self.fields.items()}
         changed = torch.from_numpy(self.changed.numpy()[places])
         return Chunk(torch.from_numpy(places), fields, changed)
 
@@ -173,16 +173,16 @@ class NumberedRows:
             self._changes.begin(step)
 
     def follows(self, step: int) -> bool:
-        return self._changes is None or self._changes.since(step) is not None
+        return self._changes is None or self._changes.keys_since(step) is not None
 
     def changed_since(self, step: int) -> Chunk:
-        return self._at(self._keys_since(step))
+        return self._chunk_at(self._keys_since(step))
 
     def count_since(self, step: int) -> int:
         return len(self._keys_since(step))
 
     def _keys_since(self, step: int) -> npt.NDArray[np.int64]:
-        keys = None if self._changes is None else self._changes.since(step)
+        keys = None if self._changes is None else self._changes.keys_since(step)
         changed = self.changed.numpy()
         return np.flatnonzero(changed > step) if keys is None else keys[changed[keys] > step]
 
@@ -213,7 +213,7 @@ def are_there(rows: Chunk, oldest: Sequence[int]) -> Tensor:
     return rows.changed >= torch.tensor(oldest)[rows.keys >> shift]
 
 
-def taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
+def rows_taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
     """Some rows of a field, by their bytes: numpy does not know each type."""
     rows = field.view(torch.uint8).numpy().take(places, axis=0)
     return (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import PartFile, StoredTable, TablePart, later
+from brim.domain.table_parts import PartFile, StoredTable, TablePart, oldest_of_both
 from brim.embeddings.table_file import (
     LARGEST,
     Chunk,
@@ -33,7 +33,7 @@ def rows_of_file(table: RowTable) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TableCopy:
     """A table as it was at a step.
 
     Args:
@@ -68,7 +68,7 @@ class Taken:
 
 def take(
     table: RowTable, chain: tuple[TablePart, ...], *, step: int, oldest: tuple[int, ...] = ()
-) -> Taken:
+) -> TableCopy:
     """Copy what changed in a table since a chain of parts; all of it where there is none.
 
     Args:
@@ -77,8 +77,10 @@ def take(
     """
     chunks = table.chunks(rows_of_file(table))
     rows = [table.changed_since(chain[-1].step)] if chain else list(map(_copy, chunks))
-    oldest = later(oldest, table.oldest)
-    return Taken(table=table, step=step, count=table.count, chain=chain, rows=rows, oldest=oldest)
+    oldest = oldest_of_both(oldest, table.oldest)
+    return TableCopy(
+        table=table, step=step, count=table.count, chain=chain, rows=rows, oldest=oldest
+    )
 
 
 def _copy(chunk: Chunk) -> Chunk:
@@ -86,7 +88,9 @@ def _copy(chunk: Chunk) -> Chunk:
     return Chunk(chunk.keys.clone(), fields, chunk.changed.clone())
 
 
-def store_taken(store: Store, copies: Sequence[Taken], *, writer: str) -> tuple[StoredTable, ...]:
+def store_taken(
+    store: Store, copies: Sequence[TableCopy], *, writer: str
+) -> tuple[StoredTable, ...]:
     """Write all tables of a checkpoint, or nothing of them; raises as `write_part` does."""
     stored: list[StoredTable] = []
     with given_up(store) as files:
@@ -207,4 +211,4 @@ def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
             if following is not None:
                 coming.append((following, reader.submit(store.read_part, following)))
             rows = from_bytes(content, path=f"{file.name}, of {stored.name}")
-            yield rows.only(are_there(rows, stored.oldest)) if stored.oldest else rows
+            yield rows.masked(are_there(rows, stored.oldest)) if stored.oldest else rows

@@ -104,7 +104,7 @@ class TrainedByRows:
     # The optimizer --------------------------------------------------------------------------------
 
     @property
-    def at(self) -> tuple[int, int]:
+    def place(self) -> tuple[int, int]:
         """Return the number of the optimizer that has the weight, and the weight's number there."""
         preceding = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
         return self._number, len(list(preceding))

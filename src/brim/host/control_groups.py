@@ -55,7 +55,7 @@ class ControlGroup:
         if ControlGroup(self.path.parent).enter():
             self.remove()
 
-    def within(self, name: str) -> ControlGroup | None:
+    def subgroup(self, name: str) -> ControlGroup | None:
         """Return the group of this name in this one, and make it if it is missing.
 
         None where it cannot be made.
@@ -112,7 +112,7 @@ def make_group(folder: Path) -> ControlGroup | None:
     for mount in _mounts():
         own_group = mount.place_of_ours()
         if mount.version == _V2 and own_group is not None:
-            group = ControlGroup(own_group).within(_name_for(folder))
+            group = ControlGroup(own_group).subgroup(_name_for(folder))
             if group is not None and (group.path / _KILL).exists():
                 return group
             if group is not None:
@@ -129,7 +129,7 @@ def groups_of(folder: Path) -> list[ControlGroup]:
     for mount in _mounts():
         if mount.version != _V2:
             continue
-        for parent, inner, _ in os.walk(mount.at):
+        for parent, inner, _ in os.walk(mount.mount_point):
             path = Path(parent, name)
             if (
                 name in inner
@@ -148,7 +148,7 @@ def files_about_us(name: str) -> list[Path]:
     found = []
     for mount in _mounts():
         own_group = mount.place_of_ours()
-        while own_group is not None and own_group.is_relative_to(mount.at):
+        while own_group is not None and own_group.is_relative_to(mount.mount_point):
             if (own_group / name).exists():
                 found.append(own_group / name)
                 break
@@ -166,7 +166,7 @@ def processors() -> int:
     count = float(available or 1)
     for mount in _mounts():
         own_group = mount.place_of_ours()
-        while own_group is not None and own_group.is_relative_to(mount.at):
+        while own_group is not None and own_group.is_relative_to(mount.mount_point):
             count = min(count, _share_of(own_group))
             own_group = own_group.parent
     return max(1, math.ceil(count))
@@ -195,7 +195,7 @@ class _Mount(NamedTuple):
 
     version: str
     root: str
-    at: Path
+    mount_point: Path
     options: frozenset[str]
 
     def place_of_ours(self) -> Path | None:
@@ -215,7 +215,7 @@ class _Mount(NamedTuple):
                 else set(controllers.split(",")) <= self.options
             ):
                 inner = os.path.relpath(path, self.root)
-                return None if inner.startswith("..") else self.at / inner
+                return None if inner.startswith("..") else self.mount_point / inner
         return None
 
 

@@ -20,10 +20,10 @@ class _Guarded:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.within = stream
+        self.stream = stream
 
     def write(self, text: str) -> int:
-        self.within.write(printable(text))
+        self.stream.write(printable(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -31,7 +31,7 @@ class _Guarded:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.within, name)
+        return getattr(self.stream, name)
 
 
 def guarded(stream: TextIO) -> TextIO:

@@ -82,7 +82,12 @@ class JoinedNode:
         self._clock = SystemClock()
         self._nodes = Nodes(folder / "nodes", self._clock, mortal=True)
         self._guests = Guests(folder / "jobs", self._nodes, node.id)
-        self._node, self._schedulers, self._kept, self._say = node, schedulers, stored_life, say
+        self._node, self._schedulers, self._stored_life, self._say = (
+            node,
+            schedulers,
+            stored_life,
+            say,
+        )
         self._kind = kind_of_this_host(os.environ)
         self._lease = Lease(len(schedulers))
         self._sent: dict[int, float] = {}
@@ -117,7 +122,7 @@ class JoinedNode:
                 self._line.close()
             self._nodes.kill()
             await self._nodes.end()
-            self._guests.there(0)
+            self._guests.agents(0)
 
     def _give_way(self) -> None:
         """Leave: the scheduler has the workers of this node leave at a step boundary."""
@@ -136,7 +141,7 @@ class JoinedNode:
             now = self._clock.now()
             self._seen = self._nodes.keep([self._node.id])[self._node.id]
             self._pass_on_lease()
-            agents = self._guests.there(self._seen.pid)
+            agents = self._guests.agents(self._seen.pid)
             if self._lease.is_over(now):
                 if agents:
                     self._say("the scheduler was not heard: what ran here has been ended")
@@ -149,14 +154,14 @@ class JoinedNode:
             if self._admitted and now - renewed >= RENEWAL:
                 renewed = now
                 self._renew(now)
-            await asyncio.sleep(min(_POLL_INTERVAL, self._lease.left(now)) or _POLL_INTERVAL)
+            await asyncio.sleep(min(_POLL_INTERVAL, self._lease.time_left(now)) or _POLL_INTERVAL)
 
     def _pass_on_lease(self) -> None:
         """Have the node's agent end what runs here when the lease is over: this process may stop."""
-        lease = self._seen.pid, self._lease.until
+        lease = self._seen.pid, self._lease.deadline
         if self._seen.up and lease != self._passed_on:
             with contextlib.suppress(EnvironmentFault):  # it is told at the next look
-                self._nodes.ask(self._node.id, EndAt(at=self._lease.until))
+                self._nodes.ask(self._node.id, EndAt(at=self._lease.deadline))
                 self._passed_on = lease
 
     def _renew(self, now: float) -> None:
@@ -173,7 +178,7 @@ class JoinedNode:
                 again=seen.again,
                 problem=seen.problem,
                 leaving=self._leaving,
-                agents=self._guests.there(seen.pid),
+                agents=self._guests.agents(seen.pid),
             )
         )
 
@@ -215,8 +220,8 @@ class JoinedNode:
         """Hear what a scheduler says until the connection ends; whether it let this node in."""
         line.send(
             JoinCluster(
-                identity=self._kept.identity,
-                life=self._kept.life,
+                identity=self._stored_life.identity,
+                life=self._stored_life.life,
                 devices=self._node.devices,
                 switch=self._node.switch,
                 address=line.address,

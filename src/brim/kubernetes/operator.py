@@ -273,7 +273,7 @@ class Operator:
             return None
         book, backend = self._life.book, self._life.backend
         running = backend.jobs.to_look_at()
-        usable = backend.jobs.present.cluster.without(backend.jobs.away)
+        usable = backend.jobs.present.cluster.with_lost(backend.jobs.unavailable)
         phases = Counter(job.life.phase.value for job in book.jobs.values())
         return ClusterFigures(
             states={phase.value: phases[phase.value] for phase in Phase},

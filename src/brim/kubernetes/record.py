@@ -374,7 +374,7 @@ def open_book(
         for each in path.parent.glob(f"{path.name}*"):
             each.unlink()
         database = _opened(path)
-    with database.together():
+    with database.transaction():
         _fill(database, sorted(records, key=lambda record: (record.submitted, record.number)))
         if memory is not None:
             _remember(database, memory, spec)

@@ -36,7 +36,7 @@ class Merge:
         self.events = 0
         self.steps = 0
         self.step = 0
-        self._more = False
+        self._continues = False
         self._events: deque[Event] = deque()
         self._steps: deque[StepRecord] = deque()
 
@@ -55,7 +55,7 @@ class Merge:
         Args:
             continues: there are further steps, so that an event may have to wait for its own.
         """
-        self._more = continues
+        self._continues = continues
         self._steps.extend(steps)
         self._events.extend(events)
 
@@ -70,7 +70,7 @@ class Merge:
                     yield self._take_step()
                     continue
                 case EpochEnded(step=step) | ValuesLogged(step=step) if self.step < step and (
-                    self._steps or self._more
+                    self._steps or self._continues
                 ):
                     if not self._steps:
                         return
@@ -78,7 +78,7 @@ class Merge:
                     continue
             self._events.popleft()
             self.events += 1
-            yield from self._told(event)
+            yield from self._entries_of(event)
         while self._steps:
             yield self._take_step()
 
@@ -88,7 +88,7 @@ class Merge:
         self.step = record.step
         return _of_step(record)
 
-    def _told(self, event: Event) -> Iterator[Entry | Rewind]:
+    def _entries_of(self, event: Event) -> Iterator[Entry | Rewind]:
         match event:
             case Restored(step=step):
                 self.step = step

@@ -88,7 +88,7 @@ def has_begun(run_dir: Path, token: str) -> bool:
     """
     if damage := set_aside_if_damaged(run_dir / JOURNAL):
         _say(damage)
-    own_state = _own(run_dir)
+    own_state = _own_state(run_dir)
     return own_state is not None and own_state.state.began.attempt == _attempt_of(token)
 
 
@@ -141,7 +141,7 @@ async def _serve(settings: LoneMaster) -> int:
             return 0
         master, records = beginning.result()
         leads.set()
-        async with _kept(master.began, records, run_dir):
+        async with _keeping(master.began, records, run_dir):
             status = await _lead(master, leaving, patience=settings.patience)
             if master.ended.is_set() and settings.summary is not None:
                 _write_summary(settings.summary, master.summary)
@@ -156,7 +156,7 @@ async def _serve(settings: LoneMaster) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _kept(beginning: Began, records: Records, run_dir: Path) -> AsyncIterator[None]:
+async def _keeping(beginning: Began, records: Records, run_dir: Path) -> AsyncIterator[None]:
     """Keep the records where the run has a place for them, by its first name; close them at the end."""
     closed, runs = asyncio.Event(), beginning.spec.runs
     name = Path(beginning.run).name
@@ -311,7 +311,7 @@ async def _from_copies(
         OSError: it cannot be written.
     """
     run_dir = settings.run_dir
-    own_state = _own(run_dir)
+    own_state = _own_state(run_dir)
     found = await entrance.find(own_state.state if own_state else None, patience=settings.patience)
     records = Records(run_dir)
     decisions = records.peek()
@@ -342,7 +342,7 @@ async def _from_copies(
     return records.go_on(decisions, entry), records, clock
 
 
-def _own(run_dir: Path) -> Decisions | None:
+def _own_state(run_dir: Path) -> Decisions | None:
     """Return where the journal of the directory leads to, if it has one."""
     if not (run_dir / JOURNAL).exists():
         return None

@@ -29,34 +29,34 @@ class CopyFeed:
 
     def __init__(self, records: Records, decisions: Decisions, copied_entries: int | None) -> None:
         self._records, self._decisions = records, decisions
-        self._has = copied_entries
-        self._begun = False
+        self._position = copied_entries
+        self._is_complete = False
         self._places: dict[RecordName, int] = {EVENTS: 0, STEPS: 0}
         self._size = 0
 
     @property
     def is_behind(self) -> bool:
         """The copy is not whole yet: there is more to send than what is new."""
-        return self._has is None
+        return self._position is None
 
     @property
     def is_current(self) -> bool:
         """The copy has everything, or is sent it."""
-        return self._has == self._decisions.state.entries
+        return self._position == self._decisions.state.entries
 
     def part(self) -> CopyPart | None:
         """Return what comes next; None where the copy has everything."""
         state = self._decisions.state
-        if self._has == state.entries:
+        if self._position == state.entries:
             return None
         oldest = self._records.recent[0].number if self._records.recent else state.entries + 1
-        if self._has is not None and self._has + 1 < oldest:
-            self._has, self._begun = None, False
-        return self._base() if self._has is None else self._news(self._has)
+        if self._position is not None and self._position + 1 < oldest:
+            self._position, self._is_complete = None, False
+        return self._base() if self._position is None else self._news(self._position)
 
     def _base(self) -> CopyPart:
         """The records from their beginning on, and behind them the state in place of a journal."""
-        state, begins, self._begun = self._decisions.state, not self._begun, True
+        state, begins, self._is_complete = self._decisions.state, not self._is_complete, True
         if begins:
             self._places = {EVENTS: 0, STEPS: 0}
         records, room = [], _CHUNK
@@ -75,7 +75,7 @@ class CopyFeed:
         entry = Restated(
             at=state.at, now=state.now, attempt=state.began.attempt, state=freeze(state)
         )
-        self._has, self._size = state.entries, 0
+        self._position, self._size = state.entries, 0
         return CopyPart(
             number=state.entries,
             begins=begins,
@@ -101,7 +101,7 @@ class CopyFeed:
         self._size += sum(map(len, entries))
         if self._size > _MAX_COPY_BYTES:
             return self._restated(records)
-        self._has = state.entries
+        self._position = state.entries
         return CopyPart(
             number=state.entries, holders=state.holders, entries=entries, records=records
         )

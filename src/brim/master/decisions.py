@@ -21,6 +21,7 @@ from brim.coordination.job.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -28,7 +29,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -418,7 +418,7 @@ class Decisions:
         if lost.by_itself:
             self.state.ended_by_itself += 1
             reason += f" at step {self.progress.step}, before the job was done"
-        if lost.hang is not None and self.state.hangs.again(
+        if lost.hang is not None and self.state.hangs.is_second(
             step=lost.hang.step, round=lost.hang.round
         ):
             self._on_failed(lost.worker, words.hung_again(lost, worker=self._name_of(lost.worker)))
@@ -575,7 +575,7 @@ class Decisions:
 
     def _on_held(self, round: int, step: int) -> None:
         self.state.rounds.hold(now=self.state.now)
-        self._handle(Held(round, step))
+        self._handle(AllHeld(round, step))
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))

@@ -60,22 +60,22 @@ class FilesLater:
         self.folder: ReceivedFiles | None = None
 
     @property
-    def _there(self) -> ReceivedFiles:
+    def _received_files(self) -> ReceivedFiles:
         if self.folder is None:
             raise OSError("the master keeps no files, or has not begun yet")
         return self.folder
 
     def names(self) -> dict[str, int]:
-        return self._there.names()
+        return self._received_files.names()
 
     def open(self, name: str) -> tuple[int, Iterator[bytes]]:
-        return self._there.open(name)
+        return self._received_files.open(name)
 
     def draft(self, name: str) -> ReceivedFile:
-        return self._there.draft(name)
+        return self._received_files.draft(name)
 
     def remove(self, name: str) -> None:
-        self._there.remove(name)
+        self._received_files.remove(name)
 
 
 class Entrance:
@@ -119,7 +119,7 @@ class Entrance:
         finally:
             if self._callers.get(first.message.agent) is caller:
                 del self._callers[first.message.agent]
-        await self._master.result().converse(_behind(first, requests), reply)
+        await self._master.result().converse(_with_first(first, requests), reply)
 
     async def _wait(self, caller: _Caller) -> None:
         while not self._master.done():
@@ -215,7 +215,7 @@ def age_of_copy(join: wire.JoinJob) -> tuple[int, int]:
     return (join.life, join.copy.place.number) if join.copy is not None else (0, 0)
 
 
-async def _behind(
+async def _with_first(
     first: wire.FromAgent, rest: AsyncIterator[wire.FromAgent]
 ) -> AsyncIterator[wire.FromAgent]:
     yield first

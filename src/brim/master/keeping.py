@@ -47,7 +47,7 @@ async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event, name: str = ""
             away_since = 0.0
         except BrimError as fault:
             if not away_since:
-                _log.warning("%s", LogLine("records not kept", place=place.where(""), why=fault))
+                _log.warning("%s", LogLine("records not kept", place=place.location(""), why=fault))
             away_since = away_since or monotonic()
         if has_ended and monotonic() - away_since > _TO_END:
             return

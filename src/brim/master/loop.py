@@ -380,7 +380,7 @@ class Master:
             await reply(parcel(0, hello))
             while True:
                 connection.news.clear()
-                fresh = session.outbox.after(connection.sent)
+                fresh = session.outbox.messages_after(connection.sent)
                 for number, message in fresh or [(0, wire.Beat())]:
                     connection.sent = max(connection.sent, number)
                     connection.told = session.heard

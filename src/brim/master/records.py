@@ -109,7 +109,7 @@ class Records:
         if decisions is not None and decisions.state.began.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        beginning = begin(life, self._before())
+        beginning = begin(life, self._earlier_records())
         self._put_instead(beginning)
         return Decisions(State.after(beginning))
 
@@ -123,7 +123,7 @@ class Records:
             with open_log(self._logs / f"{printed.worker}.log") as log:
                 log.write(printed.text.encode())
 
-    def _before(self) -> Before:
+    def _earlier_records(self) -> Before:
         steps = self._files[STEPS]
         last = steps.last_line()
         return Before(

@@ -60,7 +60,7 @@ class NodeAgent:
         self._warm = self._parting = False
         self._sweep_until = 0.0
         self._end_at = math.inf  # when all agents are to end
-        self._left: set[str] = set()  # jobs whose agents have ended, and whose groups have not
+        self._departed: set[str] = set()  # jobs whose agents have ended, and whose groups have not
         self._watch = selectors.DefaultSelector()
         self._watch.register(listener, selectors.EVENT_READ)
 
@@ -77,14 +77,14 @@ class NodeAgent:
                 self._end_all()
             if monotonic() < self._sweep_until:
                 self._end_what_is_left()
-            elif self._left:
+            elif self._departed:
                 self._end_groups()
         if self._group is not None:
             self._group.end(patience=_TO_BE_GONE)
 
     def _patience(self) -> float | None:
         """Seconds until there is something to do, though nothing happens; None: never."""
-        if monotonic() < self._sweep_until or self._left:
+        if monotonic() < self._sweep_until or self._departed:
             return _SWEEP
         if not self._agents or self._end_at == math.inf:
             return None
@@ -102,7 +102,7 @@ class NodeAgent:
         elif isinstance(source, Forked):
             self._watch.unregister(source)
             source.wait()
-            self._left |= {job for job, agent in self._agents.items() if agent is source}
+            self._departed |= {job for job, agent in self._agents.items() if agent is source}
             self._agents = {
                 job: agent for job, agent in self._agents.items() if agent is not source
             }
@@ -121,7 +121,7 @@ class NodeAgent:
 
     def _end_groups(self) -> None:
         """Whatever is in them still, by whatever name: there has been time for last words."""
-        self._left = {job for job in self._left if not self._end_group(job)}
+        self._departed = {job for job in self._departed if not self._end_group(job)}
 
     def _end_group(self, job: str, *, patience: float = 0.0) -> bool:
         """End a job's control group; return whether nothing is left of it here."""
@@ -168,7 +168,7 @@ class NodeAgent:
             # A job has one agent here; a scheduler that asks for another has lost the lock of this
             # one with its directory.
             self._agents[request.job].kill()
-        self._left.discard(request.job)
+        self._departed.discard(request.job)
         self._end_group(request.job, patience=_TO_BE_GONE)
         pid = os.fork()
         if pid:
@@ -182,7 +182,7 @@ class NodeAgent:
     def _become(self, request: Begin) -> None:
         """Become an agent, in the child, with the requested environment."""
         os.setsid()  # Ctrl-C reaches the foreground command alone
-        if self._group is not None and (group := self._group.within(request.job)) is not None:
+        if self._group is not None and (group := self._group.subgroup(request.job)) is not None:
             group.enter()
         if request.user:
             become(request.user)  # before anything of the job's is touched

@@ -43,7 +43,7 @@ class Plans(NamedTuple):
 
 def allot(snapshot: Snapshot, plans: Plans) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
     """Workers by job, and the reason for each."""
-    return _Allotment(snapshot, plans).made()
+    return _Allotment(snapshot, plans).decision_parts()
 
 
 class _Allotment:
@@ -57,7 +57,7 @@ class _Allotment:
         }
         self.free = snapshot.capacity - sum(self.base.values())
 
-    def made(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
+    def decision_parts(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
         self._measure()
         self._hope()
         self._begin_early()

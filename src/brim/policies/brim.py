@@ -33,7 +33,7 @@ from brim.domain.schedule import (
     Verdict,
 )
 from brim.policies.allotment import MARGIN, Plans, allot
-from brim.policies.joint import Wanted, plan_jointly
+from brim.policies.joint import PlanCandidate, plan_jointly
 from brim.policies.paces import Paces, is_measured, joined_by, slower
 from brim.policies.price import NO_ARRIVALS, Arrivals, Prices
 from brim.policies.promises import (
@@ -135,26 +135,28 @@ class _Cycle:
 
     # What is wanted -------------------------------------------------------------------------------
 
-    def _wanted(self, state: JobState, *, doubt: float) -> Wanted:
+    def _candidate(self, state: JobState, *, doubt: float) -> PlanCandidate:
         bare = need_of(state, now=self.now, overheads=self.snapshot.overheads, doubt=doubt)
-        return Wanted(state.job.id, bare, MARGIN * bare.change, None, slower(state, self.paces))
+        return PlanCandidate(
+            state.job.id, bare, MARGIN * bare.change, None, slower(state, self.paces)
+        )
 
-    def _promised(self) -> list[Wanted]:
+    def _promised(self) -> list[PlanCandidate]:
         """Promised jobs by deadline, without any doubt."""
         found = [
-            self._wanted(state, doubt=0.0)
+            self._candidate(state, doubt=0.0)
             for state in self.snapshot.jobs
             if state.standing is Standing.ADMITTED and state.job.deadline is not None
         ]
         return sorted(found, key=_by_deadline)
 
-    def _hopeful(self) -> dict[str, Wanted]:
+    def _hopeful(self) -> dict[str, PlanCandidate]:
         """Jobs without a promise that could be in time, the cheapest first."""
         found = []
         for state in self.snapshot.jobs:
             if state.job.deadline is None or state.standing is Standing.ADMITTED:
                 continue
-            candidate = self._wanted(state, doubt=self.snapshot.overheads.doubt)
+            candidate = self._candidate(state, doubt=self.snapshot.overheads.doubt)
             share = candidate.bare.share()
             if share is not None:
                 cost = share * (candidate.bare.finish(share) - self.now)
@@ -163,7 +165,7 @@ class _Cycle:
 
     # The plan -------------------------------------------------------------------------------------
 
-    def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
+    def _plan(self, promised: list[PlanCandidate], hopeful: Mapping[str, PlanCandidate]) -> float:
         """Find a plan; returns when it was made as a whole."""
         age = self.now - self.last.planned
         if age < _AGE * (len(promised) + len(hopeful) - _JOBS_PER_CYCLE) and self._go_on(
@@ -176,7 +178,9 @@ class _Cycle:
         )
         return self.now
 
-    def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
+    def _go_on(
+        self, promised: Sequence[PlanCandidate], hopeful: Mapping[str, PlanCandidate]
+    ) -> bool:
         """Go on with the last plan, and fit in what arrives.
 
         False where it no longer keeps each promise.
@@ -191,8 +195,8 @@ class _Cycle:
                 plans[candidate.job] = promise
             elif candidate.bare.share() is not None:
                 return False
-        waiting: list[Wanted] = []
-        going: list[Wanted] = []
+        waiting: list[PlanCandidate] = []
+        going: list[PlanCandidate] = []
         fresh = frozenset(self.snapshot.arrived)
         for candidate in hopeful.values():
             last = self.last.plans.get(candidate.job)
@@ -207,10 +211,12 @@ class _Cycle:
         self._split(joint, hopeful)
         return True
 
-    def _plan_anew(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> None:
+    def _plan_anew(
+        self, promised: list[PlanCandidate], hopeful: Mapping[str, PlanCandidate]
+    ) -> None:
         doubt = self.snapshot.overheads.doubt
         careful = (
-            [self._wanted(self.states[candidate.job], doubt=doubt) for candidate in promised]
+            [self._candidate(self.states[candidate.job], doubt=doubt) for candidate in promised]
             if doubt
             else promised
         )
@@ -225,10 +231,10 @@ class _Cycle:
 
     def _jointly(
         self,
-        candidates: Sequence[Wanted],
+        candidates: Sequence[PlanCandidate],
         *,
         fixed_plans: Mapping[str, Promise] | None = None,
-        givable: Sequence[Wanted] = (),
+        givable: Sequence[PlanCandidate] = (),
     ) -> dict[str, Promise] | None:
         last = self.last.plans
         return plan_jointly(
@@ -240,11 +246,11 @@ class _Cycle:
             givable=givable,
         )
 
-    def _split(self, plans: Mapping[str, Promise], hopeful: Mapping[str, Wanted]) -> None:
+    def _split(self, plans: Mapping[str, Promise], hopeful: Mapping[str, PlanCandidate]) -> None:
         self.hoped = {name: plans[name] for name in hopeful if name in plans}
         self.plans = {name: promise for name, promise in plans.items() if name not in self.hoped}
 
-    def _plan_without_doubt(self, candidates: Sequence[Wanted]) -> dict[str, Promise]:
+    def _plan_without_doubt(self, candidates: Sequence[PlanCandidate]) -> dict[str, Promise]:
         """Plan without the margin for doubt.
 
         The margin of a promise may be used up: it is there for this.
@@ -269,11 +275,11 @@ class _Cycle:
 
     # Verdicts -------------------------------------------------------------------------------------
 
-    def _joined(self, hopeful: Mapping[str, Wanted]) -> Arrivals:
+    def _joined(self, hopeful: Mapping[str, PlanCandidate]) -> Arrivals:
         costs = [hopeful[name].cost or 0.0 for name in self.snapshot.arrived if name in hopeful]
         return self.last.arrivals.joined_by(costs, now=self.now)
 
-    def _judge(self, hopeful: Mapping[str, Wanted], arrivals: Arrivals) -> None:
+    def _judge(self, hopeful: Mapping[str, PlanCandidate], arrivals: Arrivals) -> None:
         """Promise what is planned and cheap; say to every arrival how it stands."""
         prices = Prices(arrivals, now=self.now, devices=self.devices)
         fresh = frozenset(self.snapshot.arrived)
@@ -282,7 +288,7 @@ class _Cycle:
             *(name for name in list(self.hoped) if name not in fresh),
         ]:
             candidate = hopeful.get(name)
-            refusal = self._no(name) if candidate is None else self._not_yet(candidate, prices)
+            refusal = self._refusal(name) if candidate is None else self._not_yet(candidate, prices)
             if refusal is None:
                 self.plans[name] = self.hoped.pop(name)
                 self.verdicts.append(self._yes(name))
@@ -299,13 +305,13 @@ class _Cycle:
         )
         return Admitted(job=name, reason=Reason.FITS, share=share, finish=finish, detail=text)
 
-    def _no(self, name: str) -> Verdict:
+    def _refusal(self, name: str) -> Verdict:
         """Return the verdict of a job that has no deadline, or cannot meet it."""
         job = self.states[name].job
         if job.deadline is None:
             text = "runs on what promised jobs leave"
             return Admitted(job=name, reason=Reason.NO_DEADLINE, detail=text, promises=False)
-        bare = self._wanted(self.states[name], doubt=self.snapshot.overheads.doubt).bare
+        bare = self._candidate(self.states[name], doubt=self.snapshot.overheads.doubt).bare
         earliest = bare.finish(bare.ceiling)
         text = (
             f"{bare.ceiling} workers, the most that help, would be done "
@@ -313,7 +319,7 @@ class _Cycle:
         )
         return Rejected(job=name, reason=Reason.TOO_LATE, detail=text, earliest=earliest, runs=True)
 
-    def _not_yet(self, candidate: Wanted, prices: Prices) -> Rejected | None:
+    def _not_yet(self, candidate: PlanCandidate, prices: Prices) -> Rejected | None:
         """Return the reason why a deadline is not promised now.
 
         None where it is promised.
@@ -349,5 +355,5 @@ class _Cycle:
         return None
 
 
-def _by_deadline(candidate: Wanted) -> tuple[float, str]:
+def _by_deadline(candidate: PlanCandidate) -> tuple[float, str]:
     return candidate.bare.due, candidate.job

@@ -281,7 +281,8 @@ def _settled(
             holdings = _reclaimed(states, wished, needed)
         elif len(own_parts) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
             holdings = [
-                _holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running
+                _holding(s, max(wished.get(s.job.id, 0), _protected(s, needed)), needed)
+                for s in running
             ]
             holdings += [
                 _holding(s, wished[s.job.id], needed)
@@ -318,7 +319,7 @@ def _reclaimed(
         elif state.workers:
             count = state.workers
         elif wish and (name in needed or state.job.priority > lowest):
-            count = min(_kept(state, needed), wish)
+            count = min(_protected(state, needed), wish)
         else:
             count = 0
         if count:
@@ -326,13 +327,13 @@ def _reclaimed(
     return holdings
 
 
-def _kept(state: JobState, needed: Mapping[str, int]) -> int:
+def _protected(state: JobState, needed: Mapping[str, int]) -> int:
     return needed.get(state.job.id, state.job.minimum)
 
 
 def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimCandidate:
     job = state.job
-    protected = min(_kept(state, needed), count)
+    protected = min(_protected(state, needed), count)
     lost = state.unsaved * state.workers
     return ReclaimCandidate(job.id, count, protected, int(job.priority), job.id in needed, lost)
 
@@ -348,18 +349,18 @@ class _Books:
     ) -> None:
         self.snapshot, self.allowed = snapshot, allowed
         self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
-        self.held: dict[str, int] = {}
+        self.device_counts: dict[str, int] = {}
         devices_after: dict[str, int] = {}
         ranks: dict[tuple[str, int], int] = {}
         for state in snapshot.jobs:
             tenant, count = state.job.tenant, workers.get(state.job.id, 0)
-            self.held[tenant] = self.held.get(tenant, 0) + state.workers
+            self.device_counts[tenant] = self.device_counts.get(tenant, 0) + state.workers
             devices_after[tenant] = devices_after.get(tenant, 0) + count
             rank = tenant, int(state.job.priority)
             ranks[rank] = ranks.get(rank, 0) + count - state.workers
         self.gains = {
             name: devices_after[name] - device_count
-            for name, device_count in sorted(self.held.items())
+            for name, device_count in sorted(self.device_counts.items())
         }
         self.ranks = ranks
 
@@ -371,11 +372,11 @@ class _Books:
                 owner = self.owners.get(name)
                 right = owner.guaranteed if owner else 0
                 found.append(
-                    f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})"
+                    f"tenant {name} takes {gain} (held {self.device_counts[name]}, guaranteed {right})"
                 )
         return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
 
-    def above(self, state: JobState) -> str:
+    def higher_priorities(self, state: JobState) -> str:
         """Name the higher priorities of the same tenant that have more than before."""
         own_priority = int(state.job.priority)
         found = [
@@ -399,14 +400,14 @@ def _reason(
         gives = f"gives {state.workers - count} of {state.workers}"
         if count == 0 and state.unsaved:
             gives += f", {state.unsaved:.0f} s since its last checkpoint"
-        device_count = books.held[job.tenant]
+        device_count = books.device_counts[job.tenant]
         if device_count > allowed and tenant is not None:
             text = f"tenant {job.tenant} held {device_count} devices and may use {allowed} now"
             text += (
                 f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
             )
             return Reason.RECLAIMED, text
-        higher = books.above(state)
+        higher = books.higher_priorities(state)
         if higher and (reason_given is None or count == 0):
             return Reason.PREEMPTED, f"{higher}; this job {gives}"
     if count == 0 and tenant is not None and allowed < capacity and reason_given is None:

@@ -31,9 +31,9 @@ class FreeDevices:
         for open_nodes in self._open.values():
             open_nodes.changed(node)
 
-    def among(self, names: Collection[str], nodes: Nodes) -> list[str]:
+    def members_of(self, names: Collection[str], nodes: Nodes) -> list[str]:
         """Return which of some nodes are among others, in order."""
-        return self._in_order(names & self._of(nodes).rank.keys())
+        return self._in_order(names & self._open_nodes(nodes).rank.keys())
 
     def best(self, nodes: Nodes, lacks: int, *, own_nodes: Collection[str] = ()) -> str | None:
         """Return the node with the fewest free devices that are enough; else the one with the most.
@@ -49,15 +49,15 @@ class FreeDevices:
         candidates = self._in_order(node for node in own_nodes if self.on[node] > 0)
         if sufficient := [node for node in candidates if self.on[node] >= lacks]:
             return min(sufficient, key=self.on.__getitem__)
-        open_nodes = self._of(nodes)
-        return open_nodes.least(lacks) or max(
+        open_nodes = self._open_nodes(nodes)
+        return open_nodes.smallest_with(lacks) or max(
             candidates, key=self.on.__getitem__, default=open_nodes.largest()
         )
 
     def _in_order(self, nodes: Iterable[str]) -> list[str]:
         return sorted(nodes, key=self._rank.__getitem__)
 
-    def _of(self, nodes: Nodes) -> _OpenNodes:
+    def _open_nodes(self, nodes: Nodes) -> _OpenNodes:
         if nodes not in self._open:
             kind, chosen = nodes
             names = None if chosen is None else frozenset(chosen)
@@ -88,7 +88,7 @@ class _OpenNodes:
         if node in self.rank and (count := self._free[node]) > 0:
             heappush(self._by_count.setdefault(count, []), (self.rank[node], node))
 
-    def least(self, count: int) -> str | None:
+    def smallest_with(self, count: int) -> str | None:
         """Return a node with the fewest devices that are this many or more."""
         return self._first(size for size in sorted(self._by_count) if size >= count)
 

@@ -18,7 +18,7 @@ from brim.policies.timeline import Need, Piece, Timeline
 _RETRIES = 8  # of the given up, the cheapest, that are tried once more behind all others
 
 
-class Wanted(NamedTuple):
+class PlanCandidate(NamedTuple):
     """A job that should be in time.
 
     Attributes:
@@ -48,17 +48,17 @@ class Wanted(NamedTuple):
     @property
     def needs(self) -> tuple[str, Need, Need]:
         """Arguments of `promises`: the id, the need with margin and doubt, and the need without."""
-        return self.job, self.doubtful.later(self.margin), self.bare
+        return self.job, self.doubtful.delayed(self.margin), self.bare
 
 
 def plan_jointly(
-    candidates: Sequence[Wanted],
+    candidates: Sequence[PlanCandidate],
     *,
     now: float,
     devices: int,
     last: Mapping[str, Promise],
     fixed_plans: Mapping[str, Promise] | None = None,
-    givable: Sequence[Wanted] = (),
+    givable: Sequence[PlanCandidate] = (),
 ) -> dict[str, Promise] | None:
     """Plan every promised job, and as many others as there is room for.
 
@@ -90,19 +90,19 @@ class _Joint:
         devices: int,
         last: Mapping[str, Promise],
         fixed_plans: Mapping[str, Promise],
-        givable: Sequence[Wanted],
+        givable: Sequence[PlanCandidate],
     ) -> None:
         pieces = [piece for promise in fixed_plans.values() for piece in promise.pieces]
-        self.line = Timeline.beside(pieces, now=now, devices=devices)
+        self.line = Timeline.without_pieces(pieces, now=now, devices=devices)
         self.plans = dict(fixed_plans)
         self.last = last
-        self.given_up: list[Wanted] = []
+        self.given_up: list[PlanCandidate] = []
         self.dearest = [
             (-(candidate.cost or 0.0), candidate.job, candidate) for candidate in givable
         ]
         heapq.heapify(self.dearest)
 
-    def add(self, candidate: Wanted) -> bool:
+    def add(self, candidate: PlanCandidate) -> bool:
         """Add a job to the plan if possible; return whether it is in now.
 
         Others may have been given up for it.
@@ -120,7 +120,7 @@ class _Joint:
         self._keep(candidate, pieces)
         return True
 
-    def _swapped(self, candidate: Wanted, cost: float) -> list[Piece] | None:
+    def _swapped(self, candidate: PlanCandidate, cost: float) -> list[Piece] | None:
         """Return the job's pieces in place of the dearest job's.
 
         None unless that job is dearer and makes enough room.
@@ -139,7 +139,7 @@ class _Joint:
         self.given_up.append(dearest)
         return pieces
 
-    def _give_up(self, candidate: Wanted) -> None:
+    def _give_up(self, candidate: PlanCandidate) -> None:
         self.line.give_back(self.plans.pop(candidate.job).pieces)
         self.given_up.append(candidate)
 
@@ -152,13 +152,13 @@ class _Joint:
             if pieces is not None:
                 self._keep(candidate, pieces)
 
-    def _fit(self, candidate: Wanted) -> list[Piece] | None:
+    def _fit(self, candidate: PlanCandidate) -> list[Piece] | None:
         last = self.last.get(candidate.job)
         pieces = last.pieces if last else ()
         _, careful, bare = candidate.needs
         return self.line.fit(careful, last_plan=pieces) or self.line.fit(bare, last_plan=pieces)
 
-    def _keep(self, candidate: Wanted, pieces: list[Piece]) -> None:
+    def _keep(self, candidate: PlanCandidate, pieces: list[Piece]) -> None:
         self.line.take(pieces)
         self.plans[candidate.job] = promised(pieces, candidate.bare, self.line.times[0])
         if candidate.cost is not None:

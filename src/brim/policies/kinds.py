@@ -54,7 +54,7 @@ def ask_within(
     Args:
         place: puts the workers of a decision on nodes, or gives fewer where they do not fit.
     """
-    limits, asks = _most(snapshot), 0
+    limits, asks = _most_workers(snapshot), 0
     promised = {state.job.id for state in snapshot.jobs if _is_promised(state)}
     judged: dict[str, Verdict] | None = None  # where no promised job had to do with less
     while True:
@@ -135,20 +135,20 @@ class _Rooms:
         chosen = frozenset(job.nodes or ())
         return (node.id for node in self._cluster.nodes if node.devices and node.id in chosen)
 
-    def of(self, job: Job) -> int:
+    def largest_kind(self, job: Job) -> int:
         """Return the devices of the largest kind that a job may be on."""
         kinds = self.by_kind(job).items()
         return max((count for kind, count in kinds if _may_be_on(job, kind)), default=0)
 
 
-def _most(snapshot: Snapshot) -> dict[str, int]:
+def _most_workers(snapshot: Snapshot) -> dict[str, int]:
     """Return the most workers of each job that could else be given more than it can have."""
     rooms = _Rooms(snapshot.cluster)
     whole = sum(_by_kind(snapshot.cluster).values())
     if not whole:
         return {}
     restricted = (s.job for s in snapshot.jobs if s.job.exact or s.job.nodes is not None)
-    found = {job.id: (job, rooms.of(job)) for job in restricted}
+    found = {job.id: (job, rooms.largest_kind(job)) for job in restricted}
     return {
         id: room
         for id, (job, room) in found.items()
@@ -241,7 +241,7 @@ def _why_on_no_kind(job: Job, rooms: _Rooms) -> str:
             "no node with devices is of the kind on which it began, and any other would compute "
             f"other bits; brim resume {job.id} --any-kind lets it go on there"
         )
-    room = rooms.of(job)
+    room = rooms.largest_kind(job)
     need = (
         "nodes are not alike (brim nodes says how), and an exact job is on those that are: it needs "
         f"{counted(max(1, job.minimum), 'device')} there"
@@ -329,7 +329,7 @@ def _claims(
         job, count_wished = state.job, workers.get(state.job.id, 0)
         if count_wished and (job.nodes is not None or (job.exact and not alike)):
             promised, base = _is_promised(state), min(max(1, job.minimum), count_wished)
-            kinds_possible = rooms.of(job) if job.nodes is not None else 0
+            kinds_possible = rooms.largest_kind(job) if job.nodes is not None else 0
             order = (job.id not in kept_nodes, -job.priority, not promised, kinds_possible)
             found.append(
                 (order, _Claim(state, count_wished, promised, base, kept_nodes.get(job.id, {})))
@@ -365,7 +365,7 @@ class _Sharing:
                 self._choose(claim)
                 self._grow(claim, claim.wanted if claim.promised else 0)
         for claim in claims:
-            self._grow(claim, self._held(claim))
+            self._grow(claim, self._count_held(claim))
         for claim in claims:
             self._grow(claim, claim.wanted)
 
@@ -375,7 +375,7 @@ class _Sharing:
             claim.count += additional
             self.room[claim.kind] -= additional
 
-    def _held(self, claim: _Claim, kind: str | None = None) -> int:
+    def _count_held(self, claim: _Claim, kind: str | None = None) -> int:
         kind = claim.kind if kind is None else kind
         count_there = sum(n for node, n in claim.held.items() if self.kind_of.get(node) == kind)
         return min(count_there, claim.wanted)
@@ -389,7 +389,7 @@ class _Sharing:
         if not ranked:
             return
         _, kind = max(ranked, key=lambda entry: entry[0])
-        device_count = self._held(claim, kind)
+        device_count = self._count_held(claim, kind)
         self.soft[kind] += 0 if claim.promised else max(0, device_count - claim.base)
         self.calm[kind] -= max(device_count, self._fitting(claim, kind, claim.wanted))
         self.room[kind] -= claim.base
@@ -409,7 +409,7 @@ class _Sharing:
         fitting = self._fitting(claim, kind, claim.wanted)
         fitting_later = self._fitting(claim, kind, max(claim.wanted, claim.state.job.requested))
         disturbed = max(0, fitting - max(0, self.calm[kind]))
-        return self._held(claim, kind), fitting, fitting_later, -disturbed, -self.room[kind]
+        return self._count_held(claim, kind), fitting, fitting_later, -disturbed, -self.room[kind]
 
 
 def _settle(
@@ -418,7 +418,7 @@ def _settle(
     """Put the workers of each claim on nodes of its kind."""
     free = FreeDevices(cluster, {n.id: max(0, n.devices - stays[n.id]) for n in cluster.nodes})
     for claim in claims:  # all that hold devices before anybody has others
-        for node in free.among(claim.held.keys(), claim.place):
+        for node in free.members_of(claim.held.keys(), claim.place):
             _take(claim, node, claim.held[node], free)
     calm = FreeDevices(cluster, {node: count - moves[node] for node, count in free.on.items()})
     for claim in claims:

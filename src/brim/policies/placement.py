@@ -81,13 +81,13 @@ class _Trees:
             self.free[size] = [start]
             start += size
         self.trees = [(block[0], size) for size, block in self.free.items()]
-        self.held: dict[int, tuple[int, str]] = {}  # start -> (size, job)
+        self.blocks: dict[int, tuple[int, str]] = {}  # start -> (size, job)
         self.starts: list[int] = []
 
     def take(self, block: DeviceBlock, job: str) -> bool:
         """Hold exactly `block` if all of it is free."""
         size, start = block.size, block.start
-        while not self._has(size, start):
+        while not self._is_free(size, start):
             size *= 2
             start -= start % size
             if size > self.trees[0][1]:
@@ -98,16 +98,16 @@ class _Trees:
             end = start + size if block.start < start + size else start
             insort(self.free.setdefault(size, []), end)
             start = block.start - block.start % size
-        self.held[block.start] = (block.size, job)
+        self.blocks[block.start] = (block.size, job)
         insort(self.starts, block.start)
         return True
 
     def release(self, block: DeviceBlock) -> None:
         """Give `block` back and join buddies."""
-        del self.held[block.start]
+        del self.blocks[block.start]
         del self.starts[bisect_left(self.starts, block.start)]
         start, size = block
-        while not self._is_tree(start, size) and self._has(size, start ^ size):
+        while not self._is_tree(start, size) and self._is_free(size, start ^ size):
             self._drop(size, start ^ size)
             start = min(start, start ^ size)
             size *= 2
@@ -124,24 +124,26 @@ class _Trees:
         Their blocks are all smaller than that.
         """
         used: dict[int, int] = {}
-        for start, (block_size, _) in self.held.items():
+        for start, (block_size, _) in self.blocks.items():
             region = start - start % size
             used[region] = used.get(region, 0) + (block_size if block_size < size else 1 << 60)
         return sorted(
             (
                 (region, count)
                 for region, count in used.items()
-                if count < size and self._inside(region, size)
+                if count < size and self._overlaps(region, size)
             ),
             key=lambda entry: (entry[1], entry[0]),
         )
 
-    def inside(self, start: int, size: int) -> list[tuple[DeviceBlock, str]]:
+    def blocks_in(self, start: int, size: int) -> list[tuple[DeviceBlock, str]]:
         """Blocks held within the region."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, start + size)
-        return [(DeviceBlock(s, self.held[s][0]), self.held[s][1]) for s in self.starts[first:last]]
+        return [
+            (DeviceBlock(s, self.blocks[s][0]), self.blocks[s][1]) for s in self.starts[first:last]
+        ]
 
-    def _has(self, size: int, start: int) -> bool:
+    def _is_free(self, size: int, start: int) -> bool:
         starts = self.free.get(size, [])
         place = bisect_left(starts, start)
         return place < len(starts) and starts[place] == start
@@ -153,7 +155,7 @@ class _Trees:
     def _is_tree(self, start: int, size: int) -> bool:
         return (start, size) in self.trees
 
-    def _inside(self, start: int, size: int) -> bool:
+    def _overlaps(self, start: int, size: int) -> bool:
         return any(tree <= start and start + size <= tree + whole for tree, whole in self.trees)
 
 
@@ -266,7 +268,7 @@ class _Placing:
         None if that is not allowed.
         """
         for start, _ in self.trees.regions(size):
-            jobs_inside = self.trees.inside(start, size)
+            jobs_inside = self.trees.blocks_in(start, size)
             if any(job in self.pinned for _, job in jobs_inside):
                 continue
             for block, job in jobs_inside:
@@ -292,14 +294,14 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
     demand = {job: count for job, count in decision.workers.items() if count}
     current = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
-    staying = {job: _kept(current[job], demand.get(job, 0)) for job in current}
+    staying = {job: _remaining(current[job], demand.get(job, 0)) for job in current}
     pinned = decision.pinned | {state.job.id for state in snapshot.jobs if state.anywhere}
     if restricted := on_some_nodes(snapshot, demand, staying, pinned=pinned):
         unrestricted = sorted(
             staying.keys() - restricted.keys(), key=lambda job: (job not in pinned, job)
         )
         staying = {
-            **_beside(restricted, {job: staying[job] for job in unrestricted}, cluster),
+            **_kept_by_others(restricted, {job: staying[job] for job in unrestricted}, cluster),
             **restricted,
         }
         demand |= {job: sum(nodes.values()) for job, nodes in restricted.items()}
@@ -323,7 +325,7 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     return replace(decision, workers=workers, nodes=nodes, moved=moved)
 
 
-def _beside(
+def _kept_by_others(
     restricted: Mapping[str, Mapping[str, int]],
     staying: Mapping[str, Mapping[str, int]],
     cluster: Cluster,
@@ -338,7 +340,7 @@ def _beside(
     return {job: found[job] for job in staying}
 
 
-def _kept(nodes: Mapping[str, int], count: int) -> dict[str, int]:
+def _remaining(nodes: Mapping[str, int], count: int) -> dict[str, int]:
     """Return what a job that shrinks keeps.
 
     It leaves the nodes where it has the fewest workers, of equal ones the last.

@@ -71,7 +71,7 @@ class Prices:
 
     def __init__(self, seen: Arrivals, *, now: float, devices: int) -> None:
         self._seen, self._devices = seen, devices
-        self._known = max(now - seen.times[0], _MIN_STRETCH) if seen.times else _MIN_STRETCH
+        self._known_span = max(now - seen.times[0], _MIN_STRETCH) if seen.times else _MIN_STRETCH
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
@@ -84,7 +84,7 @@ class Prices:
         size = math.ceil(math.log2(max(window, _MIN_STRETCH) / _MIN_STRETCH))
         highest = self._highest.get(size)
         if highest is None:
-            stretch = min(_MIN_STRETCH * 2.0**size, self._known)
+            stretch = min(_MIN_STRETCH * 2.0**size, self._known_span)
             highest = self._highest[size] = _price(
                 self._seen, stretch, _BUSY * self._devices * stretch
             )

@@ -171,7 +171,8 @@ def mend(
     for name, _, bare in needs:
         going_on = as_planned(last[name], bare, now) if name in last else None
         if going_on is not None and all(
-            timeline.least(piece.start, piece.stop) >= piece.workers for piece in going_on.pieces
+            timeline.fewest_free(piece.start, piece.stop) >= piece.workers
+            for piece in going_on.pieces
         ):
             timeline.take(list(going_on.pieces), exact=True)
             plans[name] = going_on

@@ -14,7 +14,7 @@ class ReclaimCandidate(NamedTuple):
 
     Attributes:
         workers: that many.
-        kept: the fewest that it can go on with: its promised share, or its gang. The rest is
+        protected: the fewest that it can go on with: its promised share, or its gang. The rest is
             elastic surplus.
         priority: whole jobs of the lowest go first.
         promised: its deadline is; among equals it goes last.
@@ -24,7 +24,7 @@ class ReclaimCandidate(NamedTuple):
 
     job: str
     workers: int
-    kept: int
+    protected: int
     priority: int = 0
     promised: bool = False
     lost: float = 0.0
@@ -32,7 +32,7 @@ class ReclaimCandidate(NamedTuple):
     @property
     def surplus(self) -> int:
         """The devices that can be taken while the job goes on."""
-        return self.workers - self.kept
+        return self.workers - self.protected
 
 
 def give_back(holdings: Sequence[ReclaimCandidate], limit: int) -> dict[str, int]:
@@ -85,25 +85,27 @@ def _last_or_largest(rest: Sequence[ReclaimCandidate], excess: int) -> ReclaimCa
 def _stopped(holdings: Iterable[ReclaimCandidate], short: int) -> list[ReclaimCandidate]:
     """The jobs to suspend, whose `kept` makes up for `short` devices."""
     found: list[ReclaimCandidate] = []
-    rest = [holding for holding in holdings if holding.kept]
+    rest = [holding for holding in holdings if holding.protected]
     while short > 0 and rest:
         lowest = min((holding.priority, holding.promised) for holding in rest)
         level = [holding for holding in rest if (holding.priority, holding.promised) == lowest]
-        sufficient = [holding for holding in level if holding.kept >= short]
+        sufficient = [holding for holding in level if holding.protected >= short]
         if sufficient:
-            victim = min(sufficient, key=lambda holding: (holding.lost, holding.kept, holding.job))
+            victim = min(
+                sufficient, key=lambda holding: (holding.lost, holding.protected, holding.job)
+            )
         else:
-            victim = min(level, key=lambda holding: (-holding.kept, holding.lost, holding.job))
+            victim = min(level, key=lambda holding: (-holding.protected, holding.lost, holding.job))
         rest.remove(victim)
         found.append(victim)
-        short -= victim.kept
+        short -= victim.protected
     # The last one may be large enough to make an earlier one unnecessary: a job that can go on
     # does, the highest first.
     for victim in sorted(
         found,
         key=lambda holding: (-holding.priority, -holding.promised, -holding.lost, holding.job),
     ):
-        if short + victim.kept <= 0:
+        if short + victim.protected <= 0:
             found.remove(victim)
-            short += victim.kept
+            short += victim.protected
     return found

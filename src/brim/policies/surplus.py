@@ -24,7 +24,7 @@ class SurplusClaim(NamedTuple):
         base: what it has for certain; grants come on top.
         holds: workers that it has now: units up to there are worth `stay` times as much, so that
             two jobs of nearly equal return do not pass devices back and forth.
-        left: seconds that it still needs on one worker's speed, or any measure of what is left.
+        remaining: seconds that it still needs on one worker's speed, or any measure of what is left.
     """
 
     job: str
@@ -33,7 +33,7 @@ class SurplusClaim(NamedTuple):
     holds: int
     minimum: int
     ceiling: int
-    left: float
+    remaining: float
 
 
 def share_out(claims: Sequence[SurplusClaim], free: int, *, stay: float = 1.0) -> dict[str, int]:
@@ -91,7 +91,7 @@ def _next(
     efficiency = (envelope[goal] - envelope[count]) / (goal - count) / first
     if efficiency <= 0:
         return None
-    gain = efficiency**_POWER * first / claim.left
+    gain = efficiency**_POWER * first / claim.remaining
     if goal <= claim.holds:
         gain *= stay
     return -gain, claim.job, k, goal - count

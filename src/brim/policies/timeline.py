@@ -49,7 +49,7 @@ class Need(NamedTuple):
     ceiling: int
     floor: tuple[int, ...] | None = None
 
-    def later(self, seconds: float) -> Need:
+    def delayed(self, seconds: float) -> Need:
         """Return the need if the job loses `seconds` first."""
         best, remaining, begin, due, holds, change, minimum, ceiling, floor = self
         return Need(best, remaining, begin + seconds, due, holds, change, minimum, ceiling, floor)
@@ -95,7 +95,7 @@ class Timeline:
         self.times = [now]
         self.free = np.array([devices])
 
-    def least(self, start: float, stop: float) -> int:
+    def fewest_free(self, start: float, stop: float) -> int:
         """The fewest free devices between `start` and `stop`."""
         first = bisect_right(self.times, start) - 1
         return int(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)].min())
@@ -116,7 +116,7 @@ class Timeline:
         return overdrawn_since is not None
 
     @classmethod
-    def beside(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
+    def without_pieces(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
         """Return what `pieces` leave of `devices`.
 
         Where pieces are many, each may last a little longer here.
@@ -188,7 +188,7 @@ class Timeline:
             return None
         now = self.times[0]
         stop = need.finish(share)
-        if self.free[0] >= share and self.least(now, stop) >= share:
+        if self.free[0] >= share and self.fewest_free(now, stop) >= share:
             return [Piece(now, stop, share)]
         if len(self.times) > _MAX_EXACT_STEPS:
             piece = self._in_one_piece(need, share)

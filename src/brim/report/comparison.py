@@ -136,7 +136,9 @@ def _lines(
         colour = colours[policy]
         course = courses[policy]
         whole = [*points, (course.end, points[-1][1])]
-        hours = [((moment - course.start) / 3600, float(count)) for moment, count in _some(whole)]
+        hours = [
+            ((moment - course.start) / 3600, float(count)) for moment, count in _thinned_rows(whole)
+        ]
         axis.step(
             [hour for hour, _ in hours],
             [count for _, count in hours],
@@ -189,7 +191,7 @@ def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
     if _is_recorded(course):
         colours = _colours(names)
         counts = {name: _at_all(times, curve) for name, curve in curves.items()}
-        rows = _some([*zip(times, zip(*counts.values(), strict=True), strict=True)])
+        rows = _thinned_rows([*zip(times, zip(*counts.values(), strict=True), strict=True)])
         hours = [(moment - course.start) / 3600 for moment, _ in rows]
         stacks = [[float(counts[place]) for _, counts in rows] for place in range(len(names))]
         axis.stackplot(
@@ -234,7 +236,7 @@ def _finish(axis: Axes, x: str, y: str) -> None:
     axis.margins(x=0)
 
 
-def _some(rows: Sequence[T]) -> Sequence[T]:
+def _thinned_rows(rows: Sequence[T]) -> Sequence[T]:
     """Return up to `_POINTS` of `rows`, the last always among them."""
     return [*rows[:: max(1, -(-len(rows) // _POINTS))], rows[-1]]
 

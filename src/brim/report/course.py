@@ -259,13 +259,13 @@ def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
 
 def _beside_row(job: JobCourse, compared: Course, compared_job: JobCourse) -> list[str]:
     return [
-        _later(job, compared_job),
+        _later_by(job, compared_job),
         f"{compared_job.attained:,.0f}",
         _promise(compared, compared_job),
     ]
 
 
-def _later(job: JobCourse, compared_job: JobCourse) -> str:
+def _later_by(job: JobCourse, compared_job: JobCourse) -> str:
     """Say by how much sooner or later it ended beside: two courses have two clocks."""
     if compared_job.ended is None or job.ended is None:
         return "–" if compared_job.ended is None else "ended"
@@ -366,7 +366,7 @@ class View:
         """The right edge of the axis."""
         return self.seconds / self.unit[1]
 
-    def at(self, time: float, course: Course | None = None) -> float:
+    def x_of(self, time: float, course: Course | None = None) -> float:
         """The place of a time of the course, or of the one beside it."""
         start = (course or self.course).start
         return (max(time, start) - start) / self.unit[1]
@@ -388,7 +388,7 @@ def draw_png(course: Course, compared: Course | None = None) -> bytes:
     view = View(course, compared)
     paint = light_colours()
     with drawing(paint):
-        panels = 1 + len(_shown(course))
+        panels = 1 + len(_panel_tenants(course))
         jobs_height = _height(view)
         heights = [3.2, *[1.0] * (panels - 1), jobs_height]
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
@@ -413,7 +413,7 @@ def jobs_figure(view: View) -> str:
 
 
 def _devices_svg(view: View, *, narrow: bool) -> str:
-    panel_tenants = _shown(view.course)
+    panel_tenants = _panel_tenants(view.course)
     heights = [3.2, *[1.0] * len(panel_tenants)]
     with drawing(ON_PAGE):
         tall = size(3.2 + 1.05 * len(panel_tenants), narrow=narrow)
@@ -439,19 +439,19 @@ def _jobs_lines(view: View) -> list[Series]:
     found = []
     for number, job in enumerate(course.jobs):
         points = [
-            (view.at(holding.start), float(holding.workers))
+            (view.x_of(holding.start), float(holding.workers))
             for holding in job.holdings
             if holding.end > course.start
         ]
         if job.holdings:
-            points.append((view.at(job.holdings[-1].end), 0.0))
+            points.append((view.x_of(job.holdings[-1].end), 0.0))
         colour = colour_name(number)
         found.append(Series(name=job.job, points=points, colour=colour, steps=True, quiet=True))
     return found
 
 
 def _tenant_line(view: View, tenant: str) -> Series:
-    points = [(view.at(time), float(count)) for time, count in _curves(view.course)[tenant]]
+    points = [(view.x_of(time), float(count)) for time, count in _curves(view.course)[tenant]]
     colour = _tenant_colour(view.course, tenant) if view.course.is_long else "accent"
     return Series(name=f"tenant {tenant}", points=points, colour=colour, steps=True)
 
@@ -464,7 +464,10 @@ def _tenant_colour(course: Course, tenant: str) -> str:
 def _beside_line(view: View) -> list[Series]:
     if view.beside is None:
         return []
-    points = [(view.at(moment, view.beside), float(count)) for moment, count in _held(view.beside)]
+    points = [
+        (view.x_of(moment, view.beside), float(count))
+        for moment, count in _workers_over_time(view.beside)
+    ]
     name = f"all, {view.beside.origin.value}"
     return [Series(name=name, points=points, colour="ink", steps=True)]
 
@@ -481,10 +484,10 @@ def _jobs_svg(view: View, *, narrow: bool) -> str:
 @functools.lru_cache(maxsize=2)  # several charts of one course, and of the one beside it
 def _curves(course: Course) -> Mapping[str, Points]:
     """The devices that each tenant held."""
-    return {tenant: _held(course, tenant) for tenant in course.tenants}
+    return {tenant: _workers_over_time(course, tenant) for tenant in course.tenants}
 
 
-def _held(course: Course, tenant: str | None = None) -> Points:
+def _workers_over_time(course: Course, tenant: str | None = None) -> Points:
     """Workers of a tenant's jobs at each change.
 
     Where changes are very many, return what they left at as many moments.
@@ -507,7 +510,9 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
     _draw_steps(axis, view, supply, color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)))
     words = ["dashed: all that there are"]
     if view.beside is not None:
-        compared_points = [point for point in _held(view.beside) if point[0] < view.beside.end]
+        compared_points = [
+            point for point in _workers_over_time(view.beside) if point[0] < view.beside.end
+        ]
         compared_points.append((view.beside.end, compared_points[-1][1]))
         _draw_steps(
             axis, view, compared_points, course=view.beside, color=paint["ink"], linewidth=1.5
@@ -517,15 +522,15 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
     title = f"devices, by {unit_name} ({'; '.join(words)})"
     axis.set_title(wrapped(title, narrow=narrow))
     axis.set_ylim(0, max(count for _, count in supply) * 1.06)
-    for panel, tenant in zip(tenant_axes, _shown(course), strict=True):
+    for panel, tenant in zip(tenant_axes, _panel_tenants(course), strict=True):
         _draw_tenant(panel, view, tenant, paint)
     marks = view.marks
     for device_axis in [axis, *tenant_axes]:
         device_axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         for mark in marks:
             colour = colour_of(mark, paint)
-            device_axis.axvline(view.at(mark.at), color=colour, linewidth=0.9, alpha=0.6)
-    placed = [replace(mark, at=view.at(mark.at)) for mark in marks]
+            device_axis.axvline(view.x_of(mark.at), color=colour, linewidth=0.9, alpha=0.6)
+    placed = [replace(mark, at=view.x_of(mark.at)) for mark in marks]
     flag(axis, placed, view.end, paint, narrow=narrow)
     last = tenant_axes[-1] if tenant_axes else axis
     last.set_xlim(0, view.end)
@@ -535,7 +540,7 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
 def _draw_steps(
     axis: Axes, view: View, points: Points, *, course: Course | None = None, **line: Any
 ) -> None:
-    places = [view.at(moment, course) for moment, _ in points]
+    places = [view.x_of(moment, course) for moment, _ in points]
     axis.step(places, [count for _, count in points], where="post", **line)
 
 
@@ -543,7 +548,7 @@ def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
     """One area for each job, on top of those that were submitted before it."""
     course = view.course
     times = course.times()
-    places = [view.at(time) for time in times]
+    places = [view.x_of(time) for time in times]
     index_of = {time: index for index, time in enumerate(times)}
     low = [0] * len(times)
     gap = 0.3 if len(course.jobs) <= 40 else 0.0
@@ -576,7 +581,7 @@ def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
     course = view.course
     curves = _curves(course)
     times = sorted({course.end, *(time for curve in curves.values() for time, _ in curve)})
-    places = [view.at(time) for time in times]
+    places = [view.x_of(time) for time in times]
     low = [0] * len(times)
     for tenant, curve in curves.items():
         top = [base + count for base, count in zip(low, _counts_at(times, curve), strict=True)]
@@ -598,7 +603,7 @@ def _counts_at(times: Sequence[float], curve: Points) -> list[int]:
 def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
     course = view.course
     points = [*_curves(course)[tenant], (course.end, 0)]
-    places = [view.at(time) for time, _ in points]
+    places = [view.x_of(time) for time, _ in points]
     counts = [count for _, count in points]
     colour = _tenant_colour(course, tenant) if course.is_long else "accent-faint"
     axis.fill_between(places, counts, step="post", facecolor=paint[colour], linewidth=0.0)
@@ -641,7 +646,7 @@ class _Rows:
     view: View
     paint: Paint
     tips: list[str]
-    most: int
+    widest: int
 
     def draw(self, row: int, job: JobCourse, compared_job: JobCourse | None) -> None:
         """One job, and below it what it has beside."""
@@ -650,7 +655,7 @@ class _Rows:
         for holding in job.holdings:
             if holding.end > self.view.course.start:
                 height = (
-                    part * (0.28 + 0.5 * holding.workers / self.most) if holding.workers else 0.07
+                    part * (0.28 + 0.5 * holding.workers / self.widest) if holding.workers else 0.07
                 )
                 colour = self.paint[colour_name(row)] if holding.workers else self.paint["faint"]
                 self._bar(self.view.course, job, holding, middle, height, colour=colour)
@@ -658,7 +663,7 @@ class _Rows:
         if self.view.beside is None or compared_job is None:
             return
         for holding in compared_job.holdings:
-            height = 0.08 + 0.18 * holding.workers / self.most if holding.workers else 0.03
+            height = 0.08 + 0.18 * holding.workers / self.widest if holding.workers else 0.03
             colour = self.paint[colour_name(row)] if holding.workers else self.paint["faint"]
             self._bar(self.view.beside, compared_job, holding, row + 0.34, height, colour=colour)
 
@@ -672,8 +677,8 @@ class _Rows:
         *,
         colour: str,
     ) -> None:
-        start = self.view.at(holding.start, course)
-        wide = self.view.at(holding.end, course) - start
+        start = self.view.x_of(holding.start, course)
+        wide = self.view.x_of(holding.end, course) - start
         outlined = course is not self.view.course and holding.workers > 0
         # As barh draws it, which looks again at all limits for each.
         bar = Rectangle(
@@ -695,7 +700,7 @@ class _Rows:
         bar.set_gid(f"tip-{len(self.tips) - 1}")
 
     def _number(self, holding: Holding, middle: float) -> None:
-        left, right = self.view.at(holding.start), self.view.at(holding.end)
+        left, right = self.view.x_of(holding.start), self.view.x_of(holding.end)
         if holding.workers and right - left > _NARROW * self.view.end:
             self.axis.text(
                 (left + right) / 2,
@@ -714,7 +719,7 @@ def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Pain
     assert job.deadline is not None
     marker, colour = _DEADLINES[job.kept(view.course.end)]
     axis.plot(
-        view.at(job.deadline),
+        view.x_of(job.deadline),
         row - (0.28 if view.beside is None else 0.42),
         marker,
         color=paint[colour],
@@ -725,7 +730,7 @@ def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Pain
     )
 
 
-def _shown(course: Course) -> list[str]:
+def _panel_tenants(course: Course) -> list[str]:
     """Tenants with a panel: those that own something, or several that do not.
 
     Who had most comes first.

@@ -47,7 +47,7 @@ from brim.telemetry.events import (
     WorkerChanged,
     WorldReFormed,
 )
-from brim.telemetry.history import RunHistory, because, milliseconds
+from brim.telemetry.history import RunHistory, milliseconds, reason_in_brackets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,9 +142,9 @@ def _facts(history: RunHistory) -> str:
     metrics = summary.get("metrics") or last
     seconds = summary.get("seconds") or {}
     sizes = summary.get("world_sizes") or sorted(
-        {formed.world_size for formed in _of(history, RoundFormed)}
+        {formed.world_size for formed in _events_of(history, RoundFormed)}
     )
-    servers = max((formed.servers for formed in _of(history, RoundFormed)), default=0)
+    servers = max((formed.servers for formed in _events_of(history, RoundFormed)), default=0)
     redone = summary.get(
         "steps_redone", len(history.steps) - len(lasting(history.steps, history.restores))
     )
@@ -211,7 +211,9 @@ def _timeline_svg(
         throughput=throughput(
             steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))
         ),
-        world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
+        world=[
+            (times(event.at), float(event.world_size)) for event in _events_of(history, RoundFormed)
+        ],
         marks=marks,
         epochs=[times(event.at) for event in history.epochs.values()],
         end=times.end,
@@ -253,9 +255,13 @@ def _marks(history: RunHistory, times: _RunTime) -> list[Flag]:
                     (event.at, "fault", event.text + (f" ({event.worker})" if event.worker else ""))
                 )
             case WorkerChanged(state="lost"):
-                notes.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
+                notes.append(
+                    (event.at, "lost", f"{event.worker} lost" + reason_in_brackets(event.reason))
+                )
             case WorkerChanged(state="left") if event.at <= last_step:
-                notes.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
+                notes.append(
+                    (event.at, "left", f"{event.worker} left" + reason_in_brackets(event.reason))
+                )
             case RoundFormed() if event.round > 1:
                 notes.append((event.at, "round", f"round {event.round}: {event.members}"))
             case Restored():
@@ -282,9 +288,11 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         history.sessions,
         history.steps,
         history.restores,
-        re_forming=sum(event.seconds for event in _of(history, WorldReFormed)),
+        re_forming=sum(event.seconds for event in _events_of(history, WorldReFormed)),
         rounds=[
-            event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)
+            event.at
+            for event in _events_of(history, RoundFormed)
+            if not _begins_life(event, history)
         ],
     )
     total = sum(parts.values()) or 1.0
@@ -371,9 +379,9 @@ def _staleness(history: RunHistory) -> str:
 
 
 def _rounds(history: RunHistory, times: _RunTime) -> str:
-    re_formed = {event.round: event for event in _of(history, WorldReFormed)}
+    re_formed = {event.round: event for event in _events_of(history, WorldReFormed)}
     rows = []
-    for event in _of(history, RoundFormed):
+    for event in _events_of(history, RoundFormed):
         pause = re_formed.get(event.round)
         rows.append(
             (
@@ -447,7 +455,7 @@ def _workers(history: RunHistory, times: _RunTime) -> str:
             "–" if life.rank is None else str(life.rank),
             f"{times(life.at):.2f} s",
             f"{times(life.until):.2f} s" if life.until is not None else "–",
-            life.state + because(life.reason),
+            life.state + reason_in_brackets(life.reason),
         )
         for life in history.workers.values()
     ]
@@ -473,7 +481,7 @@ def _footer(history: RunHistory) -> str:
     return f"<footer><p>{escape(versions)}{start}</p><p>{escape(spec)}</p></footer>"
 
 
-def _of(history: RunHistory, kind: type[Any]) -> list[Any]:
+def _events_of(history: RunHistory, kind: type[Any]) -> list[Any]:
     return [event for event in history.events if isinstance(event, kind)]
 
 

@@ -346,11 +346,11 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], named_options: set[
     for name, field in _FIXED.items():
         if name not in recorded or name not in {*named_options, "file", "command"}:
             continue
-        if not _same(name, fields[name], recorded[name], directory):
+        if not _check_same(name, fields[name], recorded[name], directory):
             raise SpecError(
                 field,
-                got=_shown(fields[name]),
-                need=f"{_shown(recorded[name])}, as the run to resume has it",
+                got=_as_text(fields[name]),
+                need=f"{_as_text(recorded[name])}, as the run to resume has it",
                 hint=f"leave {field} out to continue as before, or start a new run"
                 if field.startswith("--")
                 else "name the same file, or start a new run without --resume",
@@ -366,13 +366,13 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], named_options: set[
     return msgspec.convert(merged, JobSpec)
 
 
-def _same(name: str, value: object, recorded: object, directory: Path) -> bool:
+def _check_same(name: str, value: object, recorded: object, directory: Path) -> bool:
     if name == "file" and value and recorded:
         return Path(str(value)).resolve() == (directory / str(recorded)).resolve()
     return value == recorded
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={item}" for name, item in sorted(value.items())) or "nothing"
     if isinstance(value, (list, tuple)):

@@ -29,7 +29,7 @@ class _View(Protocol):
 
 
 @dataclass(slots=True)
-class _One:
+class _Follower:
     name: str
     log: Path
     process: subprocess.Popen[bytes] | None = None
@@ -54,7 +54,7 @@ class Followers:
         names = dict.fromkeys([*recorded_loggers(run_dir), *loggers])
         logs = self._run_dir / "logs"
         self._all = [
-            _One(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names
+            _Follower(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names
         ]
 
     def tend(self, view: _View) -> None:
@@ -69,12 +69,12 @@ class Followers:
                 follower.due = now + wait
                 if follower.failures == 1:
                     view.note(
-                        f"logger {follower.name} ended and is started again: {_why(follower.log)}"
+                        f"logger {follower.name} ended and is started again: {_last_line(follower.log)}"
                     )
             elif follower.due and now >= follower.due:
                 self._start(follower, now)
 
-    def _start(self, follower: _One, now: float) -> None:
+    def _start(self, follower: _Follower, now: float) -> None:
         command = run_module("brim.loggers", str(self._run_dir), follower.name)
         follower.log.parent.mkdir(exist_ok=True)
         if follower.process is not None and follower.process.stdin is not None:
@@ -104,7 +104,7 @@ class Followers:
             follower.process.stdin.close()
         return [note for follower in self._all if (note := self._see_off(follower, now + _TO_END))]
 
-    def _see_off(self, follower: _One, deadline: float) -> str:
+    def _see_off(self, follower: _Follower, deadline: float) -> str:
         assert follower.process is not None
         try:
             code = follower.process.wait(max(0.0, deadline - monotonic()))
@@ -115,7 +115,7 @@ class Followers:
         else:
             if code == 0:
                 return ""
-            reason = _why(follower.log)
+            reason = _last_line(follower.log)
         return (
             f"logger {follower.name} has not got all of this run: {reason}\n"
             f"  hint: brim track {self._run_dir} --logger {follower.name}"
@@ -131,6 +131,6 @@ class Followers:
                 follower.process.stdin.close()
 
 
-def _why(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """The last line of a log."""
     return last_line(log) or f"it was killed; see {log}"

@@ -171,9 +171,9 @@ class _Watch:
         self._prints = prints
         self._followers = followers
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self.again = "interrupt again"
+        self.interrupt_hint = "interrupt again"
         self.interrupts = 0
-        self._began: float | None = monotonic()  # None: its records tell how far it is
+        self._started_at: float | None = monotonic()  # None: its records tell how far it is
         self._to_say_so = _TO_SAY_SO
 
     def to_the_end(self) -> int:
@@ -203,10 +203,10 @@ class _Watch:
     def _tell_of_slow_start(self, *, is_heard: bool) -> None:
         """Say that the run's own processes are starting, until they say themselves what they do."""
         if is_heard:
-            self._began = None
-        if self._began is None:
+            self._started_at = None
+        if self._started_at is None:
             return
-        duration = monotonic() - self._began
+        duration = monotonic() - self._started_at
         if duration > self._to_say_so:
             self._to_say_so = 2 * duration
             self._view.note(f"the run is still starting ({duration:.0f} s so far)")
@@ -220,7 +220,9 @@ class _Watch:
         """Ask the run to stop; the second time, end it."""
         self.interrupts += 1
         if self.interrupts == 1:
-            self._view.note(f"stopping at the next step with a checkpoint; {self.again} to kill")
+            self._view.note(
+                f"stopping at the next step with a checkpoint; {self.interrupt_hint} to kill"
+            )
             self._run.interrupt()
         else:
             self._view.note("killing the run")
@@ -229,7 +231,7 @@ class _Watch:
 
 @contextlib.contextmanager
 def _interrupted_by_signals(watch: _Watch) -> Iterator[None]:
-    watch.again = "Ctrl-C again"
+    watch.interrupt_hint = "Ctrl-C again"
     previous_handlers = {
         number: signal.signal(number, lambda *_: watch.interrupt())
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -267,9 +269,9 @@ def _keep_all(ready: Ready, view: View) -> None:
     place = open_place(place_of(ready.spec.runs, ready.run_dir.name), field="--runs")
     try:
         Keeping(ready.run_dir, place).bring_up_to_date()
-        view.note(f"kept at {place.where('')}")
+        view.note(f"kept at {place.location('')}")
     except EnvironmentFault as fault:
-        view.note(f"not all of the run is at {place.where('')}: {fault}")
+        view.note(f"not all of the run is at {place.location('')}: {fault}")
 
 
 def _tidy(run_dir: Path, inference: Inference, *, done: bool) -> None:

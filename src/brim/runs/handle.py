@@ -266,7 +266,7 @@ def _scheduler_of(
     scheduler: Client | None = None
     try:
         scheduler = connect(state)
-        return scheduler if _has(scheduler, name) else None
+        return scheduler if _has_job(scheduler, name) else None
     except EnvironmentFault as error:
         if named:
             raise
@@ -277,7 +277,7 @@ def _scheduler_of(
         return None
 
 
-def _has(scheduler: Client, job: str) -> bool:
+def _has_job(scheduler: Client, job: str) -> bool:
     try:
         scheduler.job(job)
     except SpecError:

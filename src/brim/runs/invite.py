@@ -31,14 +31,14 @@ class Invitation:
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / "master.json"
         self._stale = self._read()
-        self._given = False
+        self._was_shown = False
 
     def text(self) -> str | None:
         """The command to type, once, as soon as it is known."""
-        contact = None if self._given else self._read()
+        contact = None if self._was_shown else self._read()
         if contact is None or contact == self._stale:
             return None
-        self._given = True
+        self._was_shown = True
         return invitation(str(contact["address"]), token=str(contact["token"]))
 
     def _read(self) -> dict[str, Any] | None:

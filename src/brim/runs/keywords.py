@@ -70,7 +70,7 @@ def _words(
     if option.is_flag:
         yield from _flag(name, value, option)
     elif option.multiple:
-        yield from (f"{option.opts[0]}={word}" for word in _several(name, value))
+        yield from (f"{option.opts[0]}={word}" for word in _values_of(name, value))
     else:
         yield f"{option.opts[0]}={value}"
 
@@ -90,7 +90,7 @@ def _flag(name: str, value: Any, option: click.Option) -> Iterator[str]:
         yield option.secondary_opts[0]
 
 
-def _several(name: str, value: Any) -> list[str]:
+def _values_of(name: str, value: Any) -> list[str]:
     """The values of an option that may be repeated: a mapping's pairs, or the words as they are."""
     if isinstance(value, Mapping):
         return [f"{key}={item}" for key, item in value.items()]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from brim.domain.accounting import StepRecord
 from brim.interfaces import Clock
-from brim.runs.times import clock_time, left
+from brim.runs.times import clock_time, time_left
 from brim.telemetry.events import (
     CheckpointPublished,
     Event,
@@ -49,7 +49,7 @@ class Drawing:
     def __init__(self, *, clock: Clock, happenings: int = 5) -> None:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
         self._clock = clock
-        self._cause = self._gone = ""
+        self._cause = self._departure = ""
         self._members = ""
         self._history = RunHistory()
 
@@ -71,7 +71,7 @@ class Drawing:
                 return  # the strip shows it
             case WorkerChanged(state="lost"):
                 # Its round's line will say it; until then, and if none comes, it stands alone.
-                text = self._gone = describe_event(event, self._history)
+                text = self._departure = describe_event(event, self._history)
             case RoundFormed():
                 self._cause, self._members = (event.cause if event.round > 1 else ""), event.members
                 return
@@ -87,27 +87,27 @@ class Drawing:
 
         It takes the place of the line that said how the change began.
         """
-        if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
+        if self._departure and self._happenings and self._happenings[-1][1] == self._departure:
             self._happenings.pop()
         parts = [
-            self._cause or self._gone,
+            self._cause or self._departure,
             f"round {event.round}",
             self._members,
             milliseconds(event.seconds),
             f"{event.redone} redone" if event.redone else "",
         ]
-        self._gone = self._cause = ""
+        self._departure = self._cause = ""
         return " · ".join(filter(None, parts))
 
     def draw(self) -> Group:
         """The lines now."""
         history = self._history
         if not history.started:
-            return Group(Text("starting …", style="dim"), *self._told())
+            return Group(Text("starting …", style="dim"), *self._happening_lines())
         lines: list[RenderableType] = [self._title(), self._bar(), self._numbers(), self._workers()]
-        return Group(*lines, *self._told())
+        return Group(*lines, *self._happening_lines())
 
-    def _told(self) -> list[Text]:
+    def _happening_lines(self) -> list[Text]:
         return [
             Text.assemble((f"  {clock_time(moment)} ", "dim"), text)
             for moment, text in self._happenings
@@ -146,7 +146,7 @@ class Drawing:
         text.append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
         seconds = history.seconds_left()
         if seconds is not None and not history.ended:
-            text.append("   ").append(left(seconds)).append(" left", "dim")
+            text.append("   ").append(time_left(seconds)).append(" left", "dim")
         return text
 
     def _workers(self) -> Text:

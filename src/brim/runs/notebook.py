@@ -28,12 +28,12 @@ class NotebookView(Drawing):
 
     def __init__(self, *, clock: Clock) -> None:
         super().__init__(clock=clock)
-        self._shown = monotonic()
+        self._drawn_at = monotonic()
         self._place: Any = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         super().show(fresh, history)
-        if fresh and monotonic() - self._shown > _REDRAW:
+        if fresh and monotonic() - self._drawn_at > _REDRAW:
             self._redraw()
 
     def note(self, text: str) -> None:
@@ -47,7 +47,7 @@ class NotebookView(Drawing):
         self._redraw()
 
     def _redraw(self) -> None:
-        self._shown = monotonic()
+        self._drawn_at = monotonic()
         self._place.update(self._bundle(), raw=True)
 
     def _bundle(self) -> dict[str, str]:

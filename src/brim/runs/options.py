@@ -214,7 +214,7 @@ def _with_options(
     return function
 
 
-def given(ctx: click.Context) -> set[str]:
+def options_given(ctx: click.Context) -> set[str]:
     """Names of the values that the command line or the environment gave, not a default."""
     return {
         name

@@ -8,7 +8,7 @@ from typing import TextIO
 from brim.domain.accounting import StepRecord
 from brim.host.terminal import guarded
 from brim.interfaces import Clock
-from brim.runs.times import clock_time, left
+from brim.runs.times import clock_time, time_left
 from brim.telemetry.events import Event, RunFailed
 from brim.telemetry.history import RunHistory, describe_event
 
@@ -23,14 +23,14 @@ class PlainView:
     """
 
     def __init__(self, stream: TextIO, *, clock: Clock, interval: float = 2.0) -> None:
-        self._stream, self._clock, self._every = guarded(stream), clock, interval
+        self._stream, self._clock, self._interval = guarded(stream), clock, interval
         self._next_step_line = 0.0
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         for record in fresh:
             if isinstance(record, StepRecord):
                 if record.at >= self._next_step_line:
-                    self._next_step_line = record.at + self._every
+                    self._next_step_line = record.at + self._interval
                     self._line(record.at, describe_progress(record, history))
             # Why a run failed is said at its end, in full.
             elif not isinstance(record, RunFailed) and (text := describe_event(record, history)):
@@ -70,5 +70,5 @@ def describe_progress(step: StepRecord, history: RunHistory) -> str:
         parts.append(history.round.members)
     seconds = history.seconds_left()
     if seconds is not None:
-        parts.append(f"{left(seconds)} left")
+        parts.append(f"{time_left(seconds)} left")
     return " · ".join(parts)

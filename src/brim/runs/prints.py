@@ -31,7 +31,7 @@ class Prints:
 
     def __init__(self, run_dir: Path, history: RunHistory) -> None:
         self._run_dir, self._round = run_dir, history.round
-        self._before = self._last = self._sizes()
+        self._sizes_at_start = self._last = self._sizes()
         self._members: set[str] = set()
         self._tail: Tail | None = None
         self._worker = ""
@@ -50,7 +50,7 @@ class Prints:
         if worker != self._worker:
             lines += self._read(_LAST_READS)
             self._worker = worker
-            sizes = last if worker in self._members else self._before
+            sizes = last if worker in self._members else self._sizes_at_start
             self._tail = self._begin(worker, sizes.get(worker, 0))
         self._members.update(history.round.workers)
         return lines + self._read()
@@ -72,7 +72,7 @@ class Prints:
     def _read(self, reads: int = _READS) -> list[str]:
         lines: list[str] = []
         if self._tail is None and self._worker:
-            self._tail = self._begin(self._worker, self._before.get(self._worker, 0))
+            self._tail = self._begin(self._worker, self._sizes_at_start.get(self._worker, 0))
         if self._tail is not None:
             lines += [text for _, text in self._tail.fresh(reads)]
         return lines

@@ -277,9 +277,9 @@ class Run:
         return self._handle.history()
 
     def __repr__(self) -> str:
-        return f"<brim.Run {self._said()}>"
+        return f"<brim.Run {self._summary()}>"
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         """Describe the run in a line: its name, its state, its steps and its metrics."""
         history = self._history()
         planned = f"/{history.started.steps:,}" if history.started else ""
@@ -293,7 +293,7 @@ class Run:
         from brim.runs.picture import as_html
 
         history = self._history()
-        return as_html(history, self._said()) if history.started else None
+        return as_html(history, self._summary()) if history.started else None
 
     def _repr_svg_(self) -> str | None:
         from brim.runs.picture import as_svg

@@ -318,7 +318,7 @@ def _newest_checkpoint(spec: JobSpec, run_dir: Path) -> str:
         return ""
     store = Store(open_place(location, patience=0.0))
     steps = store.steps()
-    return f"it goes on from its newest checkpoint, {store.where(steps[-1])}" if steps else ""
+    return f"it goes on from its newest checkpoint, {store.location(steps[-1])}" if steps else ""
 
 
 def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:

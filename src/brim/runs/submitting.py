@@ -184,7 +184,7 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
                 need="a time in the future",
                 hint="--deadline 2h",
             )
-        return _near(text, moment, now)
+        return _check_near(text, moment, now)
     try:
         seconds = parse_duration(text, field="--deadline")
     except SpecError:
@@ -192,10 +192,10 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
         raise SpecError(
             "--deadline", got=repr(text), need=need, hint="--deadline 2h, or 2026-12-01T08:00"
         ) from None
-    return _near(text, now + seconds, now)
+    return _check_near(text, now + seconds, now)
 
 
-def _near(text: str, moment: float, now: float) -> float:
+def _check_near(text: str, moment: float, now: float) -> float:
     if moment > now + FARTHEST_DEADLINE:
         raise SpecError(
             "--deadline",

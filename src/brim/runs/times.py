@@ -13,7 +13,7 @@ def clock_time(timestamp: float) -> str:
     )
 
 
-def left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss.
 
     >>> left(12.4), left(3725)

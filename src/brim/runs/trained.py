@@ -92,7 +92,7 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
     place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)
     store = Store(open_place(place))
     step = int(chosen[1]) if chosen else _newest(store, name, warn)
-    return Trained(run_dir, spec, place, step, store.where(step))
+    return Trained(run_dir, spec, place, step, store.location(step))
 
 
 def _newest(store: Store, name: str, warn: Callable[[str], None]) -> int:

@@ -15,7 +15,7 @@ from brim.client import Client
 from brim.errors import SpecError
 from brim.runs.following import follow_to_a_good_end
 from brim.runs.keywords import context_of, in_python
-from brim.runs.options import given, run_options
+from brim.runs.options import options_given, run_options
 from brim.runs.run import Run
 from brim.runs.starting import make_ready
 from brim.runs.submitting import hand_in, request_of, submission
@@ -85,12 +85,12 @@ class SubmitOptions(JobOptions, total=False):
     key: str
 
 
-def _nothing(**_: Any) -> None:
+def _no_command(**_: Any) -> None:
     """Commands are made for their options; what they do is done below."""
 
 
-_RUN = click.command("run")(run_options(_nothing))
-_SUBMIT = click.command("submit")(submission(_nothing))
+_RUN = click.command("run")(run_options(_no_command))
+_SUBMIT = click.command("submit")(submission(_no_command))
 
 
 def _warn(text: str) -> None:
@@ -125,7 +125,7 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
     """
     context = context_of(_RUN, "brim.train", options)
     with in_python():
-        ready = make_ready(context.params, given(context), file=os.fspath(file))
+        ready = make_ready(context.params, options_given(context), file=os.fspath(file))
     for note in ready.notes:
         _warn(note)
     follow_to_a_good_end(ready)
@@ -159,7 +159,7 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
         )
     context = context_of(_RUN, "brim.run", options)
     with in_python():
-        ready = make_ready(context.params, given(context), command=words)
+        ready = make_ready(context.params, options_given(context), command=words)
     for note in ready.notes:
         _warn(note)
     follow_to_a_good_end(ready)

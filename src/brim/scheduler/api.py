@@ -491,7 +491,7 @@ async def _answer(
         all_room = caller.tenant is None
         async with (
             bodies.read(request, caller.name, all_room=all_room) as content,
-            contextlib.nullcontext() if all_room else turns.of(caller.name),
+            contextlib.nullcontext() if all_room else turns.turn_of(caller.name),
         ):
             return await _answer_to(call, lives, request, _decoded(call.takes, content))
     except BrimError as error:  # a spec inside a body checks itself

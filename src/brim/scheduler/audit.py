@@ -50,21 +50,26 @@ class _Allowance:
     """
 
     def __init__(self, limit: int, now: float) -> None:
-        self._most, self._left, self._since = limit, float(limit), now
+        self._max_tokens, self._tokens, self._filled_at = limit, float(limit), now
         self.untold = 0
 
     def is_full(self, now: float) -> bool:
         """Return whether it is as if the caller had done nothing."""
-        return self._left + (now - self._since) / _LINE_INTERVAL >= self._most and not self.untold
+        return (
+            self._tokens + (now - self._filled_at) / _LINE_INTERVAL >= self._max_tokens
+            and not self.untold
+        )
 
     def take(self, now: float) -> int:
         """Return how often something was done, if a line may say so now; else 0."""
-        self._left = min(self._most, self._left + (now - self._since) / _LINE_INTERVAL)
-        self._since = now
+        self._tokens = min(
+            self._max_tokens, self._tokens + (now - self._filled_at) / _LINE_INTERVAL
+        )
+        self._filled_at = now
         self.untold += 1
-        if self._left < 1:
+        if self._tokens < 1:
             return 0
-        self._left -= 1
+        self._tokens -= 1
         times, self.untold = self.untold, 0
         return times
 

@@ -66,7 +66,7 @@ class Forgetting:
         old = self._book.jobs.ended_before(now - keep)[:_JOBS_PER_BATCH]
         if not old:
             return
-        with self._book.together():
+        with self._book.transaction():
             for id in old:
                 self._book.forget(self._book.jobs[id])
             detail = f"{counted(len(old), 'job')}, by age"

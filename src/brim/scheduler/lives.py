@@ -74,7 +74,7 @@ class Lives:
         self.problem = ""
         self.is_over = self.leaves = self.kills = False
         self.waiting = Waiting()
-        self._told = asyncio.Event()  # that it leaves
+        self._leaving = asyncio.Event()  # that it leaves
         self._life: Scheduler | None = None
         try:
             self._life = self._open()
@@ -111,20 +111,20 @@ class Lives:
             StorageFault: there is none yet.
         """
         if self._life is None:
-            raise StorageFault(self._held())
+            raise StorageFault(self._held_reason())
         return self._life
 
     @property
     def to_change(self) -> Scheduler:
         """The present scheduler, for changes. Raises StorageFault while it holds."""
         if self.problem:
-            raise StorageFault(self._held())
+            raise StorageFault(self._held_reason())
         return self.now
 
     def cluster(self) -> ClusterView:
         """The cluster now, and what is wrong with it."""
         view = self._life.cluster() if self._life is not None else _UNKNOWN
-        problems = [self._held() if self.problem else "", view.problem]
+        problems = [self._held_reason() if self.problem else "", view.problem]
         problem = "; ".join(filter(None, problems))
         return msgspec.structs.replace(view, problem=problem, holds=bool(self.problem))
 
@@ -140,14 +140,14 @@ class Lives:
             return
         _log.warning("the scheduler ends while it holds, by %s", actor)
         self.leaves, self.kills = True, kill
-        self._told.set()
+        self._leaving.set()
 
     def close(self) -> None:
         """Close the scheduler: nothing more is asked of it."""
         if self._life is not None:
             self._life.close()
 
-    def _held(self) -> str:
+    def _held_reason(self) -> str:
         return (
             f"the scheduler decides nothing for now: {self.problem}; jobs train on, and it "
             "tries again"
@@ -185,14 +185,14 @@ class Lives:
     async def _hold(self) -> str:
         """Wait until another life can begin, or none is wanted; in words, for how long and why."""
         started, first = self._clock.now(), self.problem
-        _log.error("%s", self._held())  # at this level: it answers why nothing is scheduled
+        _log.error("%s", self._held_reason())  # at this level: it answers why nothing is scheduled
         spent = 0.0
         while True:
             if not self.is_there():
                 raise EnvironmentFault(_SCHEDULER_GONE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(_RETRY_INTERVAL, spent / _SHARE)):
-                    await self._told.wait()
+                    await self._leaving.wait()
                 return ""
             tried = self._clock.now()
             self.problem = self._attempt()

@@ -88,7 +88,7 @@ class LiveCluster(Backend, Protocol):
 
     def close(self) -> None: ...
 
-    async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
+    async def decide_meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
         """Wait for a decision; until then, give jobs back what they lose."""
         ...
 
@@ -206,7 +206,7 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
 
     The workers of the job may have been changed since.
     """
-    as_submitted = earlier.submission.within(request.submission.spec.workers)
+    as_submitted = earlier.submission.with_workers(request.submission.spec.workers)
     submission = request.submission
     # Its deadline too may say "in 2 h" and mean another moment by now.
     as_submitted = replace(as_submitted, deadline=submission.deadline)
@@ -222,7 +222,7 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
         )
 
 
-def _by(actor: str, action: str = "") -> str:
+def _actor_sentence(actor: str, action: str = "") -> str:
     """A sentence for a story.
 
     >>> _by("ads from 10.0.0.3", "may have 2 workers"), _by("")
@@ -292,7 +292,7 @@ class Scheduler:
             self._note("went on without", text)
         try:
             await run_cluster(self._backend, self._decide, self._journal)
-            self._note("down", _by(self._ended_by))
+            self._note("down", _actor_sentence(self._ended_by))
         finally:
             for task in background:
                 task.cancel()
@@ -336,7 +336,7 @@ class Scheduler:
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
         if len(snapshot.jobs) <= _MAX_INLINE_JOBS:
             return ask()
-        return self._backend.meanwhile(asyncio.to_thread(ask))
+        return self._backend.decide_meanwhile(asyncio.to_thread(ask))
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
         self._last_policy = policy = self._policy  # another may have been applied meanwhile
@@ -377,7 +377,7 @@ class Scheduler:
         if request.bundle:  # first: a job that is recorded can be started
             self._book.keep_bundle(request.bundle, submission.spec.bundle)
         job = self._book.new_job(submission, name=request.name, now=now, key=request.key, user=user)
-        self._backend.handle(Submitted(job, _by(by)))
+        self._backend.handle(Submitted(job, _actor_sentence(by)))
         return self._view(job)
 
     async def forecast(self, request: Submit) -> Forecast:
@@ -487,7 +487,9 @@ class Scheduler:
             records = iter([record for record in self._book.unfinished() if record.number > number])
         else:
             records = (
-                self._book.jobs.behind(after_job) if after_job else iter(self._book.jobs.values())
+                self._book.jobs.records_after(after_job)
+                if after_job
+                else iter(self._book.jobs.values())
             )
         of_tenant = (record for record in records if tenant in (None, record.submission.tenant))
         return [self._view(record) for record in islice(of_tenant, limit)]
@@ -547,7 +549,7 @@ class Scheduler:
         asked_again = happening is Happening.CANCEL and record.life.phase is Phase.CANCELLED
         if record.life.ended and not asked_again:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        self._backend.handle(Wished(id, happening, _by(actor)))
+        self._backend.handle(Wished(id, happening, _actor_sentence(actor)))
         return self._view(record)
 
     def resize(self, id: str, workers: WorkerRange, *, actor: str = "") -> JobView:
@@ -560,10 +562,10 @@ class Scheduler:
         record = self._find(id)
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        submission = record.submission.within(workers)
+        submission = record.submission.with_workers(workers)
         if submission != record.submission:
             self._check(submission)
-        detail = _by(actor, f"may have {workers} workers")
+        detail = _actor_sentence(actor, f"may have {workers} workers")
         self._backend.handle(RangeChanged(id, workers, detail))
         return self._view(record)
 
@@ -585,7 +587,7 @@ class Scheduler:
             )
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        detail = _by(actor, "its weights depend on the nodes on which it goes on")
+        detail = _actor_sentence(actor, "its weights depend on the nodes on which it goes on")
         self._backend.handle(KindFreed(id, detail))
         return self._view(record)
 
@@ -657,9 +659,9 @@ class Scheduler:
             hint = did_you_mean(name, sorted(spec.drained if undo else names)) or "brim nodes"
             raise SpecError(NO_SUCH_NODE, got=repr(name), need=need, hint=hint)
         drained = spec.drained - {name} if undo else spec.drained | {name}
-        with self._book.together():
+        with self._book.transaction():
             self._describe(replace(spec, drained=drained))
-            self._note("node opened" if undo else "node drained", _by(actor, name))
+            self._note("node opened" if undo else "node drained", _actor_sentence(actor, name))
         return self.nodes()
 
     def _describe(self, spec: ClusterSpec) -> None:
@@ -695,9 +697,9 @@ class Scheduler:
             SpecError: jobs cannot be run as an account that it names.
         """
         check_accounts(spec)
-        with self._book.together():
+        with self._book.transaction():
             self._describe(replace(spec, drained=self._backend.spec.drained))
-            self._note("apply", _by(actor, self._described()))
+            self._note("apply", _actor_sentence(actor, self._described()))
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:

@@ -204,7 +204,7 @@ class _Journal:
     """A `Backend` whose world is a journal: what is decided about it is compared, not done."""
 
     def __init__(self, rows: Iterator[CycleRow], policy: str | None) -> None:
-        self._rows, self._other = rows, policy
+        self._rows, self._replayed_policy = rows, policy
         self._memory: object = None
         self._left_by = ""
         self._snapshot: Snapshot
@@ -236,17 +236,17 @@ class _Journal:
         return self._snapshot
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        return decide(snapshot, self._other or self._row.policy, left_by=self._left_by)
+        return decide(snapshot, self._replayed_policy or self._row.policy, left_by=self._left_by)
 
     async def apply(self, decision: Decision) -> None:
         row = self._row
-        other_policy = self._other
+        other_policy = self._replayed_policy
         self.then.take(self._snapshot, self._decided)
         self.again.take(self._snapshot, decision)
         # Where its memory is damaged, the scheduler went on without it as well.
         unreadable = other_policy is None and _left_by(row) is None
         self._leave(other_policy or row.policy, None if unreadable else decision.memory)
-        facts = _outcome if other_policy else _everything
+        facts = _outcome if other_policy else _parts_of
         recorded, now = facts(self._decided), facts(decision)
         differing = tuple(
             f"{name}: {recorded.get(name, 'none')}, this time {now.get(name, 'none')}"
@@ -282,7 +282,7 @@ def _word(verdict: Verdict) -> str:
     return "promised" if verdict.promises else "accepted"
 
 
-def _everything(decision: Decision) -> dict[str, str]:
+def _parts_of(decision: Decision) -> dict[str, str]:
     """Return all that a decision says, each part under a name.
 
     Numbers are in full, so that nothing is rounded away.

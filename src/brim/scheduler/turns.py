@@ -21,7 +21,7 @@ class TenantTurns:
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     @contextlib.asynccontextmanager
-    async def of(self, caller: str) -> AsyncIterator[None]:
+    async def turn_of(self, caller: str) -> AsyncIterator[None]:
         """Wait for the turn of a caller; the next one comes after a rest as long as this one takes."""
         loop, lock = asyncio.get_running_loop(), self._locks[caller]
         await lock.acquire()

@@ -20,7 +20,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import monotonic
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
-from brim.serving.inputs import shown
+from brim.serving.inputs import quoted
 from brim.telemetry.prometheus import (
     CONTENT_TYPE,
     Histogram,
@@ -157,7 +157,7 @@ def application(
     async def no_page(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
         headers = error.headers if isinstance(error, HTTPException) else None
-        detail = f"there is no {request.method} {shown(request.url.path)}"
+        detail = f"there is no {request.method} {quoted(request.url.path)}"
         return _json(_Problem(detail), status, {**(headers or {}), **_CLOSE})
 
     return Starlette(

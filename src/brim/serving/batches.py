@@ -46,7 +46,7 @@ class Busy(BrimError):
 class _Request:
     read: Callable[[Model], tuple[Inputs, int]]
     size: int
-    beside: bool
+    in_thread: bool
     answer: asyncio.Future[Prediction]
 
 
@@ -70,7 +70,7 @@ class Batches:
     def __init__(
         self, model: Model, *, limit: int, wait: float, room: int, at_once: int = _INLINE_ROWS
     ) -> None:
-        self._model, self._most, self._wait, self._room, self._at_once = (
+        self._model, self._max_rows, self._wait, self._room, self._at_once = (
             model,
             limit,
             wait,
@@ -81,7 +81,7 @@ class Batches:
         self._rows = 0  # that wait or are being computed
         self._came = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
-        self._beside: asyncio.Future[_Done] | None = None
+        self._thread_work: asyncio.Future[_Done] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brim-predict")
         self.batches = 0
 
@@ -123,8 +123,8 @@ class Batches:
         Returns once nothing is computed with the one before.
         """
         self._model = model
-        if self._beside is not None:
-            await asyncio.wait([self._beside])
+        if self._thread_work is not None:
+            await asyncio.wait([self._thread_work])
 
     def close(self) -> None:
         """Wait for the batch under way."""
@@ -137,7 +137,7 @@ class Batches:
                 await self._gather()
                 batch = self._next()
                 rows = sum(request.size for request in batch)
-                if rows > self._at_once or any(request.beside for request in batch):
+                if rows > self._at_once or any(request.in_thread for request in batch):
                     done = await self._compute_beside(batch)
                 else:
                     done = self._compute(batch, self._model)
@@ -153,25 +153,25 @@ class Batches:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._wait):
-                while sum(request.size for request in self._waiting) < self._most:
+                while sum(request.size for request in self._waiting) < self._max_rows:
                     self._came.clear()
                     await self._came.wait()
 
     def _next(self) -> list[_Request]:
         batch = [self._waiting.popleft()]
         rows = batch[0].size
-        while self._waiting and rows + self._waiting[0].size <= self._most:
+        while self._waiting and rows + self._waiting[0].size <= self._max_rows:
             batch.append(self._waiting.popleft())
             rows += batch[-1].size
         return batch
 
     async def _compute_beside(self, batch: Sequence[_Request]) -> _Done:
         loop = asyncio.get_running_loop()
-        self._beside = loop.run_in_executor(self._thread, self._compute, batch, self._model)
+        self._thread_work = loop.run_in_executor(self._thread, self._compute, batch, self._model)
         try:
-            return await self._beside
+            return await self._thread_work
         finally:
-            self._beside = None
+            self._thread_work = None
 
     def _compute(self, batch: Sequence[_Request], model: Model) -> _Done:
         """The answer, or the error, of each request."""
@@ -181,7 +181,7 @@ class Batches:
             try:
                 read.append((request, *request.read(model)))
             except Exception as error:  # noqa: BLE001 - whatever a request does, the others are answered
-                done.append((request.answer, _told(error)))
+                done.append((request.answer, _caller_error(error)))
         if not read:
             return done
         self.batches += 1
@@ -189,7 +189,7 @@ class Batches:
             answers = _predict(model, [(inputs, rows) for _, inputs, rows in read])
         except Exception as error:  # noqa: BLE001 - the user's model, whose caller is told
             if len(read) == 1:
-                return [*done, (read[0][0].answer, _told(error))]
+                return [*done, (read[0][0].answer, _caller_error(error))]
             for request, _, _ in read:  # one of them is to blame, the others are not
                 done += self._compute([request], model)
             return done
@@ -235,7 +235,7 @@ def _no_number_in(columns: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _told(error: Exception) -> BrimError:
+def _caller_error(error: Exception) -> BrimError:
     """Return the error that the caller gets.
 
     An error of brim's says what is wrong; any other is the model's own.

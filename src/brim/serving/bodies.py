@@ -13,7 +13,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.errors import BrimError, SpecError
 from brim.serving.bundle import Model
-from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows, shown
+from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows, quoted
 
 MOST_ROWS = 1 << 16  # of a request
 LARGE = 1 << 16  # bytes that are decoded at once: less than a millisecond
@@ -72,39 +72,39 @@ class Body:
         if self.is_large:
             _check_parts(content, limit)
         request = _decoded(_request, content, "")
-        self._asked = {
+        self._contents = {
             name: raw
             for name in ("rows", "columns", "inputs")
             if _is_given(raw := getattr(request, name))
         }
-        keys_given = list(self._asked)
+        keys_given = list(self._contents)
         if len(keys_given) != 1:
             actual = " and ".join(keys_given) or "neither"
             raise SpecError(
                 "the body", got=actual, need="rows, or columns", hint='{"rows": [{"color": "red"}]}'
             )
-        self._given = keys_given[0]
+        self._key = keys_given[0]
         self._rows: list[msgspec.Raw] = []
         self._columns: dict[str, msgspec.Raw] = {}
-        raw = self._asked[self._given]
-        if self._given == "rows":
+        raw = self._contents[self._key]
+        if self._key == "rows":
             if self.is_large:
                 _decoded(_counted_rows, raw, "rows: ")  # before anything is built of them
             self._rows = _decoded(_list, raw, "rows: ")
-        elif self._given == "columns":
+        elif self._key == "columns":
             _check_keys(raw, "columns")
             self._columns = _decoded(_object, raw, "columns: ")
 
     def size(self, model: Model) -> int:
         """Return how many rows it has; raises as `read`."""
-        if self._given == "rows":
+        if self._key == "rows":
             return len(self._rows)
-        if self._given == "columns":
+        if self._key == "columns":
             name, first = next(iter(self._columns.items()), ("", msgspec.Raw(b"[]")))
-            return len(_decoded(_cells, first, f"column {shown(name)}: "))
+            return len(_decoded(_cells, first, f"column {quoted(name)}: "))
         if isinstance(model.reader, ColumnReader):
             return 1
-        return model.reader.count(_pieces(self._asked["inputs"]))
+        return model.reader.count(_pieces(self._contents["inputs"]))
 
     def read(self, model: Model) -> tuple[Inputs, int]:
         """Return what goes into a model, and how many rows it is.
@@ -115,15 +115,15 @@ class Body:
         """
         reader = model.reader
         if isinstance(reader, TensorReader):
-            if self._given != "inputs":
-                raise SpecError("the body", got=self._given, need="inputs, as the model takes them")
-            return reader.read(_pieces(self._asked["inputs"]))
-        if self._given == "inputs":
-            raise SpecError("the body", got=self._given, need="rows, or columns")
-        if self._given == "rows":
+            if self._key != "inputs":
+                raise SpecError("the body", got=self._key, need="inputs, as the model takes them")
+            return reader.read(_pieces(self._contents["inputs"]))
+        if self._key == "inputs":
+            raise SpecError("the body", got=self._key, need="rows, or columns")
+        if self._key == "rows":
             return reader.read(columns_of_rows(self._cells_of_rows()))
         columns = {
-            name: _decoded(_cells, column, f"column {shown(name)}: ")
+            name: _decoded(_cells, column, f"column {quoted(name)}: ")
             for name, column in self._columns.items()
         }
         return reader.read(columns)

@@ -125,7 +125,7 @@ def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
     for table in manifest.tables:
         if table.keyed:
             keys = sides.now[table.name].keys
-            state |= {table.beside(KEYS): keys, table.beside(STARTS): starts_of(keys)}
+            state |= {table.sibling(KEYS): keys, table.sibling(STARTS): starts_of(keys)}
     return {
         name: nn.Parameter(tensor, requires_grad=False) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
@@ -163,7 +163,7 @@ def _why_not(
     if _kinds(manifest) != _kinds(model.manifest):
         return f"it changes {sorted(changes)}, the embeddings are {sorted(model.sides.now)}"
     keyed = {table.name: table for table in manifest.tables if table.keyed}
-    side_names = {table.beside(name) for table in keyed.values() for name in (KEYS, STARTS)}
+    side_names = {table.sibling(name) for table in keyed.values() for name in (KEYS, STARTS)}
     for name in sorted(model.state.keys() - changes.keys() - side_names | dense.keys()):
         own_shape, other_shape = (_shape_of(state.get(name)) for state in (model.state, dense))
         if own_shape != other_shape:

@@ -197,7 +197,7 @@ class Exporter:
             values = dense.pop(table.name)
             rows[table.name] = EmbeddingRows(torch.arange(len(values)), values)
             if table.keyed:
-                found = {name: dense.pop(table.beside(name)) for name in (KEYS, STARTS)}
+                found = {name: dense.pop(table.sibling(name)) for name in (KEYS, STARTS)}
                 rows[table.name] = EmbeddingRows(found[KEYS], values)
         columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
         return served, _Weights(
@@ -208,10 +208,10 @@ class Exporter:
         """The weights of the version that a delta is to change."""
         directory = Path(base)
         if not directory.is_dir():
-            return self._known(base, base)
+            return self._weights_of_version(base, base)
         manifest = read_manifest(directory)
         if manifest.base:
-            return self._known(manifest.version, base)
+            return self._weights_of_version(manifest.version, base)
         tensors = Contents(directory, manifest).tensors
         return _Weights(
             manifest.version,
@@ -223,7 +223,7 @@ class Exporter:
             manifest.columns_sha256,
         )
 
-    def _known(self, version: str, base: str) -> _Weights:
+    def _weights_of_version(self, version: str, base: str) -> _Weights:
         """The weights of a version that the run has a checkpoint of."""
         number = version.partition("-")[0]
         if not number.isdecimal():
@@ -277,7 +277,7 @@ class Exporter:
             version=weights.version,
             step=weights.step,
             weights_sha256=weights.sha256,
-            checkpoint=store.where(weights.step),
+            checkpoint=store.location(weights.step),
             training_file=self._spec.file,
             threads=self._spec.threads,
             versions=dict(versions()),

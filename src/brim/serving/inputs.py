@@ -40,7 +40,7 @@ _DTYPES |= {
 _MAX_SHOWN_CHARACTERS = 60  # characters of what was sent that an answer repeats
 
 
-def shown(sent: object) -> str:
+def quoted(sent: object) -> str:
     """Return a value as an answer may repeat it.
 
     >>> shown("far"), len(shown("far" * 1000))
@@ -70,7 +70,7 @@ def columns_of_rows(
             verb = "has" if odd in row else "lacks"
             raise SpecError(
                 f"row {number if last is None else last}",
-                got=f"one that {verb} {shown(odd)}",
+                got=f"one that {verb} {quoted(odd)}",
                 need="the columns of row 0",
                 hint="null: empty",
             )
@@ -141,7 +141,7 @@ class ColumnReader:
         for name in columns.keys() - self.names:
             hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], self.names)
             raise SpecError(
-                f"column {shown(name)}",
+                f"column {quoted(name)}",
                 got="an unknown column",
                 need="only those of the model",
                 hint=hint,
@@ -266,7 +266,7 @@ def _refuse(
         row = int(wrong.argmax())
         cell = columns[name][row]
         actual = (
-            problem if cell is None or problem == "an empty cell" else f"{shown(cell)}, {problem}"
+            problem if cell is None or problem == "an empty cell" else f"{quoted(cell)}, {problem}"
         )
         raise SpecError(f"column {name!r} of row {row}", got=actual, need="a number")
 
@@ -394,7 +394,7 @@ def _tensors(node: Any, shapes: Any, path: str) -> Any:
             if not isinstance(node, dict) or node.keys() != shapes.keys():
                 raise SpecError(
                     path,
-                    got=shown(sorted(node))
+                    got=quoted(sorted(node))
                     if isinstance(node, dict)
                     else f"a {type(node).__name__}",
                     need=f"an object with {counted(len(shapes), 'key')}: {sorted(shapes)}",

@@ -48,7 +48,7 @@ class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     keyed: bool = False
 
-    def beside(self, name: str) -> str:
+    def sibling(self, name: str) -> str:
         """Return the full name of what has this name beside the weight."""
         return f"{self.name.rpartition('.')[0]}.{name}"
 

@@ -164,8 +164,8 @@ class _Watch:
         self._versions, self._batches, self._figures, self._say = versions, batches, figures, say
         self._waiting: dict[Path, str] = {}
         self._passed: dict[Path, str] = {}
-        self._known: set[Path] = set()  # that were there at the last look
-        self._said: set[tuple[str, Path]] = set()
+        self._paths_seen: set[Path] = set()  # that were there at the last look
+        self._problems_said: set[tuple[str, Path]] = set()
         self._note(candidates, batches.model)
 
     @property
@@ -216,14 +216,14 @@ class _Watch:
         """Note what has come, and will not be served."""
         paths = {version.path for version in candidates}
         self._passed = {path: text for path, text in self._passed.items() if path in paths}
-        self._passed |= passed_over(candidates, current.manifest, self._known)
-        self._known = paths
+        self._passed |= passed_over(candidates, current.manifest, self._paths_seen)
+        self._paths_seen = paths
 
     def _tell(self) -> None:
         for kind, path, text in self._problems():
             self._tell_once(kind, path, text)
 
     def _tell_once(self, kind: str, path: Path, text: str) -> None:
-        if (kind, path) not in self._said:
-            self._said.add((kind, path))
+        if (kind, path) not in self._problems_said:
+            self._problems_said.add((kind, path))
             self._say(f"not served: {text}")

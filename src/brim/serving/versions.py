@@ -42,7 +42,7 @@ class Versions:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[Path, tuple[_Stamp, BundleManifest]] = {}
+        self._manifests: dict[Path, tuple[_Stamp, BundleManifest]] = {}
         self._refused: dict[Path, _Refused] = {}
         self.problems: dict[Path, str] = {}
 
@@ -64,7 +64,7 @@ class Versions:
             raise SpecError(
                 str(self.directory), got=str(error.strerror), need="a directory of bundles", hint=""
             ) from error
-        for by_path in (self._known, self._refused, self.problems):
+        for by_path in (self._manifests, self._refused, self.problems):
             for path in by_path.keys() - stamps.keys():
                 del by_path[path]
         for path, stamp in stamps.items():
@@ -72,12 +72,12 @@ class Versions:
                 if not self._refused[path].has_changed(_stamps(path)):
                     continue
                 self._forget(path)
-            if path not in self._known or self._known[path][0] != stamp:
+            if path not in self._manifests or self._manifests[path][0] != stamp:
                 self._forget(path)
                 manifest = self._try(path, read_manifest)
                 if manifest is not None:
-                    self._known[path] = (stamp, manifest)
-        found = [Found(path, manifest) for path, (_, manifest) in self._known.items()]
+                    self._manifests[path] = (stamp, manifest)
+        found = [Found(path, manifest) for path, (_, manifest) in self._manifests.items()]
         return sorted(found, key=lambda version: (version.manifest.step, version.path))
 
     def attempt(self, version: Found, open: Callable[[Path], T]) -> T | None:
@@ -87,7 +87,7 @@ class Versions:
         """
         opened = self._try(version.path, open)
         if opened is None:
-            self._known.pop(version.path, None)
+            self._manifests.pop(version.path, None)
         return opened
 
     def _try(self, path: Path, open: Callable[[Path], T]) -> T | None:
@@ -103,7 +103,7 @@ class Versions:
         return None
 
     def _forget(self, path: Path) -> None:
-        self._known.pop(path, None)
+        self._manifests.pop(path, None)
         self._refused.pop(path, None)
         self.problems.pop(path, None)
 
@@ -117,12 +117,12 @@ class _Refused:
     """A version that cannot be opened, as it was then, and as it was seen last."""
 
     def __init__(self, stamps: tuple[_Stamp, ...]) -> None:
-        self._then = self._last = stamps
+        self._first_stamps = self._last = stamps
 
     def has_changed(self, now: tuple[_Stamp, ...]) -> bool:
         """Return whether its files are others, and were the same at the last look."""
         rests, self._last = now == self._last, now
-        return rests and now != self._then
+        return rests and now != self._first_stamps
 
 
 def _stamp(path: str | Path) -> _Stamp:

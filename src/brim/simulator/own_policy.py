@@ -37,7 +37,7 @@ def checked_policy(found: Callable[..., Any], name: str, *, field: str) -> Polic
     """
 
     def decide(snapshot: Snapshot) -> Decision:
-        decision = _asked(found, snapshot)
+        decision = _checked_policy(found, snapshot)
         problem, hint = _wrong(decision, snapshot)
         if problem:
             need = "a decision that the cluster can carry out"
@@ -48,7 +48,7 @@ def checked_policy(found: Callable[..., Any], name: str, *, field: str) -> Polic
     return decide
 
 
-def _asked(found: Callable[..., Any], snapshot: Snapshot) -> object:
+def _checked_policy(found: Callable[..., Any], snapshot: Snapshot) -> object:
     try:
         return found(snapshot)
     except Exception as error:

@@ -357,7 +357,7 @@ def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restor
     database = Database(path)
     try:
         book = Book(database)
-        with book.together():
+        with book.transaction():
             database.reserve_numbers(max([*numbers, _last_number(state / _DATABASE)]))
             for record in book.unfinished():
                 _suspend(book, record, is_there=record.id in folders, now=now)

@@ -62,7 +62,7 @@ class JobRecords(Mapping[str, ScheduledJob]):
         """The jobs that ended before that time."""
         return [id for id, ended in self._ended.items() if ended < moment]
 
-    def behind(self, id: str) -> Iterator[ScheduledJob]:
+    def records_after(self, id: str) -> Iterator[ScheduledJob]:
         """The records behind this one; nothing before them is unpacked."""
         ids = iter(self._packed)
         for job in ids:
@@ -83,7 +83,7 @@ class JobRecords(Mapping[str, ScheduledJob]):
         return len(self._packed)
 
 
-def _nobody(_: str) -> None:
+def _no_user(_: str) -> None:
     pass
 
 
@@ -102,7 +102,7 @@ class Book:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.tell: Callable[[str], None] = _nobody
+        self.tell: Callable[[str], None] = _no_user
         self.jobs = JobRecords()
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
@@ -259,9 +259,9 @@ class Book:
         """The job that was submitted with this key."""
         return self.jobs.get(self._keys.get(key, ""))
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
         """Keep what is written within as a whole or not at all; nothing within may wait."""
-        return self._database.together()
+        return self._database.transaction()
 
     def save(self, record: ScheduledJob) -> None:
         content = msgspec.msgpack.encode(record)

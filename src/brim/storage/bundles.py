@@ -270,7 +270,7 @@ def _content_of(folder: Path) -> dict[str, bytes] | None:
     """The files of a folder; None where it has something else, or one that cannot be read."""
     found: dict[str, bytes] = {}
     try:
-        for path in _below(folder):
+        for path in _contents_of(folder):
             if path.is_symlink():
                 return None
             if path.is_file():
@@ -280,7 +280,7 @@ def _content_of(folder: Path) -> dict[str, bytes] | None:
     return found
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _contents_of(folder: Path) -> Iterator[Path]:
     """All that is in a folder, but for what Python has compiled there for root."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != COMPILED]

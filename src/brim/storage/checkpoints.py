@@ -116,9 +116,9 @@ class Store:
         self._sound: set[PartFile] = set()  # whose bytes were found right
         self._at_hand: set[str] = set()  # files of parts that this process is about to name
 
-    def where(self, step: int | None = None) -> str:
+    def location(self, step: int | None = None) -> str:
         """Return the name for people of the place, or of a checkpoint in it."""
-        return self._place.where("" if step is None else _folder(step))
+        return self._place.location("" if step is None else _folder(step))
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Store:
         data = self._place.read(name)
         if hashlib.sha256(data).hexdigest() != manifest.file.sha256:
             raise EnvironmentFault(
-                f"{self._place.where(name)} is damaged: its bytes do not have the checksum of the "
+                f"{self._place.location(name)} is damaged: its bytes do not have the checksum of the "
                 "manifest"
             )
         return Checkpoint(
@@ -158,7 +158,7 @@ class Store:
         data = self._place.read(file.name)
         if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise EnvironmentFault(
-                f"{self._place.where(file.name)} is damaged: its bytes do not have the checksum of "
+                f"{self._place.location(file.name)} is damaged: its bytes do not have the checksum of "
                 "the manifest"
             )
         self._sound.add(file)
@@ -184,13 +184,13 @@ class Store:
         names = self._place.names()
         for step in reversed([step for step in _official(names) if step <= at_most]):
             manifest = self._complete(step, names)
-            if manifest is not None and lineage.has(manifest.lineage, step):
+            if manifest is not None and lineage.includes(manifest.lineage, step):
                 return manifest.tables
         return ()
 
     def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
-        path = self._place.where(name)
+        path = self._place.location(name)
         manifest = _read_manifest(self._place.read(name), path)
         if manifest.step != step or not _is_name(
             manifest.file.name
@@ -308,12 +308,12 @@ class Store:
                 manifest.
         """
         names = self._place.names()
-        draft_manifest = _read_manifest(draft.content, self._place.where(draft.manifest))
+        draft_manifest = _read_manifest(draft.content, self._place.location(draft.manifest))
         if not {draft.file, draft.manifest} <= set(names):
-            raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
+            raise EnvironmentFault(f"the draft {self._place.location(draft.file)} is gone")
         if missing := draft_manifest.parts - set(names):
             raise EnvironmentFault(
-                f"the draft of step {draft.step} builds on {self._place.where(min(missing))}, which "
+                f"the draft of step {draft.step} builds on {self._place.location(min(missing))}, which "
                 "is gone"
             )
         manifest = f"{_folder(draft.step)}/{_MANIFEST}"
@@ -327,7 +327,7 @@ class Store:
             self._remove_file(draft.step, earlier)
             if earlier is not None and earlier.parts - draft_manifest.parts:
                 self._remove_parts(dropped=earlier.parts, candidates=earlier.parts)
-        return self.where(draft.step)
+        return self.location(draft.step)
 
     def adopt(self, writer: str, *, at_most: int) -> None:
         """Make the newest draft of a dead writer official, if it is newer than what there is.
@@ -348,7 +348,7 @@ class Store:
                 continue
             content = self._place.read(name)
             with contextlib.suppress(EnvironmentFault):  # its writer was killed over it
-                manifest = _read_manifest(content, self._place.where(name))
+                manifest = _read_manifest(content, self._place.location(name))
                 self.publish(Draft(step, f"{folder}/{manifest.file.name}", name, content))
                 return
 
@@ -451,7 +451,7 @@ class Store:
         }
         for name in official | other_manifests if drafts else official:
             try:
-                named |= _read_manifest(self._place.read(name), self._place.where(name)).parts
+                named |= _read_manifest(self._place.read(name), self._place.location(name)).parts
             except EnvironmentFault as fault:
                 if fault.retryable:
                     raise

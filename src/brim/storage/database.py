@@ -146,7 +146,7 @@ class Database:
             check_format(path, format)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Keep what is written within as a whole, or not at all.
 
         The caller may not wait for anything within.
@@ -251,7 +251,7 @@ class Database:
 
         `leavings` lists its run directory, which is `user`'s, from now on.
         """
-        with self.together():
+        with self.transaction():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())
             self._write("insert or replace into leavings values (?, ?)", (id, user))
             self._write("delete from history where job = ?", (id,))
@@ -406,7 +406,7 @@ class Database:
             self._put_lessons(f"insert or ignore into {table}", reversed(rows))
 
     def _put_lessons(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        with self.together(), self._sound():
+        with self.transaction(), self._sound():
             self._sql.executemany(statement, rows)
         self.times_taught += 1
 

@@ -58,7 +58,7 @@ class FileStore(Protocol):
         """Remove a file, if it is there."""
         ...
 
-    def where(self, name: str) -> str:
+    def location(self, name: str) -> str:
         """Return the name for people of a file of this place."""
         ...
 
@@ -72,20 +72,20 @@ class Directory:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def where(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return str(self._root / name) if name else str(self._root)
 
     def names(self) -> dict[str, int]:
-        with self._told("list", ""):
+        with self._translated_errors("list", ""):
             return sizes_of(self._root)
 
     def read(self, name: str) -> bytes:
-        with self._told("read", name):
+        with self._translated_errors("read", name):
             return (self._root / name).read_bytes()
 
     def write(self, name: str, data: Data) -> None:
         path = self._root / name
-        with self._told("write", name):
+        with self._translated_errors("write", name):
             self._make_folder_of(path)
             try:
                 write_through(path, data)
@@ -101,30 +101,30 @@ class Directory:
 
     def replace(self, name: str, data: Data) -> None:
         path = self._root / name
-        with self._told("write", name):
+        with self._translated_errors("write", name):
             self._make_folder_of(path)
             write_whole(path, bytes(data))
 
     def publish(self, draft: str, name: str, data: Data) -> None:
-        with self._told("write", name):
+        with self._translated_errors("write", name):
             (self._root / draft).replace(self._root / name)
             sync_directory((self._root / name).parent)
 
     def remove(self, name: str) -> None:
         path = self._root / name
-        with self._told("remove", name):
+        with self._translated_errors("remove", name):
             path.unlink(missing_ok=True)
         if path.parent != self._root:
             with contextlib.suppress(OSError):  # not empty yet
                 path.parent.rmdir()
 
     @contextlib.contextmanager
-    def _told(self, verb: str, name: str) -> Iterator[None]:
+    def _translated_errors(self, verb: str, name: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise EnvironmentFault(
-                f"cannot {verb} {self.where(name)}: {error.strerror or error}"
+                f"cannot {verb} {self.location(name)}: {error.strerror or error}"
             ) from error
 
 
@@ -153,7 +153,7 @@ class Remote:
         self._system, self._root, self._url = system, root.rstrip("/"), url.rstrip("/")
         self._patience, self._warn = patience, warn
 
-    def where(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return f"{self._url}/{name}" if name else self._url
 
     def names(self) -> dict[str, int]:
@@ -195,16 +195,16 @@ class Remote:
             try:
                 return function()
             except (FileNotFoundError, PermissionError) as error:
-                raise EnvironmentFault(f"cannot {verb} {self.where(name)}: {error}") from error
+                raise EnvironmentFault(f"cannot {verb} {self.location(name)}: {error}") from error
             except Exception as error:  # each store's library has exceptions of its own
                 waited = monotonic() - started
                 if waited >= self._patience:
                     raise EnvironmentFault(
-                        f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}",
+                        f"cannot {verb} {self.location(name)} after {waited:.0f} s: {error}",
                         retryable=True,
                     ) from error
                 if not tries:
-                    self._warn(f"cannot {verb} {self.where(name)} yet: {error}; trying again")
+                    self._warn(f"cannot {verb} {self.location(name)} yet: {error}; trying again")
             sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
             tries += 1
 

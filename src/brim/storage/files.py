@@ -36,7 +36,7 @@ def lock(path: Path) -> int | None:
     """
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
     end = monotonic() + _LOOKERS
-    while not _taken(descriptor, fcntl.LOCK_EX):
+    while not _is_locked(descriptor, fcntl.LOCK_EX):
         if monotonic() > end:
             os.close(descriptor)
             return None
@@ -73,12 +73,12 @@ def is_locked(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, NotRegularError):
         return False
     try:
-        return not _taken(descriptor, fcntl.LOCK_SH)
+        return not _is_locked(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int, operation: int) -> bool:
+def _is_locked(descriptor: int, operation: int) -> bool:
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -167,7 +167,7 @@ def _remove_dead(folder: Path) -> None:
     """
     descriptor = os.open(folder, _FOLDER)
     try:
-        if os.fstat(descriptor).st_uid == os.geteuid() and _taken(descriptor, fcntl.LOCK_EX):
+        if os.fstat(descriptor).st_uid == os.geteuid() and _is_locked(descriptor, fcntl.LOCK_EX):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)

@@ -27,7 +27,7 @@ class HeartbeatFile:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._said = path, ""
+        self._path, self._last_word = path, ""
         if path is None:
             return
         try:
@@ -60,8 +60,8 @@ class HeartbeatFile:
     def _say(self, word: str) -> None:
         if self._path is None:
             return
-        if word == self._said and self._path.exists():
+        if word == self._last_word and self._path.exists():
             os.utime(self._path)
             return
         write_whole(self._path, f"{word}\n".encode())
-        self._said = word
+        self._last_word = word

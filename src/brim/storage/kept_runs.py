@@ -318,7 +318,9 @@ class Keeping:
 
     def __init__(self, run_dir: Path, place: FileStore) -> None:
         self._run_dir, self._place = run_dir, place
-        self._kept: dict[str, str] | None = None  # what each object was made of; None: not asked
+        self._versions: dict[str, str] | None = (
+            None  # what each object was made of; None: not asked
+        )
 
     def bring_up_to_date(self) -> None:
         """Write what has come since the last time.
@@ -326,8 +328,8 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer, or the run's directory cannot be read.
         """
-        if self._kept is None:
-            self._kept = {name: f"{size}" for name, size in self._place.names().items()}
+        if self._versions is None:
+            self._versions = {name: f"{size}" for name, size in self._place.names().items()}
         try:
             for file in files_of(self._run_dir):
                 if grows(file.name):
@@ -362,20 +364,20 @@ class Keeping:
         A part that is full does not change any more; the last one may be shorter than it was, where
         a torn line was cut off. Parts that are gone from the front of a log go here, too.
         """
-        assert self._kept is not None
+        assert self._versions is not None
         first = file.begin // PART
         for number in range(first):
-            if self._kept.pop(part_name(file.name, number), None) is not None:
+            if self._versions.pop(part_name(file.name, number), None) is not None:
                 self._place.remove(part_name(file.name, number))
         for number in range(first, -(-file.size // PART)):
             size = min(PART, file.size - number * PART)
             self._keep(part_name(file.name, number), str(size), file.name, number * PART, size)
 
     def _keep(self, stored_name: str, version: str, name: str, start: int, size: int) -> None:
-        assert self._kept is not None
-        if self._kept.get(stored_name) == version:
+        assert self._versions is not None
+        if self._versions.get(stored_name) == version:
             return
         with contextlib.suppress(FileNotFoundError):  # it was just removed
             content = b"" if not size else read_file(self._run_dir, name, start, at_most=size)
             self._place.replace(stored_name, content)
-            self._kept[stored_name] = version
+            self._versions[stored_name] = version

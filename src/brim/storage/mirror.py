@@ -69,7 +69,7 @@ class RecordsMirror:
     """
 
     def __init__(self, directory: Path, *, limit: int = _LIMIT) -> None:
-        self._into, self._limit = directory, limit
+        self._directory, self._limit = directory, limit
         self.restarts = 0
         self._files: dict[str, _Copied] = {}
         try:
@@ -93,7 +93,7 @@ class RecordsMirror:
 
     def _found(self, name: str, place: int, size: int) -> _Copied:
         """Take up a file as it was left: a torn line is cut off."""
-        path = self._into / name
+        path = self._directory / name
         if not path.exists():
             return _Copied()
         with path.open("r+b") as file:
@@ -126,7 +126,7 @@ class RecordsMirror:
         tail = min(TAIL, copied.exact)
         if not tail:
             return Mark(copied.place)
-        with (self._into / name).open("rb") as file:
+        with (self._directory / name).open("rb") as file:
             data = os.pread(file.fileno(), tail, copied.size - tail)
         return Mark(copied.place, tail, digest_of_tail(data))
 
@@ -155,7 +155,7 @@ class RecordsMirror:
                 self._write(part, content, copied)
             except OSError as error:
                 raise EnvironmentFault(
-                    f"cannot write the mirror {self._into}: {error}", retryable=True
+                    f"cannot write the mirror {self._directory}: {error}", retryable=True
                 ) from error
 
     def _write(self, part: Part, content: bytes, copied: _Copied) -> None:
@@ -167,7 +167,7 @@ class RecordsMirror:
         if not (is_next or (part.place > copied.place and (part.lines or not is_record))):
             raise ProtocolError(f"{part.name} has a gap at {copied.place}")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._into / part.name, flags, 0o600)
+        descriptor = os.open(self._directory / part.name, flags, 0o600)
         with os.fdopen(descriptor, "r+b") as file:
             os.ftruncate(descriptor, copied.size)
             if is_record:
@@ -205,7 +205,7 @@ class RecordsMirror:
 
     def _read_places(self) -> dict[str, tuple[int, int]]:
         try:
-            data = (self._into / _PLACES).read_bytes()
+            data = (self._directory / _PLACES).read_bytes()
             return msgspec.json.decode(data, type=dict[str, tuple[int, int]])
         except (FileNotFoundError, *UNDECODABLE):
             return {}
@@ -213,7 +213,7 @@ class RecordsMirror:
     def _write_places(self, name: str, copied: _Copied) -> None:
         places = self._read_places() | {name: (copied.place, copied.size)}
         write_whole(
-            self._into / _PLACES, msgspec.json.encode(places), mode=0o600, is_sole_writer=True
+            self._directory / _PLACES, msgspec.json.encode(places), mode=0o600, is_sole_writer=True
         )
 
     def note_alive(self, now: float) -> None:
@@ -223,12 +223,12 @@ class RecordsMirror:
             now: seconds since 1970.
         """
         with contextlib.suppress(OSError):
-            (self._into / LIVENESS_FILE).write_text(f"{now:.0f}")
+            (self._directory / LIVENESS_FILE).write_text(f"{now:.0f}")
 
     def close(self) -> None:
         """Leave it; who reads it knows that nothing more comes."""
         with contextlib.suppress(OSError):
-            (self._into / LIVENESS_FILE).unlink(missing_ok=True)
+            (self._directory / LIVENESS_FILE).unlink(missing_ok=True)
         os.close(self._lock)
 
 

@@ -18,7 +18,7 @@ _FILE = "clock.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _StoredClock(msgspec.Struct, frozen=True, kw_only=True):
     boot: str
     offset: float
 
@@ -36,7 +36,7 @@ def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
     except OSError:
         return SystemClock()  # nobody can tell what the seconds of an earlier life mean
     with contextlib.suppress(OSError, *UNDECODABLE):
-        kept_clock = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
+        kept_clock = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_StoredClock)
         if kept_clock.boot == boot:
             return SystemClock(offset=kept_clock.offset)
     clock = SystemClock()
@@ -44,6 +44,6 @@ def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
         with contextlib.suppress(
             OSError
         ):  # a full disk: the next one reads the host's, as this one does
-            content = msgspec.json.encode(_Kept(boot=boot, offset=clock.offset))
+            content = msgspec.json.encode(_StoredClock(boot=boot, offset=clock.offset))
             write_whole(state_dir / _FILE, content, mode=0o600, is_sole_writer=True)
     return clock

@@ -364,9 +364,9 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case ValuesLogged():
             return f"step {event.step}{describe_metrics(event.values)}"
         case CheckpointPublished():
-            return f"checkpoint at step {event.step}: {_within(history, event.path)}"
+            return f"checkpoint at step {event.step}: {_relative_path(history, event.path)}"
         case Restored():
-            source = f" from {_within(history, event.path)}" if event.path else ""
+            source = f" from {_relative_path(history, event.path)}" if event.path else ""
             return f"restored step {event.step}{source}"
         case Warned():
             return f"warning: {event.message}"
@@ -378,7 +378,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
             return ""
 
 
-def _within(history: RunHistory, path: str) -> str:
+def _relative_path(history: RunHistory, path: str) -> str:
     """The path as seen from the run's directory."""
     return path.removeprefix(f"{history.started.run}/") if history.started else path
 
@@ -403,7 +403,7 @@ def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
         event.state in ("leaving", "left") and done
     ):
         return ""
-    return f"{event.worker} {event.state}{because(event.reason)}"
+    return f"{event.worker} {event.state}{reason_in_brackets(event.reason)}"
 
 
 def describe_staleness(staleness: Mapping[int, int]) -> str:
@@ -421,7 +421,7 @@ def describe_staleness(staleness: Mapping[int, int]) -> str:
     return f"staleness {counted(value, 'step')} in the median, at most {values[-1]}"
 
 
-def because(reason: str) -> str:
+def reason_in_brackets(reason: str) -> str:
     """A worker's reason in brackets; that it ended as it should is none."""
     return f" ({reason})" if reason not in ("", "exit status 0") else ""
 

@@ -54,7 +54,7 @@ class StepAudit:
     made: Digests = field(default_factory=dict)
     seen: Digests = field(default_factory=dict)
 
-    def has(self, request: MicroBatchRequest) -> bool:
+    def covers(self, request: MicroBatchRequest) -> bool:
         """Return whether a micro-batch is one of the two."""
         return request.is_audit or request.micro == self.own
 
@@ -72,7 +72,7 @@ class StepAudit:
         else:
             self.made = digests
 
-    def ahead(self, committed: int) -> dict[str, Any]:
+    def early_digests(self, committed: int) -> dict[str, Any]:
         """Return what the micro-batch that this worker computed again came to, for a checkpoint.
 
         Args:

@@ -218,7 +218,7 @@ class Checkpoints:
                 table.follow(step)
         round, new = bases.hand_over()
         return TakenTables(
-            taken=copies, new=new, on_end=lambda tables: bases.know(tables, round=round)
+            copies=copies, new=new, on_end=lambda tables: bases.know(tables, round=round)
         )
 
     def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
@@ -366,8 +366,8 @@ class Checkpoints:
             checkpoint, copy, tables = self._take()
             with given_up(self._store) as new:
                 new += tables.new
-                stored = store_taken(self._store, tables.taken, writer=_heir())
-                for table, copied in zip(stored, tables.taken, strict=True):
+                stored = store_taken(self._store, tables.copies, writer=_heir())
+                for table, copied in zip(stored, tables.copies, strict=True):
                     new += new_files(table, copied.chain)
                 self._store.draft(
                     replace(checkpoint, data=copy.data(), tables=stored), writer=_heir()
@@ -409,7 +409,7 @@ class Checkpoints:
         found, problems = self._store.newest_sound(at_most=recorded, take=self._put_tables)
         if found is None and problems:
             raise SpecError(
-                self._store.where(),
+                self._store.location(),
                 got="only damaged checkpoints: " + "; ".join(problems),
                 need="an intact one",
                 hint="restore the files, or start again in another --run-dir",
@@ -432,7 +432,7 @@ class Checkpoints:
         self.state.keep_tables()
         self._bases.know(found.tables)
         self._writer.official = found.step
-        return self._store.where(found.step), problems
+        return self._store.location(found.step), problems
 
     def _of_networks(self, checkpoint: Checkpoint) -> list[StoredTable]:
         """The tables of a checkpoint that a network without tables would have as weights."""
@@ -459,7 +459,7 @@ class Checkpoints:
         if missing:
             raise SpecError(
                 f"embedding {', '.join(repr(name.removesuffix('.weight')) for name in missing)}",
-                got=f"no rows in {self._store.where(checkpoint.step)}",
+                got=f"no rows in {self._store.location(checkpoint.step)}",
                 need="the embeddings that the run began with",
                 hint="start again in another --run-dir",
             )

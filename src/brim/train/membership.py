@@ -41,7 +41,7 @@ from brim.host.death_notice import give_notice
 from brim.host.process import close_in_children
 from brim.train.context import WorkerContext
 from brim.train.exchange.distributed import Distributed
-from brim.train.exchange.folding import Alone, Exchange, SharedMemory
+from brim.train.exchange.folding import Exchange, LocalExchange, SharedMemory
 from brim.train.exchange.layout import Layout
 from brim.train.exchange.shelf import ReadyPieces, Shelf
 from brim.train.exchange.trade import Trade
@@ -94,7 +94,7 @@ class State(Tree, Protocol):
     def committed(self) -> int: ...
 
 
-class Kept(Protocol):
+class StateKeeper(Protocol):
     """The state of a job, and how it is kept in storage."""
 
     @property
@@ -193,7 +193,7 @@ class Members(Protocol):
         """
         ...
 
-    def next_round(self, keeper: Kept) -> Exchange:
+    def next_round(self, keeper: StateKeeper) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -320,9 +320,9 @@ class Loner:
     def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
 
-    def next_round(self, keeper: Kept) -> Exchange:
+    def next_round(self, keeper: StateKeeper) -> Exchange:
         keeper.restore()
-        return Alone()
+        return LocalExchange()
 
     def await_replacement(self) -> None:
         raise InternalError("a process by itself has no neighbours")
@@ -392,7 +392,7 @@ class Membership:
             company=0.0 if context.spec.faults else _COMPANY,  # faults come at a step's number
         )
         self._looked = 0.0
-        self._meanwhile: Callable[[], None] | None = None  # until the next wait
+        self._overlap: Callable[[], None] | None = None  # until the next wait
         self._moves = 0  # of the main thread: it does not hang in the user's code
         self._waiting: tuple[Flow[Any], Need] | None = None  # for what comes next to be noted
         context.before_failing.append(self._tell_made)
@@ -496,7 +496,7 @@ class Membership:
 
     # Meeting needs --------------------------------------------------------------------------------
 
-    def _run(self, flow: Flow[T], kept: Kept | None = None, need: Need | None = None) -> T:
+    def _run(self, flow: Flow[T], kept: StateKeeper | None = None, need: Need | None = None) -> T:
         """Run a flow of the protocol to its end.
 
         Args:
@@ -532,32 +532,32 @@ class Membership:
     def _receive(self, timeout: float | None) -> Incoming | None:
         """Hear the next that comes, or None after so many seconds."""
         if timeout == 0.0:
-            return self._heard(0.0) if self._has_news else None
-        if self._meanwhile is not None:
-            overlap, self._meanwhile = self._meanwhile, None
+            return self._next_message(0.0) if self._has_news else None
+        if self._overlap is not None:
+            overlap, self._overlap = self._overlap, None
             overlap()
         deadline = math.inf if timeout is None else monotonic() + timeout
         while True:
             remaining = deadline - monotonic()
-            message = self._heard(max(0.0, min(remaining, _POLL_INTERVAL)))
+            message = self._next_message(max(0.0, min(remaining, _POLL_INTERVAL)))
             if message is not None or remaining <= 0:
                 return message
             self._moves += timeout is not None  # who waits for long on purpose does not hang
 
     @property
     def _has_news(self) -> bool:
-        return self._leave.asked or self._link.pending()
+        return self._leave.is_requested or self._link.pending()
 
-    def _heard(self, timeout: float) -> Incoming | None:
-        if self._leave.asked:
-            self._leave.asked = False
+    def _next_message(self, timeout: float) -> Incoming | None:
+        if self._leave.is_requested:
+            self._leave.is_requested = False
             return AskedToLeave()
         message = self._link.receive(timeout)
         if isinstance(message, Dismissed):
             self._inheritance.settle(on_me=False)
         return message
 
-    def _meet(self, need: Need, keeper: Kept) -> object:
+    def _meet(self, need: Need, keeper: StateKeeper) -> object:
         """Do what a flow needs, and return what came of it."""
         match need:
             case RestoreState(recorded):
@@ -623,11 +623,11 @@ class Membership:
     def commit(
         self, step: int, report: bytes, *, overlap: Callable[[], None] | None = None
     ) -> bool:
-        self._meanwhile = overlap
+        self._overlap = overlap
         try:
             return self._run(self._participant.commit(step, report, now=monotonic()))
         finally:
-            self._meanwhile = None
+            self._overlap = None
 
     def settle(self, timeout: float | None = None) -> None:
         self._run(self._participant.settle(timeout))
@@ -643,14 +643,14 @@ class Membership:
 
     # Rounds ---------------------------------------------------------------------------------------
 
-    def next_round(self, keeper: Kept) -> Exchange:
+    def next_round(self, keeper: StateKeeper) -> Exchange:
         self._link.on_publish = keeper.permit
         flow, need = self._waiting or (self._participant.next_round(), None)
         self._waiting = None
         exchange: Exchange = self._run(flow, keeper, need)
         return exchange
 
-    def _leave_behind(self, keeper: Kept) -> None:
+    def _leave_behind(self, keeper: StateKeeper) -> None:
         """Leave to the next agent what this worker has said, then what it has.
 
         So no state is ahead of the records.
@@ -708,7 +708,7 @@ class Membership:
         hosts, machines = tuple(world.hosts.values()), world.machines
         plan = ReductionPlan(sum(world.shares), hosts, world.shares, machines)
         if world.world_size == 1 or spec.asynchronous is not None:
-            return Alone()
+            return LocalExchange()
         if spec.transport == "distributed":
             return Distributed(
                 layout,

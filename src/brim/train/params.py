@@ -22,7 +22,7 @@ _requested_names: set[str] = set()
 T = TypeVar("T", str, int, float, bool)
 
 
-def _given() -> dict[str, str]:
+def _parameters_given() -> dict[str, str]:
     values: dict[str, str] = json.loads(os.environ.get(ENVIRONMENT_VARIABLE, "{}"))
     return values
 
@@ -37,7 +37,7 @@ def param(name: str, default: T) -> T:
     0.001
     """
     _requested_names.add(name)
-    text = _given().get(name)
+    text = _parameters_given().get(name)
     if text is None:
         return default
     kind = type(default)
@@ -64,7 +64,7 @@ def check_all_used(module: ModuleType) -> None:
     Raises:
         SpecError: there is one.
     """
-    unread = _given().keys() - _requested_names
+    unread = _parameters_given().keys() - _requested_names
     if not unread:
         return
     names = _requested_names | _read_later(module)

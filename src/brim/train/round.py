@@ -15,7 +15,7 @@ from brim.errors import EnvironmentFault, UserCodeError
 from brim.host.clock import monotonic
 from brim.train.exchange.accumulate import Accumulator
 from brim.train.exchange.early import EarlySums
-from brim.train.exchange.folding import Alone, Exchange
+from brim.train.exchange.folding import Exchange, LocalExchange
 from brim.train.job_parts import JobParts
 from brim.train.membership import parts_of
 from brim.train.state.digests import Digests, describe_difference, root_of
@@ -88,7 +88,7 @@ class Round:
         """Return the same without what takes memory, in which nothing is added up."""
         return replace(
             self,
-            exchange=Alone(),
+            exchange=LocalExchange(),
             accumulator=Accumulator(self.parts, (), {}),
             rows=RowSums(self.parts, ()),
             early=None,

@@ -20,7 +20,7 @@ class LeaveRequest:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self.wakeup, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -28,7 +28,7 @@ class LeaveRequest:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _on_term(self, _signal: int, _frame: object) -> None:
-        self.asked = True
+        self.is_requested = True
 
 
 def beat_forever(beat: Callable[[], None], *, interval: float) -> None:

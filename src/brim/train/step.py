@@ -282,7 +282,7 @@ class Steps:
         yield from self._lend(round, step, next(reads))
         self.give_up()
         assert step.audit is not None, "it has one"
-        parts.state.ahead = step.audit.ahead(number)
+        parts.state.ahead = step.audit.early_digests(number)
 
     def _lend(self, round: Round, step: StepUnderWay, read: Read) -> Iterator[MicroBatch]:
         """Hand out a micro-batch, and take what came of it.
@@ -309,10 +309,12 @@ class Steps:
             return
         spans = cut(step.span, round.parts)
         while step.todo and not len(spans[step.todo[0]]):
-            contribution = parts.contributions.nothing(stop=self.is_stop_asked, due=step.due)
+            contribution = parts.contributions.no_contribution(
+                stop=self.is_stop_asked, due=step.due
+            )
             for carried in parts.carried.values():
-                contribution += carried.nothing()
-            round.rows.add(step.todo[0], parts.embeddings.nothing())
+                contribution += carried.no_value()
+            round.rows.add(step.todo[0], parts.embeddings.no_rows())
             round.accumulator.add(step.todo.popleft(), contribution)
 
     def _hand_out(self, round: Round, step: StepUnderWay, read: Read) -> MicroBatch:
@@ -328,7 +330,9 @@ class Steps:
         parts.embeddings.begin()
         parts.sources.seed(mix(parts.spec.seed, step.batch, read.request.micro))
         span = read.request.span
-        carried = {name: carried.of(step.places(span)) for name, carried in parts.carried.items()}
+        carried = {
+            name: carried.copy_at(step.places(span)) for name, carried in parts.carried.items()
+        }
         read_at = parts.spent("data", started)
         step.micro = MicroUnderWay(
             read=read,
@@ -337,7 +341,7 @@ class Steps:
             losses=[None] * len(parts.optimization.optimizers),
             carried=carried,
         )
-        if step.audit is not None and step.audit.has(read.request):
+        if step.audit is not None and step.audit.covers(read.request):
             step.micro.samples = digest_of(read.sample)
         return MicroBatch(inputs, target, carried)
 
@@ -464,7 +468,7 @@ class Steps:
                 contribution += carried.left_by(
                     step.places(micro.read.request.span), micro.carried[name]
                 )
-        if step.audit is not None and step.audit.has(micro.read.request):
+        if step.audit is not None and step.audit.covers(micro.read.request):
             results = parts.contributions.by_name(contribution)
             results["gradient"] |= dict(zip(parts.embeddings.names, rows, strict=True))
             results["carried"] = contribution[len(parts.contributions.like) :]
@@ -501,7 +505,7 @@ class Steps:
         actions = steps.step(
             round.exchange.stages, changes_early=early, audited=step.audit is not None
         )
-        round.held = steps.follow(actions, partial(self._do, round, step))
+        round.held = steps.follow(actions, partial(self._perform, round, step))
         round.commits += 1
         assert step.outcome is not None, "every step is prepared"
         return step.outcome
@@ -516,7 +520,7 @@ class Steps:
                 ends_epoch=(step.batch + 1) % schedule.steps_per_epoch == 0,
             )
 
-    def _do(self, round: Round, step: StepUnderWay, action: Action) -> object:
+    def _perform(self, round: Round, step: StepUnderWay, action: Action) -> object:
         """Do the next that a step consists of, and note how long it took."""
         parts = self._parts
         started = monotonic()
@@ -533,7 +537,9 @@ class Steps:
                 self._compare(round, step)
                 parts.spent("wait", started)
             case Act.SUM:
-                buffers_alone = round.accumulator.only() if parts.members.world_size == 1 else []
+                buffers_alone = (
+                    round.accumulator.local_sum() if parts.members.world_size == 1 else []
+                )
                 step.total = round.exchange.total(buffers_alone)
                 step.busy += parts.spent("reduce", started) - started
             case Act.PREPARE:
@@ -618,7 +624,7 @@ class Steps:
             torch.cuda.synchronize(parts.device)
             started = parts.spent("compute", started)
         self._put_rows(round)
-        total = round.accumulator.only()
+        total = round.accumulator.local_sum()
         turn_before = parts.members.turn(step.number)
         started = parts.spent("wait", started)
         with asynchrony.turn(round.number):

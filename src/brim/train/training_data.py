@@ -35,7 +35,7 @@ class TrainingData:
         self.feed: Feed | None = None
         self.witness: Witness | None = None
         self.is_introduced = False
-        self._given: object = None
+        self._data: object = None
         self._facts: dict[str, Any] = {}
 
     @property
@@ -47,7 +47,7 @@ class TrainingData:
 
     def is_used(self, data: object) -> bool:
         """Return whether this very data is read now."""
-        return self.feed is not None and self._given is data
+        return self.feed is not None and self._data is data
 
     def use(self, feed: Feed, data: object) -> None:
         """Read from a feed what `Job.batches` is asked for of some data.
@@ -60,7 +60,7 @@ class TrainingData:
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
         self.close()
-        self.feed, self._given = feed, data
+        self.feed, self._data = feed, data
         self.witness = Witness(self._parts, feed) if feed.is_stream else None
 
     def contents_of(self, marks: Mapping[int, StreamMark]) -> int | None:

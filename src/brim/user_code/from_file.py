@@ -41,12 +41,12 @@ def split(text: str, *, field: str) -> tuple[Path, str]:
     path = Path(file)
     if not path.is_file():
         raise SpecError(
-            field, got=f"{file}, which is no file", need="a Python file", hint=_near(path)
+            field, got=f"{file}, which is no file", need="a Python file", hint=_similar_names(path)
         )
     return path, name
 
 
-def _near(path: Path) -> str:
+def _similar_names(path: Path) -> str:
     names = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
     return did_you_mean(path.name, names) if names else f"ls {path.parent}"
 

@@ -159,14 +159,14 @@ class Code:
                 path = base / text
                 if not _may_name_file(text) or not _is_there(path, text):
                     continue
-                if path.resolve() in seen or self._has(path):
+                if path.resolve() in seen or self._includes(path):
                     break
                 seen.add(path.resolve())
                 size = f" ({format_bytes(path.stat().st_size)})" if path.is_file() else ""
                 yield f"{text}{size}"
                 break
 
-    def _has(self, path: Path) -> bool:
+    def _includes(self, path: Path) -> bool:
         try:
             return path.resolve().relative_to(self.source.folder).as_posix() in self.files
         except ValueError:
@@ -207,7 +207,7 @@ def collect(source: CodeFile, include: Sequence[str] = (), *, limit_bytes: int) 
         for module in _imported(tree, name):
             found = _find(folder, module)
             waiting += found
-            if not found and (place := _elsewhere(module, source.folder)):
+            if not found and (place := _uninstalled_place(module, source.folder)):
                 code.elsewhere[module.partition(".")[0]] = place
     return code
 
@@ -221,7 +221,7 @@ class _Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._left = _MOST_LOOKED_AT
+        self._lookups_left = _MOST_LOOKED_AT
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
         """The entries of a folder that is in this one, but for what Python compiles.
@@ -232,8 +232,8 @@ class _Folder:
         found = []
         with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
-                self._left -= 1
-                if self._left < 0:
+                self._lookups_left -= 1
+                if self._lookups_left < 0:
                     raise SpecError(
                         f"the code in {self.path}",
                         got=f"more than {_MOST_LOOKED_AT:,} files in the folders to look through",
@@ -340,7 +340,7 @@ def _all_of(package: Path, folder: _Folder) -> list[str]:
     return found
 
 
-def _elsewhere(module: str, folder: Path) -> str:
+def _uninstalled_place(module: str, folder: Path) -> str:
     """The place of a module that is on this host's path and not installed; or empty."""
     top = module.partition(".")[0]
     if not top.isidentifier() or top in sys.stdlib_module_names or top == "brim":

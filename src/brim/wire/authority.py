@@ -47,7 +47,7 @@ class Authority:
     """
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        self._key, self._own = key, certificate
+        self._key, self._certificate = key, certificate
         self.certificate = certificate.public_bytes(Encoding.PEM)
         self.fingerprint = fingerprint_of(self.certificate)
         names = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
@@ -60,7 +60,7 @@ class Authority:
         Args:
             scope: `cluster`, or `run/RUN_ID`.
         """
-        return cls._with(ec.generate_private_key(_CURVE), scope)
+        return cls._self_signed(ec.generate_private_key(_CURVE), scope)
 
     @classmethod
     def derived_from(cls, secret: bytes) -> Authority:
@@ -71,10 +71,10 @@ class Authority:
         stream = HKDF(hashes.SHA256(), _DERIVED_BYTES, salt=None, info=_DERIVED).derive(secret)
         key = ec.derive_private_key(1 + int.from_bytes(stream) % (_ORDER - 1), _CURVE)
         name = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()
-        return cls._with(key, f"run/{name}")
+        return cls._self_signed(key, f"run/{name}")
 
     @classmethod
-    def _with(cls, key: ec.EllipticCurvePrivateKey, scope: str) -> Authority:
+    def _self_signed(cls, key: ec.EllipticCurvePrivateKey, scope: str) -> Authority:
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.COMMON_NAME, "brim authority"),
@@ -178,12 +178,14 @@ class Authority:
             *map(_address, addresses),
         ]
         common = x509.NameAttribute(NameOID.COMMON_NAME, subject.role[:_LONGEST_COMMON_NAME])
-        of_authority = self._own.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        of_authority = self._certificate.extensions.get_extension_for_class(
+            x509.SubjectKeyIdentifier
+        ).value
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([common]))
-            .issuer_name(self._own.subject)
+            .issuer_name(self._certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _CLOCK_TOLERANCE)

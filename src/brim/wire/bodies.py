@@ -38,13 +38,13 @@ class Bodies:
     def __init__(self, *, largest: int, of_caller: int, in_all: int, to_send: float) -> None:
         self._largest, self._of_caller, self._in_all = largest, of_caller, in_all
         self._to_send = to_send
-        self._held, self._waiting = Counter[str](), Counter[str]()
+        self._bytes_held, self._waiting = Counter[str](), Counter[str]()
         self._given_back = asyncio.Condition()
 
     @property
     def held(self) -> int:
         """The bytes for which room is taken."""
-        return self._held.total()
+        return self._bytes_held.total()
 
     @contextlib.asynccontextmanager
     async def read(
@@ -73,8 +73,8 @@ class Bodies:
                         raise BodyTooLarge
             yield content
         finally:
-            self._held[caller] -= size
-            self._held += Counter()  # without callers that hold nothing
+            self._bytes_held[caller] -= size
+            self._bytes_held += Counter()  # without callers that hold nothing
             async with self._given_back:
                 self._given_back.notify_all()
 
@@ -89,8 +89,8 @@ class Bodies:
 
     async def _take(self, size: int, caller: str, in_all: int, deadline: float) -> None:
         def fits() -> bool:
-            own_size = self._held[caller] + size <= self._of_caller
-            return own_size and self._held.total() + size <= in_all
+            own_size = self._bytes_held[caller] + size <= self._of_caller
+            return own_size and self._bytes_held.total() + size <= in_all
 
         if not fits():
             if self._waiting[caller] >= _MOST_WAITING:
@@ -104,4 +104,4 @@ class Bodies:
             finally:
                 self._waiting[caller] -= 1
                 self._waiting += Counter()
-        self._held[caller] += size
+        self._bytes_held[caller] += size

@@ -84,14 +84,14 @@ _ask: Codec[Ask] = Codec(Ask)
 _answer: Codec[Answer] = Codec(Answer)
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _AnyAnswer(msgspec.Struct, frozen=True):
     """The part of an answer that counts for any question but that for the status."""
 
     ok: bool
     detail: str = ""
 
 
-_answer_codec: Codec[_Said] = Codec(_Said)
+_answer_codec: Codec[_AnyAnswer] = Codec(_AnyAnswer)
 
 
 def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
@@ -394,7 +394,7 @@ async def ask_later(address: str, *, token: str, question: Ask, timeout: float =
     """
     try:
         async with asyncio.timeout(timeout):
-            return await _asked(address, token, question)
+            return await _ask_until_answered(address, token, question)
     except TimeoutError as error:
         fault = f"the master at {address} did not answer in {timeout:.0f} s"
         raise EnvironmentFault(fault, retryable=True) from error
@@ -403,7 +403,7 @@ async def ask_later(address: str, *, token: str, question: Ask, timeout: float =
         raise EnvironmentFault(fault, retryable=True) from error
 
 
-async def _asked(address: str, token: str, question: Ask) -> Answer:
+async def _ask_until_answered(address: str, token: str, question: Ask) -> Answer:
     """Ask until a master answers. Raises grpc.RpcError, NotTheMaster."""
     with contextlib.closing(_Door(address)) as door:
         identity = _identity_for(address, token)

@@ -79,7 +79,7 @@ class Door:
             H11Protocol, asyncio.TimerHandle
         ] = {}  # of an answer of which some waits here
         self._of_caller = Counter[str]()
-        self._at: dict[tuple[str, int] | None, H11Protocol] = {}
+        self._by_address: dict[tuple[str, int] | None, H11Protocol] = {}
 
     def knocks(self, connection: H11Protocol, line: socket.socket, client: tuple[str, int]) -> None:
         """Note that a caller has connected, and a handshake comes first.
@@ -100,7 +100,7 @@ class Door:
         self._handshakes.discard(connection)
         self._forget_stranger(connection)
         self._make_room()
-        self._at[connection.client] = connection
+        self._by_address[connection.client] = connection
         self._let_wait(connection)
 
     def admit(self, client: tuple[str, int] | None, caller: str, *, all_room: bool) -> bool:
@@ -117,7 +117,7 @@ class Door:
             limit = max(1, min(limit // 2, _MOST_OF_CALLER))
         if len(self._guests) >= self._most_guests or self._of_caller[caller] >= limit:
             return False
-        connection = self._at.get(client)
+        connection = self._by_address.get(client)
         if connection is not None and connection in self._strangers:
             self._forget_stranger(connection)
             self._guests[connection] = caller
@@ -133,7 +133,7 @@ class Door:
         """More of an answer waits to be read than is kept for anyone."""
         loop = asyncio.get_running_loop()
         self._readers[connection] = loop.call_later(
-            self._to_read, self._look_at_reader, connection, self._taken(connection)
+            self._to_read, self._look_at_reader, connection, self._acknowledged(connection)
         )
 
     def has_read(self, connection: H11Protocol) -> None:
@@ -154,8 +154,8 @@ class Door:
         self._handshakes.discard(connection)
         self._lines.pop(connection, None)
         self._forget_stranger(connection)
-        if self._at.get(connection.client) is connection:
-            del self._at[connection.client]
+        if self._by_address.get(connection.client) is connection:
+            del self._by_address[connection.client]
 
     def close(self) -> None:
         """Send away all whose handshake is not over."""
@@ -178,7 +178,7 @@ class Door:
     def _let_wait(
         self, connection: H11Protocol, *, repeats: bool = True, timeout: float | None = None
     ) -> None:
-        loop, requests_taken = asyncio.get_running_loop(), self._taken(connection)
+        loop, requests_taken = asyncio.get_running_loop(), self._acknowledged(connection)
         self._strangers[connection] = loop.call_later(
             self._to_show_token if timeout is None else timeout,
             self._late,
@@ -200,18 +200,18 @@ class Door:
             self._let_wait(connection)
         elif repeats and _has_asked(connection):
             self._let_wait(connection, repeats=False)
-        elif self._taken(connection) >= bytes_before + _LEAST_READ:
+        elif self._acknowledged(connection) >= bytes_before + _LEAST_READ:
             self._let_wait(connection)
         else:
             self._send_away(connection)
 
     def _look_at_reader(self, connection: H11Protocol, bytes_before: int) -> None:
-        if self._taken(connection) >= bytes_before + _LEAST_READ:
+        if self._acknowledged(connection) >= bytes_before + _LEAST_READ:
             self.lags(connection)
         else:
             self._send_away(connection)
 
-    def _taken(self, connection: H11Protocol) -> int:
+    def _acknowledged(self, connection: H11Protocol) -> int:
         """Return how many bytes the other host has acknowledged, however few the kernel holds."""
         with contextlib.suppress(OSError, KeyError):  # it is gone
             line = self._lines[connection]
@@ -415,13 +415,13 @@ class _Seldom(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._said_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = monotonic()
-        if now - self._said.get(str(record.msg), -_SELDOM) < _SELDOM:
+        if now - self._said_at.get(str(record.msg), -_SELDOM) < _SELDOM:
             return False
-        self._said[str(record.msg)] = now
+        self._said_at[str(record.msg)] = now
         return True
 
 

@@ -76,7 +76,7 @@ class Subject:
         )
 
     @classmethod
-    def of(cls, uri: str) -> Subject:
+    def from_uri(cls, uri: str) -> Subject:
         """Return the owner that a URI names.
 
         >>> Subject.of("brim://cluster/node/n1")
@@ -241,7 +241,7 @@ def subject_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Subject | None:
     """Return who is at the other end of a connection; None: it showed no certificate."""
     certificate_fields = connection.getpeercert() or {}
     names: Any = certificate_fields.get("subjectAltName", ())
-    return next((Subject.of(value) for kind, value in names if kind == "URI"), None)
+    return next((Subject.from_uri(value) for kind, value in names if kind == "URI"), None)
 
 
 def authority_at(host: str, port: int, *, fingerprint: str, timeout: float) -> bytes:

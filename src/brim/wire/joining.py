@@ -181,12 +181,12 @@ class NodeLine:
     name: str
     host: str
     _writer: asyncio.StreamWriter
-    _most: int = field(default=_MAX_MESSAGE_BYTES, repr=False)
+    _max_bytes: int = field(default=_MAX_MESSAGE_BYTES, repr=False)
 
     def send(self, message: ToNode) -> None:
         """Say something, without waiting. One that does not read what it is told is cut off."""
         transport = self._writer.transport
-        if transport.get_write_buffer_size() > self._most:
+        if transport.get_write_buffer_size() > self._max_bytes:
             transport.abort()
         elif not transport.is_closing():
             self._writer.write(frame(_to_node.encode(message)))
@@ -371,13 +371,13 @@ class Enrolled:
         self, host: str, port: int, *, token: str, name: str, now: Callable[[], float]
     ) -> None:
         self._host, self._port, self._token, self._name = host, port, token, name
-        self._now, self._since = now, 0.0
+        self._now, self._valid_since = now, 0.0
         self._identity: Identity | None = None
 
     async def identity(self) -> Identity:
         """Raises OSError or EnvironmentFault where there is none to be had."""
-        if self._identity is None or self._now() - self._since > RENEW_AFTER:
-            self._since = self._now()
+        if self._identity is None or self._now() - self._valid_since > RENEW_AFTER:
+            self._valid_since = self._now()
             self._identity = await asyncio.to_thread(
                 enrol,
                 self._host,

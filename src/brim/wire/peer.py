@@ -423,12 +423,12 @@ class Traffic:
         self._to_send: _Todo = {}
         self._to_fill: _Todo = {}
         self._encrypted: list[ssl.SSLSocket] = []
-        self._least: dict[socket.socket, int] = {}  # bytes from it that end a wait
+        self._min_bytes: dict[socket.socket, int] = {}  # bytes from it that end a wait
         self._selector = selectors.DefaultSelector()
         self._last_moved = self._answered = self._looked = monotonic()
         for peer in peers:
             peer.setblocking(False)
-            self._to_send[peer], self._to_fill[peer], self._least[peer] = deque(), deque(), 1
+            self._to_send[peer], self._to_fill[peer], self._min_bytes[peer] = deque(), deque(), 1
             if isinstance(peer, ssl.SSLSocket):
                 self._encrypted.append(peer)
 
@@ -476,7 +476,7 @@ class Traffic:
             self._looked = monotonic()
         elif not untold and monotonic() - self._looked > _SLICE:  # less may be there
             self._looked = monotonic()
-            untold = [peer for peer, minimum in self._least.items() if minimum > 1]
+            untold = [peer for peer, minimum in self._min_bytes.items() if minimum > 1]
         for watched_peer in untold:  # of which no wait would tell
             ready[watched_peer] = ready.get(watched_peer, 0) | selectors.EVENT_READ
         moved = 0
@@ -523,9 +523,9 @@ class Traffic:
         elif registered is not None and events != registered.events:
             self._selector.modify(peer, events, data=peer)
         minimum = _least_of(self._to_fill[peer], peer)
-        if minimum != self._least[peer]:
+        if minimum != self._min_bytes[peer]:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, minimum)
-            self._least[peer] = minimum
+            self._min_bytes[peer] = minimum
 
 
 _Todo = dict[socket.socket, deque[memoryview]]

@@ -42,7 +42,7 @@ class _End(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.other: _End | None = None
+        self.peer: _End | None = None
         self.patience = 0.0  # of this connection; 0 for the usual
         self._due: asyncio.TimerHandle | None = None  # when it is let go, if nothing happens
 
@@ -52,8 +52,8 @@ class _End(asyncio.Protocol):
         transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        assert self.other is not None, "nothing is read before both ends are there"
-        self.other.write(data)
+        assert self.peer is not None, "nothing is read before both ends are there"
+        self.peer.write(data)
 
     def write(self, data: bytes) -> None:
         """Send it to this end."""
@@ -64,16 +64,16 @@ class _End(asyncio.Protocol):
 
         While the other end is not read, nobody sees that it has closed.
         """
-        if self.other is not None:
-            self.other.transport.pause_reading()
+        if self.peer is not None:
+            self.peer.transport.pause_reading()
         if not self.transport.is_closing():
             self._expect_progress()
 
     def resume_writing(self) -> None:
         if not self.transport.is_closing():
             self._expect_nothing()
-        if self.other is not None:
-            self.other.transport.resume_reading()
+        if self.peer is not None:
+            self.peer.transport.resume_reading()
 
     def eof_received(self) -> None:
         self.close()
@@ -86,9 +86,9 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
-        if self.other is not None:
-            self.other.other = None
-            self.other.close()
+        if self.peer is not None:
+            self.peer.peer = None
+            self.peer.close()
 
     def _expect_progress(self) -> None:
         unsent = self.transport.get_write_buffer_size()
@@ -136,7 +136,7 @@ class _CallerEnd(_End):
         except ssl.SSLError:  # it speaks no TLS, or has no certificate of this run
             plain, is_over = b"", True
         self._pass_on()
-        if self.other is not None and plain:
+        if self.peer is not None and plain:
             super().data_received(plain)
         elif not self._is_led:
             self.first += plain
@@ -211,7 +211,12 @@ class Relay:
         limit: int,
         identity: RunIdentity,
     ) -> None:
-        self._listener, self._path, self._others, self._most = listener, path, other_paths, limit
+        self._listener, self._path, self._other_paths, self._max_bytes = (
+            listener,
+            path,
+            other_paths,
+            limit,
+        )
         self._identity = identity
         self._callers: set[_CallerEnd] = set()
         self._strangers = Strangers(_STRANGERS)
@@ -231,7 +236,7 @@ class Relay:
 
     def admit(self, caller: _CallerEnd) -> bool:
         """Let one that has called say whom it wants, if there is room; return whether there is."""
-        if len(self._callers) - len(self._strangers) >= self._most:
+        if len(self._callers) - len(self._strangers) >= self._max_bytes:
             caller.transport.abort()
             return False
         self._strangers.admit(caller.transport)
@@ -248,7 +253,7 @@ class Relay:
     async def _reach(self, caller: _CallerEnd) -> None:
         loop, end = asyncio.get_running_loop(), _End()
         try:
-            path_of_other = self._others.get(caller.first[:_TELLING])
+            path_of_other = self._other_paths.get(caller.first[:_TELLING])
             path = path_of_other or self._path
             if path_of_other is None:
                 self.called_at = monotonic()
@@ -260,7 +265,7 @@ class Relay:
         if caller.transport.is_closing():
             end.transport.abort()
             return
-        caller.other, end.other = end, caller
+        caller.peer, end.peer = end, caller
         end.write(caller.first)
         for end_of_relay in (caller, end):
             end_of_relay.transport.resume_reading()

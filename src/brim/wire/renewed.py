@@ -37,14 +37,14 @@ class RenewedCertificate:
     ) -> None:
         self._authority, self._role, self._addresses = authority, role, addresses
         self._lifetime, self._now = lifetime, now
-        self._since = now()
+        self._renewed_at = now()
         self.context = open_context(self._issued())
 
     async def keep(self) -> None:
         """Renew it in time, for ever: handshakes that begin later see the new one."""
         while True:
             await asyncio.sleep(self._lifetime / 2 / _LOOKS)
-            if not 0.0 <= self._now() - self._since < self._lifetime / 2:
+            if not 0.0 <= self._now() - self._renewed_at < self._lifetime / 2:
                 try:
                     self._renew()
                 except OSError as error:
@@ -53,7 +53,7 @@ class RenewedCertificate:
     def _renew(self) -> None:
         renewal_start = self._now()
         show(self.context, self._issued())
-        self._since = renewal_start
+        self._renewed_at = renewal_start
 
     def _issued(self) -> Identity:
         return self._authority.issue(self._role, addresses=self._addresses, for_s=self._lifetime)

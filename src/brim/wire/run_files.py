@@ -221,7 +221,7 @@ class RunFileServer:
                 await _answer(writer, FileReply(size=len(self.bundle)))
                 await _send(writer, self.bundle)
             else:
-                await _answer(writer, await self._in_thread(self._do, request))
+                await _answer(writer, await self._in_thread(self._perform, request))
 
     async def _is_of_run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         greeting = await reader.readexactly(len(GREETING) + NONCE_BYTES)
@@ -239,7 +239,7 @@ class RunFileServer:
             raise FileNotFoundError("this run keeps no files for other hosts")
         return self._kept
 
-    def _do(self, request: FileRequest) -> FileReply:
+    def _perform(self, request: FileRequest) -> FileReply:
         try:
             if request.verb == "names":
                 return FileReply(names=self._place.names())

@@ -37,7 +37,7 @@ class Strangers:
     """
 
     def __init__(self, limit: int) -> None:
-        self._most = limit
+        self._limit = limit
         self._hosts: dict[asyncio.Transport, str] = {}  # the oldest first
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Strangers:
 
     def admit(self, transport: asyncio.Transport) -> None:
         """Count a connection in; another one is cut off for it where there is no room."""
-        if len(self._hosts) >= self._most:
+        if len(self._hosts) >= self._limit:
             oldest = first_of_crowd(self._hosts)
             self.forget(oldest)
             oldest.abort()

@@ -10,13 +10,13 @@ import json
 import sys
 
 
-def main(config: str, namespace: str, kind: str, job: str, *then: str) -> None:
+def main(config: str, namespace: str, kind: str, job: str, *last_words: str) -> None:
     """Write what the client says of a job, once it has ended where `wait` is the last word."""
     training = importlib.import_module("kubeflow.training")
     client = training.TrainingClient(config_file=config, namespace=namespace, job_kind=kind)
-    if then == ("wait",):
+    if last_words == ("wait",):
         client.wait_for_job_conditions(job, wait_timeout=60, polling_interval=1)
-    said = {
+    output = {
         "created": client.is_job_created(job),
         "running": client.is_job_running(job),
         "succeeded": client.is_job_succeeded(job),
@@ -26,7 +26,7 @@ def main(config: str, namespace: str, kind: str, job: str, *then: str) -> None:
         "master": client.get_job_pod_names(job, is_master=True),
         "workers": sorted(client.get_job_pod_names(job, replica_type="worker")),
     }
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(output) + "\n")
 
 
 if __name__ == "__main__":

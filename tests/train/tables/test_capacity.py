@@ -13,7 +13,7 @@ from brim.embeddings.tables.key_roster import KeyRoster, Rules
 from brim.errors import SpecError
 
 
-def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:
+def test_sizes_match_a_full_tables_memory() -> None:
     rules = Rules(1_000_000, admit_after=2, expire_after=100)
     size = Size(16, 1, rules)
     assert size.row_bytes == 2 * 16 * 4
@@ -25,7 +25,7 @@ def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:
     assert Size(16, 1, Rules(1_000_000)).bytes < size.bytes - 10 * 1_000_000
 
 
-def test_a_limit_that_does_not_fit_is_refused_with_one_that_does() -> None:
+def test_oversized_limits_are_refused_with_a_fit() -> None:
     size = Size(16, 2, Rules(10_000_000))
     check_room([("user", size)], None)
     check_room([("user", size)], size.bytes)
@@ -57,7 +57,7 @@ def test_the_nearest_limit_of_the_groups_counts(
     assert available_bytes() > 100 << 20  # type: ignore[operator]
 
 
-def test_an_ordinary_embedding_that_memory_has_no_room_for_is_named() -> None:
+def test_oversized_ordinary_embeddings_are_named() -> None:
     check_whole("items.weight", 1 << 20, 1 << 20)
     check_whole("items.weight", 1 << 40, None)
     with pytest.raises(SpecError, match=r"'items.weight': got 2 MiB .*need no more than the 1 MiB"):

@@ -7,24 +7,24 @@ import numpy as np
 from brim.embeddings.tables.changes import Changes
 
 
-def test_more_keys_than_are_worth_it_are_not_followed() -> None:
+def test_excess_keys_are_not_followed() -> None:
     changes = Changes(rows=50_000_000)
     changes.begin(3)
     for step in range(4, 24):
         changes.add(step, np.arange(70_000) + 70_000 * step)
-    known = changes.since(3)
+    known = changes.keys_since(3)
     assert known is not None
     assert len(known) == 20 * 70_000
     for step in range(24, 40):
         changes.add(step, np.arange(70_000) + 70_000 * step)
-    assert changes.since(3) is None
+    assert changes.keys_since(3) is None
     changes.begin(39)
     changes.add(40, np.array([7]))
-    assert changes.since(39) is not None
+    assert changes.keys_since(39) is not None
 
 
-def test_a_small_table_is_looked_at_as_soon_as_many_of_its_rows_changed() -> None:
+def test_small_tables_are_scanned_early() -> None:
     changes = Changes(rows=100_000)
     changes.begin(0)
     changes.add(1, np.arange(66_000))
-    assert changes.since(0) is None
+    assert changes.keys_since(0) is None

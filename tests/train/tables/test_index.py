@@ -113,7 +113,7 @@ def test_it_is_a_dict_over_random_schedules(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_large_tables_hold_their_limit(seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
-    shape = Shape.of(20_000)
+    shape = Shape.for_keys(20_000)
     index = empty(shape)
     model: dict[int, int] = {}
     ids = torch.randperm(60_000, generator=chance)
@@ -129,7 +129,7 @@ def test_large_tables_hold_their_limit(seed: int) -> None:
     assert_is(index, model, mix(ids).tolist())
 
 
-def test_a_full_partition_takes_no_more_and_the_other_does() -> None:
+def test_only_the_full_partition_refuses() -> None:
     index = empty()
     low, high = list(range(100, 130)), [(1 << 62) + key for key in range(5)]
     model = add(index, low + high)
@@ -219,8 +219,8 @@ def test_a_mending_writer_may_die_as_well() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 10, 1000, 1_000_000, 100_000_000])
-def test_a_shape_has_room_for_its_limit_and_little_more(limit: int) -> None:
-    shape = Shape.of(limit)
+def test_a_shape_barely_exceeds_its_limit(limit: int) -> None:
+    shape = Shape.for_keys(limit)
     assert shape.all_places >= limit
     assert shape.all_places <= 1.04 * limit + 64 * 40 + limit**0.5 * 40
     assert shape.bytes % 64 == 0

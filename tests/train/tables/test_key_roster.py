@@ -110,7 +110,7 @@ RULES = [
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
+def test_rows_follow_the_rules_through_deaths(
     rules: Rules, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
@@ -178,7 +178,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     assert rules.expire_after is not None or refusals > 0
 
 
-def test_a_row_is_there_so_many_steps_after_its_last_update() -> None:
+def test_rows_live_a_number_of_steps() -> None:
     roster = KeyRoster(
         torch.zeros(Rules(10, expire_after=3).bytes, dtype=torch.uint8), Rules(10, expire_after=3)
     )
@@ -196,7 +196,7 @@ def test_a_row_is_there_so_many_steps_after_its_last_update() -> None:
     assert len(roster.look(keys, 11).created) == 0, "it takes its old place"
 
 
-def test_candidates_begin_anew_where_there_is_no_room_for_more() -> None:
+def test_candidates_restart_when_room_runs_out() -> None:
     rules = Rules(64, admit_after=2)
     room = rules.candidates.places
     roster = KeyRoster(torch.zeros(rules.bytes, dtype=torch.uint8), rules)

@@ -91,7 +91,7 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("rules", [PLAIN, STRICT], ids=["plain", "strict"])
-def test_what_owners_had_done_when_one_died_is_taken_back(
+def test_work_of_owners_is_undone_after_death(
     rules: Rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = torch.zeros(table(rules).size_bytes, dtype=torch.uint8)
@@ -153,7 +153,7 @@ def test_another_host_goes_on_with_what_it_got(rules: Rules) -> None:
             assert same(content(one, 12), content(other, 12))
 
 
-def test_rows_of_a_state_without_what_an_optimizer_keeps_are_fresh() -> None:
+def test_rows_without_optimizer_state_are_fresh() -> None:
     of = table(PLAIN)
     some = keys(5, 6)
     tree = {
@@ -165,7 +165,7 @@ def test_rows_of_a_state_without_what_an_optimizer_keeps_are_fresh() -> None:
     assert of.get(0)["fields"]["sum"].tolist() == [[0.25] * DIM] * 2
 
 
-def test_a_state_with_more_rows_than_there_is_room_for_is_refused() -> None:
+def test_an_oversized_state_is_refused() -> None:
     large, small = table(Rules(5000)), table(Rules(10))
     update(large, keys(*range(3000)), step=1)
     with pytest.raises(SpecError, match="limit=10 of embedding 'rows': got a state with 3000 rows"):

@@ -20,7 +20,7 @@ def ids_of_many_kinds() -> torch.Tensor:
     return found
 
 
-def test_a_key_leads_back_to_its_id_and_no_two_ids_share_one() -> None:
+def test_keys_and_ids_map_one_to_one() -> None:
     ids = ids_of_many_kinds()
     keys = mix(ids)
     assert int(keys.min()) >= 0

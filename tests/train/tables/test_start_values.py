@@ -22,7 +22,7 @@ def values(keys: Tensor = KEYS, dim: int = 7, **how: Any) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_value_depends_on_its_key_and_column_alone(kind: str, dtype: torch.dtype) -> None:
+def test_values_depend_on_key_and_column(kind: str, dtype: torch.dtype) -> None:
     whole = values(kind=kind, dtype=dtype)
     assert whole.dtype is dtype
     shuffled = torch.randperm(len(KEYS), generator=torch.Generator().manual_seed(1))

@@ -57,10 +57,10 @@ class _Filling:
 
     def __init__(self, job: Replayed, now: float, free: Free, devices: int, slot: float) -> None:
         self.job, self.now, self.devices, self.slot = job, now, devices, slot
-        self.before = free
+        self.free_before = free
         self.times, self.values = list(free[0]), list(free[1])
         self.levels = tuple(n for n, _ in job.job.curve.points if n <= min(job.cap, devices))
-        self.left = job.left
+        self.remaining = job.left
         self.allocation: dict[float, int] = {now: 0}
         self.due = align(now, job.deadline, slot) if job.deadline < math.inf else math.inf
         if self.due >= now and self.due < math.inf:
@@ -78,8 +78,8 @@ class _Filling:
 
     def _before_at(self, time: float) -> int:
         """Free devices just before `time`, as they were before this job."""
-        place = bisect_left(self.before[0], time) - 1
-        return self.before[1][place] if place >= 0 else self.devices
+        place = bisect_left(self.free_before[0], time) - 1
+        return self.free_before[1][place] if place >= 0 else self.devices
 
     def _done(self, end: float, real_end: float) -> Filled:
         plan = [(t, n) for t, n in sorted(self.allocation.items())]
@@ -93,10 +93,10 @@ class _Filling:
         Returns the whole plan if the job ends in that segment, else the time to go on from.
         """
         rate = self.job.job.curve.rates[workers]
-        place = bisect_right(self.before[0], self.now)
-        nxt = self.before[0][place] if place < len(self.before[0]) else self.due
+        place = bisect_right(self.free_before[0], self.now)
+        nxt = self.free_before[0][place] if place < len(self.free_before[0]) else self.due
         self.allocation[self.now] = workers
-        real_end = math.ceil(self.now + self.left / rate)
+        real_end = math.ceil(self.now + self.remaining / rate)
         end = align(self.now, real_end, self.slot)
         if nxt >= end and self.job.deadline >= real_end:
             free_before = self._before_at(end)
@@ -105,7 +105,7 @@ class _Filling:
                 if self.now <= time < end:
                     self.values[k] -= workers
             return self._done(end, real_end)
-        self.left -= self._length(self.now, nxt) * rate
+        self.remaining -= self._length(self.now, nxt) * rate
         self.values[bisect_left(self.times, self.now)] -= workers
         self.allocation[nxt] = 0
         return nxt
@@ -129,7 +129,7 @@ class _Filling:
                 workers = min(level, largest(self.levels, self.values[k]))
                 if workers:
                     work += self._length(begin, fill_end) * rates[workers]
-                    if work >= self.left:
+                    if work >= self.remaining:
                         return self._forward(first, k, level, previous)
                 fill_end = begin
             previous = level
@@ -146,12 +146,12 @@ class _Filling:
             stop = self.times[k + 1] if k + 1 < len(self.times) else math.inf
             steps = self._length(begin, stop) * rates[workers] if workers else 0.0
             last = k + 1 >= len(self.times) or begin >= self.due
-            if workers and ((k >= point and steps >= self.left) or last):
-                seconds = math.ceil(self.left / rates[workers])
+            if workers and ((k >= point and steps >= self.remaining) or last):
+                seconds = math.ceil(self.remaining / rates[workers])
                 end = begin + math.ceil(seconds / self.slot) * self.slot
                 real_end = begin + seconds
                 break
-            self.left -= steps
+            self.remaining -= steps
             k += 1
         self._break(end, self._before_at(end))
         return self._done(end, real_end)
@@ -167,7 +167,7 @@ class _Filling:
             begin, workers = self.times[k], largest(self.levels, self.values[k])
             self.allocation[begin] = workers
             self.values[k] -= workers
-            self.left -= self._length(begin, self.times[k + 1]) * rates[workers]
+            self.remaining -= self._length(begin, self.times[k + 1]) * rates[workers]
         begin = max(self.due, start)
         for stop in [time for time in self.times if time > self.due]:
             place = bisect_right(self.times, begin) - 1
@@ -175,20 +175,20 @@ class _Filling:
             self.allocation[begin] = workers
             if workers:
                 steps = (stop - begin) * rates[workers]
-                if steps >= self.left:
-                    real_end = math.ceil(begin + self.left / rates[workers])
+                if steps >= self.remaining:
+                    real_end = math.ceil(begin + self.remaining / rates[workers])
                     end = align(self.now, real_end, self.slot)
                     self._break(begin)
                     self._break(end, self._before_at(end))
                     self._take(begin, end, workers)
                     return self._done(end, real_end)
-                self.left -= steps
+                self.remaining -= steps
                 self._break(begin)
                 self._take(begin, stop, workers)
             begin = stop
         workers = forced or min(self.devices, top)
         self.allocation[begin] = workers
-        real_end = math.ceil(begin + max(self.left, 0.0) / rates[workers])
+        real_end = math.ceil(begin + max(self.remaining, 0.0) / rates[workers])
         end = max(align(self.now, real_end, self.slot), begin + self.slot)
         self._break(begin, self.devices)
         self.values[bisect_left(self.times, begin)] = self.devices - workers

@@ -81,7 +81,7 @@ class _Replay:
         self.devices, self.slot = cluster.devices, slot
         self.runnable: list[Replayed] = []
         self.isolated: dict[str, float] = {}
-        self.before: dict[str, tuple[float, float]] = {}
+        self.previous_shares: dict[str, tuple[float, float]] = {}
 
     def run(self) -> list[Replayed]:
         now = self.arrivals.list[0].time
@@ -111,11 +111,11 @@ class _Replay:
         # fault).
         isolated = np.minimum(math.ceil(self.devices / len(jobs)) / sizes, 1.0)
         for job, share in zip(jobs, isolated.tolist(), strict=True):
-            remaining, previous = self.before.get(job.job.id, (job.left, 1.0))
+            remaining, previous = self.previous_shares.get(job.job.id, (job.left, 1.0))
             self.isolated[job.job.id] = (
                 self.isolated.get(job.job.id, 0.0) + (remaining - job.left) / previous
             )
-            self.before[job.job.id] = (job.left, share)
+            self.previous_shares[job.job.id] = (job.left, share)
         if float(sizes.sum()) > self.devices:
             undone = np.array([job.left for job in jobs])
             waited = now - np.array([job.job.submitted for job in jobs])

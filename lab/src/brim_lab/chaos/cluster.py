@@ -131,9 +131,9 @@ class _Running:
         self.state, self.jobs = self.directory / "state", self.directory / "state" / "jobs"
         file = self.directory / "cluster.yaml"
         file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.workers.maximum // 2)))
-        self.around = Surroundings(self.directory)
-        self.keeper = Keeper(self.state, file, self.around.driver, self.clock)
-        self.user = User(self.job, self.state, self._applied, self.around.driver)
+        self.surroundings = Surroundings(self.directory)
+        self.keeper = Keeper(self.state, file, self.surroundings.driver, self.clock)
+        self.user = User(self.job, self.state, self._applied, self.surroundings.driver)
         self.recount = Recount(self.trial.devices)
         self.waiting = list(self.trial.deeds)
         self.stopped: list[tuple[float, int]] = []
@@ -151,9 +151,9 @@ class _Running:
 
     def close(self) -> None:
         self._let_go_on(math.inf)
-        self.around.driver.end()
+        self.surroundings.driver.end()
         self.user.close()
-        self.around.close()
+        self.surroundings.close()
 
     # The run --------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class _Running:
             self._look()
             started = min(started, self.clock.now()) if self.keeper.lives else started
             for deed in [deed for deed in self.waiting if deed.at <= self.clock.now() - started]:
-                if self._do(deed):
+                if self._perform(deed):
                     self.waiting.remove(deed)
             if self._is_over():
                 return self.keeper.failures
@@ -187,7 +187,7 @@ class _Running:
         )
 
     def _look(self) -> None:
-        self.census = take_census(self.around.driver.mark, self.state)
+        self.census = take_census(self.surroundings.driver.mark, self.state)
         self.recount.add(self.census)
         self._let_go_on(self.clock.now())
         self.keeper.poll(told_to_go=self.user.going_down)
@@ -199,7 +199,7 @@ class _Running:
 
     # Deeds ----------------------------------------------------------------------------------------
 
-    def _do(self, deed: Deed) -> bool:
+    def _perform(self, deed: Deed) -> bool:
         """Do a deed where that is possible now; return whether it is done, or can never be."""
         if deed.kind in SUBMITS:
             self.submitted += 1
@@ -223,7 +223,7 @@ class _Running:
         if deed.kind in _ENDS_SCHEDULER and victims:
             self.keeper.expect_death(deed.seconds)
         if deed.kind is DeedKind.KILL_EVERYTHING and victims:
-            self.around.driver.end()
+            self.surroundings.driver.end()
         for pid in victims:
             if deed.kind in (DeedKind.STOP_SCHEDULER, DeedKind.STOP_MASTER):
                 send(pid, signal.SIGSTOP)
@@ -255,12 +255,14 @@ class _Running:
         self._let_go_on(math.inf)
         if not self.keeper.is_up():
             return []
-        done = self.around.driver.call("down", "--state", str(self.state), timeout=None, codes=())
+        done = self.surroundings.driver.call(
+            "down", "--state", str(self.state), timeout=None, codes=()
+        )
         return [f"brim down failed: {done.stderr[-1000:]}"] if done.returncode else []
 
     def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
         """Return all that is not as it should be now that the scheduler is down."""
-        survivors = self.around.driver.mark.left_after(_TO_CLEAN_UP)
+        survivors = self.surroundings.driver.mark.left_after(_TO_CLEAN_UP)
         broken = [f"process left over: {pid} {command}" for pid, command in survivors.items()]
         broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
         database = Database(self.state / "scheduler.db")
@@ -278,7 +280,7 @@ class _Running:
         for record in book.jobs.values():
             broken += job_is_whole(self.jobs / record.id, record, calm)
         return broken + [
-            f"left behind in TMPDIR: {path.name}" for path in self.around.scratch.iterdir()
+            f"left behind in TMPDIR: {path.name}" for path in self.surroundings.scratch.iterdir()
         ]
 
     def _commits(self) -> dict[str, list[tuple[float, int]]]:

@@ -121,7 +121,7 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
     deeds = []
     for kind, clause, words in _LANGUAGE.read(text):
         values: dict[str, Any] = {name: int(words[name]) for name in _NUMBERS if name in words}
-        values |= {name: _at(words[name], clause) for name in _SPANS if name in words}
+        values |= {name: _time_of(words[name], clause) for name in _SPANS if name in words}
         values["workers"] = WorkerRange.parse(words["workers"]) if "workers" in words else None
         deeds.append(Deed(kind=kind, tenant=words.get("tenant", ""), **values))
     jobs = sum(deed.kind in SUBMITS for deed in deeds)
@@ -137,7 +137,7 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
     return tuple(deeds)
 
 
-def _at(text: str, clause: str) -> float:
+def _time_of(text: str, clause: str) -> float:
     return 0.0 if text == "0s" else _LANGUAGE.span(text, clause)
 
 

@@ -171,7 +171,7 @@ class Host:
         self._outer.communicate()
         self._outer, self._init = None, 0
 
-    def has(self, pid: int) -> bool:
+    def contains(self, pid: int) -> bool:
         """Return whether a process, by its id out here, is one of this host."""
         with contextlib.suppress(OSError):  # it has ended, or the host has
             pid_namespace = os.readlink(f"/proc/{self._init}/ns/pid")
@@ -184,7 +184,7 @@ class Host:
         for entry in Path("/proc").glob("[0-9]*"):
             pid = int(entry.name)
             with contextlib.suppress(OSError):  # it ended while we looked
-                if self.has(pid) and pid != self._init and not _has_ended(entry):
+                if self.contains(pid) and pid != self._init and not _has_ended(entry):
                     found[pid] = read_proc(f"{entry}/comm").strip()
         return found
 
@@ -209,11 +209,11 @@ class Host:
             os.close(host_namespace)
             os.close(old_namespace)
 
-    def outside(self, pid: int) -> int:
+    def outer_pid(self, pid: int) -> int:
         """The process id out here of a process that has this one in there; 0 where none has."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended while we looked
-                if _last_pid(entry) == pid and self.has(int(entry.name)):
+                if _last_pid(entry) == pid and self.contains(int(entry.name)):
                     return int(entry.name)
         return 0
 

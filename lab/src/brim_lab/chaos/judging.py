@@ -128,7 +128,7 @@ def deadlines_are_kept(
         ):
             continue
         # `deadline_kept` says only whether a deadline was kept; here faults excuse some lateness.
-        late, lost = ended - due, _together(spans, promised_time, ended)
+        late, lost = ended - due, _covered_length(spans, promised_time, ended)
         if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (
             ended - promised_time
         ):
@@ -156,7 +156,7 @@ def disturbed(moment: float, commits: Iterable[tuple[float, int]], *, end: float
     return moment, end
 
 
-def _together(spans: Iterable[Span], start: float, end: float) -> float:
+def _covered_length(spans: Iterable[Span], start: float, end: float) -> float:
     """The length of what spans cover of `[start, end]`."""
     total, covered = 0.0, start
     for begin, stop in sorted(spans):

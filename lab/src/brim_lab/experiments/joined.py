@@ -78,7 +78,7 @@ def shared(slots: int) -> list[int]:
 
 def _begin(host: Host, driver: Driver, *words: str, **variables: str) -> subprocess.Popen[str]:
     own_variables = {"HOME": str(host.folder / "home"), "BRIM_HOME": str(host.folder / "state")}
-    return driver.behind(host.prefix).start(*words, variables={**own_variables, **variables})
+    return driver.with_prefix(host.prefix).start(*words, variables={**own_variables, **variables})
 
 
 def _call(host: Host, driver: Driver, *words: str) -> None:

@@ -73,10 +73,10 @@ class _Jobs(KubeJobs):
         folder.mkdir()
         folder.chmod(0o777)
         self._jobs.add_volume(f"{view.job}-master", folder)
-        return self._known(view)
+        return self._recorded(view)
 
     def job(self, job: str) -> JobView:
-        return self._known(super().job(job))
+        return self._recorded(super().job(job))
 
     def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
         code, job = super()._written(request, name)
@@ -86,7 +86,7 @@ class _Jobs(KubeJobs):
     def _folder_of(self, job: str) -> Path:
         return self._jobs.folder / job
 
-    def _known(self, view: JobView) -> JobView:
+    def _recorded(self, view: JobView) -> JobView:
         run = self._folder_of(view.job) / f"{self._jobs.namespace}.{view.job}"
         submitted = self._submitted.get(view.job, view.submitted)
         return msgspec.structs.replace(view, run=str(run), submitted=submitted)

@@ -19,7 +19,7 @@ from brim_lab.experiments.course import makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
 
 
-def shown(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
+def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
     """Return what `brim demo` prints of an experiment."""
     return Shown(
         numbers=numbers_of(found),

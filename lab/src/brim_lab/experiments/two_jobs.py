@@ -89,7 +89,7 @@ def two_jobs(
             {"first": 0.0, "second": scale.gap},
             policy=policy,
             steps=steps,
-            workers=_wanted(scale, side),
+            workers=_worker_range(scale, side),
             scale=scale,
             learnt=learnt,
         )
@@ -103,13 +103,13 @@ def _side(cluster: DemoCluster, side: str, tell: Tell) -> list[TrainingCourse]:
     scale, policy = cluster.scale, SIDES[side]
     tell(f"{side}: policy {policy}")
     cluster.configure(policy=policy)
-    workers_wished = _wanted(scale, side)
+    workers_wished = _worker_range(scale, side)
     first = cluster.submit("first", workers_wished, seed=0)
     cluster.pause(scale.gap, origin=first.submitted)
     second = cluster.submit("second", workers_wished, seed=1)
     return cluster.ended([first, second], timeout=_LIMIT, origin=first.submitted)
 
 
-def _wanted(scale: Scale, side: str) -> WorkerRange:
+def _worker_range(scale: Scale, side: str) -> WorkerRange:
     """Return the workers that the jobs ask for: a gang has all of its workers or none."""
     return WorkerRange(minimum=scale.workers if side == "gang" else 1, maximum=scale.workers)

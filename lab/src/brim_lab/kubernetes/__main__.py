@@ -170,7 +170,7 @@ def node(deed: str, node: str, name: str) -> None:
     if not cluster.is_up(name):
         hint = "make cluster"
         raise SpecError("--name", got=repr(name), need="a cluster that is up", hint=hint)
-    cluster.NodeCluster(name).do(deed, node)
+    cluster.NodeCluster(name).perform(deed, node)
 
 
 def run() -> None:

@@ -69,13 +69,13 @@ class Api:
 
     def is_ready(self) -> bool:
         """Return whether the server is up, and has done what it does at its start."""
-        return bool(self._said("/readyz") == "ok")
+        return bool(self._body_of("/readyz") == "ok")
 
     def can_read(self) -> bool:
         """Return whether the server has its store behind it: it is ready a while longer than that."""
-        return bool(self._said("/api/v1/namespaces/default"))
+        return bool(self._body_of("/api/v1/namespaces/default"))
 
-    def _said(self, path: str) -> Any:
+    def _body_of(self, path: str) -> Any:
         try:
             return self.ask(path, timeout=2.0)
         except EnvironmentFault:

@@ -122,7 +122,7 @@ def build(names: Iterable[str] = BINARIES, tell: Tell = print) -> None:
             "  hint: install Go 1.26 or later, or set BRIM_TEST_KUBECONFIG to a cluster of your own"
         )
     folder().mkdir(parents=True, exist_ok=True)
-    with _alone(tell):
+    with _locked(tell):
         for name in missing(names_wished):
             started = monotonic()
             _build(name)
@@ -131,7 +131,7 @@ def build(names: Iterable[str] = BINARIES, tell: Tell = print) -> None:
 
 
 @contextlib.contextmanager
-def _alone(tell: Tell) -> Iterator[None]:
+def _locked(tell: Tell) -> Iterator[None]:
     with (folder() / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

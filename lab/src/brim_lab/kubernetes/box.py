@@ -238,14 +238,14 @@ class _Box:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = json.loads(await reader.readline())
-            self._do(request["deed"], request["node"])
+            self._perform(request["deed"], request["node"])
             problem = ""
         except (EnvironmentFault, subprocess.CalledProcessError) as error:
             problem = str(error)
         writer.write(json.dumps({"error": problem}).encode() + b"\n")
         writer.close()
 
-    def _do(self, deed: str, number: int) -> None:
+    def _perform(self, deed: str, number: int) -> None:
         if number not in self._nodes:
             raise EnvironmentFault(f"there is no {node_name(number)}")
         node = self._nodes[number]

@@ -94,21 +94,21 @@ class NodeCluster:
 
     def kill(self, node: str) -> None:
         """Cut a node's power: all its processes are gone at once, and nobody is told."""
-        self.do("kill", node)
+        self.perform("kill", node)
 
     def boot(self, node: str) -> None:
         """Start a node that was killed."""
-        self.do("boot", node)
+        self.perform("boot", node)
 
     def partition(self, node: str) -> None:
         """Lose all packets from and to a node; its processes go on."""
-        self.do("partition", node)
+        self.perform("partition", node)
 
     def heal(self, node: str) -> None:
         """Lose no packets of a node any more."""
-        self.do("heal", node)
+        self.perform("heal", node)
 
-    def do(self, deed: str, node: str) -> None:
+    def perform(self, deed: str, node: str) -> None:
         """Do one of `DEEDS` to a node.
 
         Raises:

@@ -127,7 +127,7 @@ class JobsOnNodes:
 
     def kill(self, *words: str) -> int:
         """Send SIGKILL to the processes in containers whose command has all these arguments."""
-        found = [pid for pid in members(group_of(self.cluster.name)) if _has(pid, words)]
+        found = [pid for pid in members(group_of(self.cluster.name)) if _has_words(pid, words)]
         for pid in found:
             os.kill(pid, signal.SIGKILL)
         return len(found)
@@ -336,7 +336,7 @@ class JobsOnNodes:
         return "\n".join(parts)
 
 
-def _has(pid: int, words: tuple[str, ...]) -> bool:
+def _has_words(pid: int, words: tuple[str, ...]) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

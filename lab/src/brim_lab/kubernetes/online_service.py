@@ -49,7 +49,7 @@ class OnlineService:
             text=True,
         )
         assert self._watch.stdout is not None
-        self._told = self._watch.stdout
+        self._watch_output = self._watch.stdout
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -58,7 +58,7 @@ class OnlineService:
         self._watch.terminate()
         self._watch.wait(_TO_END)
         self._thread.join(_TO_END)
-        self._told.close()
+        self._watch_output.close()
 
     def scale(self, replicas: int) -> None:
         """Have so many pods, as an autoscaler does it."""
@@ -81,7 +81,7 @@ class OnlineService:
         return list(self._changes)
 
     def _follow(self) -> None:
-        for line in self._told:
+        for line in self._watch_output:
             kind, name, state = line.split()
             serves = kind != "DELETED" and state == "True/"
             ready = self._ready | {name} if serves else self._ready - {name}

@@ -66,18 +66,18 @@ class Lease:
     """
 
     def __init__(self, addresses: int = 1) -> None:
-        self._until = self._answered = float("-inf")
+        self._deadline = self._answered = float("-inf")
         self._refused = [float("-inf")] * addresses
 
     @property
-    def until(self) -> float:
+    def deadline(self) -> float:
         """The time at which it is over."""
-        return self._until
+        return self._deadline
 
     def renewed(self, *, sent: float) -> None:
         """Note that a renewal was answered that was sent then."""
         self._answered = max(self._answered, sent)
-        self._until = max(self._until, sent + TERM)
+        self._deadline = max(self._deadline, sent + TERM)
 
     def refused(self, address: int = 0, *, sent: float) -> None:
         """Note that a connection to one of the addresses was refused that was asked for then.
@@ -90,15 +90,15 @@ class Lease:
         """
         self._refused[address] = sent
         if sent < self._answered + REFUSALS:
-            self._until = max(self._until, min(self._refused) + TERM)
+            self._deadline = max(self._deadline, min(self._refused) + TERM)
 
     def is_over(self, now: float) -> bool:
         """Return whether everything is to end now."""
-        return now >= self._until
+        return now >= self._deadline
 
-    def left(self, now: float) -> float:
+    def time_left(self, now: float) -> float:
         """Seconds until it is over; 0 where it is."""
-        return max(0.0, self._until - now)
+        return max(0.0, self._deadline - now)
 
 
 # Events -------------------------------------------------------------------------------------------

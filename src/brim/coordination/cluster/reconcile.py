@@ -97,14 +97,14 @@ class Force:
 Action = Start | Resize | Leave | Suspend | Force
 
 
-def most(first: ByNode, second: ByNode) -> dict[str, int]:
+def larger_of(first: ByNode, second: ByNode) -> dict[str, int]:
     """The larger of two counts on each node."""
     if first == second:
         return dict(first)  # as of most jobs at most times
     return {node: max(first.get(node, 0), second.get(node, 0)) for node in {**first, **second}}
 
 
-def within(first: ByNode, second: ByNode) -> bool:
+def fits_in(first: ByNode, second: ByNode) -> bool:
     """Return whether the first has no more than the second on any node."""
     return all(count <= second.get(node, 0) for node, count in first.items())
 
@@ -167,7 +167,7 @@ def still_coming(
     # An agent that was told to have fewer before they were forked has heard it before force ends
     # all processes.
     late = bool(seen) and waited >= grace - _step_of_force(grace)
-    return {} if late or within(remaining, seen) else remaining
+    return {} if late or fits_in(remaining, seen) else remaining
 
 
 class _Free:
@@ -177,7 +177,7 @@ class _Free:
         self._nodes, self._all = dict(nodes), capacity
         for holding in holdings:
             if holding.alive:
-                self._give(most(holding.workers, holding.target))
+                self._give(larger_of(holding.workers, holding.target))
 
     def _give(self, workers: ByNode) -> None:
         for node, count in workers.items():
@@ -271,7 +271,7 @@ def _changes(
     reduced = {
         node: min(count, target[node]) for node, count in holding.target.items() if node in target
     }
-    occupied = most(holding.workers, holding.target)
+    occupied = larger_of(holding.workers, holding.target)
     additional = {
         node: count - occupied.get(node, 0)
         for node, count in target.items()

@@ -36,11 +36,11 @@ from brim.coordination.cluster.reconcile import (
     Start,
     Suspend,
     as_placed,
-    most,
+    fits_in,
+    larger_of,
     reconcile,
     staying,
     still_coming,
-    within,
 )
 from brim.coordination.cluster.shortages import short_of_devices
 from brim.coordination.cluster.sightings import NodeSeen, NodesSeen, Seen
@@ -50,7 +50,7 @@ from brim.domain.course import Change
 from brim.domain.estimates import Estimate, errors_of
 from brim.domain.host_kind import HostKind, differences, to_remember
 from brim.domain.job import WorkerRange
-from brim.domain.lifecycle import Happening, after
+from brim.domain.lifecycle import Happening, next_life
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
 from brim.domain.schedule import (
@@ -283,7 +283,7 @@ class ScheduledJobs:
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost)
         self._questions: dict[str, _Question] = {}
-        self._asked: dict[str, float] = {}  # since when each owes an answer
+        self._asked_at: dict[str, float] = {}  # since when each owes an answer
         self._starting: set[str] = set()  # jobs whose starts are under way
         self._now = 0.0  # of the event that is taken in
         self._commands: list[Command] = []
@@ -355,7 +355,7 @@ class ScheduledJobs:
         return self._capacity if self._present is not None else self.present.capacity
 
     @property
-    def away(self) -> frozenset[str]:
+    def unavailable(self) -> frozenset[str]:
         """The nodes whose devices nobody is to have: they are lost, drained, or give way."""
         return self.nodes.lost | self.spec.drained | self.nodes.leaving
 
@@ -382,7 +382,7 @@ class ScheduledJobs:
             return self._tracking.snapshot(
                 jobs,
                 self.present,
-                lost=self.away,
+                lost=self.unavailable,
                 kinds=self._kinds_for(jobs),
                 nodes=self.nodes.chosen(),
                 memory=memory,
@@ -447,7 +447,7 @@ class ScheduledJobs:
         Returns:
             Whether that is so. Its time counts as that of a look.
         """
-        if self.draining or self._questions or self._asked:
+        if self.draining or self._questions or self._asked_at:
             return False
         if not all(self._is_as_planned(job) for job in self.jobs.values()):
             return False
@@ -492,7 +492,7 @@ class ScheduledJobs:
         self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
     ) -> bool:
         """Take a step of the job's life; False where that cannot happen to it."""
-        life = after(job.life, happening)
+        life = next_life(job.life, happening)
         if life is None:
             return False
         previous = job.life
@@ -512,7 +512,7 @@ class ScheduledJobs:
             self._note(job, happening.value, detail=detail)
         return True
 
-    def _must(
+    def _require(
         self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
     ) -> None:
         """Do as `_happen`, but raise InternalError if the transition is impossible."""
@@ -546,7 +546,7 @@ class ScheduledJobs:
         job = self.jobs.get(event.job)
         if job is None:
             return
-        submission = job.submission.within(event.workers)
+        submission = job.submission.with_workers(event.workers)
         if submission != job.submission:
             job.submission = submission
             self._save(job)
@@ -592,7 +592,7 @@ class ScheduledJobs:
             detail=verdict.detail,
         )
         if job.judgement.standing is not Standing.REFUSED:
-            self._must(job, Happening.ADMIT, now=now)
+            self._require(job, Happening.ADMIT, now=now)
         elif not self._happen(job, Happening.REFUSE, now=now, detail=verdict.detail):
             self._save(job)  # its processes end first
 
@@ -646,7 +646,7 @@ class ScheduledJobs:
             if job is not None and self._tracking.is_measured(job):
                 estimate = Estimate(at=event.at, finish=end, step=job.progress.step)
                 previous = job.estimates
-                job.estimates = previous.then(estimate, job.progress.steps)
+                job.estimates = previous.updated(estimate, job.progress.steps)
                 if job.estimates.saved != previous.saved:
                     self._save(job)
 
@@ -665,7 +665,7 @@ class ScheduledJobs:
         self.nodes = nodes
         if nodes.cluster(self.spec.cluster) != present.cluster:
             self._present = None
-        if self._present is None or self.away != absent or is_useful:
+        if self._present is None or self.unavailable != absent or is_useful:
             self._decide()
         for id, seen in event.seen.items():
             job = self.jobs.get(id)
@@ -684,7 +684,7 @@ class ScheduledJobs:
         def shifted(start: float) -> float:
             return max(start, min(start + unseen, now))
 
-        self._asked = {job: shifted(start) for job, start in self._asked.items()}
+        self._asked_at = {job: shifted(start) for job, start in self._asked_at.items()}
         for job in self.jobs.values():
             allocation, starts = job.allocation, job.starts
             if job.running:
@@ -748,7 +748,7 @@ class ScheduledJobs:
             self._decide()  # this job can be judged now, or others like it that wait
         self._note_memory(job, seen)
         if seen.failed != job.starts.failed:
-            job.starts = job.starts.after(seen.failed)
+            job.starts = job.starts.with_failures(seen.failed)
             self._save(job)
         if job.kind is None and seen.alive and self._note_kind(job, seen.workers):
             self._save(job)  # it was started by a scheduler that did not remember it
@@ -778,7 +778,9 @@ class ScheduledJobs:
             rest: see `as_placed`.
         """
         seen_workers = self._tracking.track(job).seen.workers
-        return as_placed(workers, staying(seen_workers, workers, leaving_nodes=self.away), rest)
+        return as_placed(
+            workers, staying(seen_workers, workers, leaving_nodes=self.unavailable), rest
+        )
 
     def _note_memory(self, job: ScheduledJob, seen: Seen) -> None:
         reported = job.starts.out_of_memory
@@ -813,15 +815,15 @@ class ScheduledJobs:
             job.starts = replace(job.starts, unheard=0)
         if seen.outcome == "done":
             error = errors_of(job.estimates.first, job.estimates.half, now)
-            self._must(job, Happening.FINISH, now=now, detail=error)
+            self._require(job, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
-            self._must(job, Happening.FAIL, now=now, detail=seen.problem)
+            self._require(job, Happening.FAIL, now=now, detail=seen.problem)
         elif was_suspended:
             self._give_way(job, now, stepped=seen.step > track_ended)
         else:
             self._set_back(job, now, stepped=seen.step > track_ended)
         if not job.life.ended and job.judgement.standing is Standing.REFUSED:
-            self._must(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
+            self._require(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
         self._decide()
 
     def _give_way(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
@@ -833,7 +835,7 @@ class ScheduledJobs:
         unused = 0 if stepped or not job.life.may_run else job.starts.unused + 1
         wait = min(_LONGEST_BACKOFF, _BACKOFF * (2 ** (max(1, unused) - 1) - 1))
         job.starts = replace(job.starts, setbacks=0, unused=unused, not_before=now + wait)
-        self._must(job, Happening.STOP, now=now)
+        self._require(job, Happening.STOP, now=now)
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Start a job again whose end nobody asked for: later each time, but not for ever."""
@@ -842,17 +844,17 @@ class ScheduledJobs:
                 f"the scheduler ended {job.starts.unheard} times while it was starting this job, and "
                 "does not start it again"
             )
-            self._must(job, Happening.FAIL, now=now, detail=job.problem)
+            self._require(job, Happening.FAIL, now=now, detail=job.problem)
             return
         setbacks = 1 if stepped else job.starts.setbacks + 1
         wait = _BACKOFF * (2 ** (setbacks - 1) - 1)
         job.starts = replace(job.starts, setbacks=setbacks, not_before=now + wait)
         detail = job.problem or self.nodes.problem or "its processes died"
         if setbacks < _MOST_SETBACKS:
-            self._must(job, Happening.STOP, now=now, detail=detail)
+            self._require(job, Happening.STOP, now=now, detail=detail)
             return
         job.problem = f"{setbacks} starts in a row came to nothing, the last: {detail}"
-        self._must(job, Happening.FAIL, now=now, detail=job.problem)
+        self._require(job, Happening.FAIL, now=now, detail=job.problem)
 
     # What is done ---------------------------------------------------------------------------------
 
@@ -890,7 +892,7 @@ class ScheduledJobs:
             if isinstance(step, Resize) and step.job not in self._questions:
                 job = self.jobs[step.job]
                 if step.workers == job.allocation.told and self._tracking.track(job).confirmed:
-                    self._asked.setdefault(job.id, now)
+                    self._asked_at.setdefault(job.id, now)
                     self._questions[job.id] = _Question(step, job.starts.launches)
                     self._steps.append(step)
 
@@ -919,19 +921,19 @@ class ScheduledJobs:
             question = self._questions.get(job.id)
             if question is not None and isinstance(question.action, Resize):
                 # It may have heard: the devices are nobody else's.
-                target = most(target, question.action.workers)
+                target = larger_of(target, question.action.workers)
             holdings.append(
                 Holding(
                     job.id,
                     job.running,
-                    most(seen.workers, allocation.coming),
+                    larger_of(seen.workers, allocation.coming),
                     target,
                     allocation.asked
-                    if not allocation.told or not within(seen.workers, target)
+                    if not allocation.told or not fits_in(seen.workers, target)
                     else None,
                     allocation.home,
                     seen.agents,
-                    self._asked.get(job.id),
+                    self._asked_at.get(job.id),
                 )
             )
             may_start = job.life.may_run and job.starts.not_before <= now
@@ -982,7 +984,7 @@ class ScheduledJobs:
 
     def _unlike(self, job: ScheduledJob) -> str:
         """Say how each other node differs from those on which a job began, once for each kind."""
-        cluster = self.present.cluster.without(self.away)
+        cluster = self.present.cluster.with_lost(self.unavailable)
         kinds = self.nodes.kinds(cluster)
         nodes = {node.kind: node.id for node in reversed(cluster.nodes) if node.devices}
         found = [
@@ -1028,9 +1030,9 @@ class ScheduledJobs:
         addressed = [step.job for step in steps if isinstance(step, Resize | Suspend)]
         forced = {step.job for step in steps if isinstance(step, Force)}
         starting = {step.job for step in steps if isinstance(step, Start)}
-        unanswered_jobs = [job for job in self._asked if job in forced or job in self._questions]
+        unanswered_jobs = [job for job in self._asked_at if job in forced or job in self._questions]
         owing = [*addressed, *(job for job in unanswered_jobs if job not in starting)]
-        self._asked = {job: self._asked.get(job, now) for job in owing}
+        self._asked_at = {job: self._asked_at.get(job, now) for job in owing}
 
     def _may_be_started(self, job: ScheduledJob) -> bool:
         """Return whether a job may be started beside those whose starts are under way.
@@ -1056,7 +1058,7 @@ class ScheduledJobs:
             self._note_kind(job, workers)
         self._retarget(job, workers, now)
         self._note_place(job)
-        self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
+        self._require(job, Happening.START, now=now, detail=counted(job.target, "worker"))
         self._steps.append(Start(job.id, workers))
 
     def _home_for(self, workers: ByNode) -> str:
@@ -1078,7 +1080,7 @@ class ScheduledJobs:
             track.forced = workers
             remaining = sum(workers.values())
             grace = self.spec.grace
-            since_when = self._asked.get(job.id)
+            since_when = self._asked_at.get(job.id)
             reason = f"it had {grace:g} s to go to {counted(remaining, 'worker')}"
             if since_when is not None:
                 reason = f"its master did not answer for {now - since_when:.1f} s, of {grace:g}"
@@ -1092,7 +1094,7 @@ class ScheduledJobs:
         job.allocation = replace(
             job.allocation,
             told=dict(workers),
-            coming=most(job.allocation.coming, grown),
+            coming=larger_of(job.allocation.coming, grown),
             changed=now,
             ready=now + cost,
         )
@@ -1116,9 +1118,9 @@ class ScheduledJobs:
     def _agreed(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         """Note that its processes said yes."""
         track = self._tracking.track(job)
-        first_request = self._asked.pop(job.id, None)
+        first_request = self._asked_at.pop(job.id, None)
         # Else its time runs already.
-        if not within(job.allocation.told, workers) and not self._gives(job):
+        if not fits_in(job.allocation.told, workers) and not self._gives(job):
             job.allocation = replace(
                 job.allocation, asked=now if first_request is None else first_request
             )
@@ -1156,7 +1158,7 @@ class ScheduledJobs:
         job.problem = reason
         self._tracking.end(job, now)
         job.starts = replace(job.starts, vain=vain + 1, unheard=0, not_before=now + wait)
-        self._must(job, Happening.STOP, now=now, detail=reason)
+        self._require(job, Happening.STOP, now=now, detail=reason)
         self._decide()
 
     def _faulted(self, event: Faulted, now: float) -> None:
@@ -1171,4 +1173,4 @@ class ScheduledJobs:
 
 def _gives(allocation: Allocation, seen: Seen) -> bool:
     """Return whether a job has more than it was asked to have."""
-    return not allocation.told or not within(seen.workers, allocation.told)
+    return not allocation.told or not fits_in(seen.workers, allocation.told)

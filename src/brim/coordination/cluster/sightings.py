@@ -119,11 +119,11 @@ class NodesSeen:
         leaving: the nodes that give way.
     """
 
-    __slots__ = ("_away", "gone", "leaving", "seen")
+    __slots__ = ("_lost_nodes", "gone", "leaving", "seen")
 
     def __init__(self, seen: Mapping[str, NodeSeen]) -> None:
         self.seen = seen
-        self._away = frozenset(name for name, node in seen.items() if node.lost)
+        self._lost_nodes = frozenset(name for name, node in seen.items() if node.lost)
         # Asked for each job.
         self.gone = frozenset(name for name, node in seen.items() if node.gone)
         self.leaving = frozenset(name for name, node in seen.items() if node.leaving)
@@ -146,12 +146,12 @@ class NodesSeen:
         Where all are lost nothing can be done anyway, and no promise is to be given up for it: then
         they count as if they were there.
         """
-        return self._away if len(self._away) < len(self.seen) else frozenset()
+        return self._lost_nodes if len(self._lost_nodes) < len(self.seen) else frozenset()
 
     def news(self, earlier: NodesSeen) -> list[tuple[str, str]]:
         """An event and a sentence for each node that was lost or came back since."""
-        lost = sorted(self._away - earlier._away)
-        back = sorted((earlier._away - self._away) & self.seen.keys())
+        lost = sorted(self._lost_nodes - earlier._lost_nodes)
+        back = sorted((earlier._lost_nodes - self._lost_nodes) & self.seen.keys())
         own_joined, earlier_joined = self._joined, earlier._joined
         return [
             *(

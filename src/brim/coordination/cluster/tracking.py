@@ -347,7 +347,7 @@ class Tracking:
             kinds: of nodes, by job that can go on on these only.
             nodes: by job that can be on these only.
         """
-        cluster, capacity = spec.cluster.without(lost), spec.capacity
+        cluster, capacity = spec.cluster.with_lost(lost), spec.capacity
         arrived = [job.id for job in jobs if not job.judgement.judged and self.is_known(job)]
         return Snapshot(
             now=now,

@@ -97,7 +97,7 @@ class Barrier:
         if self._point is None:
             self._point = point
         if point != self._point:
-            raise ProtocolError(_apart(member, point, tuple(self._arrived), self._point))
+            raise ProtocolError(_disagreement(member, point, tuple(self._arrived), self._point))
         self._arrived[member] = payload
         if len(self._arrived) < len(self._members):
             return None
@@ -107,7 +107,7 @@ class Barrier:
         return Release(round, point, hold, payloads)
 
 
-def _apart(member: str, point: Point, other_members: tuple[str, ...], common: Point) -> str:
+def _disagreement(member: str, point: Point, other_members: tuple[str, ...], common: Point) -> str:
     """Say that members do different things.
 
     >>> print(_apart("w1", Point(15, "gather"), ("w2",), Point(15, "agree")))

@@ -261,7 +261,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AllHeld:
     """The word that all members wait at the boundary behind `step` committed steps.
 
     They wait for the next round.
@@ -346,7 +346,7 @@ Event = (
     | WorkerDisagrees
     | WorkerGone
     | Committed
-    | Held
+    | AllHeld
     | CheckpointCompleted
     | JobCompleted
     | UserFailed

@@ -226,13 +226,15 @@ class Participant:
         self._to_write: WriteNow | None = None
         self._has_state = False
         self._has_asked_to_leave = False
-        self._made: list[Made] = []  # steps that count once they are told
-        self._told: int | None = None  # the last step that was told, whose answer is on its way
+        self._steps_made: list[Made] = []  # steps that count once they are told
+        self._step_told: int | None = (
+            None  # the last step that was told, whose answer is on its way
+        )
         self._told_of: list[Made] = []  # it and the steps that were told with it
         self._told_at = 0.0
         self._idle_at = (0, 0)  # the round and step where it said last that it waits for data
         # what was said of the last two steps of which anything was: it may not have been heard
-        self._said: list[Evaluated | Logged] = []
+        self._messages_said: list[Evaluated | Logged] = []
 
     @property
     def round(self) -> World:
@@ -264,26 +266,28 @@ class Participant:
             last_step = max(
                 (
                     message_before.step
-                    for message_before in self._said
+                    for message_before in self._messages_said
                     if message_before.step < message.step
                 ),
                 default=0,
             )
-            self._said = [
-                message_before for message_before in self._said if message_before.step >= last_step
+            self._messages_said = [
+                message_before
+                for message_before in self._messages_said
+                if message_before.step >= last_step
             ] + [message]
         self.tell_made()
         self._outbox.append(message)
 
     def tell_made(self) -> None:
         """Have the steps count that this worker made alone: all of them, or none."""
-        if self._made:
-            last = self._made[-1]
-            self._told, self._told_at = last.step, last.at
+        if self._steps_made:
+            last = self._steps_made[-1]
+            self._step_told, self._told_at = last.step, last.at
             self._outbox.append(
-                Arrive(round=self.round.round, step=last.step, phase=COMMIT, made=self._made)
+                Arrive(round=self.round.round, step=last.step, phase=COMMIT, made=self._steps_made)
             )
-            self._told_of, self._made = self._made, []
+            self._told_of, self._steps_made = self._steps_made, []
 
     def last_words(self, *, wall_offset: float) -> list[AgentMessage]:
         """Return what was said, or would have been, and the agent may not have heard.
@@ -296,7 +300,10 @@ class Participant:
             wall_offset: seconds from the clock that `commit` was given to the time since 1970.
         """
         words: list[tuple[int, AgentMessage]] = []
-        for record_made in [*(self._told_of if self._told is not None else []), *self._made]:
+        for record_made in [
+            *(self._told_of if self._step_told is not None else []),
+            *self._steps_made,
+        ]:
             record = CommitRecord(
                 round=self.round.round,
                 step=record_made.step + 1,
@@ -304,7 +311,7 @@ class Participant:
                 payloads=[record_made.report],
             )
             words.append((record.step, Commits(records=[record])))
-        for message_said in self._said:
+        for message_said in self._messages_said:
             words.append((message_said.step, FromWorker(worker=self.worker, message=message_said)))
         return [word for _, word in sorted(words, key=itemgetter(0))]
 
@@ -330,13 +337,13 @@ class Participant:
             case AgentGone():
                 raise EnvironmentFault("the agent of this worker is gone")
             case Released() if self._answers(heard):
-                self._told = None
+                self._step_told = None
                 if heard.hold:
                     raise RoundChanged
-            case InstallRound() | WriteNow() if self._told is not None or self._made:
+            case InstallRound() | WriteNow() if self._step_told is not None or self._steps_made:
                 # The state has a step that may not count. This cannot be
                 # (docs/design/decisions.md): better die.
-                step = self._made[-1].step if self._told is None else self._told
+                step = self._steps_made[-1].step if self._step_told is None else self._step_told
                 raise ProtocolError(f"{heard} before the answer to the commit of step {step + 1}")
             case InstallRound():
                 self._next = heard
@@ -354,9 +361,9 @@ class Participant:
 
     def _answers(self, released: Released) -> bool:
         """Return whether this is the answer to the commit that was told last."""
-        if self._told is None:
+        if self._step_told is None:
             return False
-        expected = (self.round.round, self._told, COMMIT)
+        expected = (self.round.round, self._step_told, COMMIT)
         return (released.round, released.step, released.phase) == expected
 
     # Within a round -------------------------------------------------------------------------------
@@ -368,7 +375,7 @@ class Participant:
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Flow[Released]:
         """Stand at a point until all members do; raises as `take` where that will not be."""
-        if self._made or self._told is not None:
+        if self._steps_made or self._step_told is not None:
             yield from self.settle()
         self.say(Arrive(round=self.round.round, step=step, phase=phase, payload=payload))
         while True:
@@ -393,9 +400,9 @@ class Participant:
         if not self.is_alone or self._idle_at[0] == self.round.round:
             released = yield from self.arrive(step, COMMIT, report)
             return released.hold
-        if self._told is not None:
+        if self._step_told is not None:
             yield from self._await_answer()
-        self._made.append(Made(step, now, report))
+        self._steps_made.append(Made(step, now, report))
         if now - self._told_at >= self.company:
             self.tell_made()
         return False
@@ -409,14 +416,14 @@ class Participant:
         if timeout is None:
             self.tell_made()
             yield from self._await_answer()
-        elif self._told is not None:
+        elif self._step_told is not None:
             message = yield Receive(timeout)
             while message is not None:
                 self.take(message)
-                message = None if self._told is None else (yield _POLL)
+                message = None if self._step_told is None else (yield _POLL)
 
     def _await_answer(self) -> Flow[None]:
-        while self._told is not None:
+        while self._step_told is not None:
             self.take((yield _RECEIVE))
 
     def wait_for_data(self, step: int, seconds: float) -> Flow[None]:

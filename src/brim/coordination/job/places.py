@@ -83,15 +83,15 @@ class Places:
             return [
                 agent
                 for agent in agents
-                for _ in range(self._most(agent, self.wanted.get(agent, 0)) - count[agent])
+                for _ in range(self._seats(agent, self.wanted.get(agent, 0)) - count[agent])
             ]
         return _spread(count, agents, missing, room=self.room)
 
     def takes_workers(self, agent: str) -> bool:
         """Return whether an agent has room for any worker."""
-        return self._most(agent, 1) > 0
+        return self._seats(agent, 1) > 0
 
-    def _most(self, agent: str, count: int) -> int:
+    def _seats(self, agent: str, count: int) -> int:
         return min(count, self.room.get(agent, count))
 
     def to_attend(

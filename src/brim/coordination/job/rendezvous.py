@@ -30,6 +30,7 @@ from brim.coordination.job.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -37,7 +38,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -195,7 +195,7 @@ class Rendezvous:
                 return self._worker_gone(worker, reason)
             case Committed(round, _):
                 return self._committed(round)
-            case Held(round, _):
+            case AllHeld(round, _):
                 return (
                     self._at_boundary()
                     if round == self.round and self.phase is RendezvousPhase.RUNNING

@@ -62,7 +62,7 @@ class Outbox(Generic[T]):
             del self.unacknowledged[: number - self.acknowledged]
             self.acknowledged = number
 
-    def after(self, number: int) -> list[tuple[int, T]]:
+    def messages_after(self, number: int) -> list[tuple[int, T]]:
         """Return the messages for an end that was sent everything up to this number."""
         first = max(number, self.acknowledged)
         fresh = self.unacknowledged[first - self.acknowledged :]

@@ -142,7 +142,7 @@ class Stragglers:
     _held_up: dict[str, int] = field(
         default_factory=dict
     )  # worker -> steps in a row that it held everyone up
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def committed(self, round: int, loads: Sequence[Load], *, other_seconds: float) -> list[Advice]:
         """Take what the members of a round report of a step.
@@ -215,9 +215,9 @@ class Stragglers:
             self._held_up.clear()
             return []
         self._held_up = {worker: self._held_up.get(worker, 0) + 1}
-        if self._held_up[worker] < _TRIAL_STEPS or worker in self._told:
+        if self._held_up[worker] < _TRIAL_STEPS or worker in self._reported:
             return []
-        self._told.add(worker)
+        self._reported.add(worker)
         return [
             Bottleneck(
                 worker=worker, times=paces[slowest] / median(peers), speedup=at_best / time_without

@@ -196,14 +196,14 @@ class Allotment:
 
     def first(self, rank: int) -> int | None:
         """Return the batch that a rank begins with; None where there is none for it."""
-        return self._at(rank)
+        return self._owner_at(rank)
 
     def next(self, step: int) -> int | None:
         """Return the next batch of the member that applies one to the state after `step` steps.
 
         None where none is left.
         """
-        return self._at(self.members + step - self.base)
+        return self._owner_at(self.members + step - self.base)
 
-    def _at(self, index: int) -> int | None:
+    def _owner_at(self, index: int) -> int | None:
         return self.free[index] if index < len(self.free) else None

@@ -157,6 +157,6 @@ class Hangs:
         default_factory=dict
     )  # step -> round in which somebody hung there
 
-    def again(self, *, step: int, round: int) -> bool:
+    def is_second(self, *, step: int, round: int) -> bool:
         """Note that a worker hung; return whether one had hung there before."""
         return self._rounds.setdefault(step, round) != round

@@ -141,13 +141,13 @@ class RowOptimizer:
         self._pending: dict[str, Any] = {}
 
     @property
-    def _own(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, Any]:
         found: dict[str, Any] = self._place.optimizer.state.get(self._weight, {})
         return found
 
     def start(self) -> dict[str, Tensor]:
         """Return what the optimizer keeps of each row now, [R, D] each."""
-        states = self._own
+        states = self._own_state
         return {
             name: states[name]
             if name in states
@@ -160,7 +160,7 @@ class RowOptimizer:
 
         Return what it was.
         """
-        states_before = dict(self._own)
+        states_before = dict(self._own_state)
         if states:
             self._place.optimizer.state[self._weight].update(
                 {**self._whole(), **states_before, **states}
@@ -179,7 +179,7 @@ class RowOptimizer:
         Returns:
             The same after the step; new tensors.
         """
-        small, states = self._small, self._own
+        small, states = self._small, self._own_state
         part = nn.Parameter(rows[WEIGHT].clone())
         part.grad = _as_sparse(gradient) if isinstance(small, torch.optim.SparseAdam) else gradient
         small.param_groups[0].update(self._place.group, params=[part])

@@ -62,7 +62,7 @@ class Candidates:
         self.index = Index(index, shape)
         # Of each partition the step before which it begins again, or 0; and that before which it
         # last did.
-        self._full, self._begun, self.changed = (array.view(torch.int64) for array in words)
+        self._full, self._first_steps, self.changed = (array.view(torch.int64) for array in words)
         self.counts = counts.view(torch.int32)
         self._admit_after = admit_after
 
@@ -79,7 +79,7 @@ class Candidates:
         full = self._full[partitions.start : partitions.stop]
         cleared = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
         self.index.clear(cleared)
-        self._begun[cleared] = self._full[cleared]
+        self._first_steps[cleared] = self._full[cleared]
         self._full[cleared] = 0
 
     def look(self, keys: Tensor) -> Counted:
@@ -88,7 +88,9 @@ class Candidates:
         has_candidate = places >= 0
         counts_before = self.counts[places[has_candidate]]
         admitted = torch.zeros(len(keys), dtype=torch.bool)
-        admitted[has_candidate] = _after(counts_before, self._admit_after) >= self._admit_after
+        admitted[has_candidate] = (
+            _counts_after(counts_before, self._admit_after) >= self._admit_after
+        )
         new = keys[~has_candidate]
         has_room = self.index.reserve(new) >= 0
         full = torch.unique(self.index.partitions_of(new[~has_room]))
@@ -98,7 +100,7 @@ class Candidates:
 
     def write(self, step: int, counted: Counted) -> None:
         """Do what `look` found, in the step after so many."""
-        self.counts[counted.places] = _after(counted.before, self._admit_after)
+        self.counts[counted.places] = _counts_after(counted.before, self._admit_after)
         self.changed[counted.places] = step + 1
         self._full[counted.full] = step + 1
         places = self.index.reserve(counted.new)
@@ -109,7 +111,7 @@ class Candidates:
         """Remove the candidates of some partitions."""
         self.index.clear(partitions)
         self._full[partitions.start : partitions.stop] = 0
-        self._begun[partitions.start : partitions.stop] = 0
+        self._first_steps[partitions.start : partitions.stop] = 0
 
     def fill(self, keys: Tensor, counts: Tensor, changed: Tensor, first_steps: Tensor) -> None:
         """Take what `items` and `first_steps` gave, as far as there is room, where there were none."""
@@ -119,7 +121,7 @@ class Candidates:
             counts[has_room],
             changed[has_room],
         )
-        self._begun.copy_(first_steps)
+        self._first_steps.copy_(first_steps)
         self.index.insert(keys[has_room], places[has_room])
 
     def take_back(
@@ -150,14 +152,14 @@ class Candidates:
         With them their counts, and the steps that counted them last.
         """
         keys, places = self.index.items()
-        stays = self.changed[places] > self.begun(step)[self.index.partitions_of(keys)]
+        stays = self.changed[places] > self.first_steps(step)[self.index.partitions_of(keys)]
         return keys[stays], self.counts[places[stays]], self.changed[places[stays]]
 
-    def begun(self, step: int) -> Tensor:
+    def first_steps(self, step: int) -> Tensor:
         """Return of each partition the last step whose candidates are gone, after so many steps."""
-        return torch.where((self._full > 0) & (self._full <= step), self._full, self._begun)
+        return torch.where((self._full > 0) & (self._full <= step), self._full, self._first_steps)
 
 
-def _after(counts_before: Tensor, admit_after: int) -> Tensor:
+def _counts_after(counts_before: Tensor, admit_after: int) -> Tensor:
     """Counts after one more step: one that had led to a row, which is gone since, begins again."""
     return torch.where(counts_before >= admit_after, 0, counts_before) + 1

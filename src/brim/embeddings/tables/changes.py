@@ -36,7 +36,7 @@ class Changes:
     """
 
     def __init__(self, *, rows: int) -> None:
-        self._most = max(_MIN_ENTRIES, rows // _TIMES)
+        self._max_entries = max(_MIN_ENTRIES, rows // _TIMES)
         self._first: int | None = None
         self._last = self._count = 0
         self._keys: list[_Keys] = []
@@ -71,7 +71,7 @@ class Changes:
             return
         self._last = step
         self._count += len(keys)
-        if self._count > self._most:
+        if self._count > self._max_entries:
             self.forget()
         elif len(keys):
             self._keys.append(keys)
@@ -81,7 +81,7 @@ class Changes:
         if self._last != step:
             self.forget()
 
-    def since(self, step: int) -> _Keys | None:
+    def keys_since(self, step: int) -> _Keys | None:
         """Return what the steps since have written, and maybe more: ascending, each once.
 
         None where nobody knows.

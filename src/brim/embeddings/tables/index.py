@@ -49,7 +49,7 @@ class Shape:
     partitions: int
 
     @classmethod
-    def of(cls, limit: int, *, partitions: int = _FEWEST) -> Shape:
+    def for_keys(cls, limit: int, *, partitions: int = _FEWEST) -> Shape:
         """Return the shape for so many keys.
 
         Chance gives some partitions more keys than others, and all have room.

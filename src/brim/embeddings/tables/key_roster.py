@@ -40,7 +40,7 @@ class Rules:
     @property
     def shape(self) -> Shape:
         """Shape of the rows' index."""
-        return Shape.of(self.limit)
+        return Shape.for_keys(self.limit)
 
     @property
     def candidates(self) -> Shape:
@@ -48,7 +48,7 @@ class Rules:
 
         Partitions are the same, so that they have the same owners.
         """
-        return Shape.of(max(1, self.limit // 2), partitions=self.shape.partitions)
+        return Shape.for_keys(max(1, self.limit // 2), partitions=self.shape.partitions)
 
     @property
     def bytes(self) -> int:

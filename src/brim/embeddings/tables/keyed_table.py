@@ -127,7 +127,7 @@ class KeyedTable:
             count : count + 5
         ]
         self._logged = dict(zip(self.names, rest[count + 5 :], strict=False))
-        *self._counted, self._told = rest[2 * count + 5 :]
+        *self._counted, self._notices = rest[2 * count + 5 :]
 
     # Rows -----------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class KeyedTable:
         waiting = (
             []
             if candidates is None
-            else [*candidates.items(committed), candidates.begun(committed).clone()]
+            else [*candidates.items(committed), candidates.first_steps(committed).clone()]
         )
         return {
             KEYS: keys,
@@ -280,9 +280,9 @@ class KeyedTable:
 
         Later calls return False.
         """
-        if not refused or self._told:
+        if not refused or self._notices:
             return False
-        self._told.fill_(1)
+        self._notices.fill_(1)
         return True
 
     @torch.no_grad()

@@ -259,10 +259,10 @@ def _from_files(files: list[Path], context: str, environment: Mapping[str, str])
             need="the name of a context",
             hint="kubectl config use-context NAME",
         )
-    chosen = _of(merged.contexts, name, "context", source).part
-    cluster = _of(merged.clusters, chosen.cluster, f"cluster of context {name!r}", source)
+    chosen = _entry_of(merged.contexts, name, "context", source).part
+    cluster = _entry_of(merged.clusters, chosen.cluster, f"cluster of context {name!r}", source)
     user: _Placed[_User] = (
-        _of(merged.users, chosen.user, f"user of context {name!r}", source)
+        _entry_of(merged.users, chosen.user, f"user of context {name!r}", source)
         if chosen.user
         else _Placed(_User(), cluster.file)
     )
@@ -306,7 +306,9 @@ def _is_safe(url: str) -> bool:
     )
 
 
-def _of(named: Mapping[str, _Placed[_T]], name: str, subject: str, source: str) -> _Placed[_T]:
+def _entry_of(
+    named: Mapping[str, _Placed[_T]], name: str, subject: str, source: str
+) -> _Placed[_T]:
     if name not in named:
         raise SpecError(
             f"{subject} in {source}",

@@ -104,17 +104,19 @@ def asked_by(pod: KubePod) -> dict[str, Fraction]:
     sidecars: dict[str, Fraction] = {}  # containers that keep running, of those so far
     stages: list[Totals] = []
     for first in pod.spec.init_containers:
-        amounts_so_far = total([sidecars, _of(first, sizes)])
+        amounts_so_far = total([sidecars, _amounts_of(first, sizes)])
         stages.append(amounts_so_far)
         if first.restart_policy == "Always":
             sidecars = amounts_so_far
-    stages.append(total([sidecars, *(_of(container, sizes) for container in pod.spec.containers)]))
+    stages.append(
+        total([sidecars, *(_amounts_of(container, sizes) for container in pod.spec.containers)])
+    )
     found = largest(stages)
     if pod.spec.resources is not None:  # what is said of the whole pod stands for its parts
         found |= parse_amounts(pod.spec.resources.requests)
     return {PODS: Fraction(1), **total([found, parse_amounts(pod.spec.overhead)])}
 
 
-def _of(container: Container, sizes: Mapping[str, Totals]) -> Totals:
+def _amounts_of(container: Container, sizes: Mapping[str, Totals]) -> Totals:
     """Return what a container asks for, or has where it is about to get less."""
     return largest([parse_amounts(container.resources.requests), sizes.get(container.name, {})])

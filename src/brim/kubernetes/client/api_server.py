@@ -128,7 +128,7 @@ class ApiServer:
         self._timeout, self._may_write, self._answered = timeout, may_write, answered
         self._transport: Transport | None = None
         self._retired: Transport | None = None
-        self._shown: tuple[bytes, bytes] | None = None
+        self._proof: tuple[bytes, bytes] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -514,7 +514,7 @@ class ApiServer:
     async def _ready(self, renewed: bool) -> tuple[Transport, Mapping[str, str]]:
         """Return the connections to use, and the headers that say who calls."""
         proof = await self.access.credentials.proof(renewed=renewed)
-        if self._transport is None or self._shown != (proof.certificate, proof.key):
+        if self._transport is None or self._proof != (proof.certificate, proof.key):
             await self._connect(proof)
         assert self._transport is not None
         header = {"Authorization": proof.authorization} if proof.authorization else {}
@@ -535,7 +535,7 @@ class ApiServer:
                 proxy=access.proxy,
             ),
         )
-        self._shown = (proof.certificate, proof.key)
+        self._proof = (proof.certificate, proof.key)
         if outdated is not None:
             await outdated.close()
 

@@ -91,14 +91,14 @@ class TokenFromFile:
     def __init__(
         self, path: Path, certificate: Proof | None = None, *, now: Callable[[], float] = monotonic
     ) -> None:
-        self._path, self._beside, self._now = path, certificate or Proof(), now
+        self._path, self._certificate, self._now = path, certificate or Proof(), now
         self._token = ""
-        self._again = -math.inf
+        self._reload_at = -math.inf
 
     async def proof(self, *, renewed: bool = False) -> Proof:
-        if renewed or self._now() >= self._again:
+        if renewed or self._now() >= self._reload_at:
             self._read()
-        return Proof(bearer(self._token), self._beside.certificate, self._beside.key)
+        return Proof(bearer(self._token), self._certificate.certificate, self._certificate.key)
 
     def _read(self) -> None:
         try:
@@ -116,7 +116,7 @@ class TokenFromFile:
             _log.warning("the token in %s cannot be read again: %s", self._path, error)
         else:
             self._token = token or self._token
-        self._again = self._now() + _REREAD
+        self._reload_at = self._now() + _REREAD
 
 
 class ExecEnvironment(msgspec.Struct, frozen=True):
@@ -193,7 +193,7 @@ class PluginProof:
         if exec_plugin.provide_cluster_info:
             spec["cluster"] = cluster
         exec_info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
-        self._told = msgspec.json.encode(exec_info).decode()
+        self._exec_info = msgspec.json.encode(exec_info).decode()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
         self._locks = WeakKeyDictionary()  # a Lease is held in a thread of its own
         self._proof: Proof | None = None
@@ -241,7 +241,7 @@ class PluginProof:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**self._environment, **own_variables, _INFO: self._told},
+                env={**self._environment, **own_variables, _INFO: self._exec_info},
             )
         except (OSError, ValueError) as error:
             hint = f"; {self._plugin.install_hint}" if self._plugin.install_hint else ""

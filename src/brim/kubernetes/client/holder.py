@@ -120,7 +120,7 @@ class LeaseHolder:
         self._server: ApiServer | None = None
         self._now = now or SystemClock().wall
         self._answered = answered
-        self._acted = self._heard = self._turned = self._now()
+        self._acted = self._heard_at = self._turned = self._now()
         self._is_over = False  # the work has ended
 
     @property
@@ -131,7 +131,7 @@ class LeaseHolder:
     @property
     def unheard(self) -> float:
         """The seconds since the API server last told who holds the Lease."""
-        return self._now() - self._heard
+        return self._now() - self._heard_at
 
     @property
     def holder(self) -> str:
@@ -161,7 +161,7 @@ class LeaseHolder:
             await asyncio.wait((waiting, keeper.ended), return_when=asyncio.FIRST_COMPLETED)
             if acquired.is_set():
                 _log.info("the Lease %s/%s is held", self._namespace, self._name)
-                self._outages.begin(monotonic(), before=_since(self._last_renewal))
+                self._outages.begin(monotonic(), before=_seconds_since(self._last_renewal))
                 await self._work(work, keeper)
         finally:
             keeper.cancel()
@@ -203,7 +203,7 @@ class LeaseHolder:
             self._access,
             timeout=timeout,
             answered=partial(thread.tell, self._answered),
-            outages=_Told(thread, self._outages),
+            outages=ThreadOutages(thread, self._outages),
         ) as server:
             self._server = server
             await self._acquire()
@@ -262,14 +262,14 @@ class LeaseHolder:
         try:
             lease = await self._server.get(LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            self._heard = self._now()
-            self._candidate.looked(self._heard, None)
+            self._heard_at = self._now()
+            self._candidate.looked(self._heard_at, None)
         except (EnvironmentFault, ProtocolError) as error:
             self._say(error)
             self._candidate.failed(self._now(), changed=False)
         else:
-            self._heard = self._now()
-            self._candidate.looked(self._heard, lease.seen())
+            self._heard_at = self._now()
+            self._candidate.looked(self._heard_at, lease.seen())
             if not self.holds():
                 self._last_renewal = lease.seen().renewed
 
@@ -283,7 +283,7 @@ class LeaseHolder:
             self._say(error)
             self._candidate.failed(self._now(), changed=False)
         else:
-            self._heard = self._now()
+            self._heard_at = self._now()
             self._candidate.written(sent, lease.seen())
 
     async def _written(self, write: WriteLease) -> LeaseObject:
@@ -309,7 +309,7 @@ class LeaseHolder:
         _log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)
 
 
-class _Told(Outages):
+class ThreadOutages(Outages):
     """Outages of which another thread is told."""
 
     def __init__(self, thread: OwnThread, outages: Outages) -> None:
@@ -323,7 +323,7 @@ class _Told(Outages):
         self._thread.tell(self._outages.unanswered, sent)
 
 
-def _since(renewed: str) -> float:
+def _seconds_since(renewed: str) -> float:
     """Return the seconds since a renewal, as far as the clocks of hosts agree; 0: of none."""
     try:
         return max(0.0, wall() - read_time(renewed, field="spec.renewTime"))

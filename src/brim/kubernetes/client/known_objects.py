@@ -50,7 +50,7 @@ class ObjectChange(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Generic[T]):
+class _KnownObject(Generic[T]):
     uid: str
     version: str
     value: T
@@ -60,7 +60,7 @@ class KnownObjects(Generic[T]):
     """The objects of a kind, as the last list and the events since then have them."""
 
     def __init__(self) -> None:
-        self._known: dict[ObjectKey, _Known[T]] = {}
+        self._entries: dict[ObjectKey, _KnownObject[T]] = {}
         self._values: dict[ObjectKey, T] = {}
 
     @property
@@ -76,7 +76,7 @@ class KnownObjects(Generic[T]):
             caller who counts what they hold never counts too much; then the others, in the order of the list.
         """
         seen = {sighting.key: sighting for sighting in sightings}
-        removed = [key for key, entry in self._known.items() if _is_gone(entry, seen.get(key))]
+        removed = [key for key, entry in self._entries.items() if _is_gone(entry, seen.get(key))]
         changes = [self._forget(key) for key in removed]
         for sighting in seen.values():
             changes += self.seen(sighting)
@@ -90,25 +90,25 @@ class KnownObjects(Generic[T]):
             whose end was not seen.
         """
         key, changes = sighting.key, []
-        entry = self._known.get(key)
+        entry = self._entries.get(key)
         if entry is not None and entry.uid != sighting.uid:
             changes.append(self._forget(key))
             entry = None
         if sighting.value is None or (entry is not None and entry.version == sighting.version):
             return changes
-        self._known[key] = _Known(sighting.uid, sighting.version, sighting.value)
+        self._entries[key] = _KnownObject(sighting.uid, sighting.version, sighting.value)
         self._values[key] = sighting.value
         changes.append(ObjectChange(key, entry.value if entry else None, sighting.value))
         return changes
 
     def deleted(self, key: ObjectKey) -> list[ObjectChange[T]]:
         """Take in the end of an object; one that is not known is no change."""
-        return [self._forget(key)] if key in self._known else []
+        return [self._forget(key)] if key in self._entries else []
 
     def _forget(self, key: ObjectKey) -> ObjectChange[T]:
         del self._values[key]
-        return ObjectChange(key, self._known.pop(key).value, None)
+        return ObjectChange(key, self._entries.pop(key).value, None)
 
 
-def _is_gone(entry: _Known[T], sighting: Sighting[T] | None) -> bool:
+def _is_gone(entry: _KnownObject[T], sighting: Sighting[T] | None) -> bool:
     return sighting is None or sighting.uid != entry.uid

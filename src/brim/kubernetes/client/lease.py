@@ -55,7 +55,7 @@ class LeaseSeen:
     renewed: str = ""
 
     @property
-    def said(self) -> tuple[str, float, int, str, str]:
+    def record(self) -> tuple[str, float, int, str, str]:
         """The part that its holder has written: others may have changed the rest."""
         return self.holder, self.duration, self.transitions, self.acquired, self.renewed
 
@@ -144,7 +144,7 @@ class Candidate:
         """
         if lease is None or lease.holder != self._identity:
             self._renewed = -math.inf  # it is another's, or may become so at any moment
-        if lease is None or self._seen is None or lease.said != self._seen.said:
+        if lease is None or self._seen is None or lease.record != self._seen.record:
             self._changed_at = now
         self._seen = lease
         free_at = self._free_at()

@@ -37,7 +37,7 @@ class Outages:
         self._missing: dict[str, float] = {}  # since when
         self._over = 0.0  # seconds that are counted
         self._counted = -math.inf  # until when
-        self._began = math.inf  # the outage that is under way
+        self._outage_start = math.inf  # the outage that is under way
         self._doubted = -math.inf  # until when nodes that nobody hears of may be there
         self._answered = -math.inf
 
@@ -56,12 +56,12 @@ class Outages:
 
         Who watches them counts the time of an outage against them.
         """
-        return now - self._began >= _LONG or now < self._doubted
+        return now - self._outage_start >= _LONG or now < self._doubted
 
     def miss(self, source: str, missing_since: float) -> None:
         """Know that something has been missing since then; again changes nothing."""
         self._missing.setdefault(source, max(missing_since, self._counted))
-        self._began = min(self._began, self._missing[source])
+        self._outage_start = min(self._outage_start, self._missing[source])
 
     def find(self, source: str, now: float) -> None:
         """Know that something is not missing any more."""
@@ -72,10 +72,10 @@ class Outages:
         self._missing = dict.fromkeys(self._missing, now)
         if not self._missing:
             self._over += _MOMENT
-            self._end(now, lasted=now - self._began)
+            self._end(now, lasted=now - self._outage_start)
 
     def _end(self, now: float, *, lasted: float) -> None:
-        self._began = math.inf
+        self._outage_start = math.inf
         if lasted >= _LONG:
             self._doubted = now + _TO_BE_HEARD
 

@@ -21,7 +21,7 @@ class RateLimit:
         assert per_second > 0, f"a rate of {per_second} sends nothing"
         assert burst >= 1, f"a burst of {burst} sends nothing"
         self._gap = 1.0 / per_second
-        self._ahead = (burst - 1) * self._gap
+        self._burst_span = (burst - 1) * self._gap
         self._next = float("-inf")  # when the next request would go if there were no bursts
 
     def turn(self, now: float) -> float:
@@ -30,6 +30,6 @@ class RateLimit:
         Returns:
             When to send, in seconds of the clock of `now`; not before it.
         """
-        turn_at = max(self._next, now - self._ahead)
+        turn_at = max(self._next, now - self._burst_span)
         self._next = turn_at + self._gap
         return max(turn_at, now)

@@ -35,7 +35,9 @@ class Reading:
     def __init__(self) -> None:
         self.problems: list[SpecError] = []
 
-    def of(self, read: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T | None:
+    def read_or_none(
+        self, read: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T | None:
         """Return what `read` returns for these arguments; None where that is an error."""
         try:
             return read(*arguments, **named)
@@ -44,7 +46,7 @@ class Reading:
             return None
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return a value as an error quotes it, however large.
 
     >>> shown("x" * 99)[-8:], shown(10**30)
@@ -75,13 +77,13 @@ def pairs_of(value: object, *, path: str) -> dict[str, str]:
     """
     if not isinstance(value, Mapping) or len(value) > MOST_PAIRS:
         need = f"at most {MOST_PAIRS} NAME: TEXT pairs"
-        raise SpecError(path, got=shown(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
+        raise SpecError(path, got=quoted(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
     for name, text in value.items():
         if not isinstance(text, str) or len(text) > LONGEST_TEXT or len(name) > LONGEST_TEXT:
             entry_path = f"{path}.{name[:_LONGEST_SHOWN]}"
             need = f"a text of at most {LONGEST_TEXT:,} characters, in quotes where it is a number"
             raise SpecError(
-                entry_path, got=shown(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"'
+                entry_path, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"'
             )
     return dict(value)
 
@@ -94,11 +96,11 @@ def words_of(value: object, *, path: str) -> tuple[str, ...]:
     """
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_WORDS:
         need = f"a list of 1 to {MOST_WORDS} words"
-        raise SpecError(path, got=shown(value), need=need, hint=f"{path}: [python, loop.py]")
+        raise SpecError(path, got=quoted(value), need=need, hint=f"{path}: [python, loop.py]")
     for index, word in enumerate(value):
         if not isinstance(word, str) or len(word) > LONGEST_TEXT:
             need = f"a text of at most {LONGEST_TEXT:,} characters"
-            raise SpecError(f"{path}[{index}]", got=shown(word), need=need)
+            raise SpecError(f"{path}[{index}]", got=quoted(word), need=need)
     return tuple(value)
 
 
@@ -111,7 +113,7 @@ def object_of(value: object, *, path: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SpecError(path, got=shown(value), need="NAME: VALUE pairs")
+        raise SpecError(path, got=quoted(value), need="NAME: VALUE pairs")
     return value
 
 
@@ -122,7 +124,7 @@ def text_of(value: object, *, path: str, limit: int = LONGEST_TEXT) -> str:
         SpecError: it is none, an empty one, or longer than `limit`.
     """
     if not isinstance(value, str) or not 1 <= len(value) <= limit:
-        raise SpecError(path, got=shown(value), need=f"a text of 1 to {limit:,} characters")
+        raise SpecError(path, got=quoted(value), need=f"a text of 1 to {limit:,} characters")
     return value
 
 
@@ -135,7 +137,7 @@ def whole_of(value: object, *, path: str, minimum: int, maximum: int) -> int:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
         raise SpecError(
-            path, got=shown(value), need=f"a whole number from {minimum} to {maximum:,}"
+            path, got=quoted(value), need=f"a whole number from {minimum} to {maximum:,}"
         )
     return number
 
@@ -149,7 +151,7 @@ def switch_of(value: object, *, path: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise SpecError(path, got=shown(value), need="true or false")
+        raise SpecError(path, got=quoted(value), need="true or false")
     return value
 
 
@@ -163,7 +165,7 @@ def choice_of(value: object, words: Sequence[str], *, path: str) -> str:
         return words[0]
     if not isinstance(value, str) or value not in words:
         hint = did_you_mean(value[:_LONGEST_SHOWN], words) if isinstance(value, str) else ""
-        raise SpecError(path, got=shown(value), need="one of " + ", ".join(words), hint=hint)
+        raise SpecError(path, got=quoted(value), need="one of " + ", ".join(words), hint=hint)
     return value
 
 
@@ -175,5 +177,5 @@ def name_of(value: object, pattern: str, *, path: str) -> str:
     """
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
         need = "a name of letters a to z, digits, '-' and '.'"
-        raise SpecError(path, got=shown(value), need=need)
+        raise SpecError(path, got=quoted(value), need=need)
     return value

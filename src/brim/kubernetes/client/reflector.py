@@ -23,11 +23,11 @@ from brim.kubernetes.client.api_server import PAGE, ApiServer, WatchEvent, decod
 from brim.kubernetes.client.known_objects import KnownObjects, ObjectChange, Sighting
 from brim.kubernetes.client.outages import Outages
 from brim.kubernetes.client.refusals import (
-    Gone,
     Invalid,
     Refusal,
     Status,
     TooManyRequests,
+    VersionGone,
     refusal_of,
 )
 from brim.kubernetes.client.resources import ObjectKey, Resource
@@ -89,10 +89,10 @@ class Reflector(Generic[T]):
         outages: Outages | None = None,
     ) -> None:
         self._server, self._resource, self._tell = server, resource, changed
-        self._which = {"namespace": namespace, "labels": labels, "fields": fields}
+        self._selectors = {"namespace": namespace, "labels": labels, "fields": fields}
         self._lasts, self._silence, self._page = lasts, silence, page
         self._outages = outages
-        self._known: KnownObjects[T] = KnownObjects()
+        self._objects: KnownObjects[T] = KnownObjects()
         self._synced = asyncio.Event()
         self._version: str | None = None  # None: all must be listed
         self._pause = _FIRST_PAUSE
@@ -102,7 +102,7 @@ class Reflector(Generic[T]):
     @property
     def objects(self) -> Mapping[ObjectKey, T]:
         """The objects by name: a view, which later changes show in."""
-        return self._known.objects
+        return self._objects.objects
 
     @property
     def is_synced(self) -> bool:
@@ -136,16 +136,18 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         try:
             found, version = await self._listed(self._page)
-        except Gone:  # it took too long for pages
+        except VersionGone:  # it took too long for pages
             found, version = await self._listed(0)
-        self._report(self._known.listed(found))
+        self._report(self._objects.listed(found))
         self._version = version
         self._synced.set()
 
     async def _listed(self, page: int) -> tuple[list[Sighting[T]], str]:
         found: list[Sighting[T]] = []
         version = ""
-        async with aclosing(self._server.pages(self._resource, limit=page, **self._which)) as pages:
+        async with aclosing(
+            self._server.pages(self._resource, limit=page, **self._selectors)
+        ) as pages:
             async for item in pages:
                 found += map(self._sighting, item.items or ())
                 version = item.metadata.resource_version
@@ -159,7 +161,7 @@ class Reflector(Generic[T]):
             version=version,
             seconds=uniform(self._lasts, 2 * self._lasts),
             silence=self._silence,
-            **self._which,
+            **self._selectors,
         ) as events:
             self._is_well()
             async for event in events:
@@ -177,9 +179,9 @@ class Reflector(Generic[T]):
             return
         sighting = self._sighting(event.object)
         if event.type == "DELETED":
-            self._report(self._known.deleted(sighting.key))
+            self._report(self._objects.deleted(sighting.key))
         elif event.type in ("ADDED", "MODIFIED"):
-            self._report(self._known.seen(sighting))
+            self._report(self._objects.seen(sighting))
         self._version = sighting.version
 
     def _report(self, changes: list[ObjectChange[T]]) -> None:
@@ -211,9 +213,9 @@ class Reflector(Generic[T]):
         # A list would be one more thing to do for a server that has too much to do.
         is_busy = isinstance(error, Refusal) and error.code in (429, 503)
         self._refused += isinstance(error, Refusal) and not is_busy
-        if isinstance(error, Gone | Invalid) or self._refused >= _REFUSED_OFTEN:
+        if isinstance(error, VersionGone | Invalid) or self._refused >= _REFUSED_OFTEN:
             self._version, self._refused = None, 0
-        if not isinstance(error, Gone) and str(error) != self._fault:
+        if not isinstance(error, VersionGone) and str(error) != self._fault:
             _log.warning("%s are not watched now: %s", self._resource.plural, error)
             self._fault = str(error)
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)

@@ -120,7 +120,7 @@ class AlreadyExists(Conflict):
     """An object of that name exists."""
 
 
-class Gone(Refusal):
+class VersionGone(Refusal):
     """The version that was asked for is not kept any more."""
 
 
@@ -142,7 +142,7 @@ _BY_CODE: dict[int, type[Refusal]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
-    410: Gone,
+    410: VersionGone,
     422: Invalid,
     429: TooManyRequests,
 }

@@ -156,13 +156,13 @@ class Transport:
             NoAnswer: none came.
         """
         if self._session is None:
-            self._session = self._made(limit=_MOST_REQUESTS)
+            self._session = self._new_session(limit=_MOST_REQUESTS)
         called = f"{method} {path}"
         with _faults(called):
             async with (
                 asyncio.timeout(timeout),
                 self._session.request(
-                    method, self._url(path, query), data=body, **self._how(headers)
+                    method, self._url(path, query), data=body, **self._request_options(headers)
                 ) as response,
             ):
                 retry_after = _seconds(response.headers.get("Retry-After"))
@@ -187,11 +187,13 @@ class Transport:
             NoAnswer: it did not begin.
         """
         if self._streams is None:
-            self._streams = self._made(limit=0)
+            self._streams = self._new_session(limit=0)
         called = f"GET {path}"
         with _faults(called):
             async with asyncio.timeout(timeout):
-                response = await self._streams.get(self._url(path, query), **self._how(headers))
+                response = await self._streams.get(
+                    self._url(path, query), **self._request_options(headers)
+                )
         try:
             _notice_its_end(response)
             yield HttpStream(response, called)
@@ -205,7 +207,7 @@ class Transport:
                 await session.close()
         self._session = self._streams = None
 
-    def _made(self, *, limit: int) -> aiohttp.ClientSession:
+    def _new_session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = _KubeConnector(
             ssl=self._tls or True, limit=limit, keepalive_timeout=_IDLE, use_dns_cache=True
         )
@@ -219,7 +221,7 @@ class Transport:
     def _url(self, path: str, query: Mapping[str, str]) -> URL:
         return URL(f"{self._base}{path}", encoded=True).with_query(query)
 
-    def _how(self, headers: Mapping[str, str]) -> dict[str, Any]:
+    def _request_options(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """Return what is said of each request; a redirect would carry the token elsewhere."""
         # Compressed answers cost the server more than a network between its nodes gains.
         request_options: dict[str, Any] = {

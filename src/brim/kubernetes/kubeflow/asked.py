@@ -26,7 +26,7 @@ from brim.kubernetes.client.reading import (
     choice_of,
     name_of,
     object_of,
-    shown,
+    quoted,
     switch_of,
     text_of,
     whole_of,
@@ -261,16 +261,16 @@ def read_asked(
     """
     reading = Reading()
     kind = KINDS[str(thing.get("kind", "")).lower()]
-    meta = reading.of(read_metadata, thing) or {}
-    spec = reading.of(object_of, thing.get("spec"), path="spec") or {}
-    replicas = reading.of(_replicas, kind, spec)
-    run = reading.of(_run_policy, spec)
-    scheduling = reading.of(_scheduling_policy, spec)
+    meta = reading.read_or_none(read_metadata, thing) or {}
+    spec = reading.read_or_none(object_of, thing.get("spec"), path="spec") or {}
+    replicas = reading.read_or_none(_replicas, kind, spec)
+    run = reading.read_or_none(_run_policy, spec)
+    scheduling = reading.read_or_none(_scheduling_policy, spec)
     if reading.problems or replicas is None or run is None:
         return tuple(reading.problems)
     for each in replicas:
-        reading.of(_check_size, each, slot, path=f"spec.{kind.specs}.{each.type}")
-    found = reading.of(_range, kind, spec, replicas, first, is_queued(thing))
+        reading.read_or_none(_check_size, each, slot, path=f"spec.{kind.specs}.{each.type}")
+    found = reading.read_or_none(_range, kind, spec, replicas, first, is_queued(thing))
     if reading.problems or found is None:
         return tuple(reading.problems)
     pods, bounds = found
@@ -292,9 +292,9 @@ def submission_of(
     """Return the submission of a job, or what is wrong with its annotations."""
     reading = Reading()
     notes = thing["metadata"].get("annotations") or {}
-    tenant = reading.of(known.chosen, notes.get(TENANT), asked.job.namespace)
+    tenant = reading.read_or_none(known.chosen, notes.get(TENANT), asked.job.namespace)
     path = f"metadata.annotations.{PRIORITY}"
-    priority = reading.of(choice_of, notes.get(PRIORITY), PRIORITIES, path=path)
+    priority = reading.read_or_none(choice_of, notes.get(PRIORITY), PRIORITIES, path=path)
     if tenant is None or priority is None:
         return tuple(reading.problems)
     workers = asked.of(WORKER)
@@ -357,10 +357,10 @@ def _replicas(kind: KubeflowKind, spec: Mapping[str, Any]) -> tuple[Replicas, ..
         type = known.get(name.lower())
         if type is None or type in found:
             need = "one each of " + ", ".join(kind.types)
-            raise SpecError(f"{path}.{name[:60]}", got=shown(name), need=need)
+            raise SpecError(f"{path}.{name[:60]}", got=quoted(name), need=need)
         found[type] = _one_type(kind, type, value, path=f"{path}.{name}")
     if not found:
-        raise SpecError(path, got=shown(given or None), need="at least one type of replicas")
+        raise SpecError(path, got=quoted(given or None), need="at least one type of replicas")
     if kind.word == MPI and LAUNCHER not in found:
         raise SpecError(f"{path}.{LAUNCHER}", got="nothing", need="a launcher")
     return tuple(found[type] for type in kind.types if type in found)
@@ -391,11 +391,11 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
     _check_lists(pod, _LISTS_OF_PODS, path=f"{path}.spec")
     if pod.get("nodeName"):
         need = "none: the scheduler says where a pod runs"
-        raise SpecError(f"{path}.spec.nodeName", got=shown(pod["nodeName"]), need=need)
+        raise SpecError(f"{path}.spec.nodeName", got=quoted(pod["nodeName"]), need=need)
     containers = pod.get("containers")
     at = f"{path}.spec.containers"
     if not isinstance(containers, list) or not 1 <= len(containers) <= _MOST_CONTAINERS:
-        raise SpecError(at, got=shown(containers), need=f"a list of 1 to {_MOST_CONTAINERS}")
+        raise SpecError(at, got=quoted(containers), need=f"a list of 1 to {_MOST_CONTAINERS}")
     names = set()
     for index, each in enumerate(containers):
         container = object_of(each, path=f"{at}[{index}]")
@@ -406,7 +406,7 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
             _check_port(kind, container, path=f"{at}[{index}]")
     if kind.container and kind.container not in names:
         need = f"a container {kind.container!r}"
-        raise SpecError(at, got=", ".join(map(shown, sorted(names))), need=need)
+        raise SpecError(at, got=", ".join(map(quoted, sorted(names))), need=need)
     return template
 
 
@@ -415,11 +415,11 @@ def _check_lists(thing: Mapping[str, Any], names: Sequence[str], *, path: str) -
     for name in names:
         values = thing.get(name) or []
         if not isinstance(values, list):
-            raise SpecError(f"{path}.{name}", got=shown(values), need="a list")
+            raise SpecError(f"{path}.{name}", got=quoted(values), need="a list")
         for index, value in enumerate(values if name in _LISTS_OF_OBJECTS else []):
             if not isinstance(value, Mapping):
                 at = f"{path}.{name}[{index}]"
-                raise SpecError(at, got=shown(value), need="NAME: VALUE pairs")
+                raise SpecError(at, got=quoted(value), need="NAME: VALUE pairs")
 
 
 def _check_port(kind: KubeflowKind, container: Mapping[str, Any], *, path: str) -> None:
@@ -569,7 +569,7 @@ def _bounds_in_command(
     if found is None:
         raise SpecError(
             at,
-            got=f"{_NODES[0]} {shown(nodes)}",
+            got=f"{_NODES[0]} {quoted(nodes)}",
             need="numbers, or a variable to which `env` of the container gives them",
             hint=f"leave {_NODES[0]} out: torchrun gets the policy's as PET_NNODES",
         )
@@ -615,7 +615,7 @@ def _horovod_bounds(
         if number is not None and not re.fullmatch(r"\d{1,6}", number, re.ASCII):
             raise SpecError(
                 f"spec.mpiReplicaSpecs.{LAUNCHER}.template.spec.containers[0]",
-                got=f"{options[0]} {shown(number)}",
+                got=f"{options[0]} {quoted(number)}",
                 need="a number, or a variable to which `env` of the container gives one",
             )
         return int(number) if number is not None else None
@@ -642,7 +642,7 @@ def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     policies = CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL
     said = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")  # MPIJob has it in two places
     if None not in said and said[0] != said[1]:
-        raise SpecError(f"{path}.cleanPodPolicy", got=shown(said[1]), need=f"as above, {said[0]}")
+        raise SpecError(f"{path}.cleanPodPolicy", got=quoted(said[1]), need=f"as above, {said[0]}")
     above = choice_of(said[0], policies, path="spec.cleanPodPolicy")
     within = choice_of(said[1], policies, path=f"{path}.cleanPodPolicy")
     clean = above if said[1] is None else within

@@ -49,14 +49,14 @@ class FreedSlots:
         self._counted = {
             name: min(count, self._counted.get(name, count)) for name, count in free.items()
         }
-        return {name: _with(seen, self._counted[name]) for name, seen in nodes.items()}
+        return {name: _with_devices(seen, self._counted[name]) for name, seen in nodes.items()}
 
 
 def _devices(seen: NodeSeen) -> int:
     return seen.brings.devices if seen.brings is not None else 0
 
 
-def _with(seen: NodeSeen, devices: int) -> NodeSeen:
+def _with_devices(seen: NodeSeen, devices: int) -> NodeSeen:
     if seen.brings is None or seen.brings.devices == devices:
         return seen
     return seen._replace(brings=replace(seen.brings, devices=devices))

@@ -42,7 +42,7 @@ class NodeChoices:
         self._choices[job] = choice
         if choice not in self._choosers:
             self._choosers[choice] = set()
-            self._others()
+            self._update_common_choice()
         self._choosers[choice].add(job)
         self._news()
 
@@ -55,7 +55,7 @@ class NodeChoices:
         self._choosers[choice].discard(job)
         if not self._choosers[choice]:
             del self._choosers[choice]
-            self._others()
+            self._update_common_choice()
         self._news()
 
     def hold_back(self, job: str, release_at: float) -> None:
@@ -120,6 +120,6 @@ class NodeChoices:
         self._refusing.clear()
         self.has_news = True
 
-    def _others(self) -> None:
+    def _update_common_choice(self) -> None:
         self._refused.clear()
         self.are_others = True

@@ -54,7 +54,9 @@ def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
     if not requirements or not isinstance(affinity, Mapping) or not isinstance(terms, list | None):
         return affinity
     merged_terms = (
-        [requirements] if terms is None else [_with(term, requirements) for term in terms]
+        [requirements]
+        if terms is None
+        else [_with_requirements(term, requirements) for term in terms]
     )
     return {**affinity, _REQUIRED: {"nodeSelectorTerms": merged_terms}}
 
@@ -76,7 +78,7 @@ def preferring(affinity_of_owner: object, node: str) -> Any:
     return {**affinity, _PREFERRED: [*preferences, {"weight": 100, "preference": node_term}]}
 
 
-def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
+def _with_requirements(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
     """Return a term with more requirements, all of which have to hold; an empty one holds nowhere."""
     if not isinstance(term, Mapping) or not any(term.values()):
         return term

@@ -118,8 +118,8 @@ class NodePlaces:
         self._pods: dict[str, tuple[KubePod, str]] = {}  # and their nodes
         self._room: dict[str, str] = {}  # nodes by the pods that are to find room there
         self._spare: dict[str, Totals] = {}  # what nodes have beside their slots
-        self._on: dict[str, dict[str, KubePod]] = {}  # pods by node
-        self._asked: dict[str, Totals] = {}
+        self._pods_on: dict[str, dict[str, KubePod]] = {}  # pods by node
+        self._amounts: dict[str, Totals] = {}
         self._beyond: dict[str, Totals] = {}  # what workers' pods request beyond a slot
         self._unready: dict[str, float] = {}  # since when
         self._refusals: dict[str, _Refusal] = {}
@@ -132,7 +132,7 @@ class NodePlaces:
     def leave_alone(self, jobs: Collection[str]) -> None:
         """Count the pods of these jobs as anybody's: nobody decides about them."""
         self._left_alone = frozenset(jobs)
-        self._changed |= self._on.keys()
+        self._changed |= self._pods_on.keys()
 
     def take_node(self, name: str, node: KubeNode | None) -> None:
         """Know a node as it is now; None: it is gone."""
@@ -149,19 +149,19 @@ class NodePlaces:
     def take_pod(self, key: str, pod: KubePod | None) -> None:
         """Know a pod as it is now; None: it is gone."""
         _, node_before = self._pods.pop(key, (None, ""))
-        self._asked.pop(key, None)
+        self._amounts.pop(key, None)
         self._beyond.pop(key, None)
         if node_before:
-            del self._on[node_before][key]
-            if not self._on[node_before]:
-                del self._on[node_before]
+            del self._pods_on[node_before][key]
+            if not self._pods_on[node_before]:
+                del self._pods_on[node_before]
             self._changed.add(node_before)
         if pod is None or pod.spec.node_name:
             self._room.pop(key, None)
         node = "" if pod is None or not _counts(pod) else _place_of(pod) or self._room.get(key, "")
         if pod is not None and node:
             self._pods[key] = pod, node
-            self._on.setdefault(node, {})[key] = pod
+            self._pods_on.setdefault(node, {})[key] = pod
             self._changed.add(node)
 
     def make_room(self, pod: KubePod, nodes: Mapping[str, int]) -> None:
@@ -334,7 +334,7 @@ class NodePlaces:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""
         workers_here: dict[str, PodIdentity] = {}
         all_pods: list[str] = []
-        for key, pod in self._on.get(name, {}).items():
+        for key, pod in self._pods_on.get(name, {}).items():
             identity = identity_of(pod)
             is_mine = identity is not None and identity.job not in self._left_alone
             if is_mine and identity is not None and identity.role == WORKER:
@@ -368,9 +368,9 @@ class NodePlaces:
         return slots
 
     def _asked_by(self, key: str) -> Totals:
-        if key not in self._asked:
-            self._asked[key] = asked_by(self._pods[key][0])
-        return self._asked[key]
+        if key not in self._amounts:
+            self._amounts[key] = asked_by(self._pods[key][0])
+        return self._amounts[key]
 
     def _beyond_slot(self, key: str) -> Totals:
         if key not in self._beyond:

@@ -43,7 +43,7 @@ from brim.kubernetes.client.reading import (
     object_of,
     pairs_of,
     part_of,
-    shown,
+    quoted,
     switch_of,
     text_of,
     whole_of,
@@ -93,21 +93,23 @@ def read_job(
         known: the tenants; None: there are none.
     """
     reading = Reading()
-    meta = reading.of(read_metadata, thing) or {}
-    spec = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
+    meta = reading.read_or_none(read_metadata, thing) or {}
+    spec = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
     said = {name: value for name, value in spec.items() if value is not None}
     for name in sorted(said.keys() - FIELDS):
         reading.problems.append(_unknown(name))
     options = _options(reading, said)
-    tenant = reading.of(_tenant, said, meta, known or KnownTenants())
-    deadline = reading.of(_deadline, said, meta)
-    priority = reading.of(choice_of, said.get("priority"), PRIORITIES, path="spec.priority")
-    reading.of(switch_of, said.get("suspend"), path="spec.suspend")
-    templates = reading.of(read_templates, said)
-    processes = reading.of(_processes, said.get(PROCESSES))
+    tenant = reading.read_or_none(_tenant, said, meta, known or KnownTenants())
+    deadline = reading.read_or_none(_deadline, said, meta)
+    priority = reading.read_or_none(
+        choice_of, said.get("priority"), PRIORITIES, path="spec.priority"
+    )
+    reading.read_or_none(switch_of, said.get("suspend"), path="spec.suspend")
+    templates = reading.read_or_none(read_templates, said)
+    processes = reading.read_or_none(_processes, said.get(PROCESSES))
     if reading.problems or processes is None:
         return tuple(reading.problems)
-    job = reading.of(_spec, options, processes)
+    job = reading.read_or_none(_spec, options, processes)
     if job is None or not _is_complete(reading, job, said, code):
         return tuple(reading.problems)
     in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
@@ -122,7 +124,7 @@ def read_job(
         anywhere=templates is not None and templates.anywhere,
         processes=processes,
     )
-    reading.of(_check_size, wanted)
+    reading.read_or_none(_check_size, wanted)
     return tuple(reading.problems) or by_tenant(wanted)
 
 
@@ -133,7 +135,7 @@ def read_metadata(thing: object) -> Mapping[str, Any]:
     if not isinstance(name, str) or not re.fullmatch(JOB_NAME, name):
         raise SpecError(
             "metadata.name",
-            got=shown(name),
+            got=quoted(name),
             need=f"1 to {LONGEST_NAME} letters a to z, digits and '-', the first a letter, the last "
             "no '-': pods are named after it",
         )
@@ -156,21 +158,23 @@ def _options(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, inside in PLAIN_FIELDS.items():
         if name in said:
-            found[inside] = reading.of(read_option, f"spec.{name}", OPTIONS[inside], said[name])
+            found[inside] = reading.read_or_none(
+                read_option, f"spec.{name}", OPTIONS[inside], said[name]
+            )
     for name in (PARAMETERS, ENV):
         if name in said:
-            found[name] = reading.of(pairs_of, said[name], path=f"spec.{name}")
-    found[WORKERS] = reading.of(read_workers, said.get(WORKERS))
+            found[name] = reading.read_or_none(pairs_of, said[name], path=f"spec.{name}")
+    found[WORKERS] = reading.read_or_none(read_workers, said.get(WORKERS))
     if ("file" in said) == ("command" in said):
         got = "both" if "file" in said else "neither"
         need = "spec.file, a training file, or spec.command, not both"
         reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
     elif "file" in said:
-        found["file"] = reading.of(text_of, said["file"], path="spec.file")
+        found["file"] = reading.read_or_none(text_of, said["file"], path="spec.file")
     else:
-        found["command"] = reading.of(words_of, said["command"], path="spec.command")
+        found["command"] = reading.read_or_none(words_of, said["command"], path="spec.command")
     if "bundle" in said:
-        found["bundle"] = reading.of(_digest, said["bundle"])
+        found["bundle"] = reading.read_or_none(_digest, said["bundle"])
     return found
 
 
@@ -188,7 +192,7 @@ def read_workers(value: object) -> WorkerRange:
     if set(parts) - {"min", "max"} or parts.get("max") is None:
         need = "the most workers that it may have, as max, and the fewest, as min"
         hint = "workers: {min: 1, max: 4}"
-        raise SpecError(path, got=shown(value), need=need, hint=hint)
+        raise SpecError(path, got=quoted(value), need=need, hint=hint)
     most = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
     fewest = 1 if parts.get("min") is None else parts["min"]
     least = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
@@ -210,7 +214,7 @@ def _digest(value: object) -> str:
     digest = text_of(parts.get("sha256"), path="spec.bundle.sha256")
     if not re.fullmatch(DIGEST, digest):
         need = "the sha256 of the code, as 64 hexadecimal digits"
-        raise SpecError("spec.bundle.sha256", got=shown(digest), need=need)
+        raise SpecError("spec.bundle.sha256", got=quoted(digest), need=need)
     return digest
 
 
@@ -238,12 +242,12 @@ def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
     if at <= made:
         need = "a time behind its creation"
         raise SpecError(
-            path, got=f"{shown(when)}, which has passed", need=need, hint="deadlineIn: 2h"
+            path, got=f"{quoted(when)}, which has passed", need=need, hint="deadlineIn: 2h"
         )
     if at > made + FARTHEST_DEADLINE:
         raise SpecError(
             path,
-            got=shown(when or within),
+            got=quoted(when or within),
             need="a time within 10 years",
             hint="leave it out for none",
         )
@@ -278,7 +282,7 @@ def _is_complete(
     if code is None:
         need = f"a ConfigMap of that name, with the code as {CODE_KEY} in its binaryData"
         reading.problems.append(
-            SpecError(path, got=f"{shown(name)}, which is not there", need=need)
+            SpecError(path, got=f"{quoted(name)}, which is not there", need=need)
         )
         return False
     try:
@@ -292,7 +296,7 @@ def _is_complete(
         at = "spec.file" if job.file else "spec.command"
         hint = did_you_mean(PurePath(word).name, files)
         need = "a file of the bundle"
-        reading.problems.append(SpecError(at, got=shown(word), need=need, hint=hint))
+        reading.problems.append(SpecError(at, got=quoted(word), need=need, hint=hint))
         return False
     return True
 
@@ -348,16 +352,16 @@ def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChan
         if job.life.wish is not Wish.CANCEL:
             events.append(Wished(job.id, Happening.CANCEL, "its object is deleted"))
         return events, ()
-    spec = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
-    held = reading.of(switch_of, spec.get("suspend"), path="spec.suspend")
+    spec = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+    held = reading.read_or_none(switch_of, spec.get("suspend"), path="spec.suspend")
     if held is not None and job.life.wish is (Wish.RUN if held else Wish.HOLD):
         happening = Happening.HOLD if held else Happening.RELEASE
         events.append(Wished(job.id, happening, f"spec.suspend: {str(held).lower()}"))
-    workers = reading.of(_new_range, spec, job)
+    workers = reading.read_or_none(_new_range, spec, job)
     if workers is not None and workers != job.submission.spec.workers:
         detail = f"spec.workers: {workers.minimum} to {workers.maximum}"
         events.append(RangeChanged(job.id, workers, detail))
-    reading.of(read_templates, spec)  # pods are made by the last ones that could be read
+    reading.read_or_none(read_templates, spec)  # pods are made by the last ones that could be read
     return events, tuple(reading.problems)
 
 
@@ -387,7 +391,7 @@ def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:
     """Raises SpecError where the job cannot have so many."""
     workers = read_workers(spec.get(WORKERS))
     try:
-        job.submission.within(workers)
+        job.submission.with_workers(workers)
     except SpecError as wrong:
         told = in_the_objects_words(wrong)
         most = job.submission.spec.micro_batches // job.submission.processes

@@ -14,7 +14,7 @@ from typing import Any
 from brim.domain.job import AUTOMATIC, OPTIONS
 from brim.domain.options import PLACE, Kind, Option, reworded
 from brim.errors import SpecError
-from brim.kubernetes.client.reading import LARGEST_NUMBER, LONGEST_TEXT, shown
+from brim.kubernetes.client.reading import LARGEST_NUMBER, LONGEST_TEXT, quoted
 
 LONGEST_NAME = 50  # characters of a job's name: pods are named after it, with numbers behind
 
@@ -66,15 +66,15 @@ def read_option(path: str, option: Option, value: object) -> Any:
     kind = option.kind
     text = _as_typed(kind, value)
     if text is None:
-        raise SpecError(path, got=shown(value), need=needed(kind), hint=_example(path, option))
+        raise SpecError(path, got=quoted(value), need=needed(kind), hint=_example(path, option))
     if bool in kind.written_as:
         return value
     if isinstance(value, str) and kind.pattern and not re.fullmatch(kind.pattern, text):
-        raise SpecError(path, got=shown(value), need=needed(kind), hint=_example(path, option))
+        raise SpecError(path, got=quoted(value), need=needed(kind), hint=_example(path, option))
     if kind is PLACE and text and not (text.startswith("/") or "://" in text):
         raise SpecError(
             path,
-            got=shown(value),
+            got=quoted(value),
             need="a path from the root, or a URL",
             hint=f"{path.rpartition('.')[2]}: s3://bucket/run",
         )

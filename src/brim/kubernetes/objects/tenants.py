@@ -18,7 +18,7 @@ from brim.kubernetes.client.reading import (
     name_of,
     object_of,
     part_of,
-    shown,
+    quoted,
     whole_of,
 )
 
@@ -62,10 +62,10 @@ class KnownTenants:
             return wanted
         if wanted is None and len(theirs) == 1:
             return theirs[0]
-        need = f"a tenant that namespace {shown(namespace)} may use"
+        need = f"a tenant that namespace {quoted(namespace)} may use"
         hint = did_you_mean(wanted or "", theirs) if theirs else "a Tenant lists its namespaces"
         raise SpecError(
-            "spec.tenant", got=shown(wanted) if wanted else "none", need=need, hint=hint
+            "spec.tenant", got=quoted(wanted) if wanted else "none", need=need, hint=hint
         )
 
 
@@ -79,8 +79,8 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             continue  # no server has such an object
         reading = Reading()
-        found = reading.of(_read_tenant, name, thing)
-        users = reading.of(_namespaces, thing)
+        found = reading.read_or_none(_read_tenant, name, thing)
+        users = reading.read_or_none(_namespaces, thing)
         if found is not None and users is not None:
             tenants[name], namespaces[name] = found, users
         else:
@@ -102,7 +102,7 @@ def _read_tenant(name: str, thing: object) -> Tenant:
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 < weight <= LARGEST_COUNT:
         need = f"a number above 0, and at most {LARGEST_COUNT:,}"
-        raise SpecError("spec.weight", got=shown(weight), need=need, hint="weight: 1")
+        raise SpecError("spec.weight", got=quoted(weight), need=need, hint="weight: 1")
     try:
         return Tenant(
             id=name,
@@ -121,7 +121,7 @@ def _namespaces(thing: object) -> frozenset[str]:
     value = object_of(part_of(thing, "spec"), path="spec").get("namespaces")
     if not isinstance(value, list) or not len(value) <= MOST_NAMESPACES:
         need = f"a list of at most {MOST_NAMESPACES:,} namespaces"
-        raise SpecError(path, got=shown(value), need=need, hint='namespaces: ["*"]')
+        raise SpecError(path, got=quoted(value), need=need, hint='namespaces: ["*"]')
     return frozenset(
         name_of(each, NAMESPACE, path=f"{path}[{index}]") for index, each in enumerate(value)
     )

@@ -92,14 +92,14 @@ class RunsSeen:
         run = self._of(job)
         if run.mirror is not None and run.mirror.restarts != run.restarts:
             run.restarts, run.watch = run.mirror.restarts, RunWatch(self._folder / job)
-        if run.news or run.watch.behind:
+        if run.news or run.watch.has_more:
             run.news = False
             run.watch.poll()
         return run.watch
 
     def is_calm(self) -> bool:
         """Return whether nothing has come of any run since it was looked at."""
-        return not any(run.news or run.watch.behind for run in self._runs.values())
+        return not any(run.news or run.watch.has_more for run in self._runs.values())
 
     def begin(self, job: str, now: float) -> None:
         """Know that processes are about to be started: what the last ones said of their end is over.

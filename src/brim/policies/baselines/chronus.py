@@ -36,7 +36,7 @@ class _Lease(NamedTuple):
     state: JobState
     size: int
     value: float
-    must: bool
+    is_forced: bool
 
 
 def chronus(snapshot: Snapshot) -> Decision:
@@ -120,7 +120,8 @@ def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
     solver.setOptionValue("mip_max_nodes", 200)
     solver.setOptionValue("threads", 1)
     runs = [
-        solver.addBinary(obj=-(lease.value + 1e3 * lease.size * lease.must)) for lease in leases
+        solver.addBinary(obj=-(lease.value + 1e3 * lease.size * lease.is_forced))
+        for lease in leases
     ]
     solver.addConstr(
         sum(lease.size * run for lease, run in zip(leases, runs, strict=True)) <= capacity

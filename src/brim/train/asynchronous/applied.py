@@ -36,7 +36,7 @@ class AppliedBatches:
         """A batch is applied."""
         self._marks[batch] = 1
 
-    def left(self, *, stopped: bool) -> list[int]:
+    def unapplied(self, *, stopped: bool) -> list[int]:
         """Return the batches that are not applied, ascending.
 
         Args:

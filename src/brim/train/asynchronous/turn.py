@@ -40,7 +40,7 @@ class Asynchrony:
         self._state, self._embeddings, self._home = state, embeddings, Home(descriptor)
         self._applied = AppliedBatches()
         self._is_settled = False  # the shared memory has what this worker had, or what came of it
-        self._known: Digests = {}
+        self._digests: Digests = {}
         self.is_in_epoch = False
         state.register(APPLIED, self._applied)
 
@@ -55,7 +55,7 @@ class Asynchrony:
 
     def allotment(self, members: int) -> Allotment:
         """Return who computes what from here on."""
-        free = self._applied.left(stopped=self._state.stop_after is not None)
+        free = self._applied.unapplied(stopped=self._state.stop_after is not None)
         return Allotment(free=free, members=members, base=self._state.committed)
 
     def mark(self, batch: int) -> None:
@@ -73,7 +73,7 @@ class Asynchrony:
     def begin(self) -> None:
         """The state is where all find it: from here on workers are at different batches."""
         self._is_settled = True
-        self._known = _by_hand(self._state.get())
+        self._digests = _by_hand(self._state.get())
 
     @contextlib.contextmanager
     def turn(self, round: int) -> Iterator[None]:
@@ -120,7 +120,7 @@ class Asynchrony:
         """Leave the state to all; it counts once it is committed."""
         tree = self._state.get()
         self._home.store(tree, self._state.committed)
-        self._known = _by_hand(tree)
+        self._digests = _by_hand(tree)
 
     def end(self) -> None:
         """All have applied their last batch: have the state that came of it."""
@@ -145,8 +145,8 @@ class Asynchrony:
             SpecError: one did.
         """
         now = _by_hand(self._state.get())
-        if now != self._known:
-            difference = describe_difference([self._known, now], ["it", "now"]).partition(
+        if now != self._digests:
+            difference = describe_difference([self._digests, now], ["it", "now"]).partition(
                 " differs"
             )[0]
             raise SpecError(

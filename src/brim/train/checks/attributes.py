@@ -46,9 +46,9 @@ class Attributes:
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.named_modules())
         self._buffers = {prefix: set(module._buffers) for prefix, module in self._modules}
-        self._before = self._plain_ones()
+        self._values_before = self._plain_ones()
         self._caches: dict[tuple[str, str], Any] = {}
-        self._left: dict[tuple[str, str], Any] = {}
+        self._leftovers: dict[tuple[str, str], Any] = {}
 
     def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
         for prefix, module in self._modules:
@@ -80,8 +80,8 @@ class Attributes:
             SpecError: one is not, so that it depends on which micro-batches this worker had.
         """
         now = self._plain_ones()
-        for key in now.keys() & self._before.keys():
-            previous = self._caches.get(key, self._before[key])
+        for key in now.keys() & self._values_before.keys():
+            previous = self._caches.get(key, self._values_before[key])
             if now[key] == previous and type(now[key]) is type(previous):
                 continue
             if key not in self._caches and (previous is None or previous is False):
@@ -124,7 +124,7 @@ class Attributes:
         modules = dict(self._modules)
         for prefix, values in caches.items():
             for name, value in values.items():
-                if (prefix, name) in self._before:
+                if (prefix, name) in self._values_before:
                     setattr(modules[prefix], name, _copy(value))
                     self._caches[prefix, name] = _copy(value)
 
@@ -147,10 +147,10 @@ class Attributes:
             if not _holds_tensors(value):
                 continue
             key = (prefix, name)
-            if key in self._left and _has_changed(self._left[key], value):
-                setattr(module, name, _Gone(_named(prefix, name)))
+            if key in self._leftovers and _has_changed(self._leftovers[key], value):
+                setattr(module, name, _Removed(_named(prefix, name)))
                 removed.append(_named(prefix, name))
-            self._left[key] = _snapshot(value)
+            self._leftovers[key] = _snapshot(value)
         return removed
 
     def _check_new_buffers(self) -> None:
@@ -163,7 +163,7 @@ class Attributes:
             for name in module._buffers.keys() - self._buffers[prefix]:
                 value = module._buffers[name]
                 key = (prefix, name)
-                if key in self._left and _has_changed(self._left[key], value):
+                if key in self._leftovers and _has_changed(self._leftovers[key], value):
                     raise SpecError(
                         f"buffer {_named(prefix, name)!r}",
                         got="one that forward makes, and changes from batch to batch",
@@ -171,10 +171,10 @@ class Attributes:
                         "checkpoints have those",
                         hint="register_buffer in __init__, with its full shape",
                     )
-                self._left[key] = _snapshot(value)
+                self._leftovers[key] = _snapshot(value)
 
 
-class _Gone:
+class _Removed:
     """Stands where a micro-batch left something that the next one must not see."""
 
     def __init__(self, name: str) -> None:
@@ -234,7 +234,7 @@ _OPERATORS = (
     *("rtruediv", "setitem", "sub", "truediv"),
 )
 for _operator in _OPERATORS:
-    setattr(_Gone, f"__{_operator}__", _Gone._refuse)
+    setattr(_Removed, f"__{_operator}__", _Removed._refuse)
 
 
 def _flat(value: Any) -> Iterator[Any]:

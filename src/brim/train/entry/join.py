@@ -120,7 +120,7 @@ def join(
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if context is not None:
-        spec = _together(context.spec, chosen)
+        spec = _combined(context.spec, chosen)
         context = replace(context, spec=spec)
     else:
         _check_alone()
@@ -157,7 +157,7 @@ def has_left() -> bool:
     return _joined is not None and _joined.has_left
 
 
-def _together(spec: JobSpec, chosen: dict[str, Any]) -> JobSpec:
+def _combined(spec: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     """Combine what the command line and the script say.
 
     Where the command line has a default, the script decides.

@@ -142,7 +142,7 @@ class Accumulator:
             sums = out
         self._next = len(self._additions)
 
-    def only(self) -> Contribution:
+    def local_sum(self) -> Contribution:
         """The sum over all micro-batches, where this worker had them all."""
         (contribution,) = self._sums.values()
         return contribution

@@ -47,16 +47,19 @@ class Carried:
         parts: list[Any] = list(start) if isinstance(start, (tuple, list)) else [start]
         for part in parts:
             if not (isinstance(part, Tensor) and part.is_floating_point() and part.dim() > dim):
-                raise self._wrong(_said(part), f"tensors of floating point with a dimension {dim}")
+                raise self._wrong(
+                    _description(part), f"tensors of floating point with a dimension {dim}"
+                )
         self._start = [part.detach().to(device, copy=True) for part in parts]
         self.tensors = [part.clone() for part in self._start]
         self.places = self._start[0].shape[dim] if parts else 0
         if not parts or any(part.shape[dim] != self.places for part in parts):
             raise self._wrong(
-                "no tensor" if not parts else _said(start), f"tensors alike in dimension {dim}"
+                "no tensor" if not parts else _description(start),
+                f"tensors alike in dimension {dim}",
             )
 
-    def of(self, places: Span) -> Value:
+    def copy_at(self, places: Span) -> Value:
         """Return a copy of what the samples in these places find."""
         found = tuple(self._narrow(part, places).clone() for part in self.tensors)
         return found[0] if self._is_one else found
@@ -68,18 +71,19 @@ class Carried:
             SpecError: the value is not of the kind of `start`.
         """
         values = [value] if isinstance(value, Tensor) else value
-        sum_of = self.nothing()
+        sum_of = self.no_value()
         narrowed = [self._narrow(part, places) for part in sum_of]
         if not _is_alike(values, narrowed) or isinstance(value, Tensor) != self._is_one:
             shapes = [list(part.shape) for part in narrowed]
             raise self._wrong(
-                _said(value), f"{shapes[0] if self._is_one else shapes}, as it was found there"
+                _description(value),
+                f"{shapes[0] if self._is_one else shapes}, as it was found there",
             )
         for part, part_value in zip(narrowed, values, strict=True):
             part.copy_(part_value.detach())
         return sum_of
 
-    def nothing(self) -> list[Tensor]:
+    def no_value(self) -> list[Tensor]:
         """Return the part of the step's sum that a micro-batch without samples adds."""
         return [torch.zeros_like(part) for part in self.tensors]
 
@@ -134,10 +138,10 @@ def _is_alike(values: Any, like: Sequence[Tensor]) -> bool:
     )
 
 
-def _said(value: Any) -> str:
+def _description(value: Any) -> str:
     match value:
         case Tensor():
             return f"{value.dtype} of shape {list(value.shape)}"
         case tuple() | list():
-            return f"({', '.join(map(_said, value))})"
+            return f"({', '.join(map(_description, value))})"
     return f"a {type(value).__name__}"

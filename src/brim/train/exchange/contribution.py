@@ -396,7 +396,7 @@ class Contributions:
                 hint="leave requires_grad on, and freeze it with lr=0 in its own parameter group",
             )
 
-    def nothing(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:
+    def no_contribution(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:
         """The contribution of a micro-batch without samples; the words to all as in `take`."""
         zeros = [
             torch.zeros_like(t) for t in [*self._parameters, *self._homes[: len(self._averaged)]]

@@ -138,7 +138,7 @@ class Distributed:
         world = self._plan.world_size
         outgoing = [
             torch.cat(
-                [self._slice(row, rank) for row in self._memory.values()] or [self._nothing()]
+                [self._slice(row, rank) for row in self._memory.values()] or [self._no_tensor()]
             )
             for rank in range(world)
         ]
@@ -155,7 +155,7 @@ class Distributed:
     def fetch(self, total: Contribution) -> Contribution:
         return total
 
-    def _nothing(self) -> Tensor:
+    def _no_tensor(self) -> Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self._device)
 
     def _pieces(self, row: Tensor, rank: int) -> list[Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from brim.coordination.job.reduction import Block, ReductionPlan, fold
 from brim.embeddings.paces import Paces
-from brim.embeddings.rows import GradientRows, OwnedRows, between, fold_rows
+from brim.embeddings.rows import GradientRows, OwnedRows, fold_rows, rows_between
 from brim.embeddings.tables.keyed_table import partitions_of
 from brim.embeddings.tables.keys import BITS
 from brim.errors import InternalError
@@ -125,7 +125,7 @@ class Exchange(Protocol):
     def close(self) -> None: ...
 
 
-class Alone:
+class LocalExchange:
     """The exchange of a world of one."""
 
     rows: dict[Block, list[Tensor]] = {}  # noqa: RUF012 - nothing is ever put in
@@ -230,7 +230,7 @@ class SharedRows:
             rows = [tables[table] for tables in blocks.values()]
             start, stop = self._range(rows, count, partitions)
             for block, tables in blocks.items():
-                local[block].append(between(tables[table], start, stop))
+                local[block].append(rows_between(tables[table], start, stop))
             starts.append(
                 sum(int((part.ids < start).sum()) for part in rows) if partitions else start
             )

@@ -70,7 +70,7 @@ class _PieceTrade:
         self, piece: RowPiece, shelf: Shelf, spare: Sequence[Tensor], plan: ReductionPlan, me: int
     ) -> None:
         route, machines, total = plan.route(me), len(plan.machines), shelf.row(0)
-        local, wanted_blocks = [*plan.local_blocks(me)], _wanted(plan, me)
+        local, wanted_blocks = [*plan.local_blocks(me)], _blocks_wanted(plan, me)
         rows = {block.start: shelf.row(1 + number) for number, block in enumerate(local)}
         memory = iter(spare)
         targets = [total, *(next(memory) for _ in wanted_blocks[1:])]
@@ -158,7 +158,7 @@ def local_under(local: Sequence[Block], want: Block) -> list[Block]:
     return [block for block in local if want.start <= block.start < want.start + want.size]
 
 
-def _wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
+def _blocks_wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
     """Return what a host folds by itself, with what comes from below."""
     route = plan.route(me)
     return plan.machine_blocks(route.machine) if route.above is None else plan.host_blocks(me)
@@ -167,7 +167,7 @@ def _wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
 def _spare_rows(plan: ReductionPlan, me: int) -> int:
     """Return how many rows a host needs beside those that its workers share."""
     counts = (len(plan.host_blocks(host)) for host in plan.route(me).below)
-    return len(_wanted(plan, me)[1:]) + sum(counts)
+    return len(_blocks_wanted(plan, me)[1:]) + sum(counts)
 
 
 class _StepTrade:
@@ -196,13 +196,13 @@ class _StepTrade:
         self._step, self._pieces, self._peers, self._traffic = step, pieces, peers, traffic
         self._route = route
         self.is_void, self.carried = False, Counter[int]()
-        self._given = self._summed = self._passed_on = 0  # pieces, from the first
+        self._sent = self._summed = self._passed_on = 0  # pieces, from the first
         givers = () if route.above is None else (route.above,)
         self._parts = dict.fromkeys((*route.below, *route.across), 0)  # of each, that have come
         self._sums = dict.fromkeys((*givers, *route.across), 0)
         self._heads = {host: bytearray(_HEAD.size) for host in peers}
         self._in_body: dict[int, int] = {}  # of each host, the kind of what is coming in
-        self._left = {  # parts and sums that are to come
+        self._outstanding = {  # parts and sums that are to come
             host: len(pieces) * ((host in self._parts) + (host in self._sums)) for host in peers
         }
         for host in peers:
@@ -220,21 +220,21 @@ class _StepTrade:
             if count < len(self._pieces):
                 count, void = ready()
             ready_parts = min([count, *(self._parts[host] for host in self._route.below)])
-            if self._given < ready_parts:
+            if self._sent < ready_parts:
                 self._give(void and count == len(self._pieces))
-            elif self._given == count == len(self._pieces) and self._traffic.is_done:
+            elif self._sent == count == len(self._pieces) and self._traffic.is_done:
                 return
             waits = _WAIT if count == len(self._pieces) else _POLL_INTERVAL
-            moved = self._traffic.move(0.0 if self._given < ready_parts else waits)
+            moved = self._traffic.move(0.0 if self._sent < ready_parts else waits)
             for host, peer in self._peers.items():
-                while self._left[host] and self._traffic.is_filled(peer):
+                while self._outstanding[host] and self._traffic.is_filled(peer):
                     self._take(host)
             check(moved)
 
     def _give(self, void: bool) -> None:
         """Give away the next piece."""
-        number = self._given
-        self._given += 1
+        number = self._sent
+        self._sent += 1
         self._pieces[number].fold_here()
         self.is_void |= void
         for host, part in self._pieces[number].outgoing.items():
@@ -251,7 +251,7 @@ class _StepTrade:
         route = self._route
         if route.above is not None:
             return
-        while self._summed < min([self._given, *(self._parts[host] for host in route.across)]):
+        while self._summed < min([self._sent, *(self._parts[host] for host in route.across)]):
             piece = self._pieces[self._summed]
             piece.fold_slice()
             for host in route.across:
@@ -271,10 +271,10 @@ class _StepTrade:
             self._fill(host)
             return
         kind = self._in_body.pop(host)
-        self._of(kind)[host] += 1
+        self._pieces_of(kind)[host] += 1
         self.is_void |= bool(kind & _VOID)
-        self._left[host] -= 1
-        if self._left[host]:
+        self._outstanding[host] -= 1
+        if self._outstanding[host]:
             self._expect(host)
         self._sum()
 
@@ -282,7 +282,7 @@ class _StepTrade:
         """Have what a host has announced filled; each sends pieces in their order."""
         step, kind, number = _HEAD.unpack(self._heads[host])
         is_known = step == self._step and kind <= _SUM | _VOID and number < len(self._pieces)
-        if not is_known or self._of(kind).get(host) != number:
+        if not is_known or self._pieces_of(kind).get(host) != number:
             raise PeerLost(f"a worker sends what is no part of step {self._step + 1}")
         self._in_body[host] = kind
         piece = self._pieces[number]
@@ -290,7 +290,7 @@ class _StepTrade:
         self.carried[host] += _size(views)
         self._traffic.fill(self._peers[host], views)
 
-    def _of(self, kind: int) -> dict[int, int]:
+    def _pieces_of(self, kind: int) -> dict[int, int]:
         return self._sums if kind & _SUM else self._parts
 
 
@@ -442,7 +442,7 @@ class Trade:
         route, plan = self._route, self._plan
         blocks = dict(local)
         blocks |= self._swap_rows({}, {host: plan.host_blocks(host) for host in route.below})
-        sums = {b: self._folded_rows(blocks, b) for b in _wanted(plan, self._me)}
+        sums = {b: self._folded_rows(blocks, b) for b in _blocks_wanted(plan, self._me)}
         if route.above is not None:
             self._swap_rows({route.above: sums}, {})
             return self._swap_rows({}, {route.above: (plan.root,)})[plan.root]

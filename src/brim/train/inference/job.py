@@ -93,7 +93,7 @@ class _InferenceJob:
         """Compute this rank's chunks, have the first worker keep everybody's, and commit."""
         step, rank = self._parts.committed, self._members.rank
         chunks = chunks_of_step(step, self._per_step, self._samples)
-        chunks_here = [list(chunks)[index] for index in self._own(len(chunks))]
+        chunks_here = [list(chunks)[index] for index in self._own_chunks(len(chunks))]
         results, started = [], monotonic()
         for chunk in chunks_here:
             self._members.poll()
@@ -116,7 +116,7 @@ class _InferenceJob:
         if released.hold:
             raise RoundChanged
 
-    def _own(self, chunks: int) -> range:
+    def _own_chunks(self, chunks: int) -> range:
         """Return this rank's chunks of a step, as the round shares them.
 
         Where they are fewer than the shares, they are divided evenly.

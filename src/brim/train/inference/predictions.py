@@ -109,7 +109,7 @@ def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[PredictedRows
             back[part.places] = np.arange(part.size)
             indices = pa.array(back, mask=back < 0)
             columns_kept = {name: read.column(name).column.take(indices) for name in keep}
-        yield PredictedRows(part.total, part.places[part.of(None)], columns_kept)
+        yield PredictedRows(part.total, part.places[part.mask_of(None)], columns_kept)
 
 
 def write_predictions(
@@ -170,12 +170,12 @@ class _Outputs:
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = (pa.ipc.open_stream(chunk).read_all() for chunk in chunks)
-        self._left: pa.Table | None = None
+        self._rest: pa.Table | None = None
 
     def take(self, count: int) -> pa.Table:
-        tables = [] if self._left is None else [self._left]
+        tables = [] if self._rest is None else [self._rest]
         while not tables or sum(table.num_rows for table in tables) < count:
             tables.append(next(self._chunks))
         whole = pa.concat_tables(tables)
-        self._left = whole.slice(count)
+        self._rest = whole.slice(count)
         return whole.slice(0, count)

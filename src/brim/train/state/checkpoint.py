@@ -50,7 +50,7 @@ class Image:
         """
         skeleton, tensors = flatten(tree)
         may_wait = {id(tensor) for tensor in steady}
-        parts = [_still(tensor, may_wait=id(tensor) in may_wait) for tensor in tensors]
+        parts = [_unchanging(tensor, may_wait=id(tensor) in may_wait) for tensor in tensors]
         if self._copier is None:
             self._copier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brim-copy")
         return skeleton, self._copier.submit(self._copy, parts)
@@ -67,7 +67,7 @@ class Image:
         return self.data
 
 
-def _still(tensor: Tensor, *, may_wait: bool) -> Tensor:
+def _unchanging(tensor: Tensor, *, may_wait: bool) -> Tensor:
     """Return a tensor that can be copied later.
 
     It is the tensor itself where it will wait, else a copy.

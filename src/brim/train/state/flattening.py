@@ -49,7 +49,7 @@ class NotCarried(TypeError):
         super().__init__(
             f"a state may hold {NEED}, not {actual}" + f" at {'.'.join(path)}" * bool(path)
         )
-        self.path, self.got = path, actual
+        self.path, self.actual = path, actual
 
 
 def flatten(tree: Any, *, strides: bool = True) -> tuple[Any, list[Tensor]]:
@@ -99,19 +99,19 @@ class _Flattening:
             case dict():
                 return self._dict(node, path)
             case list() if type(node) is list:
-                return self._each(node, path)
+                return self._all_parts(node, path)
             case torch.Size():
                 return {"$size": list(node)}
             case tuple() if type(node) is tuple:
-                return {_TUPLE: self._each(node, path)}
+                return {_TUPLE: self._all_parts(node, path)}
             case tuple():
-                return {"$record": [*_name_of(type(node), path), *self._each(node, path)]}
+                return {"$record": [*_name_of(type(node), path), *self._all_parts(node, path)]}
             case set() | frozenset():
                 # In an order of their own: that of a set is another in each process.
-                parts = sorted(self._each(node, path), key=json.dumps)
+                parts = sorted(self._all_parts(node, path), key=json.dumps)
                 return {"$frozenset" if isinstance(node, frozenset) else "$set": parts}
             case deque():
-                return {"$deque": [node.maxlen, *self._each(node, path)]}
+                return {"$deque": [node.maxlen, *self._all_parts(node, path)]}
             case complex():
                 return {"$complex": [node.real, node.imag]}
             case bytes() | bytearray():
@@ -122,9 +122,9 @@ class _Flattening:
                 return {"$device": str(node)}
         if is_record_of_values(type(node)):
             return {"$object": [*_name_of(type(node), path), self._dict(vars(node), path)]}
-        raise NotCarried(path, f"a {type(node).__qualname__} ({_shown(node)})")
+        raise NotCarried(path, f"a {type(node).__qualname__} ({_description(node)})")
 
-    def _each(self, parts: Any, path: tuple[str, ...]) -> list[Any]:
+    def _all_parts(self, parts: Any, path: tuple[str, ...]) -> list[Any]:
         return [self.plain(part, (*path, str(place))) for place, part in enumerate(parts)]
 
     def _dict(self, node: dict[Any, Any], path: tuple[str, ...]) -> Any:
@@ -376,6 +376,6 @@ def _dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-def _shown(node: Any) -> str:
+def _description(node: Any) -> str:
     text = " ".join(repr(node).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -74,7 +74,7 @@ class TrainingState:
         self._names = [name for name, tensor in tensors.items() if _is_carried(tensor)]
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._digests: Digests | None = None
-        self._given: Mapping[str, Any] | None = None
+        self._state_given: Mapping[str, Any] | None = None
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
         self.mark = ""  # of the data: see `plan`
@@ -278,7 +278,7 @@ class TrainingState:
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         # Tables are not taken again: nobody's lines change them, and they are large.
-        self._given = (
+        self._state_given = (
             {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
         )
         self._digests = None
@@ -318,20 +318,20 @@ class TrainingState:
 
     def keep_put(self) -> None:
         """Confirm the state that was put last: nothing has changed it since."""
-        self._given = None
+        self._state_given = None
 
     def put_again(self) -> None:
         """Put the last state once more.
 
         Only where an epoch is under way and no step was made since.
         """
-        tree, self._given = self._given, None
+        tree, self._state_given = self._state_given, None
         if tree is None or self.committed != tree["committed"] or self.schedule is None:
             return
         if self.committed > self.epoch * self.schedule.steps_per_epoch:
             due = self.due  # may have been seen to since
             self.put(tree)
-            self.due, self._given = due, None
+            self.due, self._state_given = due, None
 
     def plan(self, schedule: Schedule, *, mark: str = "") -> None:
         """Learn the steps of the job.

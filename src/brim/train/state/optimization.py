@@ -74,7 +74,7 @@ class Optimization:
         self._intervals = [_interval_of(scheduler, interval) for scheduler in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
-        self._before: list[dict[str, Any]] = []
+        self._values_before: list[dict[str, Any]] = []
         self._trained_before: list[bool] = []
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._names = [name for name, _ in model.named_parameters()]
@@ -148,7 +148,7 @@ class Optimization:
         """
         self.schedules.check()
         self._rates = None
-        self._before = [
+        self._values_before = [
             {name: _copied(group[name]) for name in _BY_HAND if name in group}
             for group in self._groups()
         ]
@@ -160,7 +160,7 @@ class Optimization:
         The body may have run on some workers and not on others, which fetched their samples still:
         without this they would not agree where the step begins again.
         """
-        for group, previous in zip(self._groups(), self._before, strict=False):
+        for group, previous in zip(self._groups(), self._values_before, strict=False):
             for name, value in previous.items():
                 if isinstance(group[name], Tensor):
                     group[name].copy_(value)
@@ -420,7 +420,7 @@ def check_carried(kind: str, thing: Any) -> None:
     except NotCarried as error:
         raise SpecError(
             f"{kind} {type(thing).__name__}",
-            got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
+            got=f"{error.actual} in state_dict(), at {'.'.join(error.path)}",
             need=f"a state that brim can carry: {NEED}",
             hint="have state_dict() return those, and load_state_dict() make the rest of them",
         ) from error

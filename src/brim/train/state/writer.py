@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import PartFile, StoredTable
-from brim.embeddings.table_parts import Taken, given_up, new_files, store_taken
+from brim.embeddings.table_parts import TableCopy, given_up, new_files, store_taken
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
 from brim.storage.checkpoints import Checkpoint, Draft, Store
@@ -41,13 +41,13 @@ class TakenTables:
     """The tables of a checkpoint.
 
     Args:
-        taken: of each, what is not in storage.
+        copies: of each, what is not in storage.
         new: files that were written for these, and that nothing else names.
         on_end: is told by the writer's thread what they consist of, once the checkpoint is
             official; None: it failed.
     """
 
-    taken: Sequence[Taken] = ()
+    copies: Sequence[TableCopy] = ()
     new: Sequence[PartFile] = ()
     on_end: Callable[[tuple[StoredTable, ...] | None], None] = lambda tables: None
 
@@ -150,8 +150,8 @@ class Writer:
         started = monotonic()
         with given_up(self._store) as new:
             new += order.tables.new
-            stored = store_taken(self._store, order.tables.taken, writer=self._name)
-            for table, copied in zip(stored, order.tables.taken, strict=True):
+            stored = store_taken(self._store, order.tables.copies, writer=self._name)
+            for table, copied in zip(stored, order.tables.copies, strict=True):
                 new += new_files(table, copied.chain)
             draft = self._store.draft(
                 replace(order.checkpoint, data=data, tables=stored), writer=self._name
