@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from attempts import check_page
 from brim.wire.authority import Authority
 from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import AGENT
@@ -215,9 +216,6 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
         assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
 
-OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"
-
-
 def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not_notice(
     hosts: tuple[Host, ...], calm: str
 ) -> None:
@@ -256,8 +254,6 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
         summary = finish(run)
     assert summary["weights_sha256"] == calm
     assert summary["steps_redone"] == 0
-    written = (ROOT / "SECURITY.md").read_text()
-    written = written.partition(OF_PODS_BEGIN)[2].partition(OF_PODS_END)[0]
     columns = {"master": "port of the job's master"}
     shown = table(json.loads(theirs.stdout), columns, "a pod of somebody else")
-    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
+    check_page(Path(__file__).with_name("attempts_of_pods.md"), shown)
