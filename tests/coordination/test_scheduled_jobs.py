@@ -725,11 +725,11 @@ def test_a_job_reports_once_waiting_for_one_kind() -> None:
         jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), now)
     assert jobs.story.count("job-1 waits") == 1
     full = (Reason.CLUSTER_FULL, "no device is free")
-    heard.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
-    heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 4.0)
-    assert heard.story.count("job-1 waits") == 2
-    (note,) = [each for each in heard.commands if isinstance(each, Change)]
-    assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", why[1])
+    jobs.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
+    jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), 4.0)
+    assert jobs.story.count("job-1 waits") == 2
+    (note,) = [command for command in jobs.commands if isinstance(command, Change)]
+    assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", decision_reason[1])
 
 
 KIND = HostKind(python="3.12", brim="1", torch="2.13.0")
@@ -876,31 +876,31 @@ def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
     end(jobs, first_nodes)
     lost = {"n1": first_nodes["n1"]._replace(up=False, gone=True, lost=True)} if is_known else {}
     # The scheduler's own node is of the kind that has no label.
-    heard.hear(Looked({**lost, **nodes_of(n2=KIND)}, {}), 6.0)
-    why = Reason.ONE_KIND, "no node is of its kind"
-    heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 7.0)
-    said = "no node is of its kind: torch 2.12.0 on the nodes where it began and 2.13.0 on node0"
-    assert heard.jobs.waits_for(job) == said
-    (note,) = [each for each in heard.commands if isinstance(each, Change)]
-    assert (note.event, note.detail) == ("waits", said)
+    jobs.hear(Looked({**lost, **nodes_of(n2=KIND)}, {}), 6.0)
+    decision_reason = Reason.ONE_KIND, "no node is of its kind"
+    jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), 7.0)
+    detail = "no node is of its kind: torch 2.12.0 on the nodes where it began and 2.13.0 on node0"
+    assert jobs.jobs.waits_for(job) == detail
+    (note,) = [command for command in jobs.commands if isinstance(command, Change)]
+    assert (note.event, note.detail) == ("waits", detail)
 
 
-def test_its_owner_lets_it_go_on_on_another_kind() -> None:
-    heard = Heard()
-    job = exactly(heard)
-    run_on(heard, nodes_of(n1=KIND), "n1")
-    heard.hear(KindFreed("job-1", "by ads"), 1.0)
-    assert not heard.commands, "it runs, and needs no other"
-    end(heard, nodes_of(n1=KIND))
-    other = nodes_of(n2=OTHER)
-    heard.hear(Looked(other, {}), 6.0)
-    assert seen_by_policy(heard) == ()
-    heard.hear(KindFreed("job-1", "by ads"), 7.0)
-    assert [type(each).__name__ for each in heard.commands] == ["Save", "Change", "Decide"]
-    assert seen_by_policy(heard) is None
-    heard.hear(KindFreed("job-1", "by ads"), 7.0)
-    assert not heard.commands, "once is as good as twice"
-    run_on(heard, other, "n2", now=8.0)
+def test_its_owner_may_allow_another_node_kind() -> None:
+    jobs = Heard()
+    job = exactly(jobs)
+    run_on(jobs, nodes_of(n1=KIND), "n1")
+    jobs.hear(KindFreed("job-1", "by ads"), 1.0)
+    assert not jobs.commands, "it runs, and needs no other"
+    end(jobs, nodes_of(n1=KIND))
+    other_nodes = nodes_of(n2=OTHER)
+    jobs.hear(Looked(other_nodes, {}), 6.0)
+    assert seen_by_policy(jobs) == ()
+    jobs.hear(KindFreed("job-1", "by ads"), 7.0)
+    assert [type(command).__name__ for command in jobs.commands] == ["Save", "Change", "Decide"]
+    assert seen_by_policy(jobs) is None
+    jobs.hear(KindFreed("job-1", "by ads"), 7.0)
+    assert not jobs.commands, "once is as good as twice"
+    run_on(jobs, other_nodes, "n2", now=8.0)
     assert job.kind == replace(OTHER, brim="")
     assert seen_by_policy(jobs) == ("2.12.0",)
 
@@ -950,9 +950,13 @@ def test_the_story_names_nodes_on_start() -> None:
     nodes = nodes_of(n1=None, n2=None)
     jobs.hear(Looked(nodes, {}), 0.0)
 
-    def told(event: Event, now: float) -> list[tuple[str, str]]:
-        heard.hear(event, now)
-        return [(each.event, each.detail) for each in heard.commands if isinstance(each, Change)]
+    def notes_of(event: Event, now: float) -> list[tuple[str, str]]:
+        jobs.hear(event, now)
+        return [
+            (command.event, command.detail)
+            for command in jobs.commands
+            if isinstance(command, Change)
+        ]
 
     assert notes_of(given("n2"), 1.0) == [("workers", "")]
     assert notes_of(given("n1"), 2.0) == []

@@ -23,6 +23,7 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
         *(ROOT / "changes").glob("*.md"),
+        *(ROOT / "tests").rglob("attempts*.md"),
     ]
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -41,17 +42,21 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert not missing
 
 
-def test_every_door_has_a_test_that_exists() -> None:
-    doors = (
-        _words(ROOT / "SECURITY.md").partition("| door |")[2].partition("\n\n")[0].splitlines()[2:]
-    )
-    assert len(doors) > 10
-    for door in doors:
-        files = [ROOT / link for link in LINK.findall(door) if link.startswith("tests/")]
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [("docs/design/security.md", "| door |"), ("tests/edges/attempts_of_tenants.md", "| tried by")],
+)
+def test_rows_of_security_name_their_tests(page: str, head: str) -> None:
+    table = _words(ROOT / page).partition(f"\n{head}")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) > 10
+    for row in rows:
+        links = (link for link in LINK.findall(row) if link.endswith(".py"))
+        files = [(ROOT / page).parent / link for link in links]
         tests = set(re.findall(r"^def (test_\w+)", "\n".join(map(_words, files)), re.MULTILINE))
-        named = set(re.findall(r"`(test_\w+)`", door))
-        assert named, door
-        assert named <= tests, door
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= tests, row
 
 
 def test_every_document_is_reached_from_the_index() -> None:

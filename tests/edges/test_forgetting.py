@@ -286,7 +286,7 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
     for record in records:
         for _ in range(20):
             book.note(Change(1.0, record.id, "measured", detail="x" * 1_000))
-    before = pages(tmp_path / "db")
+    pages_before = pages(tmp_path / "db")
     for record in records:
         book.forget(record)
         book.cleared(record.id)

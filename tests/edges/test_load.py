@@ -140,12 +140,12 @@ def many_jobs(folder: Path) -> None:
                 life=Life(Phase.DONE), ended=moment + 300.0,
             )  # fmt: skip
             book.save(record)
-            book.note(Change(at, record.id, "submitted"))
+            book.note(Change(moment, record.id, "submitted"))
             for part in range(6):
                 sizes = {"before": part, "after": 1 + part % 3}
                 book.note(
                     Change(
-                        at + 1 + 40.0 * part,
+                        moment + 1 + 40.0 * part,
                         record.id,
                         "workers",
                         **sizes,
@@ -153,6 +153,6 @@ def many_jobs(folder: Path) -> None:
                         detail="grew",
                     )
                 )
-                book.note(Change(at + 1 + 40.0 * part, record.id, "running"))
-            book.note(Change(at + 300.0, record.id, "done"))
+                book.note(Change(moment + 1 + 40.0 * part, record.id, "running"))
+            book.note(Change(moment + 300.0, record.id, "done"))
     database.close()
