@@ -443,7 +443,7 @@ def test_whatever_happens_pods_become_what_was_asked(tmp_path: Path, kind: str) 
         for _ in range(30):
             town.now += 10.0
             if isinstance(town.order, KubeflowOrder):  # the record has what a look has counted
-                starts = town.order.starts.after(town.automaton.seen.failed)
+                starts = town.order.starts.with_failures(town.automaton.seen.failed)
                 town.order = replace(town.order, starts=starts)
             town.handle(one, PodsSeen(one))
             town.handle(one, WorkersAsked(one, plan))

@@ -98,7 +98,7 @@ class Guests:
         """End the agent of a job at once."""
         self._nodes.kill_job(job, [self._name])
 
-    def there(self, node: int) -> tuple[AgentSeen, ...]:
+    def agents(self, node: int) -> tuple[AgentSeen, ...]:
         """List the agents that are there now; what has ended leaves nothing.
 
         Args:

@@ -29,7 +29,7 @@ import msgspec
 import brim
 from brim.decoding import UNDECODABLE
 from brim.domain.course import Change
-from brim.domain.lifecycle import Happening, after
+from brim.domain.lifecycle import Happening, next_life
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.storage.book import Book
@@ -397,7 +397,7 @@ def _suspend(book: Book, record: ScheduledJob, *, is_there: bool, now: float) ->
     if not is_there:
         record.progress = replace(record.progress, step=0)
     book.note(Change(now, record.id, "restored", detail=detail))
-    stopped = after(record.life, Happening.STOP) if record.running else None
+    stopped = next_life(record.life, Happening.STOP) if record.running else None
     if stopped is not None:
         record.life = stopped
         record.ended = now if stopped.ended else None

@@ -659,7 +659,7 @@ class ScheduledJobs:
         nodes = NodesSeen(event.nodes)
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=what, detail=detail))
-        present, absent = self.present, self.away
+        present, absent = self.present, self.unavailable
         silent = nodes.silent - self.nodes.silent
         is_useful = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
         self.nodes = nodes

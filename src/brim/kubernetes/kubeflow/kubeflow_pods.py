@@ -130,7 +130,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         outcome = outcome_of(
             order.asked,
             pods,
-            failures=order.starts.after(failed).failures,
+            failures=order.starts.with_failures(failed).failures,
             age=0.0 if order.began is None else sight.wall - order.began,
             last=self._last_words,
         )

@@ -134,7 +134,7 @@ class ElasticPods(JobPods[PodOrder]):
         run = sight.run
         assert run is not None
         seen = run.seen(
-            alive=pods.alive or run.behind,
+            alive=pods.alive or run.has_more,
             workers=held,
             agents=frozenset({launch.home, *self._agents(launch, pods, sight, is_over=is_over)}),
             processes=launch.processes,
