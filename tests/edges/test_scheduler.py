@@ -281,7 +281,7 @@ def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) ->
     assert rows == {"ads": (4, 0), "web": (4, 0)}
     story = [change for change in client.explain("job-1") if change.reason == "reclaimed-by-owner"]
     assert "tenant web takes 4 (held 0, guaranteed 4)" in story[0].detail
-    ads = replace(TENANTS[0], guaranteed=2, limit=3)
+    ads = msgspec.structs.replace(TENANTS[0], guaranteed=2, limit=3)
     client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(TENANTS[1], ads)))
     client.cancel("job-2")
     until(lambda: client.job("job-1").workers == 3, "its new limit")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,7 +206,7 @@ def test_what_an_owner_cannot_use_is_lent_to_a_whole_job_until_it_can() -> None:
     assert dict(decision.workers) == {"a1": 12}
     decision = cycle(_snapshot(_state(large, 12), waits, _state(_job("b2", "b"))), brim)
     assert dict(decision.workers) == {"b2": 8}
-    exclusive = tuple(replace(owner, exclusive=8) for owner in OWNERS)
+    exclusive = tuple(msgspec.structs.replace(owner, exclusive=8) for owner in OWNERS)
     decision = cycle(_snapshot(_state(large), waits, tenants=exclusive), brim)
     assert dict(decision.workers) == {}, "what is exclusive is never lent"
 

@@ -29,7 +29,6 @@ from brim.policies.placement import DeviceBlock, Placement, place
 from brim.policies.quota import allowances
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
-_EVERYONE = Tenant(id="default")
 
 # The decisions of a policy, by tenant and priority.
 _Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
@@ -154,7 +153,7 @@ def _tenants(snapshot: Snapshot) -> list[Tenant]:
     """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
     known = {tenant.id for tenant in snapshot.tenants}
     others = sorted({state.job.tenant for state in snapshot.jobs} - known)
-    return [*snapshot.tenants, *(replace(_EVERYONE, id=name) for name in others)]
+    return [*snapshot.tenants, *(Tenant(id=name) for name in others)]
 
 
 def _groups(snapshot: Snapshot) -> dict[tuple[str, int], list[JobState]]:

@@ -136,6 +136,20 @@ def whole_of(value: object, *, path: str, least: int, most: int) -> int:
     return number
 
 
+def number_of(value: object, *, path: str, above: float, most: float) -> float:
+    """Return a number.
+
+    Raises:
+        SpecError: it is none, or none above `above` and at most `most`.
+    """
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None or not above < number <= most:
+        need = f"a number above {above:,}, and at most {most:,}"
+        hint = f"{path.rpartition('.')[2]}: 1"
+        raise SpecError(path, got=shown(value), need=need, hint=hint)
+    return float(number)
+
+
 def switch_of(value: object, *, path: str) -> bool:
     """Return a switch; off where there is nothing.
 
@@ -163,13 +177,13 @@ def choice_of(value: object, words: Sequence[str], *, path: str) -> str:
     return value
 
 
-def name_of(value: object, pattern: str, *, path: str) -> str:
-    """Return a name of Kubernetes.
+def name_of(value: object, pattern: str, *, path: str, need: str = "") -> str:
+    """Return a name of Kubernetes, or another text of a pattern, which `need` describes.
 
     Raises:
         SpecError: it is none.
     """
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
-        need = "a name of letters a to z, digits, '-' and '.'"
+        need = need or "a name of letters a to z, digits, '-' and '.'"
         raise SpecError(path, got=shown(value), need=need)
     return value

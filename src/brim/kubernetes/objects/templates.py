@@ -7,10 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from brim.errors import SpecError
-from brim.kubernetes.client.reading import choice_of, object_of, pairs_of, shown, switch_of, text_of
+from brim.kubernetes.client.declared import (
+    LIST_KEYS,
+    LIST_TYPE,
+    OPEN,
+    Label,
+    Name,
+    Pairs,
+    Words,
+    about,
+    read_by,
+    read_struct,
+    schema_of,
+)
+from brim.kubernetes.client.reading import object_of, pairs_of, shown, text_of
 from brim.kubernetes.objects.identities import MASTER, WORKER
 
 MOST_CONTAINERS = 64  # of a pod
@@ -21,92 +38,85 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 # An amount of storage, as API servers read it.
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
+_NAMES = {
+    "worker": "template", "master": "masterTemplate",
+    "priority_class": "priorityClassName", "claim": "volumeClaim",
+}  # fmt: skip
 MODES = PLANNED, OPPORTUNISTIC = "planned", "opportunistic"
 PROCESSES, MOST_PROCESSES = "processesPerWorker", 32
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
-class PodTemplates(NamedTuple):
-    """The parts of a job's pods that its owner has chosen; none of them has a null.
-
-    Attributes:
-        worker, master: templates; empty where there is none.
-        priority_class: of all its pods; empty: the cluster's usual.
-        claim: the `storageClassName` and `size` of the master's volume; None: it has none.
-        gang: the fewest workers are bound together, or none.
-        anywhere: no worker's pod is pinned to a node.
-    """
-
-    worker: Mapping[str, Any] = {}
-    master: Mapping[str, Any] = {}
-    priority_class: str = ""
-    claim: Mapping[str, Any] | None = None
-    gang: bool = False
-    anywhere: bool = False
-
-    @property
-    def image(self) -> str:
-        """The image of the workers; empty where the template names none."""
-        containers = self.worker.get("spec", {}).get("containers", [])
-        return next((each.get("image", "") for each in containers if each["name"] == WORKER), "")
+def _as_in(name: str) -> Meta:
+    return about(f"As in PodSpec: {name}.", nullable=True)
 
 
-def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
-    """Return what the spec of an ElasticJob says of its pods.
-
-    Raises:
-        SpecError: something of it cannot be.
-    """
-    chosen = spec.get("priorityClassName")
-    path = "spec.priorityClassName"
-    worker = _template(spec.get("template"), WORKER, path="spec.template")
-    return PodTemplates(
-        worker=worker,
-        master=_template(spec.get("masterTemplate"), MASTER, path="spec.masterTemplate"),
-        priority_class="" if chosen is None else text_of(chosen, path=path, most=_NAME),
-        claim=_claim(spec.get("volumeClaim")),
-        gang=_gang(spec.get("gang"), worker),
-        anywhere=choice_of(spec.get("mode"), MODES, path="spec.mode") == OPPORTUNISTIC,
-    )
+_Open = Annotated[dict[str, Any], Meta(extra_json_schema=OPEN)]
+_Parts = Annotated[list[_Open], Meta(max_length=MOST_PARTS)]
 
 
-def claim_for(
-    chosen: PodTemplates, spec: Mapping[str, Any], *, usual: str
-) -> Mapping[str, Any] | None:
-    """Return the claim for the volume on which a job's master keeps the run; None: it has none.
-
-    Args:
-        chosen: of the job's pods.
-        spec: of its object.
-        usual: the size of the volume of a job that keeps its run nowhere else; empty: it has none.
-
-    >>> claim_for(PodTemplates(), {}, usual="10Gi")
-    {'size': '10Gi'}
-    >>> claim_for(PodTemplates(), {"runs": "s3://bucket/runs"}, usual="10Gi")
-    """
-    is_elsewhere = spec.get("runs") or spec.get("checkpoints")
-    return chosen.claim or (None if is_elsewhere or not usual else {"size": usual})
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    name: Words
 
 
-def check_size(size: str, *, field: str) -> None:
-    """Raises SpecError for what is no amount of storage."""
-    if not re.fullmatch(QUANTITY, size):
-        raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container."""
+
+    name: Annotated[Label, about("Its name.")]
+    image: Annotated[Words | None, about("Its image.")] = None
+    env: Annotated[
+        Annotated[
+            list[Annotated[Variable, Meta(extra_json_schema=OPEN)]], Meta(max_length=MOST_PARTS)
+        ]
+        | None,
+        _as_in("env"),
+    ] = None
+    volume_mounts: Annotated[_Parts | None, _as_in("volumeMounts")] = None
 
 
-def _gang(value: object, worker: Mapping[str, Any]) -> bool:
-    wanted = switch_of(value, path="spec.gang")
-    scheduler = worker.get("spec", {}).get("schedulerName")
-    if wanted and scheduler == _MAKES_ITS_OWN:
-        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
-        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
-    return wanted
+class TemplateMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels and annotations of the pods."""
+
+    labels: Annotated[Pairs | None, about("Labels.")] = None
+    annotations: Annotated[Pairs | None, about("Annotations.")] = None
 
 
-def _template(value: object, container: str, *, path: str) -> dict[str, Any]:
+class TemplateSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The PodSpec."""
+
+    containers: Annotated[
+        list[Annotated[PodContainer, Meta(extra_json_schema=OPEN)]],
+        Meta(min_length=1, max_length=MOST_CONTAINERS),
+        about("The containers.", **{LIST_TYPE: "map", LIST_KEYS: ["name"]}),
+    ]
+    tolerations: Annotated[_Parts | None, _as_in("tolerations")] = None
+    volumes: Annotated[_Parts | None, _as_in("volumes")] = None
+    affinity: Annotated[_Open | None, _as_in("affinity")] = None
+    security_context: Annotated[_Open | None, _as_in("securityContext")] = None
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """A PodTemplateSpec, as far as it is not the API server's own to check."""
+
+    metadata: TemplateMetadata | None = None
+    spec: Annotated[TemplateSpec, Meta(extra_json_schema=OPEN)]
+
+
+class VolumeClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A volume of the master's, for the records of the run. [default: none; the workers have copies]"""
+
+    storage_class_name: Annotated[Name | None, about("The StorageClass of the volume.")] = None
+    size: Annotated[
+        Any,
+        about(
+            "The size of the volume: 1Gi.",
+            **{"x-kubernetes-int-or-string": True, "maxLength": 40, "pattern": f"^{QUANTITY}$"},
+        ),
+    ]
+
+
+def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
     """Return a template that has a container of this name."""
-    if value is None:
-        return {}
     template = object_of(value, path=path)
     meta = object_of(template.get("metadata"), path=f"{path}.metadata")
     pairs = {
@@ -169,10 +179,7 @@ def _parts(
     return found
 
 
-def _claim(value: object) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    path = "spec.volumeClaim"
+def _claim(value: object, *, path: str) -> dict[str, Any]:
     claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
     if "storageClassName" in claim:
         text_of(claim["storageClassName"], path=f"{path}.storageClassName", most=_NAME)
@@ -183,3 +190,89 @@ def _claim(value: object) -> dict[str, Any] | None:
             f"{path}.size", got=shown(size), need="an amount of storage", hint="size: 1Gi"
         )
     return claim
+
+
+class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """The parts of a job's pods that its owner has chosen; none of them has a null.
+
+    Args:
+        worker, master: templates; empty where there is none.
+        priority_class: of all its pods; empty: the cluster's usual.
+        claim: the `storageClassName` and `size` of the master's volume; None: it has none.
+        gang: the fewest workers are bound together, or none.
+        mode: one of `MODES`.
+    """
+
+    worker: Annotated[dict[str, Any], read_by(partial(_template, container=WORKER))] = {}
+    master: Annotated[dict[str, Any], read_by(partial(_template, container=MASTER))] = {}
+    priority_class: Annotated[Name, about("The PriorityClass of the job's pods.")] = ""
+    claim: Annotated[
+        dict[str, Any] | None,
+        Meta(extra_json_schema=schema_of(VolumeClaim)),
+        read_by(_claim),
+    ] = None
+    gang: Annotated[
+        bool,
+        about(
+            "Have the fewest workers bound together, or none, by a PodGroup: of the server, or of "
+            "Volcano where schedulerName in the template is volcano. Workers beyond the fewest come "
+            "and go one by one."
+        ),
+    ] = False
+    mode: Annotated[
+        str,
+        about(
+            "Who decides on which node a worker is: the operator, whose plan pins each pod to a "
+            "node, or the scheduler that binds pods: then the plan says how many workers there are.",
+            enum=list(MODES),
+        ),
+    ] = PLANNED
+
+    @property
+    def anywhere(self) -> bool:
+        """True where no worker's pod is pinned to a node."""
+        return self.mode == OPPORTUNISTIC
+
+    @property
+    def image(self) -> str:
+        """The image of the workers; empty where the template names none."""
+        containers = self.worker.get("spec", {}).get("containers", [])
+        return next((each.get("image", "") for each in containers if each["name"] == WORKER), "")
+
+
+def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
+    """Return what the spec of an ElasticJob says of its pods.
+
+    Raises:
+        SpecError: something of it cannot be.
+    """
+    chosen = read_struct(PodTemplates, spec, path="spec")
+    scheduler = chosen.worker.get("spec", {}).get("schedulerName")
+    if chosen.gang and scheduler == _MAKES_ITS_OWN:
+        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
+        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
+    return chosen
+
+
+def claim_for(
+    chosen: PodTemplates, spec: Mapping[str, Any], *, usual: str
+) -> Mapping[str, Any] | None:
+    """Return the claim for the volume on which a job's master keeps the run; None: it has none.
+
+    Args:
+        chosen: of the job's pods.
+        spec: of its object.
+        usual: the size of the volume of a job that keeps its run nowhere else; empty: it has none.
+
+    >>> claim_for(PodTemplates(), {}, usual="10Gi")
+    {'size': '10Gi'}
+    >>> claim_for(PodTemplates(), {"runs": "s3://bucket/runs"}, usual="10Gi")
+    """
+    is_elsewhere = spec.get("runs") or spec.get("checkpoints")
+    return chosen.claim or (None if is_elsewhere or not usual else {"size": usual})
+
+
+def check_size(size: str, *, field: str) -> None:
+    """Raises SpecError for what is no amount of storage."""
+    if not re.fullmatch(QUANTITY, size):
+        raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")
