@@ -33,8 +33,9 @@ from brim.kubernetes.client.reading import (
 )
 from brim.kubernetes.kubeflow.commands import command_of, option_of
 from brim.kubernetes.nodes.neighbours import is_queued
-from brim.kubernetes.objects.elastic_jobs import PRIORITIES, read_metadata
+from brim.kubernetes.objects.elastic_jobs import read_metadata
 from brim.kubernetes.objects.identities import GROUP, KubeJob
+from brim.kubernetes.objects.job_spec import PRIORITIES
 from brim.kubernetes.objects.tenants import KnownTenants
 
 KUBEFLOW, VERSION = "kubeflow.org", "v1"

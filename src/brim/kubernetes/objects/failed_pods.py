@@ -6,9 +6,13 @@ Pure. The last lines are those that a kubelet takes from the log of a container 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from brim.domain.printable import printable
+from brim.kubernetes.client.declared import Int32, Text, Time, about
 from brim.kubernetes.client.kube_types import KubePod, Terminated
 from brim.kubernetes.objects.identities import PodIdentity, identity_of
 
@@ -16,6 +20,21 @@ MOST_FAILED = 5  # of a job, the last
 MOST_LINES, LONGEST_LINES = 10, 1_000  # of a pod; characters of all of them
 _FAILED = "Failed"
 _NAMED = ("pod", "finishTime")  # by which one is told from another
+
+
+class FailedPodEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pod that has failed."""
+
+    pod: Annotated[Text | None, about("Its name.")] = None
+    node: Annotated[Text | None, about("The node that it was on.")] = None
+    reason: Annotated[
+        Text | None, about("Why, as Kubernetes says it: Error, OOMKilled, Evicted.")
+    ] = None
+    exit_code: Annotated[Int32 | None, about("The exit code of its container.")] = None
+    finish_time: Annotated[Time | None, about("When that ended.")] = None
+    last_lines: Annotated[
+        Annotated[str, Meta(max_length=LONGEST_LINES)] | None, about("The last lines of its log.")
+    ] = None
 
 
 class FailedPod(NamedTuple):
@@ -41,20 +60,18 @@ def failed_pod(before: KubePod | None, after: KubePod | None) -> FailedPod | Non
         return None
     ended = _how(after, identity.role)
     said = ended.message if ended else after.status.message
-    entry = {
-        "pod": after.metadata.name,
-        "node": identity.node,
-        "reason": after.status.reason or (ended.reason if ended else ""),
-        "exitCode": ended.exit_code if ended else None,
-        "finishTime": ended.finished_at if ended else None,
-        "lastLines": last_lines(said),
-    }
-    return FailedPod(
-        identity, {name: each for name, each in entry.items() if each not in ("", None)}
+    entry = FailedPodEntry(
+        pod=after.metadata.name or None,
+        node=identity.node or None,
+        reason=after.status.reason or (ended.reason if ended else "") or None,
+        exit_code=ended.exit_code if ended else None,
+        finish_time=(ended.finished_at or None) if ended else None,
+        last_lines=last_lines(said) or None,
     )
+    return FailedPod(identity, msgspec.to_builtins(entry))
 
 
-def failed_pods(before: object, failed: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def failed_pods(before: object, failed: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Return the failed pods that a status has, with those that have come, the last of them.
 
     Args:

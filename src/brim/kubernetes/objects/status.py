@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from brim.domain.course import Change, reason_of, sentence_of
 from brim.domain.lifecycle import Phase, Wish
@@ -17,10 +20,20 @@ from brim.domain.printable import printable
 from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.client.declared import (
+    LIST_KEYS,
+    LIST_TYPE,
+    OPEN,
+    Count,
+    Int32,
+    Text,
+    Time,
+    about,
+)
 from brim.kubernetes.client.times import NO_TIME, write_time
-from brim.kubernetes.objects.failed_pods import failed_pods
+from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPodEntry, failed_pods
 from brim.kubernetes.objects.fields import camel
-from brim.kubernetes.objects.record_text import pack_record, unpack_record
+from brim.kubernetes.objects.record_text import LARGEST, pack_record, unpack_record
 
 STATES = (*(phase.value.capitalize() for phase in Phase), "Invalid")
 CONDITIONS = (
@@ -54,6 +67,85 @@ class Stall(NamedTuple):
 
     reason: str
     message: str
+
+
+class WorkersStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers of the job."""
+
+    wanted: Annotated[Count | None, about("As many as the last plan gives it.")] = None
+    ready: Annotated[Count | None, about("As many as train.")] = None
+    summary: Annotated[Text | None, about("READY/FEWEST-MOST.")] = None
+    selector: Annotated[Text | None, about("The selector of their pods.")] = None
+    nodes: Annotated[
+        dict[str, Int32] | None, about("As many as it was asked to have, by node.")
+    ] = None
+
+
+class JobCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A condition."""
+
+    type: Annotated[
+        str, Meta(max_length=316, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
+    ]
+    status: Annotated[str, Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]})]
+    reason: Annotated[
+        str,
+        Meta(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+    ]
+    message: Annotated[str, Meta(max_length=32_768)]
+    observed_generation: Count | None = None
+    last_transition_time: Time
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The state of the job, as the operator sees it."""
+
+    observed_generation: Annotated[
+        Count | None, about("The generation of the object that this is about.")
+    ] = None
+    phase: Annotated[str | None, about("The state of the job.", enum=list(STATES))] = None
+    reason: Annotated[Text | None, about("Why the job has the workers that it has, in a word.")] = (
+        None
+    )
+    message: Annotated[Text | None, about("The same in a sentence, with the numbers.")] = None
+    workers: WorkersStatus | None = None
+    step: Annotated[Count | None, about("Steps that are done.")] = None
+    steps: Annotated[Count | None, about("Steps that there are in all, once that is known.")] = None
+    progress: Annotated[Text | None, about("STEP/STEPS.")] = None
+    start_time: Annotated[Time | None, about("When the first step was made.")] = None
+    completion_time: Annotated[Time | None, about("When the job ended.")] = None
+    estimated_end: Annotated[Time | None, about("When the job ends if nothing new happens.")] = None
+    deadline: Annotated[Time | None, about("The deadline of the job.")] = None
+    promised: Annotated[
+        Text | None, about("Yes where the deadline is promised, No, or Unknown.")
+    ] = None
+    earliest_deadline: Annotated[
+        Time | None, about("The earliest deadline that could have been promised.")
+    ] = None
+    story: Annotated[
+        Annotated[list[Annotated[str, Meta(max_length=LONGEST_LINE)]], Meta(max_length=MOST_LINES)]
+        | None,
+        about("The last things that happened to the job, with their reasons."),
+    ] = None
+    failed_pods: Annotated[
+        Annotated[list[FailedPodEntry], Meta(max_length=MOST_FAILED)] | None,
+        about("The last pods that failed. They are deleted, with their logs."),
+    ] = None
+    summary: Annotated[
+        dict[str, Any] | None,
+        about("What brim train --json says of a run, once it has ended.", **OPEN),
+    ] = None
+    conditions: Annotated[
+        Annotated[list[JobCondition], Meta(max_length=32)] | None,
+        about(
+            "Conditions, as kubectl wait --for=condition=TYPE reads them.",
+            **{LIST_TYPE: "map", LIST_KEYS: ["type"]},
+        ),
+    ] = None
+    record: Annotated[
+        Annotated[str, Meta(max_length=LARGEST + 16)] | None,
+        about("What the operator remembers of the job. Nobody else writes it."),
+    ] = None
 
 
 class _Condition(NamedTuple):
@@ -93,37 +185,34 @@ def status_of(
     workers = job.submission.spec.workers
     last = next((change for change in reversed(story) if change.reason), None)
     message = _why(job, story)
-    return _without_nothing(
-        {
-            "observedGeneration": generation,
-            "phase": job.life.phase.value.capitalize(),
-            "reason": last and _reason(last.reason),
-            "message": _cut(message, LONGEST_MESSAGE),
-            "workers": {
-                "wanted": job.workers,
-                "ready": ready,
-                "summary": f"{ready}/{workers.minimum}-{workers.maximum}",
-                "selector": selector,
-                "nodes": dict(list(job.held.items())[:MOST_NODES]) if job.running else {},
-            },
-            "step": progress.step,
-            "steps": progress.steps,
-            "progress": f"{progress.step}/{progress.steps}"
-            if progress.steps
-            else str(progress.step),
-            "startTime": write_time(progress.started),
-            "completionTime": write_time(job.ended),
-            "estimatedEnd": _estimated_end(job),
-            "deadline": write_time(deadline),
-            "promised": None if deadline is None else _yes_or_no(job),
-            "earliestDeadline": write_time(job.judgement.earliest),
-            "story": [_line(change) for change in story[-MOST_LINES:]],
-            "failedPods": failed_pods(before, failed),
-            "summary": dict(list(_facts(job.summary))[:MOST_FACTS]),
-            "conditions": _written(_conditions(job, message, stall), generation, before, now),
-            "record": pack_record(job),
-        }
+    shown = JobStatus(
+        observed_generation=generation,
+        phase=job.life.phase.value.capitalize(),
+        reason=_reason(last.reason) if last else None,
+        message=_cut(message, LONGEST_MESSAGE),
+        workers=WorkersStatus(
+            wanted=job.workers,
+            ready=ready,
+            summary=f"{ready}/{workers.minimum}-{workers.maximum}",
+            selector=selector,
+            nodes=dict(list(job.held.items())[:MOST_NODES]) if job.running else {},
+        ),
+        step=progress.step,
+        steps=progress.steps,
+        progress=f"{progress.step}/{progress.steps}" if progress.steps else str(progress.step),
+        start_time=write_time(progress.started),
+        completion_time=write_time(job.ended),
+        estimated_end=_estimated_end(job),
+        deadline=write_time(deadline),
+        promised=None if deadline is None else _yes_or_no(job),
+        earliest_deadline=write_time(job.judgement.earliest),
+        story=[_line(change) for change in story[-MOST_LINES:]],
+        failed_pods=failed_pods(before, failed),
+        summary=dict(list(_facts(job.summary))[:MOST_FACTS]),
+        conditions=_written(_conditions(job, message, stall), generation, before, now),
+        record=pack_record(job),
     )
+    return _without_nothing(msgspec.to_builtins(shown))
 
 
 def stalled_status(before: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
@@ -142,7 +231,7 @@ def stalled_status(before: object, stall: Stall, *, generation: int, now: float)
         "phase": kept.get("phase", "Invalid"),
         "reason": stall.reason,
         "message": _cut(stall.message, LONGEST_MESSAGE),
-        "conditions": [*known, *new],
+        "conditions": [*known, *msgspec.to_builtins(new)],
     }
 
 
@@ -253,7 +342,7 @@ def _written(
     generation: int,
     before: object,
     now: float,
-) -> list[dict[str, Any]]:
+) -> list[JobCondition]:
     """Return conditions as Kubernetes has them; their times change with their status alone."""
     known = {each["type"]: each for each in _known(before)}
     found = []
@@ -261,16 +350,17 @@ def _written(
         status = {True: "True", False: "False", None: "Unknown"}[condition.holds]
         last = known.get(condition.type, {})
         since = last.get("lastTransitionTime") if last.get("status") == status else None
-        is_known = isinstance(since, str) and since != NO_TIME
+        if not isinstance(since, str) or since == NO_TIME:
+            since = write_time(now) or ""
         found.append(
-            {
-                "type": condition.type,
-                "status": status,
-                "reason": condition.reason,
-                "message": _cut(condition.message, LONGEST_MESSAGE),
-                "observedGeneration": generation,
-                "lastTransitionTime": since if is_known else write_time(now),
-            }
+            JobCondition(
+                type=condition.type,
+                status=status,
+                reason=condition.reason,
+                message=_cut(condition.message, LONGEST_MESSAGE),
+                observed_generation=generation,
+                last_transition_time=since,
+            )
         )
     return found
 

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from brim.errors import SpecError
-from brim.kubernetes.client.reading import (
-    choice_of,
-    object_of,
-    pairs_of,
-    quoted,
-    switch_of,
-    text_of,
+from brim.kubernetes.client.declared import (
+    LIST_KEYS,
+    LIST_TYPE,
+    OPEN,
+    Label,
+    Name,
+    Pairs,
+    Words,
+    about,
+    read_by,
+    read_struct,
+    schema_of,
 )
+from brim.kubernetes.client.reading import object_of, pairs_of, shown, text_of
 from brim.kubernetes.objects.identities import MASTER, WORKER
 
 MOST_CONTAINERS = 64  # of a pod
@@ -28,28 +38,200 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 # An amount of storage, as API servers read it.
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
+_NAMES = {
+    "worker": "template", "master": "masterTemplate",
+    "priority_class": "priorityClassName", "claim": "volumeClaim",
+}  # fmt: skip
 MODES = PLANNED, OPPORTUNISTIC = "planned", "opportunistic"
 PROCESSES, MOST_PROCESSES = "processesPerWorker", 32
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
-class PodTemplates(NamedTuple):
+def _as_in(name: str) -> Meta:
+    return about(f"As in PodSpec: {name}.", nullable=True)
+
+
+_Open = Annotated[dict[str, Any], Meta(extra_json_schema=OPEN)]
+_Parts = Annotated[list[_Open], Meta(max_length=MOST_PARTS)]
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    name: Words
+
+
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container."""
+
+    name: Annotated[Label, about("Its name.")]
+    image: Annotated[Words | None, about("Its image.")] = None
+    env: Annotated[
+        Annotated[
+            list[Annotated[Variable, Meta(extra_json_schema=OPEN)]], Meta(max_length=MOST_PARTS)
+        ]
+        | None,
+        _as_in("env"),
+    ] = None
+    volume_mounts: Annotated[_Parts | None, _as_in("volumeMounts")] = None
+
+
+class TemplateMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels and annotations of the pods."""
+
+    labels: Annotated[Pairs | None, about("Labels.")] = None
+    annotations: Annotated[Pairs | None, about("Annotations.")] = None
+
+
+class TemplateSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The PodSpec."""
+
+    containers: Annotated[
+        list[Annotated[PodContainer, Meta(extra_json_schema=OPEN)]],
+        Meta(min_length=1, max_length=MOST_CONTAINERS),
+        about("The containers.", **{LIST_TYPE: "map", LIST_KEYS: ["name"]}),
+    ]
+    tolerations: Annotated[_Parts | None, _as_in("tolerations")] = None
+    volumes: Annotated[_Parts | None, _as_in("volumes")] = None
+    affinity: Annotated[_Open | None, _as_in("affinity")] = None
+    security_context: Annotated[_Open | None, _as_in("securityContext")] = None
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """A PodTemplateSpec, as far as it is not the API server's own to check."""
+
+    metadata: TemplateMetadata | None = None
+    spec: Annotated[TemplateSpec, Meta(extra_json_schema=OPEN)]
+
+
+class VolumeClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A volume of the master's, for the records of the run. [default: none; the workers have copies]"""
+
+    storage_class_name: Annotated[Name | None, about("The StorageClass of the volume.")] = None
+    size: Annotated[
+        Any,
+        about(
+            "The size of the volume: 1Gi.",
+            **{"x-kubernetes-int-or-string": True, "maxLength": 40, "pattern": f"^{QUANTITY}$"},
+        ),
+    ]
+
+
+def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
+    """Return a template that has a container of this name."""
+    template = object_of(value, path=path)
+    meta = object_of(template.get("metadata"), path=f"{path}.metadata")
+    pairs = {
+        name: pairs_of(meta[name], path=f"{path}.metadata.{name}")
+        for name in ("labels", "annotations")
+        if meta.get(name) is not None
+    }
+    spec = _parts(template.get("spec"), path=f"{path}.spec", lists=POD_LISTS, objects=POD_OBJECTS)
+    if "nodeName" in spec:  # a worker elsewhere than planned counts as missing: one more is made
+        need = "none: the scheduler says where a pod runs"
+        hint = "use nodeSelector or tolerations"
+        got = shown(spec["nodeName"])
+        raise SpecError(f"{path}.spec.nodeName", got=got, need=need, hint=hint)
+    spec["containers"] = _containers(spec.get("containers"), container, f"{path}.spec.containers")
+    return {"metadata": pairs, "spec": spec}
+
+
+def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_CONTAINERS:
+        need = f"a list with a container {needed!r}, and at most {MOST_CONTAINERS}"
+        raise SpecError(path, got=shown(value), need=need, hint=f"- name: {needed}")
+    found: dict[str, dict[str, Any]] = {}
+    for index, each in enumerate(value):
+        at = f"{path}[{index}]"
+        container = _parts(each, path=at, lists=CONTAINER_LISTS)
+        name = text_of(container.get("name"), path=f"{at}.name", most=_LABEL)
+        if name in found:
+            raise SpecError(
+                f"{at}.name", got=f"{shown(name)} twice", need="one container of a name"
+            )
+        if "image" in container:
+            text_of(container["image"], path=f"{at}.image")
+        for number, variable in enumerate(container.get("env", [])):
+            text_of(variable.get("name"), path=f"{at}.env[{number}].name")
+        found[name] = container
+    if needed not in found:
+        got = ", ".join(map(shown, found))
+        raise SpecError(path, got=got, need=f"a container {needed!r}", hint=f"- name: {needed}")
+    return list(found.values())
+
+
+def _parts(
+    value: object, *, path: str, lists: tuple[str, ...], objects: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return an object without its nulls, in which these are lists of objects, and those objects."""
+    found = {name: each for name, each in object_of(value, path=path).items() if each is not None}
+    for name in objects:
+        if name in found:
+            found[name] = dict(object_of(found[name], path=f"{path}.{name}"))
+    for name in lists:
+        if name not in found:
+            continue
+        if not isinstance(found[name], list) or len(found[name]) > MOST_PARTS:
+            need = f"a list of at most {MOST_PARTS:,}"
+            raise SpecError(f"{path}.{name}", got=shown(found[name]), need=need)
+        for index, each in enumerate(found[name]):
+            if not isinstance(each, Mapping):
+                at = f"{path}.{name}[{index}]"
+                raise SpecError(at, got=shown(each), need="NAME: VALUE pairs")
+    return found
+
+
+def _claim(value: object, *, path: str) -> dict[str, Any]:
+    claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
+    if "storageClassName" in claim:
+        text_of(claim["storageClassName"], path=f"{path}.storageClassName", most=_NAME)
+    size = claim.get("size")
+    is_number = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 60
+    if not is_number and not (isinstance(size, str) and re.fullmatch(QUANTITY, size)):
+        raise SpecError(
+            f"{path}.size", got=shown(size), need="an amount of storage", hint="size: 1Gi"
+        )
+    return claim
+
+
+class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """The parts of a job's pods that its owner has chosen; none of them has a null.
 
-    Attributes:
+    Args:
         worker, master: templates; empty where there is none.
         priority_class: of all its pods; empty: the cluster's usual.
         claim: the `storageClassName` and `size` of the master's volume; None: it has none.
         gang: the fewest workers are bound together, or none.
-        anywhere: no worker's pod is pinned to a node.
+        mode: one of `MODES`.
     """
 
-    worker: Mapping[str, Any] = {}
-    master: Mapping[str, Any] = {}
-    priority_class: str = ""
-    claim: Mapping[str, Any] | None = None
-    gang: bool = False
-    anywhere: bool = False
+    worker: Annotated[dict[str, Any], read_by(partial(_template, container=WORKER))] = {}
+    master: Annotated[dict[str, Any], read_by(partial(_template, container=MASTER))] = {}
+    priority_class: Annotated[Name, about("The PriorityClass of the job's pods.")] = ""
+    claim: Annotated[
+        dict[str, Any] | None,
+        Meta(extra_json_schema=schema_of(VolumeClaim)),
+        read_by(_claim),
+    ] = None
+    gang: Annotated[
+        bool,
+        about(
+            "Have the fewest workers bound together, or none, by a PodGroup: of the server, or of "
+            "Volcano where schedulerName in the template is volcano. Workers beyond the fewest come "
+            "and go one by one."
+        ),
+    ] = False
+    mode: Annotated[
+        str,
+        about(
+            "Who decides on which node a worker is: the operator, whose plan pins each pod to a "
+            "node, or the scheduler that binds pods: then the plan says how many workers there are.",
+            enum=list(MODES),
+        ),
+    ] = PLANNED
+
+    @property
+    def anywhere(self) -> bool:
+        """True where no worker's pod is pinned to a node."""
+        return self.mode == OPPORTUNISTIC
 
     @property
     def image(self) -> str:
@@ -64,17 +246,12 @@ def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
     Raises:
         SpecError: something of it cannot be.
     """
-    chosen = spec.get("priorityClassName")
-    path = "spec.priorityClassName"
-    worker = _template(spec.get("template"), WORKER, path="spec.template")
-    return PodTemplates(
-        worker=worker,
-        master=_template(spec.get("masterTemplate"), MASTER, path="spec.masterTemplate"),
-        priority_class="" if chosen is None else text_of(chosen, path=path, limit=_NAME),
-        claim=_claim(spec.get("volumeClaim")),
-        gang=_gang(spec.get("gang"), worker),
-        anywhere=choice_of(spec.get("mode"), MODES, path="spec.mode") == OPPORTUNISTIC,
-    )
+    chosen = read_struct(PodTemplates, spec, path="spec")
+    scheduler = chosen.worker.get("spec", {}).get("schedulerName")
+    if chosen.gang and scheduler == _MAKES_ITS_OWN:
+        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
+        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
+    return chosen
 
 
 def claim_for(
@@ -99,94 +276,3 @@ def check_size(size: str, *, field: str) -> None:
     """Raises SpecError for what is no amount of storage."""
     if not re.fullmatch(QUANTITY, size):
         raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")
-
-
-def _gang(value: object, worker: Mapping[str, Any]) -> bool:
-    wanted = switch_of(value, path="spec.gang")
-    scheduler = worker.get("spec", {}).get("schedulerName")
-    if wanted and scheduler == _MAKES_ITS_OWN:
-        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
-        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
-    return wanted
-
-
-def _template(value: object, container: str, *, path: str) -> dict[str, Any]:
-    """Return a template that has a container of this name."""
-    if value is None:
-        return {}
-    template = object_of(value, path=path)
-    meta = object_of(template.get("metadata"), path=f"{path}.metadata")
-    pairs = {
-        name: pairs_of(meta[name], path=f"{path}.metadata.{name}")
-        for name in ("labels", "annotations")
-        if meta.get(name) is not None
-    }
-    spec = _parts(template.get("spec"), path=f"{path}.spec", lists=POD_LISTS, objects=POD_OBJECTS)
-    if "nodeName" in spec:  # a worker elsewhere than planned counts as missing: one more is made
-        need = "none: the scheduler says where a pod runs"
-        hint = "use nodeSelector or tolerations"
-        got = quoted(spec["nodeName"])
-        raise SpecError(f"{path}.spec.nodeName", got=got, need=need, hint=hint)
-    spec["containers"] = _containers(spec.get("containers"), container, f"{path}.spec.containers")
-    return {"metadata": pairs, "spec": spec}
-
-
-def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_CONTAINERS:
-        need = f"a list with a container {needed!r}, and at most {MOST_CONTAINERS}"
-        raise SpecError(path, got=quoted(value), need=need, hint=f"- name: {needed}")
-    found: dict[str, dict[str, Any]] = {}
-    for index, each in enumerate(value):
-        at = f"{path}[{index}]"
-        container = _parts(each, path=at, lists=CONTAINER_LISTS)
-        name = text_of(container.get("name"), path=f"{at}.name", limit=_LABEL)
-        if name in found:
-            raise SpecError(
-                f"{at}.name", got=f"{quoted(name)} twice", need="one container of a name"
-            )
-        if "image" in container:
-            text_of(container["image"], path=f"{at}.image")
-        for number, variable in enumerate(container.get("env", [])):
-            text_of(variable.get("name"), path=f"{at}.env[{number}].name")
-        found[name] = container
-    if needed not in found:
-        got = ", ".join(map(quoted, found))
-        raise SpecError(path, got=got, need=f"a container {needed!r}", hint=f"- name: {needed}")
-    return list(found.values())
-
-
-def _parts(
-    value: object, *, path: str, lists: tuple[str, ...], objects: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Return an object without its nulls, in which these are lists of objects, and those objects."""
-    found = {name: each for name, each in object_of(value, path=path).items() if each is not None}
-    for name in objects:
-        if name in found:
-            found[name] = dict(object_of(found[name], path=f"{path}.{name}"))
-    for name in lists:
-        if name not in found:
-            continue
-        if not isinstance(found[name], list) or len(found[name]) > MOST_PARTS:
-            need = f"a list of at most {MOST_PARTS:,}"
-            raise SpecError(f"{path}.{name}", got=quoted(found[name]), need=need)
-        for index, each in enumerate(found[name]):
-            if not isinstance(each, Mapping):
-                at = f"{path}.{name}[{index}]"
-                raise SpecError(at, got=quoted(each), need="NAME: VALUE pairs")
-    return found
-
-
-def _claim(value: object) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    path = "spec.volumeClaim"
-    claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
-    if "storageClassName" in claim:
-        text_of(claim["storageClassName"], path=f"{path}.storageClassName", limit=_NAME)
-    size = claim.get("size")
-    is_number = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 60
-    if not is_number and not (isinstance(size, str) and re.fullmatch(QUANTITY, size)):
-        raise SpecError(
-            f"{path}.size", got=quoted(size), need="an amount of storage", hint="size: 1Gi"
-        )
-    return claim
