@@ -154,7 +154,7 @@ def read_struct(kind: type[_S], value: object, *, path: str) -> _S:
 def read_fields(kind: type[_S], given: Mapping[str, Any], reading: Reading, *, path: str) -> _S:
     """Return what an object says; what cannot be is None in it, and noted."""
     found = {
-        field.name: reading.of(_read, field.type, given.get(name), path=f"{path}.{name}")
+        field.name: reading.read_or_none(_read, field.type, given.get(name), path=f"{path}.{name}")
         for field in _fields(kind)
         if given.get(name := field.encode_name) is not None or field.required
     }
@@ -176,11 +176,13 @@ def _read(kind: inspect.Type, value: object, *, path: str, need: str = "") -> An
         case inspect.StructType():
             return read_struct(kind.cls, value, path=path)
         case inspect.StrType(pattern=None):
-            return text_of(value, path=path, most=kind.max_length or LONGEST_TEXT)
+            return text_of(value, path=path, limit=kind.max_length or LONGEST_TEXT)
         case inspect.StrType():
             return name_of(value, kind.pattern or "", path=path, need=need)
         case inspect.IntType():
-            return whole_of(value, path=path, least=kind.ge or 0, most=kind.le or LARGEST_NUMBER)
+            return whole_of(
+                value, path=path, minimum=kind.ge or 0, maximum=kind.le or LARGEST_NUMBER
+            )
         case inspect.FloatType():
             return number_of(value, path=path, above=kind.gt or 0, most=kind.le or LARGEST_NUMBER)
         case inspect.BoolType():

@@ -35,19 +35,21 @@ class Reading:
     def __init__(self) -> None:
         self.problems: list[SpecError] = []
 
-    def of(self, read: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T | None:
+    def read_or_none(
+        self, read: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T | None:
         """Return what `read` returns for these arguments; None where that is an error."""
         try:
-            return read(*given, **named)
+            return read(*arguments, **named)
         except SpecError as wrong:
             self.problems.append(wrong)
             return None
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Return a value as an error quotes it, however large.
 
-    >>> shown("x" * 99)[-8:], shown(10**30)
+    >>> quoted("x" * 99)[-8:], quoted(10**30)
     ('xxxxxxx…', 'a number of 100 bits')
     """
     if value is None:
@@ -75,12 +77,12 @@ def pairs_of(value: object, *, path: str) -> dict[str, str]:
     """
     if not isinstance(value, Mapping) or len(value) > MOST_PAIRS:
         need = f"at most {MOST_PAIRS} NAME: TEXT pairs"
-        raise SpecError(path, got=shown(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
+        raise SpecError(path, got=quoted(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
     for name, text in value.items():
         if not isinstance(text, str) or len(text) > LONGEST_TEXT or len(name) > LONGEST_TEXT:
             at = f"{path}.{name[:_LONGEST_SHOWN]}"
             need = f"a text of at most {LONGEST_TEXT:,} characters, in quotes where it is a number"
-            raise SpecError(at, got=shown(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"')
+            raise SpecError(at, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"')
     return dict(value)
 
 
@@ -92,11 +94,11 @@ def words_of(value: object, *, path: str) -> tuple[str, ...]:
     """
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_WORDS:
         need = f"a list of 1 to {MOST_WORDS} words"
-        raise SpecError(path, got=shown(value), need=need, hint=f"{path}: [python, loop.py]")
+        raise SpecError(path, got=quoted(value), need=need, hint=f"{path}: [python, loop.py]")
     for index, word in enumerate(value):
         if not isinstance(word, str) or len(word) > LONGEST_TEXT:
             need = f"a text of at most {LONGEST_TEXT:,} characters"
-            raise SpecError(f"{path}[{index}]", got=shown(word), need=need)
+            raise SpecError(f"{path}[{index}]", got=quoted(word), need=need)
     return tuple(value)
 
 
@@ -109,30 +111,32 @@ def object_of(value: object, *, path: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SpecError(path, got=shown(value), need="NAME: VALUE pairs")
+        raise SpecError(path, got=quoted(value), need="NAME: VALUE pairs")
     return value
 
 
-def text_of(value: object, *, path: str, most: int = LONGEST_TEXT) -> str:
+def text_of(value: object, *, path: str, limit: int = LONGEST_TEXT) -> str:
     """Return a text that says something.
 
     Raises:
-        SpecError: it is none, an empty one, or longer than `most`.
+        SpecError: it is none, an empty one, or longer than `limit`.
     """
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise SpecError(path, got=shown(value), need=f"a text of 1 to {most:,} characters")
+    if not isinstance(value, str) or not 1 <= len(value) <= limit:
+        raise SpecError(path, got=quoted(value), need=f"a text of 1 to {limit:,} characters")
     return value
 
 
-def whole_of(value: object, *, path: str, least: int, most: int) -> int:
+def whole_of(value: object, *, path: str, minimum: int, maximum: int) -> int:
     """Return a whole number.
 
     Raises:
-        SpecError: it is none, or none from `least` to `most`.
+        SpecError: it is none, or none from `minimum` to `maximum`.
     """
     number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-        raise SpecError(path, got=shown(value), need=f"a whole number from {least} to {most:,}")
+    if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
+        raise SpecError(
+            path, got=quoted(value), need=f"a whole number from {minimum} to {maximum:,}"
+        )
     return number
 
 
@@ -146,7 +150,7 @@ def number_of(value: object, *, path: str, above: float, most: float) -> float:
     if number is None or not above < number <= most:
         need = f"a number above {above:,}, and at most {most:,}"
         hint = f"{path.rpartition('.')[2]}: 1"
-        raise SpecError(path, got=shown(value), need=need, hint=hint)
+        raise SpecError(path, got=quoted(value), need=need, hint=hint)
     return float(number)
 
 
@@ -159,7 +163,7 @@ def switch_of(value: object, *, path: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise SpecError(path, got=shown(value), need="true or false")
+        raise SpecError(path, got=quoted(value), need="true or false")
     return value
 
 
@@ -173,7 +177,7 @@ def choice_of(value: object, words: Sequence[str], *, path: str) -> str:
         return words[0]
     if not isinstance(value, str) or value not in words:
         hint = did_you_mean(value[:_LONGEST_SHOWN], words) if isinstance(value, str) else ""
-        raise SpecError(path, got=shown(value), need="one of " + ", ".join(words), hint=hint)
+        raise SpecError(path, got=quoted(value), need="one of " + ", ".join(words), hint=hint)
     return value
 
 
@@ -185,5 +189,5 @@ def name_of(value: object, pattern: str, *, path: str, need: str = "") -> str:
     """
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
         need = need or "a name of letters a to z, digits, '-' and '.'"
-        raise SpecError(path, got=shown(value), need=need)
+        raise SpecError(path, got=quoted(value), need=need)
     return value

@@ -40,7 +40,7 @@ from brim.kubernetes.client.reading import (
     name_of,
     object_of,
     part_of,
-    shown,
+    quoted,
     switch_of,
     text_of,
 )
@@ -92,8 +92,8 @@ def read_job(
         known: the tenants; None: there are none.
     """
     reading = Reading()
-    meta = reading.of(read_metadata, thing) or {}
-    given = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
+    meta = reading.read_or_none(read_metadata, thing) or {}
+    given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
     said = {name: value for name, value in given.items() if value is not None}
     for name in sorted(said.keys() - FIELDS):
         reading.problems.append(_unknown(name))
@@ -103,12 +103,12 @@ def read_job(
         got = "both" if "file" in said else "neither"
         need = "spec.file, a training file, or spec.command, not both"
         reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
-    tenant = reading.of(_tenant, said, meta, known or KnownTenants())
-    deadline = reading.of(_deadline, said, meta)
-    templates = reading.of(read_templates, said)
+    tenant = reading.read_or_none(_tenant, said, meta, known or KnownTenants())
+    deadline = reading.read_or_none(_deadline, said, meta)
+    templates = reading.read_or_none(read_templates, said)
     if reading.problems:
         return tuple(reading.problems)
-    job = reading.of(_spec, options, spec)
+    job = reading.read_or_none(_spec, options, spec)
     if job is None or not _is_complete(reading, job, said, code):
         return tuple(reading.problems)
     in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
@@ -123,7 +123,7 @@ def read_job(
         anywhere=templates is not None and templates.anywhere,
         processes=spec.processes_per_worker,
     )
-    reading.of(_check_size, wanted)
+    reading.read_or_none(_check_size, wanted)
     return tuple(reading.problems) or by_tenant(wanted)
 
 
@@ -134,11 +134,11 @@ def read_metadata(thing: object) -> Mapping[str, Any]:
     if not isinstance(name, str) or not re.fullmatch(JOB_NAME, name):
         raise SpecError(
             "metadata.name",
-            got=shown(name),
+            got=quoted(name),
             need=f"1 to {LONGEST_NAME} letters a to z, digits and '-', the first a letter, the last "
             "no '-': pods are named after it",
         )
-    text_of(meta.get("namespace"), path="metadata.namespace", most=63)
+    text_of(meta.get("namespace"), path="metadata.namespace", limit=63)
     read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
     return meta
 
@@ -157,7 +157,9 @@ def _options(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, inside in PLAIN_FIELDS.items():
         if name in said:
-            found[inside] = reading.of(read_option, f"spec.{name}", OPTIONS[inside], said[name])
+            found[inside] = reading.read_or_none(
+                read_option, f"spec.{name}", OPTIONS[inside], said[name]
+            )
     return found
 
 
@@ -185,12 +187,12 @@ def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
     if at <= made:
         need = "a time behind its creation"
         raise SpecError(
-            path, got=f"{shown(when)}, which has passed", need=need, hint="deadlineIn: 2h"
+            path, got=f"{quoted(when)}, which has passed", need=need, hint="deadlineIn: 2h"
         )
     if at > made + FARTHEST_DEADLINE:
         raise SpecError(
             path,
-            got=shown(when or within),
+            got=quoted(when or within),
             need="a time within 10 years",
             hint="leave it out for none",
         )
@@ -231,7 +233,7 @@ def _is_complete(
     if code is None:
         need = f"a ConfigMap of that name, with the code as {CODE_KEY} in its binaryData"
         reading.problems.append(
-            SpecError(path, got=f"{shown(name)}, which is not there", need=need)
+            SpecError(path, got=f"{quoted(name)}, which is not there", need=need)
         )
         return False
     try:
@@ -245,7 +247,7 @@ def _is_complete(
         at = "spec.file" if job.file else "spec.command"
         hint = did_you_mean(PurePath(word).name, files)
         need = "a file of the bundle"
-        reading.problems.append(SpecError(at, got=shown(word), need=need, hint=hint))
+        reading.problems.append(SpecError(at, got=quoted(word), need=need, hint=hint))
         return False
     return True
 
@@ -301,16 +303,16 @@ def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChan
         if job.life.wish is not Wish.CANCEL:
             events.append(Wished(job.id, Happening.CANCEL, "its object is deleted"))
         return events, ()
-    spec = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
-    held = reading.of(switch_of, spec.get("suspend"), path="spec.suspend")
+    spec = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+    held = reading.read_or_none(switch_of, spec.get("suspend"), path="spec.suspend")
     if held is not None and job.life.wish is (Wish.RUN if held else Wish.HOLD):
         happening = Happening.HOLD if held else Happening.RELEASE
         events.append(Wished(job.id, happening, f"spec.suspend: {str(held).lower()}"))
-    workers = reading.of(_new_range, spec, job)
+    workers = reading.read_or_none(_new_range, spec, job)
     if workers is not None and workers != job.submission.spec.workers:
         detail = f"spec.workers: {workers.minimum} to {workers.maximum}"
         events.append(RangeChanged(job.id, workers, detail))
-    reading.of(read_templates, spec)  # pods are made by the last ones that could be read
+    reading.read_or_none(read_templates, spec)  # pods are made by the last ones that could be read
     return events, tuple(reading.problems)
 
 
@@ -340,7 +342,7 @@ def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:
     """Raises SpecError where the job cannot have so many."""
     workers = read_workers(spec.get(WORKERS))
     try:
-        job.submission.within(workers)
+        job.submission.with_workers(workers)
     except SpecError as wrong:
         told = in_the_objects_words(wrong)
         most = job.submission.spec.micro_batches // job.submission.processes

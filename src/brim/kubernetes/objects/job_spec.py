@@ -26,7 +26,7 @@ from brim.kubernetes.client.declared import (
     rule,
     unread,
 )
-from brim.kubernetes.client.reading import MOST_WORDS, NAME, object_of, shown, whole_of
+from brim.kubernetes.client.reading import MOST_WORDS, NAME, object_of, quoted, whole_of
 from brim.kubernetes.objects.templates import MOST_PROCESSES
 
 PRIORITIES = tuple(each.name.lower() for each in Priority)
@@ -48,10 +48,10 @@ def read_workers(value: object, *, path: str = "spec.workers") -> WorkerRange:
     if set(parts) - {"min", "max"} or parts.get("max") is None:
         need = "the most workers that it may have, as max, and the fewest, as min"
         hint = "workers: {min: 1, max: 4}"
-        raise SpecError(path, got=shown(value), need=need, hint=hint)
-    most = whole_of(parts["max"], path=f"{path}.max", least=1, most=LARGEST_COUNT)
+        raise SpecError(path, got=quoted(value), need=need, hint=hint)
+    most = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
     fewest = 1 if parts.get("min") is None else parts["min"]
-    least = whole_of(fewest, path=f"{path}.min", least=1, most=LARGEST_COUNT)
+    least = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
     if least > most:
         raise SpecError(f"{path}.min", got=str(least), need=f"at most {path}.max, which is {most}")
     return WorkerRange(minimum=least, maximum=most)

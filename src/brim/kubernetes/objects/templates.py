@@ -27,7 +27,7 @@ from brim.kubernetes.client.declared import (
     read_struct,
     schema_of,
 )
-from brim.kubernetes.client.reading import object_of, pairs_of, shown, text_of
+from brim.kubernetes.client.reading import object_of, pairs_of, quoted, text_of
 from brim.kubernetes.objects.identities import MASTER, WORKER
 
 MOST_CONTAINERS = 64  # of a pod
@@ -128,7 +128,7 @@ def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
     if "nodeName" in spec:  # a worker elsewhere than planned counts as missing: one more is made
         need = "none: the scheduler says where a pod runs"
         hint = "use nodeSelector or tolerations"
-        got = shown(spec["nodeName"])
+        got = quoted(spec["nodeName"])
         raise SpecError(f"{path}.spec.nodeName", got=got, need=need, hint=hint)
     spec["containers"] = _containers(spec.get("containers"), container, f"{path}.spec.containers")
     return {"metadata": pairs, "spec": spec}
@@ -137,15 +137,15 @@ def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
 def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_CONTAINERS:
         need = f"a list with a container {needed!r}, and at most {MOST_CONTAINERS}"
-        raise SpecError(path, got=shown(value), need=need, hint=f"- name: {needed}")
+        raise SpecError(path, got=quoted(value), need=need, hint=f"- name: {needed}")
     found: dict[str, dict[str, Any]] = {}
     for index, each in enumerate(value):
         at = f"{path}[{index}]"
         container = _parts(each, path=at, lists=CONTAINER_LISTS)
-        name = text_of(container.get("name"), path=f"{at}.name", most=_LABEL)
+        name = text_of(container.get("name"), path=f"{at}.name", limit=_LABEL)
         if name in found:
             raise SpecError(
-                f"{at}.name", got=f"{shown(name)} twice", need="one container of a name"
+                f"{at}.name", got=f"{quoted(name)} twice", need="one container of a name"
             )
         if "image" in container:
             text_of(container["image"], path=f"{at}.image")
@@ -153,7 +153,7 @@ def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
             text_of(variable.get("name"), path=f"{at}.env[{number}].name")
         found[name] = container
     if needed not in found:
-        got = ", ".join(map(shown, found))
+        got = ", ".join(map(quoted, found))
         raise SpecError(path, got=got, need=f"a container {needed!r}", hint=f"- name: {needed}")
     return list(found.values())
 
@@ -171,23 +171,23 @@ def _parts(
             continue
         if not isinstance(found[name], list) or len(found[name]) > MOST_PARTS:
             need = f"a list of at most {MOST_PARTS:,}"
-            raise SpecError(f"{path}.{name}", got=shown(found[name]), need=need)
+            raise SpecError(f"{path}.{name}", got=quoted(found[name]), need=need)
         for index, each in enumerate(found[name]):
             if not isinstance(each, Mapping):
                 at = f"{path}.{name}[{index}]"
-                raise SpecError(at, got=shown(each), need="NAME: VALUE pairs")
+                raise SpecError(at, got=quoted(each), need="NAME: VALUE pairs")
     return found
 
 
 def _claim(value: object, *, path: str) -> dict[str, Any]:
     claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
     if "storageClassName" in claim:
-        text_of(claim["storageClassName"], path=f"{path}.storageClassName", most=_NAME)
+        text_of(claim["storageClassName"], path=f"{path}.storageClassName", limit=_NAME)
     size = claim.get("size")
     is_number = isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 60
     if not is_number and not (isinstance(size, str) and re.fullmatch(QUANTITY, size)):
         raise SpecError(
-            f"{path}.size", got=shown(size), need="an amount of storage", hint="size: 1Gi"
+            f"{path}.size", got=quoted(size), need="an amount of storage", hint="size: 1Gi"
         )
     return claim
 

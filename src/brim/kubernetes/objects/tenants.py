@@ -23,7 +23,7 @@ from brim.kubernetes.client.reading import (
     name_of,
     object_of,
     part_of,
-    shown,
+    quoted,
 )
 
 TENANT_KIND = "Tenant"
@@ -36,7 +36,7 @@ NAMESPACE = r"\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # of a tenant
 def _namespaces(value: object, *, path: str) -> frozenset[str]:
     if not isinstance(value, list) or not len(value) <= MOST_NAMESPACES:
         need = f"a list of at most {MOST_NAMESPACES:,} namespaces"
-        raise SpecError(path, got=shown(value), need=need, hint='namespaces: ["*"]')
+        raise SpecError(path, got=quoted(value), need=need, hint='namespaces: ["*"]')
     return frozenset(
         name_of(each, NAMESPACE, path=f"{path}[{index}]") for index, each in enumerate(value)
     )
@@ -107,10 +107,10 @@ class KnownTenants:
             return wanted
         if wanted is None and len(theirs) == 1:
             return theirs[0]
-        need = f"a tenant that namespace {shown(namespace)} may use"
+        need = f"a tenant that namespace {quoted(namespace)} may use"
         hint = did_you_mean(wanted or "", theirs) if theirs else "a Tenant lists its namespaces"
         raise SpecError(
-            "spec.tenant", got=shown(wanted) if wanted else "none", need=need, hint=hint
+            "spec.tenant", got=quoted(wanted) if wanted else "none", need=need, hint=hint
         )
 
 
@@ -124,9 +124,9 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             continue  # no server has such an object
         reading = Reading()
-        given = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
+        given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
         spec = read_fields(TenantSpec, given, reading, path="spec")
-        found = None if reading.problems else reading.of(_tenant, name, spec)
+        found = None if reading.problems else reading.read_or_none(_tenant, name, spec)
         if found is not None:
             tenants[name], namespaces[name] = found, spec.namespaces
         else:
