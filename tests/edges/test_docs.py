@@ -59,6 +59,27 @@ def test_rows_of_security_name_their_tests(page: str, head: str) -> None:
         assert named <= tests, row
 
 
+def test_pages_named_in_code_exist() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", _words(path)):
+            assert (ROOT / page).exists(), f"{path} names {page}"
+
+
+def test_each_decision_has_a_status() -> None:
+    folder = ROOT / "docs" / "design" / "decisions"
+    index = dict(
+        re.findall(
+            r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \| (.+) \|$", _words(folder / "README.md"), re.M
+        )
+    )
+    pages = {page.name: page for page in folder.glob("*.md") if page.name != "README.md"}
+    assert index.keys() == pages.keys()
+    for name, page in pages.items():
+        status = _words(page).splitlines()[2].removeprefix("Status: ")
+        assert status == index[name]
+        assert re.fullmatch(r"proposed|accepted|superseded by \[.+\]\(([\w-]+\.md)\)", status), name
+
+
 def test_every_document_is_reached_from_the_index() -> None:
     seen: set[Path] = set()
     waiting = [ROOT / "docs" / "README.md", ROOT / "README.md"]
