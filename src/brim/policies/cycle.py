@@ -29,7 +29,6 @@ from brim.policies.placement import DeviceBlock, Placement, place
 from brim.policies.quota import allowances
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
-
 # The decisions of a policy, by tenant and priority.
 _Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
 
