@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -15,10 +15,11 @@ import msgspec
 
 from brim.kubernetes.client.kube_types import KubeNode, KubePod
 from brim.kubernetes.client.refusals import NoAnswer
+from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.nodes.places import NodePlaces, slot_of
 from brim.kubernetes.objects.identities import SERVICE
 from brim.kubernetes.pods.known_pods import KnownPods
-from brim.kubernetes.pods.manifests import KubeStart, Manifest
+from brim.kubernetes.pods.manifests import Manifest
 from brim.storage.mirror import RecordsMirror
 from kube_objects import SLOT, node
 
@@ -90,10 +91,17 @@ class FakeServer:
                 del self.objects[key]
         self.point()
 
-    async def forget_start(self, start: KubeStart) -> None:
+    async def remove(self, thing: PlainObject) -> None:
         self._ask()
-        self.objects.pop(("Secret", start.job.namespace, start.files), None)
+        meta = thing["metadata"]
+        self.objects.pop((thing["kind"], meta["namespace"], meta["name"]), None)
         self.point()
+
+    async def remove_each(self, kind: str, *, namespace: str, labels: Mapping[str, str]) -> None:
+        raise AssertionError("nothing here has Services of its own")
+
+    async def annotate(self, pod: KubePod, notes: Mapping[str, str]) -> None:
+        raise AssertionError("nothing here has a launcher")
 
     def _ask(self) -> None:
         if self.down:

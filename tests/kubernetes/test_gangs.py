@@ -18,7 +18,7 @@ from brim.kubernetes.nodes.neighbours import handed_on
 from brim.kubernetes.objects.identities import NODE, ROLE, WORKER
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.objects.templates import read_templates
-from brim.kubernetes.pods import unplaced_masters
+from brim.kubernetes.pods import unplaced_master
 from brim.kubernetes.pods.gangs import gang_of
 from brim.kubernetes.pods.manifests import owned, worker_pod
 from brim_lab.kubernetes.control_plane import (
@@ -222,8 +222,8 @@ def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: Ho
 def test_a_gang_makes_way_while_no_node_takes_its_master(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 10.0)
-    monkeypatch.setattr(unplaced_masters, "_FIRST", 15.0)
+    monkeypatch.setattr(unplaced_master, "_PATIENCE", 10.0)
+    monkeypatch.setattr(unplaced_master, "_FIRST", 15.0)
     nowhere = {"nodeSelector": {"disk": "none"}, "containers": [{"name": "master"}]}
 
     async def work() -> None:

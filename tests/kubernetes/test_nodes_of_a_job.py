@@ -23,7 +23,7 @@ from brim.kubernetes.nodes.node_selection import (
 )
 from brim.kubernetes.nodes.places import NodePlaces, slot_of
 from brim.kubernetes.objects.schemas import crds
-from brim.kubernetes.pods import unplaced_masters
+from brim.kubernetes.pods import unplaced_master
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,
@@ -503,7 +503,7 @@ def test_a_job_that_fills_a_cluster_gives_room_to_its_master(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the node of the master is drained: nobody else would ever end elsewhere."""
-    monkeypatch.setattr(unplaced_masters, "_ROOM", 2.0)
+    monkeypatch.setattr(unplaced_master, "_ROOM", 2.0)
     # Beside four workers fake-2 has no room for a master, and fake-3 has none for anybody.
     fill(house, {"fake-2": "400m", "fake-3": "4400m"})
 
@@ -533,8 +533,8 @@ def test_a_master_that_no_node_takes_is_told_of_and_its_workers_make_way(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All nodes are tainted, and the template of the master does not bear it."""
-    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 10.0)
-    monkeypatch.setattr(unplaced_masters, "_FIRST", 15.0)
+    monkeypatch.setattr(unplaced_master, "_PATIENCE", 10.0)
+    monkeypatch.setattr(unplaced_master, "_FIRST", 15.0)
     everywhere = {
         f"fake-{k}": [Taint(key="pool", value="a", effect="NoSchedule")] for k in (1, 2, 3)
     }

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from brim.backends.processes import Launch
-from brim.coordination.cluster.sightings import Seen
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic
 from brim.kubernetes import operator, record
@@ -29,8 +28,9 @@ from brim.kubernetes.objects.elastic_jobs import read_job, wishes_of
 from brim.kubernetes.objects.identities import SERVICE
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.pods.elastic_pods import ElasticPods
+from brim.kubernetes.pods.pod_commands import Stage
 from brim.kubernetes.pods.pod_requests import PODS
-from brim.kubernetes.pods.processes import KubeProcesses
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
 from brim_lab.kubernetes.api import PATCH
@@ -768,16 +768,16 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
             raise LookupError("nor of this")
         return wishes(thing, record)
 
-    look = KubeProcesses.look
+    look = ElasticPods._look
 
-    def unsound_look(self: KubeProcesses, launch: Launch) -> Seen:
+    def unsound_look(self: ElasticPods, launch: Launch, sight: Any) -> list[Stage]:
         if launch.job.endswith("blind"):
             raise LookupError("nor of that")
-        return look(self, launch)
+        return look(self, launch, sight)
 
     monkeypatch.setattr(operator, "read_job", unsound)
     monkeypatch.setattr(operator, "wishes_of", unsound_wishes)
-    monkeypatch.setattr(KubeProcesses, "look", unsound_look)
+    monkeypatch.setattr(ElasticPods, "_look", unsound_look)
 
     async def work() -> None:
         async with house.operator() as task:

@@ -400,14 +400,16 @@ def test_workers_wait_until_placeholders_are_gone_but_not_for_ever() -> None:
     assert kept.make_way("node0") == set()
 
 
-def test_a_worker_is_made_once_nothing_stands_in_its_place(tmp_path: Path) -> None:
+def test_a_worker_is_made_once_nothing_stands_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path / "jobs")
     blocked = {"node0"}
 
     async def make_way(nodes: Collection[str]) -> Collection[str]:
         return blocked & set(nodes)
 
-    world.processes._make_way = make_way
+    monkeypatch.setattr(world.processes._placeholders, "make_way", make_way)
     world.submit()
     world.look()
     world.decide(flights={"node0": 1, "node1": 1})

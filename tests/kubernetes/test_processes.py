@@ -30,8 +30,9 @@ from brim.kubernetes.client.outages import Outages, SeenClock
 from brim.kubernetes.client.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.objects.identities import SERVICE, KubeJob
 from brim.kubernetes.pods import processes
+from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.manifests import KubeStart, Manifest
-from brim.kubernetes.pods.processes import KubeProcesses, PodOrder
+from brim.kubernetes.pods.processes import PodProcesses
 from brim.kubernetes.pods.runs_seen import RunsSeen
 from brim.policies.placement import on_nodes
 from brim.storage.book import Book
@@ -67,19 +68,21 @@ class World:
         self.watched = Watched(self.server)
         self.watched.catch_up()
         runs = RunsSeen(self.folder, follow)
-        self.processes = KubeProcesses(
+        self.processes = PodProcesses(
             self.server,
             self.watched.pods,
             self.watched.places,
             runs,
+            shape=ElasticPods,
             order=lambda job: (
                 None
                 if job in self.deleted
                 else PodOrder(
-                    uid=f"uid of {job}", wishes=replace(WISHES, anywhere=job in self.anywhere)
+                    uid=f"uid of {job}",
+                    wishes=replace(WISHES, anywhere=job in self.anywhere),
+                    token=f"uid of {job}/{{}}".format,
                 )
             ),
-            token=lambda uid, launch: f"{uid}/{launch}",
             ask_to_suspend=self._suspend,
             clock=SeenClock(self.clock, self.outages),
             tell=self.told.append,
@@ -112,7 +115,7 @@ class World:
                 await work()
                 under_way = [*self.backend._starting.values(), *self.backend._asked.values()]
                 await asyncio.gather(*under_way, return_exceptions=True)
-                await asyncio.gather(*self.processes._beside)
+                await asyncio.gather(*self.processes._beside.values())
             finally:
                 await self.processes.close()
 

@@ -18,6 +18,7 @@ from brim.kubernetes.objects.identities import GROUP, MANAGED_BY, OPERATOR
 from brim.kubernetes.pods.manifests import Manifest
 
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", PlainObject)
+AUTOSCALER = "HorizontalPodAutoscaler"
 OURS = f"{MANAGED_BY}={OPERATOR}"  # selects them
 _ASKED = f"{GROUP}/asked"  # an annotation: what was asked for, since servers add to it
 
@@ -44,7 +45,7 @@ def autoscaler_of(asked: KubeflowSpec, uid: str) -> Manifest | None:
     text = json.dumps(spec, sort_keys=True)
     return {
         "apiVersion": AUTOSCALERS.api,
-        "kind": "HorizontalPodAutoscaler",
+        "kind": AUTOSCALER,
         "metadata": {
             "name": asked.job.name,
             "namespace": asked.job.namespace,

@@ -33,8 +33,8 @@ from brim.kubernetes.kubeflow.asked import (
     wishes_of,
 )
 from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, OURS
+from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder
 from brim.kubernetes.kubeflow.objects import KubeflowStart
-from brim.kubernetes.kubeflow.processes import KubeflowOrder
 from brim.kubernetes.kubeflow.records import (
     RESOURCES,
     job_of,
@@ -230,6 +230,7 @@ class KubeflowJobs:
             ended=record.ended,
             is_over=record.life.ended,
             starts=record.starts,
+            autoscaler=self.autoscaler(job),
         )
 
     # What it asks for -----------------------------------------------------------------------------
@@ -284,15 +285,6 @@ class KubeflowJobs:
         """Know nothing more of a job whose object is gone."""
         self._asked.pop(job, None)
         self._written.pop(job, None)
-
-    async def end_job(self, job: KubeJob, uid: str) -> None:
-        """Delete the object of a job, and what it owns."""
-        try:
-            await self._server.delete(
-                RESOURCES[job.kind], job.name, namespace=job.namespace, uid=uid
-            )
-        except NotFound:
-            return
 
 
 def _why(record: ScheduledJob, story: Sequence[Change]) -> str:

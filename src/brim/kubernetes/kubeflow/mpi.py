@@ -46,6 +46,9 @@ until enough_run; do sleep 1; done
 """
 
 
+RIGHTS = frozenset({"ServiceAccount", "Role", "RoleBinding"})  # kinds of `launcher_rights`
+
+
 class MpiHosts(NamedTuple):
     """The hosts of a job by the names of their pods, in order.
 

@@ -227,9 +227,10 @@ class NodePlaces:
         self.choices.settle()
         return self._seen
 
-    def last_seen(self, name: str) -> NodeSeen | None:
-        """Return what `seen` has said last of a node; None: there was none of that name."""
-        return self._seen.get(name)
+    @property
+    def last(self) -> Mapping[str, NodeSeen]:
+        """The nodes as `seen` has said last."""
+        return self._seen
 
     def awaits_worker(self, name: str) -> bool:
         """Return whether a worker that is to be on a node is not bound yet."""

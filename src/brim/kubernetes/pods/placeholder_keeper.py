@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from brim.domain.scheduled_job import ScheduledJob
@@ -26,14 +26,6 @@ _ANYWHERE = ""  # in place of a node
 _PATIENCE = 5.0
 _TO_GO = 10.0  # seconds that workers wait for a placeholder to be gone; then kube-scheduler decides
 _log = logging.getLogger(__name__)
-
-MakeWay = Callable[[Collection[str]], Awaitable[Collection[str]]]
-"""Ends the placeholders on nodes; returns those nodes on which one still is."""
-
-
-async def nobody_there(_: Collection[str]) -> Collection[str]:
-    """Return no node: there are no placeholders."""
-    return ()
 
 
 class PlaceholderServer(Protocol):
@@ -79,7 +71,7 @@ class PlaceholderKeeper:
         self._most, self._watched = most, watched
         self._short, self._wanted = short, wanted
         self._faults, self._clock = faults, clock
-        self._retries = Retries()
+        self._retries: dict[str, Retries] = {}  # by job
         self._asked: dict[str, float] = {}  # when pods in the way were asked to end, by uid
         self._since: dict[str, float] = {}  # since when jobs are to have some, in their order
         self._tended = 0.0  # when that was done last
@@ -88,7 +80,9 @@ class PlaceholderKeeper:
     def is_calm(self) -> bool:
         """Return whether the last look found nothing to do, now or later, and the same jobs wait."""
         short = self._short()
-        if self._beside is not None or not self._retries.is_calm(self._tended):
+        if self._beside is not None or any(
+            each.waits(self._tended) for each in self._retries.values()
+        ):
             return False
         if short is not None and [job.id for job in short[: self._most]] != list(self._since):
             return False
@@ -108,22 +102,22 @@ class PlaceholderKeeper:
         now = self._clock.now()
         self._since = {job: self._since.get(job, now) for job in wanted}
         self._tended = now
-        self._retries.keep(wanted)
+        self._retries = {job: self._retries.get(job, Retries()) for job in wanted}
         for pod in todo.end:
             whose = stands_for(pod)
             # Another one would end as well, or be in the way of the same worker.
             if whose is not None and (pod.has_ended or whose.job in wanted):
-                self._retries.failed(whose.job, _ANYWHERE, now)
+                self._failed(whose.job, now)
         missing = {
             job: [each for each in made if each in todo.make]
             for job, made in wanted.items()
-            if now - self._since[job] >= _PATIENCE and not self._retries.waits(job, now)
+            if now - self._since[job] >= _PATIENCE and not self._retries[job].waits(now)
         }
         if todo.end or any(missing.values()):
             self._beside = asyncio.create_task(self._carry_out(todo.end, missing))
 
     async def make_way(self, nodes: Collection[str]) -> Collection[str]:
-        """See `MakeWay`.
+        """End the placeholders on nodes; return those nodes on which one still is.
 
         Raises:
             EnvironmentFault: the server does not take that.
@@ -153,6 +147,9 @@ class PlaceholderKeeper:
             return self._wanted(job)
         return ()
 
+    def _failed(self, job: str, now: float, *, mine: bool = True) -> None:
+        self._retries.setdefault(job, Retries()).failed(_ANYWHERE, now, mine=mine)
+
     async def _carry_out(
         self, end: Iterable[KubePod], make: Mapping[str, Iterable[Manifest]]
     ) -> None:
@@ -179,9 +176,9 @@ class PlaceholderKeeper:
                 made = await self._server.make_pod(manifest)
             except EnvironmentFault as fault:
                 _log.warning("the placeholders of %s are made later: %s", job, fault)
-                self._retries.failed(job, _ANYWHERE, now, mine=not fault.retryable)
+                self._failed(job, now, mine=not fault.retryable)
                 return
             if made is None:  # it is told of soon, or somebody else has its name
-                self._retries.failed(job, _ANYWHERE, now)
+                self._failed(job, now)
                 return
             self._pods.made(made, now)

@@ -10,8 +10,8 @@ from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.refusals import AlreadyExists, Conflict, NotFound
 from brim.kubernetes.client.resources import PlainObject, Resource, resource_of
 from brim.kubernetes.objects.identities import MANAGED_BY, OPERATOR, SERVICE
-from brim.kubernetes.pods.manifests import KubeStart, Manifest
-from brim.kubernetes.pods.processes import NameTaken
+from brim.kubernetes.pods.manifests import Manifest
+from brim.kubernetes.pods.pod_faults import NameTaken
 
 PODS = Resource("v1", "pods", KubePod)
 SECRETS = Resource("v1", "secrets", PlainObject)
@@ -83,7 +83,7 @@ class PodRequests:
 
     async def remove(self, thing: PlainObject) -> None:
         """Delete an object; one that is gone, or another of its name, is not there."""
-        kind, meta = _KINDS[thing["kind"]], thing["metadata"]
+        kind, meta = resource_of(thing), thing["metadata"]
         with contextlib.suppress(NotFound, Conflict):
             await self._server.delete(
                 kind, meta["name"], namespace=meta["namespace"], uid=meta.get("uid", "")
@@ -128,7 +128,3 @@ class PodRequests:
             await self._server.delete(
                 PODS, meta.name, namespace=meta.namespace, grace=grace, uid=meta.uid
             )
-
-    async def forget_start(self, start: KubeStart) -> None:
-        with contextlib.suppress(NotFound):
-            await self._server.delete(SECRETS, start.files, namespace=start.job.namespace)

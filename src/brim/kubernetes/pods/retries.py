@@ -6,13 +6,11 @@ it is longer until the next is made. So it is with one that the server refuses.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.objects.identities import identity_of
 from brim.kubernetes.objects.status import Stall
-from brim.kubernetes.pods.difference import JobPods
 
 # In place of a node: the pod of the job's master, and pods of workers that are pinned to none.
 MASTERS, ANY_NODE = "", "(any)"
@@ -32,111 +30,82 @@ class _Failures:
         return self.last + min(_LONGEST, _FIRST * 2.0 ** (min(self.count, 10) - 1))
 
 
-@dataclass(slots=True)
-class _StartFailures:
-    failures: dict[str, _Failures] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)  # uids of pods that have ended
-    before: Stall | None = None  # of the last start, while this one is not made
-
-    @property
-    def stalls(self) -> list[Stall]:
-        return [each.stall for each in self.failures.values() if each.stall]
-
-
 class Retries:
-    """The failures of the present starts of jobs. Times are monotonic seconds."""
+    """The failures of the present start of a job. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _StartFailures] = {}
+        self._failures: dict[str, _Failures] = {}  # by node
+        self._ended: set[str] = set()  # uids of pods that have failed
+        self._before: Stall | None = None  # of the last start, while this one is not made
 
-    def begin(self, job: str) -> None:
+    def begin(self) -> None:
         """Let no node wait in a start that begins.
 
         Why the last start came to nothing stays true until this one is made: people are not to be
         told otherwise in between.
         """
-        before = self.stall(job)
-        self.forget(job)
-        if before is not None:
-            self._jobs[job] = _StartFailures(before=before)
+        before = self.stall
+        self.forget()
+        self._before = before
 
-    def begun(self, job: str) -> bool:
-        """Note that all that a start needs is made.
+    def begun(self) -> None:
+        """Note that all that a start needs is made."""
+        self._before = None
+
+    def note(self, failed: Mapping[str, str], now: float) -> set[str]:
+        """Note which pods have failed since the last call.
+
+        Args:
+            failed: the nodes that their failures count for, by uid, of all that are there.
 
         Returns:
-            Whether the last start came to nothing.
+            The uids of those that were not there at the last call.
         """
-        known = self._jobs.get(job, _StartFailures())
-        had_failed, known.before = known.before is not None, None
-        return had_failed
-
-    def note(self, job: str, pods: JobPods, now: float) -> None:
-        """Note which pods have ended by themselves since the last call."""
-        masters = [pods.master] if pods.master is not None else []
-        failed = [pod for pod in [*masters, *pods.workers.values()] if _ended_by_itself(pod)]
-        if not failed and job not in self._jobs:
-            return
-        known = self._jobs.setdefault(job, _StartFailures())
-        for pod in failed:
-            if pod.metadata.uid not in known.seen:
-                self.failed(job, MASTERS if pod is pods.master else _node_of(pod), now)
-        known.seen = {pod.metadata.uid for pod in failed}
+        new = failed.keys() - self._ended
+        for uid in sorted(new):
+            self.failed(failed[uid], now)
+        self._ended = set(failed)
+        return new
 
     def failed(
-        self, job: str, node: str, now: float, stall: Stall | None = None, *, mine: bool = True
-    ) -> bool:
+        self, node: str, now: float, stall: Stall | None = None, *, mine: bool = True
+    ) -> None:
         """Note a failure on a node.
 
         Args:
             stall: why the next attempts may fail as well. Where the start has one of the same reason,
                 of another pod, that one is as good.
             mine: it may be the job's; else the server did not answer, and no pause gets longer.
-
-        Returns:
-            Whether there is a stall that was not known.
         """
-        known = self._jobs.setdefault(job, _StartFailures())
-        alike = [each for each in known.stalls if stall is not None and each.reason == stall.reason]
-        failures = known.failures.setdefault(node, _Failures())
+        alike = [each for each in self._stalls if stall is not None and each.reason == stall.reason]
+        failures = self._failures.setdefault(node, _Failures())
         if mine or not failures.count:
             failures.count = 1 if now - failures.last > _WELL else failures.count + 1
         failures.last, failures.stall = now, alike[0] if alike else stall
-        return stall is not None and not alike
 
-    def made(self, job: str, node: str) -> None:
+    def made(self, node: str) -> None:
         """Note that a pod could be made on a node."""
-        if job in self._jobs and node in self._jobs[job].failures:
-            self._jobs[job].failures[node].stall = None
+        if node in self._failures:
+            self._failures[node].stall = None
 
-    def stall(self, job: str) -> Stall | None:
-        """Return why the pods of a job are not made; None where they are."""
-        known = self._jobs.get(job)
-        return min(known.stalls, default=known.before) if known else None
+    @property
+    def stall(self) -> Stall | None:
+        """The reason why the pods of the job are not made; None where they are."""
+        return min(self._stalls, default=self._before)
 
-    def waits(self, job: str, now: float) -> set[str]:
+    @property
+    def _stalls(self) -> list[Stall]:
+        return [each.stall for each in self._failures.values() if each.stall]
+
+    def waits(self, now: float) -> set[str]:
         """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""
-        known = self._jobs.get(job)
-        if known is None:
-            return set()
-        return {node for node, failures in known.failures.items() if now < failures.until}
+        return {node for node, failures in self._failures.items() if now < failures.until}
 
-    def is_calm(self, now: float) -> bool:
-        """Return whether nothing waits until a time."""
-        return not any(self.waits(job, now) for job in self._jobs)
-
-    def keep(self, jobs: Collection[str]) -> None:
-        """Know nothing of any other jobs any more."""
-        self._jobs = {job: known for job, known in self._jobs.items() if job in jobs}
-
-    def forget(self, job: str) -> None:
+    def forget(self) -> None:
         """Know nothing of the last start any more."""
-        self._jobs.pop(job, None)
+        self._failures, self._ended, self._before = {}, set(), None
 
 
-def _ended_by_itself(pod: KubePod) -> bool:
+def ended_by_itself(pod: KubePod) -> bool:
+    """Return whether a pod has ended, and not for others' sake."""
     return pod.has_ended and not (pod.is_leaving or pod.status.reason in TAKEN_AWAY)
-
-
-def _node_of(pod: KubePod) -> str:
-    identity = identity_of(pod)
-    return identity.node if identity is not None else ""

@@ -23,7 +23,7 @@ class NewWorker(NamedTuple):
     node: str
 
 
-class PodChanges(NamedTuple):
+class WorkerChanges(NamedTuple):
     """The changes that are left to make.
 
     Attributes:
@@ -36,7 +36,7 @@ class PodChanges(NamedTuple):
 
 
 @dataclass(slots=True)
-class JobPods:
+class StartPods:
     """The pods of one start of a job, and those of its other starts.
 
     Args:
@@ -67,13 +67,13 @@ class JobPods:
         return dict(Counter(pod.spec.node_name for pod in pods if pod.is_bound))
 
 
-def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = "") -> JobPods:
+def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = "") -> StartPods:
     """Sort the pods of a job; those of anybody else are left out.
 
     Args:
         uid: of the job's object; empty: it is gone, and who was made for which nobody knows.
     """
-    found, id = JobPods(), job.id
+    found, id = StartPods(), job.id
     for pod in pods:
         identity = identity_of(pod)
         if identity is None or identity.job != id:
@@ -92,13 +92,13 @@ def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = ""
 
 
 def differences(
-    there: JobPods,
+    there: StartPods,
     job: KubeJob,
     launch: int,
     workers: Mapping[str, int],
     *,
     waits: Collection[str] = (),
-) -> PodChanges:
+) -> WorkerChanges:
     """Return how to get from the pods that are there to so many workers on each node.
 
     A pod that was asked to end holds its slot until it is gone: none is made in its place before.
@@ -120,14 +120,14 @@ def differences(
 
 
 def differences_anywhere(
-    there: JobPods,
+    there: StartPods,
     job: KubeJob,
     launch: int,
     workers: Mapping[str, int],
     *,
     left: Collection[str] = (),
     waits: bool = False,
-) -> PodChanges:
+) -> WorkerChanges:
     """Return how to get to so many workers in all, of a job whose pods others place.
 
     Pods that are bound to no node go first, then those that do not train yet, those that are more
@@ -151,17 +151,17 @@ def differences_anywhere(
 
 
 def _changes(
-    there: JobPods, job: KubeJob, launch: int, over: Iterable[KubePod], new: Iterable[str]
-) -> PodChanges:
+    there: StartPods, job: KubeJob, launch: int, over: Iterable[KubePod], new: Iterable[str]
+) -> WorkerChanges:
     """Return the changes that end these pods, and all that are of no use, and make one on each node."""
     over = [*over, *there.others, *(pod for pod in there.workers.values() if pod.has_ended)]
     names = {pod.metadata.name for pod in [*there.others, *there.workers.values()]}
     free = (name for k in itertools.count() if (name := job.worker(launch, k)) not in names)
     end = {pod.metadata.name for pod in over if not pod.is_leaving}
-    return PodChanges(tuple(sorted(end)), tuple(NewWorker(next(free), node) for node in new))
+    return WorkerChanges(tuple(sorted(end)), tuple(NewWorker(next(free), node) for node in new))
 
 
-def beyond(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ...]:
+def beyond(there: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     """Return the pods without which no more than so many workers are left on any node.
 
     Those that were asked to end are among them before any other.
@@ -172,7 +172,7 @@ def beyond(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(sorted(pod.metadata.name for pod in found))
 
 
-def beyond_anywhere(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ...]:
+def beyond_anywhere(there: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     """Return the pods without which no more than so many workers are left in all.
 
     Those that were asked to end are among them before any other.
@@ -182,7 +182,7 @@ def beyond_anywhere(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ..
     return tuple(sorted(pod.metadata.name for pod in found))
 
 
-def _least(there: JobPods, numbers: Iterable[int], count: int) -> list[KubePod]:
+def _least(there: StartPods, numbers: Iterable[int], count: int) -> list[KubePod]:
     """Return the workers of a node that are missed least."""
 
     def worth(number: int) -> tuple[bool, bool, bool, int]:
@@ -193,7 +193,7 @@ def _least(there: JobPods, numbers: Iterable[int], count: int) -> list[KubePod]:
 
 
 def _least_anywhere(
-    there: JobPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
+    there: StartPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
 ) -> list[KubePod]:
     """Return the workers that are missed least, on whatever nodes.
 
@@ -213,7 +213,7 @@ def _least_anywhere(
     return [there.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
 
 
-def _is_bound(there: JobPods, number: int) -> bool:
+def _is_bound(there: StartPods, number: int) -> bool:
     return there.workers[number].is_bound
 
 

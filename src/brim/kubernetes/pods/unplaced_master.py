@@ -10,7 +10,6 @@ nobody else may ever end there. So one that lacks room is soon given some of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from brim.kubernetes.client.kube_types import KubePod
@@ -41,75 +40,70 @@ class _Unplaced:
     asks_for_room: bool = False
 
 
-class UnplacedMasters:
-    """The masters of jobs for which there is no node. Times are monotonic seconds."""
+class UnplacedMaster:
+    """The master of a job, where there is no node for it. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _Unplaced] = {}
-        self._placed: dict[str, int] = {}  # the last start of a job of which a master had a node
+        self._known: _Unplaced | None = None
+        self._placed = 0  # the last start of which a master had a node
 
     def is_calm(self) -> bool:
         """Return whether no time that passes changes anything."""
-        return all(each.makes_way or each.asks_for_room for each in self._jobs.values())
+        return self._known is None or self._known.makes_way or self._known.asks_for_room
 
-    def look(self, job: str, launch: int, master: KubePod | None, now: float) -> bool:
-        """Take in the master's pod of the present start of a job; True where `stall` is another now."""
-        before = self.stall(job)
+    def look(self, launch: int, master: KubePod | None, now: float) -> None:
+        """Take in the master's pod of the present start."""
         if master is None or master.has_ended or master.is_leaving:
-            return False  # the next one may find a node or not
+            return  # the next one may find a node or not
         if master.is_bound:
-            self._placed[job] = launch
-            self._jobs.pop(job, None)
+            self._placed, self._known = launch, None
         elif master.is_refused:
-            uid, known = master.metadata.uid, self._jobs.get(job)
+            uid, known = master.metadata.uid, self._known
             if known is None:
-                self._jobs[job] = _Unplaced(uid, now, master)
+                self._known = _Unplaced(uid, now, master)
             elif known.uid != uid:
                 pause = min(_LONGEST, 2 * known.pause) if known.makes_way else known.pause
-                self._jobs[job] = _Unplaced(uid, now, master, pause)
+                self._known = _Unplaced(uid, now, master, pause)
             else:
                 known.pod = master
-        return self.stall(job) != before
 
-    def asks_for_room(self, job: str, now: float) -> bool:
-        """Return whether workers of a job are to make room for its master."""
-        known = self._jobs.get(job)
-        if known is None:
+    def asks_for_room(self, now: float) -> bool:
+        """Return whether workers of the job are to make room for its master."""
+        if self._known is None:
             return False
+        known = self._known
         known.asks_for_room = known.pod.lacks_room and now - known.since >= _ROOM
         return known.asks_for_room
 
-    def pause(self, job: str, launch: int, now: float) -> float | None:
-        """Return for how many seconds a job is to have no workers now, once for each pod; None: none.
+    def pause(self, launch: int, now: float) -> float | None:
+        """Return for how many seconds the job is to have no workers now, once for each pod; None: none.
 
         Workers that have had a master in this start keep what they have computed.
         """
-        known = self._jobs.get(job)
+        known = self._known
         if known is None or known.makes_way or known.pod.lacks_room:
             return None
-        if now - known.since < _PATIENCE or self._placed.get(job) == launch:
+        if now - known.since < _PATIENCE or self._placed == launch:
             return None
         known.makes_way = True
         return known.pause
 
-    def stall(self, job: str) -> Stall | None:
-        """Return what is to be said of a job's master; None where a node has taken it."""
-        known = self._jobs.get(job)
-        if known is None:
+    @property
+    def stall(self) -> Stall | None:
+        """The message about the job's master; None where a node has taken it."""
+        if self._known is None:
             return None
+        known = self._known
         said = f"no node takes its master: {known.pod.why_unschedulable}"
         hint = "spec.masterTemplate says where it may be"
         return Stall(MASTER_UNPLACED, said if known.pod.lacks_room else f"{said}; {hint}")
 
-    def forget(self, job: str) -> None:
-        """Know of no master without a node of a job: it is another one now, or gone."""
-        self._jobs.pop(job, None)
+    def forget(self) -> None:
+        """Know of no master without a node: the job is another one now, or gone."""
+        self._known = None
 
-    def keep(self, running: Collection[str], is_there: Callable[[str], bool]) -> None:
-        """Know nothing of starts that are over, but for jobs that are there and make way for now."""
-        self._placed = {job: launch for job, launch in self._placed.items() if job in running}
-        self._jobs = {
-            job: known
-            for job, known in self._jobs.items()
-            if job in running or (known.makes_way and is_there(job))
-        }
+    def stop(self, *, is_there: bool) -> None:
+        """Know nothing of a start that is over, but of a job that is there and makes way for now."""
+        self._placed = 0
+        if not (is_there and self._known is not None and self._known.makes_way):
+            self._known = None

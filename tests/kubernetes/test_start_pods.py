@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import KubeJob, identity_of
-from brim.kubernetes.pods.difference import (
+from brim.kubernetes.pods.start_pods import (
     NewWorker,
-    PodChanges,
+    WorkerChanges,
     beyond,
     beyond_anywhere,
     differences,
@@ -25,11 +25,11 @@ from brim.kubernetes.pods.difference import (
 from kube_objects import JOB, master, pod, worker
 
 
-def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> PodChanges:
+def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> WorkerChanges:
     return differences(pods_of(pods, JOB, launch), JOB, launch, workers)
 
 
-def anywhere(pods: list[KubePod], *, left: tuple[str, ...] = (), **workers: int) -> PodChanges:
+def anywhere(pods: list[KubePod], *, left: tuple[str, ...] = (), **workers: int) -> WorkerChanges:
     return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, left=left)
 
 
@@ -44,10 +44,10 @@ def test_pods_that_others_place_count_wherever_they_are() -> None:
     )
     there = [worker(0, "n3"), unbound(1, "n1"), worker(2, "n9")]
     assert pods_of(there, JOB, 1).bound == {"n3": 1, "n9": 1}
-    assert anywhere(there, n1=1, n2=2) == PodChanges()
+    assert anywhere(there, n1=1, n2=2) == WorkerChanges()
     assert anywhere(there, n1=2, n2=2).make == (NewWorker("flights-1-3", "n1"),)
     there.append(worker(3, "n2", leaving=True))  # which holds its slot until it is gone
-    assert anywhere(there, n1=2, n2=2) == PodChanges()
+    assert anywhere(there, n1=2, n2=2) == WorkerChanges()
 
 
 def test_of_pods_that_others_place_those_that_wait_go_first() -> None:
@@ -73,7 +73,7 @@ def test_of_pods_that_others_place_those_that_wait_go_first() -> None:
 
 def test_pods_that_others_place_leave_a_node_that_all_are_to_leave() -> None:
     there = [worker(0, "n1"), worker(1, "n2"), unbound(2, "n2")]
-    assert anywhere(there, left=("n2",), n1=3) == PodChanges(
+    assert anywhere(there, left=("n2",), n1=3) == WorkerChanges(
         ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
     )
 
@@ -85,7 +85,7 @@ def test_force_takes_of_pods_that_others_place_those_who_were_asked_first() -> N
 
 
 def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> None:
-    assert changes([master()], n1=2, n2=1) == PodChanges(
+    assert changes([master()], n1=2, n2=1) == WorkerChanges(
         (),
         (
             NewWorker("flights-1-0", "n1"),
@@ -94,21 +94,23 @@ def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> 
         ),
     )
     there = [master(), worker(0), worker(1), worker(2, "n2")]
-    assert changes(there, n1=2, n2=1) == PodChanges()
-    assert changes(there, n1=1, n3=1) == PodChanges(
+    assert changes(there, n1=2, n2=1) == WorkerChanges()
+    assert changes(there, n1=1, n3=1) == WorkerChanges(
         ("flights-1-1", "flights-1-2"), (NewWorker("flights-1-3", "n3"),)
     )
 
 
 def test_who_has_ended_is_cleared_away_and_another_has_the_next_free_name() -> None:
     there = [worker(0), worker(1, phase="Failed"), worker(2)]
-    assert changes(there, n1=3) == PodChanges(("flights-1-1",), (NewWorker("flights-1-3", "n1"),))
+    assert changes(there, n1=3) == WorkerChanges(
+        ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
+    )
 
 
 def test_a_pod_that_is_to_end_holds_its_slot_until_it_is_gone() -> None:
     there = [worker(0), worker(1, leaving=True)]
-    assert changes(there, n1=2) == PodChanges()
-    assert changes(there, n1=1) == PodChanges()
+    assert changes(there, n1=2) == WorkerChanges()
+    assert changes(there, n1=1) == WorkerChanges()
     assert changes(there[:1], n1=2).make == (NewWorker("flights-1-1", "n1"),)
     assert pods_of(there, JOB, 1).held == {"n1": 2}
 
@@ -145,7 +147,7 @@ def test_pods_of_other_starts_are_ended_and_pods_of_others_are_nobodys_business(
         pod("flights-2-0"),
         forged,
     ]
-    assert changes(there, launch=2, n1=1) == PodChanges(
+    assert changes(there, launch=2, n1=1) == WorkerChanges(
         ("flights-1-0", "flights-master"), (NewWorker("flights-2-0", "n1"),)
     )
     assert not pods_of(there, JOB, 2).alive
@@ -174,7 +176,7 @@ class Server:
     def __init__(self) -> None:
         self.pods: dict[str, KubePod] = {}
 
-    def carry_out(self, todo: PodChanges, *, until: int) -> None:
+    def carry_out(self, todo: WorkerChanges, *, until: int) -> None:
         """Do what is to be done; the operator ends after so many requests."""
         for name in todo.end[:until]:
             made = self.pods[name]
@@ -197,7 +199,7 @@ class Server:
             assert identity is not None
             self.pods[name] = worker(number, identity.node, phase="Failed")
 
-    def todo(self, workers: dict[str, int]) -> PodChanges:
+    def todo(self, workers: dict[str, int]) -> WorkerChanges:
         return differences(pods_of(self.pods.values(), JOB, 1), JOB, 1, workers)
 
 
@@ -231,5 +233,5 @@ def test_whatever_happens_it_comes_to_the_plan_and_a_node_never_has_more(events:
     for _ in range(3):
         server.carry_out(server.todo(plan), until=1 << 10)
         server.settle()
-    assert server.todo(plan) == PodChanges()
+    assert server.todo(plan) == WorkerChanges()
     assert Counter(pods_of(server.pods.values(), JOB, 1).held) == Counter(plan)

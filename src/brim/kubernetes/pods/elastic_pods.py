@@ -1,0 +1,450 @@
+"""The pods of an ElasticJob: a master, and workers that it is told nothing of. Pure.
+
+A worker is a pod, so a number of workers is a number of pods. Whatever ends a pod, another one is
+missing, and is made at the next look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from brim.backends.processes import Launch
+from brim.backends.watching import recordable
+from brim.coordination.cluster.reconcile import ByNode, as_placed, staying
+from brim.coordination.cluster.sightings import Seen
+from brim.decoding import UNDECODABLE
+from brim.domain.job import WorkerRange
+from brim.domain.kept_run import kept_spec
+from brim.errors import EnvironmentFault
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.objects.identities import MASTER, KubeJob, identity_of
+from brim.kubernetes.objects.status import Stall
+from brim.kubernetes.pods.evictions import with_responder
+from brim.kubernetes.pods.gangs import POD_GROUP, gang_of
+from brim.kubernetes.pods.job_pods import JobPods, PodChanges, ends, ends_at_once, is_lost
+from brim.kubernetes.pods.manifests import (
+    MASTER_PORT,
+    KubeStart,
+    Manifest,
+    PodWishes,
+    master_pod,
+    masters_service,
+    network_policy,
+    owned,
+    secret,
+    volume_claim,
+    worker_pod,
+)
+from brim.kubernetes.pods.pod_commands import (
+    AskMaster,
+    AwaitRecord,
+    CommandEnded,
+    FollowRun,
+    HoldBack,
+    JobSight,
+    KeepObjects,
+    MakeObject,
+    MakePod,
+    MakeRoom,
+    Refuse,
+    RemoveObject,
+    Stage,
+)
+from brim.kubernetes.pods.retries import ANY_NODE, MASTERS, ended_by_itself
+from brim.kubernetes.pods.start_pods import (
+    StartPods,
+    beyond,
+    beyond_anywhere,
+    differences,
+    differences_anywhere,
+    pods_of,
+)
+from brim.kubernetes.pods.unplaced_master import UnplacedMaster
+from brim.wire.listening import joined_address
+
+_FIELDS = (
+    "spec.template, spec.masterTemplate, spec.priorityClassName, spec.volumeClaim or spec.gang"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOrder:
+    """The object of a job, as far as its pods go.
+
+    Args:
+        uid: of the object.
+        token: of a start of the job, by its number.
+    """
+
+    uid: str
+    wishes: PodWishes
+    token: Callable[[int], str]
+
+
+class _SortedPods(NamedTuple):
+    """The pods of a start, sorted, and of which pods that is true."""
+
+    of: tuple[KubePod, ...]
+    launch: int
+    uid: str
+    pods: StartPods
+
+
+class ElasticPods(JobPods[PodOrder]):
+    """The pods of one ElasticJob."""
+
+    follows_run = True
+
+    def __init__(self, job: KubeJob) -> None:
+        super().__init__(job)
+        self._unplaced = UnplacedMaster()
+        self._sorted: _SortedPods | None = None
+
+    @property
+    def stall(self) -> Stall | None:
+        return super().stall or self._unplaced.stall
+
+    def is_calm(self, now: float) -> bool:
+        return super().is_calm(now) and self._unplaced.is_calm()
+
+    def forgive(self) -> None:
+        super().forgive()
+        self._unplaced.forget()
+
+    # A look ---------------------------------------------------------------------------------------
+
+    def _look(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
+        pods, now = self._pods(launch.number, sight), sight.now
+        self.retries.note(_failed(pods), now)
+        self._unplaced.look(launch.number, pods.master, now)
+        held = pods.held
+        if launch.anywhere:
+            held = pods.bound
+            if self._wanted is not None:
+                left = [node for node in held if _is_left(node, sight)]
+                stay = staying(held, self._wanted, left=left)
+                self._wanted = as_placed(self._wanted, stay)
+        words = _words(pods, sight)
+        is_over = _is_over(pods, sight)
+        run = sight.run
+        assert run is not None
+        seen = run.seen(
+            alive=pods.alive or run.behind,
+            workers=held,
+            agents=frozenset({launch.home, *self._agents(launch, pods, sight, is_over=is_over)}),
+            processes=launch.processes,
+        )
+        self.seen = _with_last_words(seen, words) if words and not seen.alive else seen
+        return [self._notes(launch, pods, sight), self._gang_to_keep(launch, sight)] + (
+            [self._useless(pods, sight)] if is_over else []
+        )
+
+    def _notes(self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
+        """Return what a look says to those who follow runs and choose nodes."""
+        notes: list[FollowRun | HoldBack | MakeRoom] = []
+        now, master = sight.now, pods.master
+        if (pause := self._unplaced.pause(launch.number, now)) is not None:
+            notes.append(HoldBack(now + pause))
+        # Plans give a worker's slot to a master that lacks room, where the job can do without.
+        can_give = sum(pods.held.values()) > launch.spec.workers.minimum
+        if self._unplaced.asks_for_room(now) and master is not None and can_give:
+            notes.append(MakeRoom(master, pods.held))
+        if sight.order is not None and master is not None and (address := _address_of(master)):
+            token = sight.order.token(launch.number)
+            notes.append(FollowRun(address, token, master.metadata.resource_version))
+        return tuple(notes)
+
+    def _useless(self, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
+        """Return the ends of workers of a run that is over: a node would come for nothing."""
+        if pods.master is not None and not pods.master.has_ended:
+            return ()
+        return ends((pod for pod in pods.workers.values() if not pod.has_ended), sight)
+
+    def _agents(
+        self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder], *, is_over: bool
+    ) -> Collection[str]:
+        """Return the nodes on which nothing is missing.
+
+        Where something is, the job is asked again for what it was asked.
+        """
+        wanted, held = self._wanted, pods.bound if launch.anywhere else pods.held
+        if wanted is None:
+            return held.keys()
+        if is_over:
+            return {*held, *wanted}
+        waits = self.retries.waits(sight.now)
+        if not _has_master(pods, sight) and MASTERS not in waits:
+            return ()
+        if launch.anywhere:
+            is_full = sum(pods.held.values()) >= sum(wanted.values())
+            return {*held, *wanted} if is_full or waits - {MASTERS} else ()
+        full = {node for node, count in wanted.items() if pods.held.get(node, 0) >= count}
+        return {*pods.held, *waits} - (wanted.keys() - full - waits)
+
+    def _pods(self, launch: int, sight: JobSight[PodOrder]) -> StartPods:
+        """Return the pods of the job, sorted again where one has changed since."""
+        uid = sight.order.uid if sight.order is not None else ""
+        known = self._sorted
+        if known is None or known.of is not sight.pods or known[1:3] != (launch, uid):
+            pods = pods_of(sight.pods, self.job, launch, uid=uid)
+            known = self._sorted = _SortedPods(sight.pods, launch, uid, pods)
+        return known.pods
+
+    # What is asked --------------------------------------------------------------------------------
+
+    def _ask(
+        self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder], *, begins: bool
+    ) -> list[Stage]:
+        if not begins and _is_over(self._pods(launch.number, sight), sight):
+            # To one who takes over, a run that begins again is over until its master says so.
+            self._wanted = dict(workers)
+            return []
+        return super()._ask(launch, workers, sight, begins=begins)
+
+    def _changes(
+        self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder], waits: Collection[str]
+    ) -> PodChanges:
+        order = self._order_in(sight)
+        start, pods = self._start(launch.number, order), self._pods(launch.number, sight)
+        if launch.anywhere:
+            left = [n for n in pods.bound if n not in workers and _is_left(n, sight)]
+            later = any(node != MASTERS for node in waits)
+            todo = differences_anywhere(
+                pods, self.job, launch.number, workers, left=left, waits=later
+            )
+        else:
+            todo = differences(pods, self.job, launch.number, workers, waits=waits)
+        by_name = {pod.metadata.name: pod for pod in [*pods.others, *pods.workers.values()]}
+        over = [by_name[name] for name in todo.end]
+        # Who makes room for a master has nobody to hand over to: it could only wait to be killed.
+        alone = self._unplaced.asks_for_room(sight.now)
+        end = ends_at_once(over, sight) if alone else ends(over, sight)
+        master = self._master(launch, order, sight, waits)
+        service = masters_service(self.job.namespace)
+        new = [
+            MakePod(
+                _worker(start, order.wishes, name, node, launch.processes),
+                slot=ANY_NODE if launch.anywhere else node,
+                node=node,
+                service=service,
+            )
+            for name, node in todo.make
+        ]
+        return PodChanges((*end, *master.end), (*master.make, *new))
+
+    def _master(
+        self, launch: Launch, order: PodOrder, sight: JobSight[PodOrder], waits: Collection[str]
+    ) -> PodChanges:
+        """Return how to get a master's pod; one that has ended has its name until it is gone."""
+        pods, wishes = self._pods(launch.number, sight), order.wishes
+        if pods.master is not None:
+            if _has_master(pods, sight):
+                return PodChanges()
+            return PodChanges(end=ends_at_once([pods.master], sight))
+        if MASTERS in waits:
+            return PodChanges()
+        rejoins = any(not pod.has_ended for pod in pods.workers.values())
+        pod = master_pod(self._start(launch.number, order), wishes, rejoins=rejoins)
+        pod = with_responder(pod) if wishes.evictions else pod
+        service = masters_service(self.job.namespace)
+        new = MakePod(pod, slot=MASTERS, service=service, beside_slots=wishes.master)
+        return PodChanges(make=(new,))
+
+    def _beside(
+        self,
+        launch: Launch,
+        make: Collection[MakePod],
+        sight: JobSight[PodOrder],
+        *,
+        begins: bool,
+    ) -> list[Stage]:
+        if not begins:
+            return []
+        order = self._order_in(sight)
+        start, wishes = self._start(launch.number, order), order.wishes
+        manifests = [
+            secret(start, _spec_of(launch)),
+            network_policy(start, wishes.operator_namespace),
+            *([volume_claim(start, wishes.claim)] if wishes.claim else []),
+        ]
+        group = self._group(launch, order)
+        kept: Stage = (KeepObjects((group,)),) if group is not None else ()
+        return [kept, tuple(map(MakeObject, manifests))]
+
+    def _gang_to_keep(self, launch: Launch, sight: JobSight[PodOrder]) -> Stage:
+        """Have the PodGroup of a job say how many workers are its fewest now."""
+        group = self._group(launch, sight.order) if sight.order is not None else None
+        if group is None or group == self._gang or MASTERS in self.retries.waits(sight.now):
+            return ()
+        return (KeepObjects((group,)),)
+
+    def _group(self, launch: Launch, order: PodOrder) -> Manifest | None:
+        gang = gang_of(order.wishes)
+        if gang is None:
+            return None
+        start = self._start(launch.number, order)
+        group = owned(gang.version, POD_GROUP, self.job.name, start)
+        return gang.pod_group(group, launch.spec.workers.minimum)
+
+    def _begun(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
+        if launch.number < 2 or sight.order is None:
+            return []
+        name = self._start(launch.number - 1, sight.order).files
+        meta = {"name": name, "namespace": self.job.namespace}
+        return [(RemoveObject({"apiVersion": "v1", "kind": "Secret", "metadata": meta}),)]
+
+    def _leave(self, launch: Launch, node: str, sight: JobSight[PodOrder]) -> list[Stage]:
+        if launch.anywhere:
+            return []
+        pods = self._pods(launch.number, sight)
+        return [ends((pods.workers[number] for number in pods.by_node.get(node, [])), sight)]
+
+    def _suspend(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
+        if sight.order is None:  # its pods go with its object, and none comes again
+            self._wanted = {}
+            return []
+        if address := _address_of(self._pods(launch.number, sight).master):
+            return [(AskMaster(address, sight.order.token(launch.number)),)]
+        # It is asked again, and one that is gone is there by then.
+        waits = self.retries.waits(sight.now)
+        master = self._master(launch, sight.order, sight, waits)
+        refusal = Refuse(f"the master of {launch.job} has no address now")
+        return [master.end, master.make, (refusal,)]
+
+    def _force(self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder]) -> list[Stage]:
+        pods, wanted = self._pods(launch.number, sight), workers or self._wanted or {}
+        # A pod ends by itself: while one is slow to end, those that are to stay train on.
+        surplus_of = beyond_anywhere if launch.anywhere else beyond
+        names = set(surplus_of(pods, wanted)) if wanted else set()
+        if workers or names:
+            surplus = [pod for pod in pods.workers.values() if pod.metadata.name in names]
+        else:
+            self._wanted = {}
+            surplus = [*pods.workers.values(), *filter(None, [pods.master])]
+        return [ends_at_once(surplus, sight)]
+
+    def _take(self, answer: CommandEnded, sight: JobSight[PodOrder]) -> None:
+        super()._take(answer, sight)
+        if isinstance(answer.command, AskMaster) and answer.fault is None:
+            self._wanted = {}
+
+    # What is over ---------------------------------------------------------------------------------
+
+    def _sweep(self, running: int | None, sight: JobSight[PodOrder]) -> list[Stage]:
+        """End the pods that are of no start that is under way, once the record does without them."""
+        if running is None:
+            self._reset()
+            self._unplaced.stop(is_there=sight.order is not None)
+        pods = sight.pods if running is None else self._pods(running, sight).others
+        over = ends(pods, sight)
+        return [(AwaitRecord(),), over] if over else []
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._sorted = None
+
+    def _order_in(self, sight: JobSight[PodOrder]) -> PodOrder:
+        if sight.order is None:
+            raise EnvironmentFault(f"the object of {self.job.id} is gone")
+        return sight.order
+
+    def _start(self, launch: int, order: PodOrder) -> KubeStart:
+        return KubeStart(job=self.job, uid=order.uid, launch=launch, token=order.token(launch))
+
+    def _fields(self, sight: JobSight[PodOrder]) -> str:
+        return _FIELDS
+
+
+def _failed(pods: StartPods) -> dict[str, str]:
+    """Return the nodes of the pods that have failed, by uid."""
+    found = {
+        pod.metadata.uid: identity.node
+        for pod in pods.workers.values()
+        if ended_by_itself(pod) and (identity := identity_of(pod)) is not None
+    }
+    if pods.master is not None and ended_by_itself(pods.master):
+        found[pods.master.metadata.uid] = MASTERS
+    return found
+
+
+def _words(pods: StartPods, sight: JobSight[PodOrder]) -> dict[str, Any]:
+    """Return the summary that a run has left with its master alone; empty where it has not."""
+    run = sight.run
+    return {} if run is None or run.summary or run.failed else _last_words(pods.master)
+
+
+def _is_over(pods: StartPods, sight: JobSight[PodOrder]) -> bool:
+    """Return whether a run has said how it has ended: nothing is made for it any more."""
+    run = sight.run
+    return bool(run is not None and (run.summary or run.failed)) or bool(_words(pods, sight))
+
+
+def _is_left(name: str, sight: JobSight[PodOrder]) -> bool:
+    """Return whether all pods are to leave a node that is there."""
+    node = sight.nodes.get(name)
+    return node is not None and (node.lost or node.leaving)
+
+
+def _has_master(pods: StartPods, sight: JobSight[PodOrder]) -> bool:
+    """Return whether a pod of the master runs, or will."""
+    master = pods.master
+    return master is not None and not (master.has_ended or is_lost(master, sight))
+
+
+def _worker(start: KubeStart, wishes: PodWishes, name: str, node: str, processes: int) -> Manifest:
+    """Return the pod of a worker. One of a gang can have no responder to evictions."""
+    pod = worker_pod(start, wishes, name=name, node=node, processes=processes)
+    if gang := gang_of(wishes):
+        return gang.with_member(start.job.name, pod)
+    return with_responder(pod) if wishes.evictions else pod
+
+
+def _address_of(master: KubePod | None) -> str:
+    """Return where a master is called; empty where it cannot be."""
+    if master is None or master.has_ended or not master.status.pod_ip:
+        return ""
+    return joined_address(master.status.pod_ip, MASTER_PORT)
+
+
+def _last_words(master: KubePod | None) -> dict[str, Any]:
+    """Return the summary of a run that nobody followed to its end; empty where there is none."""
+    for container in master.status.container_statuses if master is not None else ():
+        ended = container.state.terminated
+        if container.name == MASTER and ended is not None:
+            with contextlib.suppress(*UNDECODABLE):
+                summary = msgspec.json.decode(ended.message, type=dict[str, Any])
+                return recordable(summary) if isinstance(summary.get("exit"), str) else {}
+    return {}
+
+
+def _with_last_words(seen: Seen, summary: dict[str, Any]) -> Seen:
+    """Return a look at a run with what its master said of its end."""
+    failed = summary["exit"] == "failed"
+    steps = summary.get("steps")
+    return replace(
+        seen,
+        step=steps if isinstance(steps, int) else seen.step,
+        outcome=summary["exit"],
+        who="user" if failed else "",
+        problem="its run has failed: the logs of its pods say why" if failed else "",
+        summary=summary,
+    )
+
+
+def _spec_of(launch: Launch) -> bytes:
+    """Return the spec as the job's master reads it.
+
+    The run takes processes as they come, from the first on and as many as it can have: how many
+    that are is the scheduler's business, and its owner may change it.
+    """
+    spec = kept_spec(launch.spec, launch.job)
+    most = max(launch.processes * spec.workers.maximum, spec.micro_batches)
+    workers = WorkerRange(minimum=1, maximum=most)
+    faults = spec.faults if launch.number <= 1 else ()
+    alone = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
+    return msgspec.json.encode(alone)
