@@ -1,13 +1,15 @@
 """Structs that declare objects: one declaration gives a field its schema, and reads its value. Pure.
 
-A field is declared by its type, its default and `msgspec.Meta`: bounds, a pattern, a description.
-What `Meta` does not know goes into its `extra_json_schema` as it is. A docstring describes a struct.
+A field is declared by its type, its default and `msgspec.Meta`: bounds, a pattern, more keywords of
+its schema. Descriptions are those of the struct's docstring.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
+from inspect import cleandoc
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -37,9 +39,9 @@ LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
 OPEN: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 
 
-def about(description: str, **more: Any) -> Meta:
-    """Describe a field, with keywords of its schema that `Meta` does not know."""
-    return Meta(description=description, extra_json_schema=more or None)
+def keywords(**more: Any) -> Meta:
+    """Give the schema of a field keywords that `Meta` does not know."""
+    return Meta(extra_json_schema=more)
 
 
 def read_by(read: Callable[..., Any]) -> Meta:
@@ -76,6 +78,9 @@ def rule(rule: str, message: str, *, at: str = "", reason: str = "") -> Schema:
     return schema | {"reason": reason} if reason else schema
 
 
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+
+
 # Schemas ------------------------------------------------------------------------------------------
 
 
@@ -85,19 +90,30 @@ def schema_of(kind: type[msgspec.Struct], **more: Any) -> Schema:
     Args:
         more: properties of the objects beside the declared ones.
     """
-    fields = {field.encode_name: _of_field(field) for field in _fields(kind)} | more
-    schema: Schema = {"type": "object"}
-    if kind.__doc__:
-        schema["description"] = " ".join(kind.__doc__.split())
+    head, _, args = cleandoc(kind.__doc__ or "").partition("\n\nArgs:\n")
+    about = dict(_ARGUMENT.findall(args))
+    fields = {
+        field.encode_name: _described(about.get(field.name, ""), _of_field(field))
+        for field in _fields(kind)
+    } | more
+    schema = _described(head, {"type": "object"})
     if fields:  # a server leaves empty ones out, and then takes them for a change
         schema["properties"] = fields
     required = [field.encode_name for field in _fields(kind) if field.required]
     return schema | ({"required": required} if required else {})
 
 
+def _described(text: str, schema: Schema) -> Schema:
+    """Return a schema with its description, behind its type."""
+    words = " ".join(text.split())
+    described = {"description": words[:1].upper() + words[1:]} if words else {}
+    return {name: schema[name] for name in ("type",) if name in schema} | described | schema
+
+
 def _of_field(field: inspect.Field) -> Schema:
     has_default = isinstance(field.default, str | int | float) and field.default != ""
-    return ({"default": field.default} if has_default else {}) | _of_type(field.type)
+    found = _of_type(field.type)
+    return {**found, "default": found.get("default", field.default)} if has_default else found
 
 
 def _of_type(kind: inspect.Type) -> Schema:
@@ -175,6 +191,8 @@ def _read(kind: inspect.Type, value: object, *, path: str, need: str = "") -> An
             return _read(_present(kind), value, path=path, need=need)
         case inspect.StructType():
             return read_struct(kind.cls, value, path=path)
+        case inspect.StrType(pattern=None, min_length=None) if value == "":
+            return ""
         case inspect.StrType(pattern=None):
             return text_of(value, path=path, limit=kind.max_length or LONGEST_TEXT)
         case inspect.StrType():

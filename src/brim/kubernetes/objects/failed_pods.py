@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from brim.domain.printable import printable
-from brim.kubernetes.client.declared import Int32, Text, Time, about
+from brim.kubernetes.client.declared import Int32, Text, Time
 from brim.kubernetes.client.kube_types import KubePod, Terminated
 from brim.kubernetes.objects.identities import PodIdentity, identity_of
 
@@ -23,18 +23,23 @@ _NAMED = ("pod", "finishTime")  # by which one is told from another
 
 
 class FailedPodEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A pod that has failed."""
+    """A pod that has failed.
 
-    pod: Annotated[Text | None, about("Its name.")] = None
-    node: Annotated[Text | None, about("The node that it was on.")] = None
-    reason: Annotated[
-        Text | None, about("Why, as Kubernetes says it: Error, OOMKilled, Evicted.")
-    ] = None
-    exit_code: Annotated[Int32 | None, about("The exit code of its container.")] = None
-    finish_time: Annotated[Time | None, about("When that ended.")] = None
-    last_lines: Annotated[
-        Annotated[str, Meta(max_length=LONGEST_LINES)] | None, about("The last lines of its log.")
-    ] = None
+    Args:
+        pod: its name.
+        node: the node that it was on.
+        reason: why, as Kubernetes says it: Error, OOMKilled, Evicted.
+        exit_code: the exit code of its container.
+        finish_time: when that ended.
+        last_lines: the last lines of its log.
+    """
+
+    pod: Text | None = None
+    node: Text | None = None
+    reason: Text | None = None
+    exit_code: Int32 | None = None
+    finish_time: Time | None = None
+    last_lines: Annotated[str, Meta(max_length=LONGEST_LINES)] | None = None
 
 
 class FailedPod(NamedTuple):

@@ -20,7 +20,7 @@ from brim.kubernetes.client.declared import (
     Short,
     Text,
     Words,
-    about,
+    keywords,
     matching,
     read_by,
     rule,
@@ -58,53 +58,61 @@ def read_workers(value: object, *, path: str = "spec.workers") -> WorkerRange:
 
 
 class WorkerBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of workers that the job may have: it starts with the fewest, and grows. The number
-    does not change the result.
+    """The numbers of workers that the job may have: it starts with the fewest, and grows.
+
+    The number does not change the result.
+
+    Args:
+        min: the fewest; with fewer it has none.
+        max: the most; kubectl scale changes it.
     """
 
-    min: Annotated[_Bound, about("The fewest; with fewer it has none.")] = 1
-    max: Annotated[_Bound, about("The most; kubectl scale changes it.")]
+    min: _Bound = 1
+    max: _Bound
 
 
 class CodeBundle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The code of the job, where it is not in the image."""
+    """The code of the job, where it is not in the image.
 
-    config_map: Annotated[
-        Name, about(f"The name of a ConfigMap that has the code as {CODE_KEY} in its binaryData.")
-    ]
+    Args:
+        config_map: the name of a ConfigMap that has the code as code.tar in its binaryData.
+        sha256: the sha256 of the code.
+    """
+
+    config_map: Name
     sha256: Annotated[
         str,
         Meta(min_length=1, max_length=64, pattern=f"^{DIGEST}$"),
-        about("The sha256 of the code."),
         Meta(extra={"need": "the sha256 of the code, as 64 hexadecimal digits"}),
     ]
 
 
 class ElasticJobSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The job that is wanted."""
+    """The job that is wanted.
 
-    file: Annotated[
-        Words | None,
-        about(
-            "The training file that the workers run: by its name in the bundle, or its path in the "
-            "image. Either this or command."
-        ),
-    ] = None
-    command: Annotated[
-        Annotated[list[Text], Meta(min_length=1, max_length=MOST_WORDS)] | None,
-        about(
-            "The command that runs a training loop, word by word: [python, loop.py]. "
-            "Either this or file."
-        ),
-    ] = None
+    Args:
+        file: the training file that the workers run: by its name in the bundle, or its path
+            in the image. Either this or command.
+        command: the command that runs a training loop, word by word: [python, loop.py].
+            Either this or file.
+        parameters: parameters that the file reads with brim.param, by name.
+        env: variables of the workers' environment. The run's records keep them.
+        deadline: the time by which the job is to be done: 2026-12-01T08:00:00Z.
+        deadline_in: the deadline as a duration from the creation of the object: 2h.
+        tenant: the tenant whose devices the job uses. [default: the one that lists this
+            namespace]
+        priority: the job's rank among others of its tenant.
+        suspend: hold the job: it writes a checkpoint and has no workers until this is
+            false.
+        processes_per_worker: the processes that train in each worker's pod, and share its
+            slot and its memory. To the run each of them is a worker.
+    """
+
+    file: Words | None = None
+    command: Annotated[list[Text], Meta(min_length=1, max_length=MOST_WORDS)] | None = None
     bundle: CodeBundle | None = None
-    parameters: Annotated[
-        Pairs | None, about("Parameters that the file reads with brim.param, by name.")
-    ] = None
-    env: Annotated[
-        Pairs | None,
-        about("Variables of the workers' environment. The run's records keep them."),
-    ] = None
+    parameters: Pairs | None = None
+    env: Pairs | None = None
     workers: Annotated[
         WorkerBounds,
         Meta(
@@ -114,38 +122,15 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             extra={"read": read_workers},
         ),
     ]
-    deadline: Annotated[
-        Short | None,
-        about("The time by which the job is to be done: 2026-12-01T08:00:00Z.", format="date-time"),
-        read_by(unread),
-    ] = None
+    deadline: Annotated[Short | None, keywords(format="date-time"), read_by(unread)] = None
     deadline_in: Annotated[
         Short | None,
-        about(
-            "The deadline as a duration from the creation of the object: 2h.",
-            **{RULES: [matching(DURATION_PATTERN, "a duration above 0, such as 10m or 1h30m")]},
+        keywords(
+            **{RULES: [matching(DURATION_PATTERN, "a duration above 0, such as 10m or 1h30m")]}
         ),
         read_by(unread),
     ] = None
-    tenant: Annotated[
-        Annotated[Name, Meta(pattern=f"^{NAME}$")] | None,
-        about(
-            "The tenant whose devices the job uses. [default: the one that lists this namespace]"
-        ),
-        read_by(unread),
-    ] = None
-    priority: Annotated[
-        str, about("The job's rank among others of its tenant.", enum=list(PRIORITIES))
-    ] = PRIORITIES[0]
-    suspend: Annotated[
-        bool,
-        about("Hold the job: it writes a checkpoint and has no workers until this is false."),
-    ] = False
-    processes_per_worker: Annotated[
-        Int32,
-        Meta(ge=1, le=MOST_PROCESSES),
-        about(
-            "The processes that train in each worker's pod, and share its slot and its memory. To "
-            "the run each of them is a worker."
-        ),
-    ] = 1
+    tenant: Annotated[Annotated[Name, Meta(pattern=f"^{NAME}$")] | None, read_by(unread)] = None
+    priority: Annotated[str, keywords(enum=list(PRIORITIES))] = PRIORITIES[0]
+    suspend: bool = False
+    processes_per_worker: Annotated[Int32, Meta(ge=1, le=MOST_PROCESSES)] = 1

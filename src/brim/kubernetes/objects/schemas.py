@@ -6,6 +6,7 @@ The options of jobs in them are those of `brim.domain.job.OPTIONS`. `crds/` has 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from brim.domain.job import OPTIONS
@@ -24,7 +25,7 @@ from brim.kubernetes.objects.fields import (
 from brim.kubernetes.objects.identities import GROUP, KIND, MASTER, VERSION, WORKER
 from brim.kubernetes.objects.job_spec import ElasticJobSpec
 from brim.kubernetes.objects.status import JobStatus
-from brim.kubernetes.objects.templates import PodTemplates, Template
+from brim.kubernetes.objects.templates import PodTemplate, PodTemplates
 from brim.kubernetes.objects.tenants import TENANT_KIND, TENANTS, TenantSpec
 
 MAY_CHANGE = frozenset({WORKERS, "suspend", "template", "masterTemplate", "priorityClassName"})
@@ -33,32 +34,36 @@ _LARGEST_BOUND = 2**53  # servers read bounds as floating-point numbers; int64 h
 
 def job_crd() -> Schema:
     """The definition of ElasticJob."""
-    return _crd(
+    return crd_of(
         kind=KIND,
         plural=JOBS,
-        scope="Namespaced",
-        short=["ej"],
-        categories=["all"],
-        description="A training job whose number of workers follows the cluster.",
-        spec=_job_spec(),
-        status=schema_of(JobStatus) | {"default": {"conditions": [dict(UNSEEN)]}},
-        rules=[
-            rule(
-                f"self.metadata.name.matches('^{JOB_NAME}$')",
-                f"metadata.name: need 1 to {LONGEST_NAME} letters a to z, digits and '-', the first a "
-                "letter, the last no '-': pods are named after it",
-            )
-        ],
+        names={"shortNames": ["ej"], "categories": ["all"]},
+        schema={
+            "type": "object",
+            "description": "A training job whose number of workers follows the cluster.",
+            "properties": {
+                "spec": _job_spec(),
+                "status": schema_of(JobStatus) | {"default": {"conditions": [dict(UNSEEN)]}},
+            },
+            "required": ["spec"],
+            RULES: [
+                rule(
+                    f"self.metadata.name.matches('^{JOB_NAME}$')",
+                    f"metadata.name: need 1 to {LONGEST_NAME} letters a to z, digits and '-', the "
+                    "first a letter, the last no '-': pods are named after it",
+                )
+            ],
+        },
         columns=[
-            _column("State", ".status.phase"),
-            _column("Workers", ".status.workers.summary"),
-            _column("Progress", ".status.progress"),
-            _column("Deadline", ".status.deadline"),
-            _column("Promised", ".status.promised"),
-            _column("Age", ".metadata.creationTimestamp", type="date"),
-            _column("Tenant", ".spec.tenant", wide=True),
-            _column("End", ".status.estimatedEnd", wide=True),
-            _column("Reason", ".status.reason", wide=True),
+            column("State", ".status.phase"),
+            column("Workers", ".status.workers.summary"),
+            column("Progress", ".status.progress"),
+            column("Deadline", ".status.deadline"),
+            column("Promised", ".status.promised"),
+            column("Age", ".metadata.creationTimestamp", type="date"),
+            column("Tenant", ".spec.tenant", wide=True),
+            column("End", ".status.estimatedEnd", wide=True),
+            column("Reason", ".status.reason", wide=True),
         ],
         # The most workers, and not how many there are: between the fewest and the most the scheduler
         # decides. So `kubectl scale` and autoscalers say how far a job may grow, as `brim resize` does.
@@ -72,24 +77,23 @@ def job_crd() -> Schema:
 
 def tenant_crd() -> Schema:
     """The definition of Tenant."""
-    return _crd(
+    return crd_of(
         kind=TENANT_KIND,
         plural=TENANTS,
         scope="Cluster",
-        short=[],
-        categories=[],
-        description="An owner of devices, and the namespaces whose jobs may use them.",
-        spec=_tenant_spec(),
-        status=None,
-        rules=[],
+        schema={
+            "type": "object",
+            "description": "An owner of devices, and the namespaces whose jobs may use them.",
+            "properties": {"spec": _tenant_spec()},
+            "required": ["spec"],
+        },
         columns=[
-            _column("Cohort", ".spec.cohort"),
-            _column("Guaranteed", ".spec.guaranteed", type="integer"),
-            _column("Limit", ".spec.limit", type="integer"),
-            _column("Weight", ".spec.weight", type="number"),
-            _column("Age", ".metadata.creationTimestamp", type="date"),
+            column("Cohort", ".spec.cohort"),
+            column("Guaranteed", ".spec.guaranteed", type="integer"),
+            column("Limit", ".spec.limit", type="integer"),
+            column("Weight", ".spec.weight", type="number"),
+            column("Age", ".metadata.creationTimestamp", type="date"),
         ],
-        scale=None,
     )
 
 
@@ -179,7 +183,7 @@ def _option(option: Option) -> Schema:
 
 
 def _template(what: str, container: str) -> Schema:
-    schema = schema_of(Template)
+    schema = schema_of(PodTemplate)
     schema["description"] = (
         f"{what}, as a PodTemplateSpec with a container {container!r}. What the operator needs of a pod "
         "is added to it. A change is for pods that are made from then on."
@@ -224,55 +228,53 @@ def _tenant_spec() -> Schema:
 # Parts of schemas ---------------------------------------------------------------------------------
 
 
-def _object(
-    description: str, fields: Mapping[str, Schema], *, required: Iterable[str] = ()
-) -> Schema:
-    schema: Schema = {"type": "object", "description": description}
-    if fields:  # a server leaves empty ones out, and then takes them for a change
-        schema["properties"] = dict(fields)
-    needs = list(required)
-    return schema | {"required": needs} if needs else schema
-
-
-def _column(title: str, path: str, *, type: str = "string", wide: bool = False) -> Schema:
+def column(title: str, path: str, *, type: str = "string", wide: bool = False) -> Schema:
     schema: Schema = {"name": title, "type": type, "jsonPath": path}
     return schema | {"priority": 1} if wide else schema
 
 
-def _crd(
+def crd_of(
     *,
+    group: str = GROUP,
+    version: str = VERSION,
     kind: str,
     plural: str,
-    scope: str,
-    short: list[str],
-    categories: list[str],
-    description: str,
-    spec: Schema,
-    status: Schema | None,
-    rules: list[Schema],
+    scope: str = "Namespaced",
+    names: Mapping[str, Any] = MappingProxyType({}),
+    schema: Schema,
     columns: list[Schema],
-    scale: Schema | None,
+    scale: Schema | None = None,
 ) -> Schema:
-    names: Schema = {
-        "kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower(),
-    }  # fmt: skip
-    names |= {"shortNames": short} if short else {}
-    names |= {"categories": categories} if categories else {}
-    root = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
-    root |= {"metadata": {"type": "object"}, "spec": spec}
-    root |= {"status": status} if status else {}
-    schema = _object(description, root, required=["spec"])
-    version: Schema = {
-        "name": VERSION,
+    """Return the definition of a kind of objects.
+
+    Args:
+        names: beside the usual ones.
+        schema: of the objects, but for what all kinds have.
+        scale: of the subresource; None: there is none.
+    """
+    fields = schema["properties"]
+    every = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    every |= {"metadata": {"type": "object"}}
+    subresources: Schema = ({"status": {}} if "status" in fields else {}) | (
+        {"scale": scale} if scale else {}
+    )
+    described: Schema = {
+        "name": version,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": columns,
-        "subresources": ({"status": {}} if status else {}) | ({"scale": scale} if scale else {}),
-        "schema": {"openAPIV3Schema": schema | ({RULES: rules} if rules else {})},
+        "subresources": subresources,
+        "schema": {"openAPIV3Schema": schema | {"properties": every | fields}},
     }
+    usual = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": scope, "names": names, "versions": [version]},
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {**usual, **names},
+            "versions": [described],
+        },
     }

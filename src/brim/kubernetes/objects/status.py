@@ -28,7 +28,7 @@ from brim.kubernetes.client.declared import (
     Int32,
     Text,
     Time,
-    about,
+    keywords,
 )
 from brim.kubernetes.client.times import NO_TIME, write_time
 from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPodEntry, failed_pods
@@ -70,15 +70,21 @@ class Stall(NamedTuple):
 
 
 class WorkersStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers of the job."""
+    """Workers of the job.
 
-    wanted: Annotated[Count | None, about("As many as the last plan gives it.")] = None
-    ready: Annotated[Count | None, about("As many as train.")] = None
-    summary: Annotated[Text | None, about("READY/FEWEST-MOST.")] = None
-    selector: Annotated[Text | None, about("The selector of their pods.")] = None
-    nodes: Annotated[
-        dict[str, Int32] | None, about("As many as it was asked to have, by node.")
-    ] = None
+    Args:
+        wanted: as many as the last plan gives it.
+        ready: as many as train.
+        summary: READY/FEWEST-MOST.
+        selector: the selector of their pods.
+        nodes: as many as it was asked to have, by node.
+    """
+
+    wanted: Count | None = None
+    ready: Count | None = None
+    summary: Text | None = None
+    selector: Text | None = None
+    nodes: dict[str, Int32] | None = None
 
 
 class JobCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,55 +103,56 @@ class JobCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_transition_time: Time
 
 
-class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The state of the job, as the operator sees it."""
+_Conditions = Annotated[
+    list[JobCondition], Meta(max_length=32), keywords(**{LIST_TYPE: "map", LIST_KEYS: ["type"]})
+]
+_Line = Annotated[str, Meta(max_length=LONGEST_LINE)]
+_Story = Annotated[list[_Line], Meta(max_length=MOST_LINES)]
 
-    observed_generation: Annotated[
-        Count | None, about("The generation of the object that this is about.")
-    ] = None
-    phase: Annotated[str | None, about("The state of the job.", enum=list(STATES))] = None
-    reason: Annotated[Text | None, about("Why the job has the workers that it has, in a word.")] = (
-        None
-    )
-    message: Annotated[Text | None, about("The same in a sentence, with the numbers.")] = None
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The state of the job, as the operator sees it.
+
+    Args:
+        observed_generation: the generation of the object that this is about.
+        phase: the state of the job.
+        reason: why the job has the workers that it has, in a word.
+        message: the same in a sentence, with the numbers.
+        step: steps that are done.
+        steps: steps that there are in all, once that is known.
+        progress: STEP/STEPS.
+        start_time: when the first step was made.
+        completion_time: when the job ended.
+        estimated_end: when the job ends if nothing new happens.
+        deadline: the deadline of the job.
+        promised: yes where the deadline is promised, No, or Unknown.
+        earliest_deadline: the earliest deadline that could have been promised.
+        story: the last things that happened to the job, with their reasons.
+        failed_pods: the last pods that failed. They are deleted, with their logs.
+        summary: what brim train --json says of a run, once it has ended.
+        conditions: conditions, as kubectl wait --for=condition=TYPE reads them.
+        record: what the operator remembers of the job. Nobody else writes it.
+    """
+
+    observed_generation: Count | None = None
+    phase: Annotated[str | None, keywords(enum=list(STATES))] = None
+    reason: Text | None = None
+    message: Text | None = None
     workers: WorkersStatus | None = None
-    step: Annotated[Count | None, about("Steps that are done.")] = None
-    steps: Annotated[Count | None, about("Steps that there are in all, once that is known.")] = None
-    progress: Annotated[Text | None, about("STEP/STEPS.")] = None
-    start_time: Annotated[Time | None, about("When the first step was made.")] = None
-    completion_time: Annotated[Time | None, about("When the job ended.")] = None
-    estimated_end: Annotated[Time | None, about("When the job ends if nothing new happens.")] = None
-    deadline: Annotated[Time | None, about("The deadline of the job.")] = None
-    promised: Annotated[
-        Text | None, about("Yes where the deadline is promised, No, or Unknown.")
-    ] = None
-    earliest_deadline: Annotated[
-        Time | None, about("The earliest deadline that could have been promised.")
-    ] = None
-    story: Annotated[
-        Annotated[list[Annotated[str, Meta(max_length=LONGEST_LINE)]], Meta(max_length=MOST_LINES)]
-        | None,
-        about("The last things that happened to the job, with their reasons."),
-    ] = None
-    failed_pods: Annotated[
-        Annotated[list[FailedPodEntry], Meta(max_length=MOST_FAILED)] | None,
-        about("The last pods that failed. They are deleted, with their logs."),
-    ] = None
-    summary: Annotated[
-        dict[str, Any] | None,
-        about("What brim train --json says of a run, once it has ended.", **OPEN),
-    ] = None
-    conditions: Annotated[
-        Annotated[list[JobCondition], Meta(max_length=32)] | None,
-        about(
-            "Conditions, as kubectl wait --for=condition=TYPE reads them.",
-            **{LIST_TYPE: "map", LIST_KEYS: ["type"]},
-        ),
-    ] = None
-    record: Annotated[
-        Annotated[str, Meta(max_length=LARGEST + 16)] | None,
-        about("What the operator remembers of the job. Nobody else writes it."),
-    ] = None
+    step: Count | None = None
+    steps: Count | None = None
+    progress: Text | None = None
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    estimated_end: Time | None = None
+    deadline: Time | None = None
+    promised: Text | None = None
+    earliest_deadline: Time | None = None
+    story: _Story | None = None
+    failed_pods: Annotated[list[FailedPodEntry], Meta(max_length=MOST_FAILED)] | None = None
+    summary: Annotated[dict[str, Any] | None, keywords(**OPEN)] = None
+    conditions: _Conditions | None = None
+    record: Annotated[str, Meta(max_length=LARGEST + 16)] | None = None
 
 
 class _Condition(NamedTuple):

@@ -22,7 +22,7 @@ from brim.kubernetes.client.declared import (
     Name,
     Pairs,
     Words,
-    about,
+    keywords,
     read_by,
     read_struct,
     schema_of,
@@ -47,55 +47,68 @@ PROCESSES, MOST_PROCESSES = "processesPerWorker", 32
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
-def _as_in(name: str) -> Meta:
-    return about(f"As in PodSpec: {name}.", nullable=True)
-
-
-_Open = Annotated[dict[str, Any], Meta(extra_json_schema=OPEN)]
-_Parts = Annotated[list[_Open], Meta(max_length=MOST_PARTS)]
-
-
 class Variable(msgspec.Struct, frozen=True, kw_only=True):
     name: Words
 
 
-class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A container."""
+_Open = Annotated[dict[str, Any], keywords(**OPEN)]
+_Object = Annotated[_Open, keywords(nullable=True)]
+_Some = Meta(max_length=MOST_PARTS, extra_json_schema={"nullable": True})
+_Parts = Annotated[list[_Open], _Some]
+_Variables = Annotated[list[Annotated[Variable, keywords(**OPEN)]], _Some]
 
-    name: Annotated[Label, about("Its name.")]
-    image: Annotated[Words | None, about("Its image.")] = None
-    env: Annotated[
-        Annotated[
-            list[Annotated[Variable, Meta(extra_json_schema=OPEN)]], Meta(max_length=MOST_PARTS)
-        ]
-        | None,
-        _as_in("env"),
-    ] = None
-    volume_mounts: Annotated[_Parts | None, _as_in("volumeMounts")] = None
+
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container.
+
+    Args:
+        name: its name.
+        image: its image.
+        env: as in PodSpec: env.
+        volume_mounts: as in PodSpec: volumeMounts.
+    """
+
+    name: Label
+    image: Words | None = None
+    env: _Variables | None = None
+    volume_mounts: _Parts | None = None
 
 
 class TemplateMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Labels and annotations of the pods."""
+    """Labels and annotations of the pods.
 
-    labels: Annotated[Pairs | None, about("Labels.")] = None
-    annotations: Annotated[Pairs | None, about("Annotations.")] = None
+    Args:
+        labels: labels.
+        annotations: annotations.
+    """
+
+    labels: Pairs | None = None
+    annotations: Pairs | None = None
 
 
 class TemplateSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The PodSpec."""
+    """The PodSpec.
+
+    Args:
+        containers: the containers.
+        tolerations: as in PodSpec: tolerations.
+        volumes: as in PodSpec: volumes.
+        affinity: as in PodSpec: affinity.
+        security_context: as in PodSpec: securityContext.
+    """
 
     containers: Annotated[
         list[Annotated[PodContainer, Meta(extra_json_schema=OPEN)]],
         Meta(min_length=1, max_length=MOST_CONTAINERS),
-        about("The containers.", **{LIST_TYPE: "map", LIST_KEYS: ["name"]}),
+        keywords(**{LIST_TYPE: "map", LIST_KEYS: ["name"]}),
     ]
-    tolerations: Annotated[_Parts | None, _as_in("tolerations")] = None
-    volumes: Annotated[_Parts | None, _as_in("volumes")] = None
-    affinity: Annotated[_Open | None, _as_in("affinity")] = None
-    security_context: Annotated[_Open | None, _as_in("securityContext")] = None
+    tolerations: _Parts | None = None
+    volumes: _Parts | None = None
+    affinity: _Object | None = None
+    security_context: _Object | None = None
 
 
-class Template(msgspec.Struct, frozen=True, kw_only=True):
+class PodTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """A PodTemplateSpec, as far as it is not the API server's own to check."""
 
     metadata: TemplateMetadata | None = None
@@ -103,14 +116,20 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VolumeClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A volume of the master's, for the records of the run. [default: none; the workers have copies]"""
+    """A volume of the master's, for the records of the run.
 
-    storage_class_name: Annotated[Name | None, about("The StorageClass of the volume.")] = None
+    [default: none; the workers have copies]
+
+    Args:
+        storage_class_name: the StorageClass of the volume.
+        size: the size of the volume: 1Gi.
+    """
+
+    storage_class_name: Name | None = None
     size: Annotated[
         Any,
-        about(
-            "The size of the volume: 1Gi.",
-            **{"x-kubernetes-int-or-string": True, "maxLength": 40, "pattern": f"^{QUANTITY}$"},
+        keywords(
+            **{"x-kubernetes-int-or-string": True, "maxLength": 40, "pattern": f"^{QUANTITY}$"}
         ),
     ]
 
@@ -196,37 +215,23 @@ class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """The parts of a job's pods that its owner has chosen; none of them has a null.
 
     Args:
-        worker, master: templates; empty where there is none.
-        priority_class: of all its pods; empty: the cluster's usual.
-        claim: the `storageClassName` and `size` of the master's volume; None: it has none.
-        gang: the fewest workers are bound together, or none.
-        mode: one of `MODES`.
+        priority_class: the PriorityClass of the job's pods.
+        gang: have the fewest workers bound together, or none, by a PodGroup: of the server,
+            or of Volcano where schedulerName in the template is volcano. Workers beyond the
+            fewest come and go one by one.
+        mode: who decides on which node a worker is: the operator, whose plan pins each pod
+            to a node, or the scheduler that binds pods: then the plan says how many workers
+            there are.
     """
 
     worker: Annotated[dict[str, Any], read_by(partial(_template, container=WORKER))] = {}
     master: Annotated[dict[str, Any], read_by(partial(_template, container=MASTER))] = {}
-    priority_class: Annotated[Name, about("The PriorityClass of the job's pods.")] = ""
+    priority_class: Name = ""
     claim: Annotated[
-        dict[str, Any] | None,
-        Meta(extra_json_schema=schema_of(VolumeClaim)),
-        read_by(_claim),
+        dict[str, Any] | None, Meta(extra_json_schema=schema_of(VolumeClaim)), read_by(_claim)
     ] = None
-    gang: Annotated[
-        bool,
-        about(
-            "Have the fewest workers bound together, or none, by a PodGroup: of the server, or of "
-            "Volcano where schedulerName in the template is volcano. Workers beyond the fewest come "
-            "and go one by one."
-        ),
-    ] = False
-    mode: Annotated[
-        str,
-        about(
-            "Who decides on which node a worker is: the operator, whose plan pins each pod to a "
-            "node, or the scheduler that binds pods: then the plan says how many workers there are.",
-            enum=list(MODES),
-        ),
-    ] = PLANNED
+    gang: bool = False
+    mode: Annotated[str, keywords(enum=list(MODES))] = PLANNED
 
     @property
     def anywhere(self) -> bool:

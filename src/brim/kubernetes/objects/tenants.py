@@ -15,7 +15,7 @@ from brim.domain.options import LARGEST_COUNT
 from brim.domain.submission import NO_TENANT
 from brim.domain.tenancy import Quota, Tenant
 from brim.errors import SpecError, did_you_mean
-from brim.kubernetes.client.declared import Name, about, read_by, read_fields
+from brim.kubernetes.client.declared import Name, keywords, read_by, read_fields
 from brim.kubernetes.client.reading import (
     NAME,
     Problems,
@@ -46,30 +46,25 @@ _Devices = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The rights of the tenant, in devices: a device is what one worker gets."""
+    """The rights of the tenant, in devices: a device is what one worker gets.
 
-    cohort: Annotated[
-        Name,
-        Meta(pattern=f"^{NAME}$"),
-        about("Tenants of one cohort lend each other what they do not use."),
-    ] = "default"
-    guaranteed: Annotated[
-        _Devices, about("Its own devices: lent while they are idle, taken back on demand.")
-    ] = 0
-    exclusive: Annotated[_Devices, about("The part of these that is never lent.")] = 0
-    limit: Annotated[
-        _Devices | None,
-        about("The most that it may have, borrowed ones included. [default: no limit]"),
-    ] = None
-    weight: Annotated[
-        float,
-        Meta(gt=0, le=LARGEST_COUNT),
-        about("Its part of what nobody needs, against the weights of others.", default=1),
-    ] = 1.0
+    Args:
+        cohort: tenants of one cohort lend each other what they do not use.
+        guaranteed: its own devices: lent while they are idle, taken back on demand.
+        exclusive: the part of these that is never lent.
+        limit: the most that it may have, borrowed ones included. [default: no limit]
+        weight: its part of what nobody needs, against the weights of others.
+        namespaces: the namespaces whose jobs may use it; *: all.
+    """
+
+    cohort: Annotated[Name, Meta(pattern=f"^{NAME}$")] = "default"
+    guaranteed: _Devices = 0
+    exclusive: _Devices = 0
+    limit: _Devices | None = None
+    weight: Annotated[float, Meta(gt=0, le=LARGEST_COUNT), keywords(default=1)] = 1.0
     namespaces: Annotated[
         frozenset[Annotated[str, Meta(max_length=63, pattern=f"^({NAMESPACE})$")]],
         Meta(max_length=MOST_NAMESPACES),
-        about(f"The namespaces whose jobs may use it; {EVERY_NAMESPACE}: all."),
         read_by(_namespaces),
     ]
 
