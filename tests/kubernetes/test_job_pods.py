@@ -47,6 +47,7 @@ from brim.kubernetes.pods.pod_commands import (
     Swept,
     WorkersAsked,
 )
+from brim.kubernetes.pods.pod_faults import NameTaken
 from kube_objects import JOB, SLOT, WISHES, master, start_of, worker
 from submissions import submission
 
@@ -258,6 +259,24 @@ def test_the_secret_of_the_last_start_goes(table: Table) -> None:
     (command,) = table(Begun(launch(2)))
     assert isinstance(command, RemoveObject)
     assert command.thing["metadata"]["name"] == start_of(launch=1).files
+
+
+@pytest.mark.parametrize("kind", [MakeObject, MakePod])
+def test_what_the_server_refuses_stalls_a_job_of_kubeflow(kind: type[Command]) -> None:
+    asked = pytorch_job()
+    job, order = KubeflowPods(asked.job), kubeflow_order(asked)
+    sight = JobSight(100.0, 1e9, order, (), UP)
+    one = replace(launch(), job=asked.job.id)
+    stages = job.handle(WorkersAsked(one, {"n1": 1}, begins=True), sight)
+    commands = [command for stage in stages for command in stage]
+    (refused,) = made_of(commands, kind)
+    taken = NameTaken("Service", "team/flights-worker-0", "flights")
+    job.handle(CommandEnded(refused, taken, 100.0), sight)
+    assert job.stall is not None
+    assert job.stall.reason == "NameTaken"
+    (pod,) = made_of(commands, MakePod)
+    job.handle(CommandEnded(pod, None, 101.0), sight)
+    assert job.stall is None
 
 
 # An adversary -------------------------------------------------------------------------------------

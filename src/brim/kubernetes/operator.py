@@ -14,9 +14,9 @@ import hmac
 import logging
 import secrets
 from base64 import b64decode, b64encode
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +218,7 @@ class Operator:
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
         self._known = KnownTenants()
-        self._templates: dict[str, PodTemplates] = {}
-        self._orders: dict[str, tuple[PlainObject, PodOrder]] = {}  # by job, and of which objects
-        # By job, and of what: what its object asks for, and the fewest that it needs to run.
-        self._placeholders: dict[str, tuple[object, int, list[Manifest]]] = {}
-        self._failed: dict[str, deque[FailedPod]] = {}  # by job
-        self._stalls: dict[str, Stall | None] = {}  # of objects as they are now
+        self._jobs: defaultdict[str, _KnownObject] = defaultdict(_KnownObject)
         self._key = b""
 
     async def run(self) -> None:
@@ -408,7 +403,7 @@ class Operator:
         job = failed.identity.job
         if self._life is not None and self._object(job) is None:
             return
-        self._failed.setdefault(job, deque(maxlen=MOST_FAILED)).append(failed)
+        self._jobs[job].failed.append(failed)
         if self._life is not None:
             self._life.keeper.tell(job)
 
@@ -458,25 +453,24 @@ class Operator:
     def _failed_pods(self, job: str) -> Sequence[Mapping[str, Any]]:
         thing = self._object(job)
         uid = thing["metadata"]["uid"] if thing is not None else ""
-        return [each.entry for each in self._failed.get(job, ()) if each.identity.uid == uid]
+        failed = self._jobs[job].failed if job in self._jobs else ()
+        return [each.entry for each in failed if each.identity.uid == uid]
 
     def _order(self, job: str) -> PodOrder | None:
         thing = self._object(job)
         record = self._life.book.jobs.get(job) if self._life is not None else None
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
-            self._orders.pop(job, None)
             return None
-        of, order = self._orders.get(job, (None, None))
-        if of is not thing:
-            order = self._order_in(thing, job)
-            self._orders[job] = thing, order
-        return order
+        known = self._jobs[job]
+        if known.order is None or known.order_of is not thing:
+            known.order, known.order_of = self._order_in(thing, known), thing
+        return known.order
 
-    def _order_in(self, thing: PlainObject, job: str) -> PodOrder:
+    def _order_in(self, thing: PlainObject, known: _KnownObject) -> PodOrder:
         # Templates may be changed to what cannot be understood: then the last ones stand.
         with contextlib.suppress(SpecError):
-            self._templates[job] = read_templates(thing["spec"])
-        templates, settings = self._templates.get(job, PodTemplates()), self._settings
+            known.templates = read_templates(thing["spec"])
+        templates, settings = known.templates, self._settings
         wishes = PodWishes(
             image=settings.image,
             operator_namespace=settings.namespace,
@@ -521,15 +515,17 @@ class Operator:
         name, fewest = KubeJob.parse(job.id), job.submission.spec.workers.minimum
         order = None if name.kind else self._order(job.id)
         asked = self._kubeflow.asked(job.id) if name.kind else order and order.wishes
-        of, count, made = self._placeholders.get(job.id, (None, 0, []))
-        if asked is None or (of is asked and count == fewest):
-            return made if asked is not None else ()
-        if order is not None:
-            made = of_elastic_job(name, order.uid, order.wishes, fewest)
-        elif theirs := self._kubeflow.order(job.id):
-            made = of_kubeflow_job(theirs.start(0), fewest, self._settings.node_labels)
-        self._placeholders[job.id] = asked, fewest, made
-        return made
+        known = self._jobs[job.id]
+        if asked is None:
+            return ()
+        if known.placeholders_of is not asked or known.fewest != fewest:
+            if order is not None:
+                known.placeholders = of_elastic_job(name, order.uid, order.wishes, fewest)
+            elif theirs := self._kubeflow.order(job.id):
+                start, labels = theirs.start(0), self._settings.node_labels
+                known.placeholders = of_kubeflow_job(start, fewest, labels)
+            known.placeholders_of, known.fewest = asked, fewest
+        return known.placeholders
 
     def _token(self, uid: str, launch: int) -> str:
         """Return the token of a start, which every operator of this cluster makes alike."""
@@ -562,7 +558,7 @@ class Operator:
     async def _leave(self, life: _OperatorLife, job: str, error: Exception) -> None:
         """Follow the object of a job no more, until it changes, and say so in its status."""
         words = f"the operator cannot take it in: {type(error).__name__}: {error}"
-        self._stalls[job] = stall = Stall(OPERATOR_FAULT, words)
+        self._jobs[job].stall = stall = Stall(OPERATOR_FAULT, words)
         if job in life.book.jobs:
             life.keeper.tell(job)
             life.backend.stir()
@@ -585,7 +581,7 @@ class Operator:
             return await self._forget(life, record) and thing is None
         wishes = self._kubeflow.wishes if KubeJob.parse(job).kind else wishes_of
         events, problems = wishes(thing, record)
-        self._stalls[job] = stall_of(problems)
+        self._jobs[job].stall = stall_of(problems)
         life.processes.forgive(job)  # as it is now, its pods may be made
         self._know_choice(life, job)
         for event in events:
@@ -631,13 +627,9 @@ class Operator:
     async def _forget(self, life: _OperatorLife, record: ScheduledJob) -> bool:
         """Cancel a job whose object is gone, and forget it once it has ended; True where it is."""
         if record.life.ended:
-            self._stalls.pop(record.id, None)
             life.processes.forgive(record.id)
             self._places.choices.forget(record.id)
-            self._templates.pop(record.id, None)
-            self._orders.pop(record.id, None)
-            self._placeholders.pop(record.id, None)
-            self._failed.pop(record.id, None)
+            self._jobs.pop(record.id, None)
             self._kubeflow.forget(record.id)
             namespace = KubeJob.parse(record.id).namespace
             if not self._has_jobs(namespace):
@@ -650,7 +642,8 @@ class Operator:
     def _stall(self, job: str) -> Stall | None:
         """Return why nothing comes of a job, or of what was changed of it."""
         refused = self._life.processes.stall(job) if self._life is not None else None
-        return self._stalls.get(job) or refused
+        known = self._jobs.get(job)
+        return (known.stall if known is not None else None) or refused
 
     async def _show_stall(self, job: str, stall: Stall) -> None:
         """Say in the status of an object why nothing comes of it."""
@@ -705,6 +698,28 @@ class Operator:
                 "and runs start again from their last checkpoints"
             ) from error
         return key
+
+
+@dataclass(slots=True)
+class _KnownObject:
+    """The object of a job, as far as an operator has read it.
+
+    Args:
+        stall: why nothing comes of it, as it is now.
+        templates: the last that could be understood.
+        order: the order in it, and of which state of it.
+        placeholders: of the job, and of what, and of how many pods at least.
+        failed: its pods that have failed, the last of them.
+    """
+
+    stall: Stall | None = None
+    templates: PodTemplates = field(default_factory=PodTemplates)
+    order: PodOrder | None = None
+    order_of: PlainObject | None = None
+    placeholders: Sequence[Manifest] = ()
+    placeholders_of: object = None
+    fewest: int = 0
+    failed: deque[FailedPod] = field(default_factory=lambda: deque(maxlen=MOST_FAILED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
