@@ -41,7 +41,7 @@ from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing,
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import InternalError
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
+from brim.user_code.policies import POLICIES
 from coordination.scheduled import Heard
 
 Row = tuple[float, Event, list[str]]

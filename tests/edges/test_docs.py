@@ -103,7 +103,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert len(brim.__all__) <= 25
 
 
-@pytest.mark.parametrize("page", ["python", "timeouts"])
+@pytest.mark.parametrize("page", ["python", "stability", "timeouts"])
 def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
     script = ROOT / "docs" / "reference" / f"make_{page}.py"
     rendered = runpy.run_path(str(script))["render"]()

@@ -43,7 +43,6 @@ from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
-from brim.policies.named import POLICIES
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
 from brim.scheduler.api import openapi
@@ -58,6 +57,7 @@ from brim.storage.contact import (
     write_scheduler_contact,
 )
 from brim.storage.database import Alarm, Database
+from brim.user_code.policies import POLICIES
 from brim.wire.authority import Authority
 from brim.wire.cluster import Submit
 from brim.wire.renewed import RenewedCertificate

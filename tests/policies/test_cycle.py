@@ -14,8 +14,8 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
+from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")

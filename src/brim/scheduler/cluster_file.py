@@ -13,9 +13,9 @@ from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_bytes, parse_duration
 from brim.domain.tenancy import MOST_CODE, MOST_JOBS, Quota, Tenant
 from brim.errors import SpecError, did_you_mean
-from brim.policies.named import POLICIES
 from brim.policies.quota import check_quota
 from brim.storage.yaml_file import read_yaml
+from brim.user_code.policies import POLICIES
 
 
 class _NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -46,7 +46,6 @@ from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
 from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.kinds import ask_within
-from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
@@ -57,6 +56,7 @@ from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.user_code.own_code import word_of
+from brim.user_code.policies import POLICIES
 from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
 
 CLUSTER = "cluster"  # the name of a setting in the database
