@@ -92,7 +92,7 @@ def jobs_dir(state_dir: Path | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _SchedulerAddress:
-    """The address of a scheduler, and what it takes to call it.
+    """The address of a scheduler, and the credentials to call it.
 
     Args:
         url: of its API.
@@ -186,7 +186,7 @@ class Client:
             raise EnvironmentFault(f"{lost}: {unknown_note}; {key_hint}") from lost
 
     def forecast(self, request: Submit) -> Forecast:
-        """Predict what would happen to a job if it were submitted now."""
+        """Predict the course of a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
@@ -231,7 +231,7 @@ class Client:
     def logs(
         self, job: str, *, worker: str = "", follow: bool = False
     ) -> Iterator[tuple[str, str]]:
-        """Yield what the processes of a job printed, as (worker, line).
+        """Yield the output of a job's processes, as (worker, line).
 
         Args:
                         worker: only the lines of this worker, such as `w1`.
@@ -329,7 +329,7 @@ class Client:
         return self._call("GET", "/v1/nodes", list[NodeView])
 
     def drain(self, node: str, *, undo: bool = False) -> list[NodeView]:
-        """Have nothing run on a node any more: what runs there leaves at a step boundary.
+        """Have nothing run on a node any more: its workers leave at a step boundary.
 
         Args:
             undo: let jobs run there again instead.
@@ -338,7 +338,7 @@ class Client:
         return self._change("POST", path, list[NodeView], None)
 
     def tenants(self) -> list[TenantView]:
-        """List what each tenant owns, holds and has borrowed."""
+        """List each tenant's quota, its devices and its loans."""
         return self._call("GET", "/v1/tenants", list[TenantView])
 
     def give_token(self, tenant: str) -> str:
@@ -426,7 +426,7 @@ class Client:
                 return answer
 
     def _absence_note(self, error: EnvironmentFault, seconds: float) -> str:
-        """Return what a waiting user should know while the scheduler is away."""
+        """Return the notice for a waiting user while the scheduler is away."""
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
         if self._fixed or (contact and contact.is_alive):
             problem = str(error)
@@ -504,7 +504,7 @@ def _ask(run_dir: Path, verb: str, **fields: Any) -> dict[str, Any]:
 
 
 def status(run_dir: Path) -> dict[str, Any]:
-    """Return what the master of a run knows beyond its records.
+    """Return the master's knowledge of a run beyond its records.
 
     Raises:
         EnvironmentFault: the run is not alive.
@@ -533,7 +533,7 @@ def resize(
 
 
 def lose(run_dir: Path, agent: str, *, reason: str) -> None:
-    """Have a run go on without an agent whose workers have ended, before it sees that itself.
+    """Have a run go on without an agent of ended workers, before it notices itself.
 
     Raises:
         EnvironmentFault: the run is not alive, or too old to know the question.

@@ -1,4 +1,4 @@
-"""The exception tree, split by who must act.
+"""The exception tree, split by culprit.
 
 ```
 BrimError

@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Backend(Protocol):
-    """A cluster, simulated or real: it says what is so, and brings about what was decided."""
+    """A cluster, simulated or real: it reports its state, and carries out decisions."""
 
     async def wait(self, until: float | None) -> bool:
         """Wait until there is something to decide.
@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     async def apply(self, decision: Decision) -> None:
-        """Bring about what was decided.
+        """Carry out a decision.
 
         A decision is a desired state: applying it again changes nothing.
         """

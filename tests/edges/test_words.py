@@ -79,7 +79,7 @@ _AUXILIARIES = """
 FUNCTION_WORDS = frozenset((_PRONOUNS + _PLACES_AND_TIMES + _AUXILIARIES).split())
 
 # Words with which a docstring says in a clause what English says by a noun.
-RELATIVES = re.compile(r"\b(?:who|whom|whose|whoever|what|whatever|nobody)\b", re.IGNORECASE)
+RELATIVES = re.compile(r"\b(?:who|whom|whoever|what|whatever|nobody)\b", re.IGNORECASE)
 
 # What every package should come to, and does where the tables below do not list it: function words
 # in a hundred bound names, relatives in a thousand words of docstrings, and tests in a hundred whose
@@ -92,7 +92,7 @@ NAMES_CEILING: dict[str, float] = {
     "benchmarks": 11.3,
     "brim": 1.6,
     "coordination": 1.9,
-    "data": 1.6,
+    "data": 1.7,
     "demo": 1.6,
     "domain": 2.0,
     "kubernetes": 9.4,
@@ -100,37 +100,17 @@ NAMES_CEILING: dict[str, float] = {
     "tests": 4.9,
 }
 DOCSTRINGS_CEILING: dict[str, float] = {
-    "agent": 12.7,
-    "backends": 19.5,
-    "benchmarks": 18.4,
-    "brim": 15.1,
-    "cli": 12.3,
-    "coordination": 17.4,
-    "data": 13.7,
-    "demo": 35.3,
-    "domain": 14.1,
-    "embeddings": 21.7,
-    "host": 12.8,
-    "joined": 22.3,
-    "kubernetes": 20.8,
-    "lab": 13.5,
-    "loggers": 14.7,
-    "master": 17.1,
-    "node": 21.5,
-    "policies": 15.5,
-    "report": 21.4,
-    "runs": 15.0,
-    "scheduler": 20.2,
-    "serving": 19.0,
-    "simulator": 11.8,
-    "storage": 19.0,
-    "telemetry": 11.6,
-    "tensors": 18.3,
-    "tests": 27.5,
-    "train": 18.4,
-    "user_code": 10.9,
-    "wire": 20.6,
-    "worker": 19.5,
+    "benchmarks": 16.4,
+    "coordination": 6.6,
+    "demo": 23.9,
+    "domain": 7.4,
+    "embeddings": 8.2,
+    "joined": 6.9,
+    "kubernetes": 14.1,
+    "policies": 7.8,
+    "scheduler": 9.0,
+    "serving": 7.8,
+    "tests": 24.3,
 }
 TEST_NAMES_CEILING = 9.2
 # How far below its ceiling a share may be before the ceiling has to follow.

@@ -29,7 +29,7 @@ Output = int | IO[bytes] | None
 
 
 class MarkedProcesses:
-    """All processes whose environment has this mark, those that nobody waits for among them.
+    """All processes whose environment has this mark, unawaited ones among them.
 
     Args:
         mark: unique on this machine.
@@ -51,7 +51,7 @@ class MarkedProcesses:
         return found
 
     def kill(self) -> None:
-        """SIGKILL, until nobody is left: who is forked meanwhile is found in the next round."""
+        """SIGKILL, until none is left: processes forked meanwhile are found in the next round."""
         while pids := self.alive():
             for pid in pids:
                 send(pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ class Driver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of this process now, without BRIM_…, and what was added to it."""
+        """The environment of this process now, without BRIM_…, and with additions."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
         return {**inherited, **self.mark.environment, **self._variables}
 
@@ -103,7 +103,7 @@ class Driver:
         stderr: Output = subprocess.PIPE,
         variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a verb; nobody types anything into it.
+        """Start a verb, without input.
 
         Args:
             variables: of its environment alone.
@@ -175,7 +175,7 @@ class Driver:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may be gone; 0 is nobody."""
+    """Send a signal to a process that may be gone; 0 is none."""
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -186,7 +186,7 @@ def _lives(entry: Path) -> bool:
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:
-    """Return what a killed process has said on stderr, as far as it can be had."""
+    """Return a killed process's output on stderr, as far as available."""
     with process:  # closes its pipes, and waits for it alone
         try:
             return process.communicate(timeout=_LAST_WORDS)[1].strip()

@@ -112,7 +112,7 @@ class _WarmProcess:
 
     @classmethod
     def start(cls) -> _WarmProcess:
-        """Start one that imports what brim needs."""
+        """Start one that imports brim's modules."""
         own_end, child_end = _pair()
         environment = {**_AS_IMPORTED, "PYTHONHASHSEED": "0", "BRIM_ROOM": "x" * _ROOM}
         code = f"from brim_lab import warm; warm.serve({child_end.fileno()}, {os.getpid()})"
@@ -188,7 +188,7 @@ def use() -> None:
 
 
 def end() -> None:
-    """Start programs as usual again; what was forked goes on."""
+    """Start programs as usual again; forks go on."""
     global _warm
     subprocess._fork_exec = _start_new  # type: ignore[attr-defined]
     if _warm is not None:
@@ -198,7 +198,7 @@ def end() -> None:
 
 @contextlib.contextmanager
 def cold() -> Iterator[None]:
-    """Start programs as usual meanwhile: for what measures a start, or memory."""
+    """Start programs as usual meanwhile: for measurements of a start, or of memory."""
     global _is_cold
     was_cold, _is_cold = _is_cold, True
     try:
@@ -309,7 +309,7 @@ def _may_fork() -> bool:
 
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
-    """Become the parent of what a descendant leaves behind meanwhile."""
+    """Become the parent of a descendant's orphans meanwhile."""
     libc = ctypes.CDLL(None)
     old_setting = ctypes.c_int()
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(old_setting))
@@ -324,7 +324,7 @@ def _adopting() -> Iterator[None]:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Import what brim needs, and fork until the parent is gone."""
+    """Import brim's modules, and fork until the parent is gone."""
     global _forks
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -507,7 +507,7 @@ _area = _area_of_words()
 
 
 def _be_new(environment: Mapping[str, str]) -> None:
-    """Forget what an interpreter that has just started does not know."""
+    """Forget everything that a fresh interpreter does not know."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(number, signal.SIG_DFL)

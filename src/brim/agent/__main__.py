@@ -157,7 +157,7 @@ def _machine() -> str:
 
 
 def _end_what_is_left() -> None:
-    """End what the user's code started and left running.
+    """End all leftovers of the user's code.
 
     The job's own processes have ended here. What is left may use devices.
     """
@@ -167,13 +167,13 @@ def _end_what_is_left() -> None:
 
 
 def _calling(addresses: list[str], *, token: str) -> Callable[[], AgentStream]:
-    """Return what calls the addresses in turn."""
+    """Return a function that calls the addresses in turn."""
     calls = itertools.cycle(partial(open_stream, address, token=token) for address in addresses)
     return lambda: next(calls)()
 
 
 def _own_number() -> str:
-    """Return what tells this agent from others of the host: in containers, all are the first process."""
+    """Return the number that tells this agent from others of the host, as in containers."""
     return secrets.token_hex(3) if os.getpid() == 1 else str(os.getpid())
 
 

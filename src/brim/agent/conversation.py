@@ -136,12 +136,12 @@ class Conversation:
         self._news.set()
 
     def print(self, worker: str, text: str) -> None:
-        """Pass on what a worker printed: in order, and once, but a broken stream loses it."""
+        """Pass on the prints of a worker: in order, and once, but a broken stream loses them."""
         self._aside.append(Printed(worker=worker, text=text))
         self._news.set()
 
     def foretell(self, record: CommitRecord) -> None:
-        """Make sure that a commit will be heard, whatever happens to this process.
+        """Make sure that a commit will be heard, even if this process dies.
 
         The commit is a part of the next message.
         """
@@ -197,7 +197,7 @@ class Conversation:
                 await asyncio.sleep(_TO_RETRY)
 
     def _keep(self, parcel: FromMaster) -> None:
-        """Have on this host what the words of a master follow from, before they are obeyed."""
+        """Store the history behind a master's words on this host, before they are obeyed."""
         if parcel.copy is not None and self._copy is not None:
             was_whole = not self._copy.problem
             self._copy.take(parcel.copy)

@@ -1,4 +1,4 @@
-"""The copy that an agent keeps of what the master writes, so that another can go on elsewhere."""
+"""The copy of a master's journal and records with an agent, so that another master can take over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JournalCopy:
         self.problem = ""
 
     def take(self, part: CopyPart) -> None:
-        """Add what the master sends; where the disk does not take it, there is no copy any more.
+        """Add a part of the journal; a disk that refuses it ends the copy.
 
         The run needs none as long as its master lives.
         """
@@ -49,7 +49,7 @@ class JournalCopy:
         self._number, self._holders = part.number, part.holders
 
     def offer(self, origin: str) -> CopyOffer | None:
-        """Return what a master is told of this copy; None where it is not whole.
+        """Return the description of this copy for a master; None where it is not whole.
 
         Args:
             origin: of the part of the journal that its end is of.

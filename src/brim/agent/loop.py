@@ -1,4 +1,4 @@
-"""The agent: performs what the master decides for one node, and is the hub of its workers."""
+"""The agent: performs the master's decisions for one node, and is the hub of its workers."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ class Agent:
             )
 
     async def _tick(self) -> None:
-        """Find out who is silent, and be heard oneself."""
+        """Find silent workers, and send signs of life."""
         last_beat, now = 0.0, self._clock.now()
         while True:
             await asyncio.sleep(_TICK)
@@ -593,7 +593,7 @@ class Agent:
         self._perform(commands)
 
     def _perform(self, commands: Iterable[HubCommand]) -> None:
-        """Do what the hub says, in its order."""
+        """Carry out the commands of the hub, in order."""
         for command in commands:
             match command:
                 case ToWorker(worker=worker, message=message):
@@ -673,7 +673,7 @@ class Agent:
 
 
 def _start_of(overdue: Overdue, stack: Stack) -> str:
-    """Return what somebody is at who has not started yet, as on a busy host; empty: it hangs."""
+    """Return the activity of a process that has not started yet; empty: it hangs."""
     if overdue.seconds >= _TO_START:
         return ""
     if stack.imports:

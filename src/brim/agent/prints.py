@@ -57,7 +57,7 @@ class Prints:
         return self._read(_READS)
 
     def rest(self) -> str:
-        """Return what `fresh` does, of a worker that will not be asked for again."""
+        """Return the same as `fresh`, for a worker that will not be asked for again."""
         return self._read(_LAST_READS)
 
     def last_words(self, worker: str) -> str:

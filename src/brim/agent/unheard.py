@@ -1,4 +1,4 @@
-"""A file with what an agent has said and its master may not have heard.
+"""A file with an agent's messages that its master may not have received.
 
 Where the agent is killed, the next agent says it.
 
@@ -46,7 +46,7 @@ class UnheardFile:
         self.pending = _whole(map(self._codec.decode, self._journal.written))
 
     def note(self, number: int, message: AgentMessage) -> None:
-        """Write down what will be said as the message of this number, or as a part of it."""
+        """Write down the content of the message of this number, or a part of it."""
         note = self._codec.encode(Unheard(session=self._session, number=number, message=message))
         self._notes.append((number, note))
         self._write(note)

@@ -91,7 +91,7 @@ class _Process:
 
 @dataclass(slots=True, kw_only=True)
 class Callbacks:
-    """Functions that are called with what happens to workers and to the template.
+    """Functions that are called with events of workers and of the template.
 
     Args:
         ready: the template can be asked for workers.
@@ -299,7 +299,7 @@ class Workers:
         return await stacks.ask() if stacks else Stack()
 
     def kill(self, worker: str, reason: str) -> None:
-        """End a worker; what the records say of it is why."""
+        """End a worker; the records give this reason."""
         if worker in self._processes and not self._processes[worker].condemned:
             self._processes[worker].condemned = reason
         self.signal(worker, signal.SIGKILL)
@@ -478,7 +478,7 @@ class Workers:
         )
 
     def _sweep(self) -> None:
-        """End what workers that are gone had started: it may still use their devices."""
+        """End leftovers of workers that are gone: they may still use their devices."""
         self._sweeping = None
         if self._ending:
             return
@@ -492,7 +492,7 @@ class Workers:
             self._sweep_later()
 
     async def end(self) -> None:
-        """Kill what is left and wait for it."""
+        """Kill all remaining processes and wait for them."""
         self._ending = True
         for process in self._processes.values():
             if process.pid and process.status is None:

@@ -1,6 +1,6 @@
 """The environment that jobs of a scheduler start from.
 
-The environment has what programs need to run, and no secrets.
+The environment has the variables that programs need to run, and no secrets.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def environment_of_jobs(
 
 
 def keep_environment_of_jobs(declared: Mapping[str, str]) -> None:
-    """Forget all variables that jobs are not to have, in whatever way this process was started.
+    """Forget all variables that jobs should not have, however this process was started.
 
     Args:
         declared: what all jobs are to have beside.

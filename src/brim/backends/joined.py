@@ -94,7 +94,7 @@ class FarNodes:
         self.address = await self._server.start(self.host, port)
 
     def stop(self) -> None:
-        """Hear nobody any more."""
+        """Listen to no further messages."""
         self._server.stop()
         for line in self._lines.values():
             line.close()
@@ -111,7 +111,7 @@ class FarNodes:
         self._core.expect(nodes, self._clock.now())
 
     def seen(self, near: Iterable[str]) -> dict[str, NodeSeen]:
-        """All of them; names of the scheduler's own nodes are nobody else's."""
+        """All of them; the names of the scheduler's own nodes are reserved."""
         self._core.reserved = frozenset(near)
         return self._core.seen(self._clock.now())
 
@@ -234,7 +234,7 @@ def _encoded(kind: HostKind | None) -> bytes:
 
 
 def _label_of(kind: HostKind) -> str:
-    """Return what hosts of one kind have in common, and no others."""
+    """Return the label that hosts of one kind share, and no others."""
     return hashlib.sha256(_encoded(kind)).hexdigest()[:12]
 
 
@@ -264,7 +264,7 @@ def _address(stated: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Return what a node says as a terminal may have it, in one line."""
+    """Return a text from a node in one line, safe for a terminal."""
     printable = "".join(
         character if character.isprintable() else " " for character in text[:_MAX_NOTE_CHARACTERS]
     )

@@ -87,11 +87,11 @@ def never_calm() -> bool:
 
 
 async def on_disk(_: Collection[str]) -> None:
-    """Return at once: what a book has is on disk."""
+    """Return at once: the content of a book is on disk."""
 
 
 def _about_to_be(job: ScheduledJob) -> Seen:
-    """Return what is seen of a job that is being started: its processes will be where it was told."""
+    """Return the sight of a job that is being started, with processes where they were ordered."""
     allocation = job.allocation
     return Seen(
         alive=True, agents=frozenset({allocation.home, *allocation.told}), step=job.progress.step
@@ -170,7 +170,7 @@ class LiveBackend:
         return self.jobs.nodes.problem
 
     def handle(self, event: Event) -> list[Command]:
-        """Hear of an event, and write down what follows; the steps to take are returned."""
+        """Take in an event, and store the consequences; the steps to take are returned."""
         now = self._clock.wall()
         commands = self.jobs.handle(event, now)
         # A look also proves that something could be written, though there may be nothing to write.
@@ -197,7 +197,7 @@ class LiveBackend:
         self.handle(Drained(kill))
 
     def close(self) -> None:
-        """Ask nobody anything more, and hear no answer."""
+        """Ask no more questions, and hear no answer."""
         for task in [*self._questions.values(), *self._starting.values(), *self._telling]:
             task.cancel()
         self._questions.clear()
@@ -206,7 +206,7 @@ class LiveBackend:
     # Backend --------------------------------------------------------------------------------------
 
     async def wait(self, until: float | None) -> bool:
-        """Look, and do what is left to do, until there is something to decide."""
+        """Look, and do the remaining work, until there is something to decide."""
         there_is = await self._wait(until)
         self._woke = self._clock.now()
         return there_is
@@ -234,7 +234,7 @@ class LiveBackend:
                     await asyncio.sleep(max(_SOON, min(self.looks[-1], _LONG)))
 
     def _may_rest(self) -> bool:
-        """Return whether another look would see what the last one saw, and find nothing to do."""
+        """Return whether another look would see nothing new, and find nothing to do."""
         if self._stirred.is_set() or self._clock.now() - self.looked > _MAX_POLL_INTERVAL:
             return False
         is_heard = self._saw_all and not (self._questions or self._starting)
@@ -245,7 +245,7 @@ class LiveBackend:
         return wake if deadline is None else min(wake, deadline)
 
     async def decide_meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
-        """Wait for a decision that takes long; until then, give jobs back what they lose.
+        """Wait for a decision that takes long; until then, give jobs their lost workers back.
 
         For another worker in the place of one that is lost, nothing of the next plan need be known.
         """
@@ -269,7 +269,7 @@ class LiveBackend:
         return self.jobs.snapshot(self._observed, memory=self.memory)
 
     async def apply(self, decision: Decision) -> None:
-        """Write down who should have what, and begin to bring it about."""
+        """Store the decided workers of each job, and begin to bring them about."""
         self.memory = decision.memory
         self.handle(Decided(decision))
         if self._woke is not None:
@@ -283,7 +283,7 @@ class LiveBackend:
     # What is read and asked -----------------------------------------------------------------------
 
     async def look(self, *, deciding: bool = False) -> None:
-        """See what nodes and processes do, and take the next steps.
+        """Look at nodes and processes, and take the next steps.
 
         Args:
             deciding: a decision is under way: see `Looked`.
@@ -327,14 +327,14 @@ class LiveBackend:
         self.look_seconds.observe(self.looks[-1])
 
     def _without_force(self, steps: Iterable[Command]) -> list[Command]:
-        """Take nothing by force that may have been given while nobody could see."""
+        """Take nothing by force that may have been given unobserved."""
         for step in steps:
             if isinstance(step, Force):
                 self.handle(Unanswered(step, "nobody could see what it has given"))
         return [step for step in steps if not isinstance(step, Force)]
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:
-        """Take steps: first what needs no answer, before anything else can happen.
+        """Take steps: first those that need no answer, before anything else can happen.
 
         A process that is asked or started holds up nobody. One that does not answer soon is heard
         at a later look.
@@ -379,7 +379,7 @@ class LiveBackend:
             await self._processes.lose(launch, node)
 
     def _pass_on_faults(self) -> None:
-        """Raises what a question has come to that is no answer: it could not be written down."""
+        """Raises the errors of questions that could not be written down."""
         for tasks in (self._questions, self._starting):
             for job, task in list(tasks.items()):
                 if task.done():
@@ -451,7 +451,7 @@ class LiveBackend:
             self.handle(Answered(action))
 
     async def _fail(self, launch: Launch, doing: str, error: Exception) -> None:
-        """Fail a job at which something failed that nobody thought of; the others go on."""
+        """Fail a job after an unexpected error; the others go on."""
         reason = f"the scheduler cannot {doing} it: {_words(error)}"
         _log.error("%s: %s", launch.job, reason, exc_info=error)
         with _kept_to(launch.job):

@@ -131,7 +131,7 @@ class LocalRun:
 
 
 def _end_what_is_left(run_dir: Path) -> None:
-    """End what user code of this run started, where its agent was killed.
+    """End leftovers of user code of this run, where its agent was killed.
 
     The agent would have done it. The agent of another command that has resumed the run as well is
     left alone, with all that is in its group.
@@ -203,7 +203,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
 
 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
-    """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
+    """Write down the orders for a job's agent; the arguments of `python -m brim.agent`.
 
     Args:
         spec: what to do; written to `job.json`.

@@ -39,7 +39,7 @@ class Launch:
 class Processes(Protocol):
     """Starts, asks and ends the processes of jobs.
 
-    What it is asked may come to nothing: it is looked at again.
+    Its orders may come to nothing: it is looked at again.
     """
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
@@ -57,7 +57,7 @@ class Processes(Protocol):
     def look(self, launch: Launch) -> Seen:
         """Look at the processes of a job.
 
-        Raises EnvironmentFault or OSError where nobody can tell now whether it is alive.
+        Raises EnvironmentFault or OSError where that is unknown now.
         """
         ...
 
@@ -91,5 +91,5 @@ class Processes(Protocol):
         ...
 
     async def force(self, launch: Launch, workers: ByNode) -> None:
-        """End what is beyond so many workers, at once; with none, all processes."""
+        """End the processes beyond so many workers, at once; with none, all processes."""
         ...

@@ -101,7 +101,7 @@ class RunProcesses:
         return self.folder / launch.job
 
     def look(self, launch: Launch) -> Seen:
-        """Return what is seen of the job now.
+        """Return the present sight of the job.
 
         Its directory is its account's, and is looked at with no more rights than that has.
         """
@@ -162,7 +162,7 @@ class RunProcesses:
         return {node: agent for node, agent in statements.items() if agent.launch == launch.number}
 
     def _workers_there(self, launch: Launch) -> dict[str, int]:
-        """Count the workers that nodes of other hosts have, whatever the master knows of them."""
+        """Count the workers that nodes of other hosts report, known to the master or not."""
         return {node: agent.workers for node, agent in self._guests(launch).items()}
 
     def _is_far(self, node: str) -> bool:
@@ -326,7 +326,7 @@ class RunProcesses:
         await asyncio.to_thread(client.suspend, self.run_dir(launch))
 
     async def force(self, launch: Launch, workers: ByNode) -> None:
-        """End what is beyond so many workers; where nothing is to be left, all processes."""
+        """End the processes beyond so many workers; with none, all processes."""
         if workers:
             for pid in self._job(launch).watch.beyond(workers):
                 _kill(pid, launch.user)
@@ -342,7 +342,7 @@ def _listen(host: str) -> socket.socket:
 
 
 def _guest(launch: Launch, master: str, token: Mapping[str, str]) -> BeginGuest:
-    """Return what a node of another host has to know to start an agent of the job.
+    """Return the data that a node of another host needs to start an agent of the job.
 
     Raises EnvironmentFault where the job's master cannot be called from there.
     """
@@ -395,7 +395,7 @@ def _surroundings(user: str) -> dict[str, str]:
 def _let_through(folder: Path) -> None:
     """Let all accounts reach the directories below this one by name.
 
-    What else is in the directory above is ours alone.
+    Everything else in the directory above is ours alone.
     """
     for path in folder.parent.iterdir():
         if path != folder:

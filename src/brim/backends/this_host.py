@@ -12,7 +12,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def this_host() -> ClusterSpec:
-    """Return a cluster of this host, for a user who did not describe one."""
+    """Return a cluster of this host, for a user without a description of one."""
     return ClusterSpec(
         cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices_here()),))
     )

@@ -1,6 +1,6 @@
 """`python -m brim.backends.up STATE_DIR`.
 
-The scheduler of one cluster, put together with what runs its jobs; they outlive it.
+The scheduler of one cluster, put together with its backend; jobs outlive it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def _far_nodes(address: str, state_dir: Path, clock: SystemClock) -> FarNo
 
 
 class _Beginning:
-    """Opens what is on disk, for each life again.
+    """Opens the files on disk, for each life again.
 
     Args:
         spec: the cluster, described again, which is written down once; None: it is as it was

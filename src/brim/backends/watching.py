@@ -71,7 +71,7 @@ class RunWatch:
         self.out_of_memory: list[str] = []
 
     def poll(self) -> None:
-        """Take in what is new."""
+        """Take in new records."""
         fresh = self._events.poll(at_once=_READ_BYTES)
         for _ in range(_MAX_READS - 1):
             if not self._events.behind:
@@ -94,7 +94,7 @@ class RunWatch:
         return self._events.damage or self._steps.damage
 
     def begin(self, now: float) -> None:
-        """New processes are about to be started: what the last ones said of their end is over."""
+        """New processes are about to be started: the end of the last ones is forgotten."""
         self.poll()
         self.state.crew = {}
         self.state.failed = None
@@ -184,9 +184,9 @@ class RunWatch:
         )
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:
-        """Process ids of those without whom so many of each agent are left.
+        """Process ids to end so that so many workers of each agent are left.
 
-        Who is in no round goes, and the last of its members.
+        Workers in no round go, and the last of its members.
         """
         room = Counter(workers)
         lives = {life.worker: life for life in self._computing}

@@ -93,7 +93,7 @@ def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None
 
 
 def _ask(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
-    """Let the verb, and what it starts, ask this scheduler."""
+    """Let the verb, and its child processes, ask this scheduler."""
     if server is not None and not ctx.resilient_parsing:
         from brim.cli.shared.handles import ask_server
 

@@ -98,7 +98,7 @@ def given_token(token_file: TextIO | None) -> str:
 
 
 def no_token(hint: str) -> NoReturn:
-    """Raise the error of who gave no token."""
+    """Raise the error for a missing token."""
     raise SpecError(
         "the run's token",
         got="none",

@@ -1,4 +1,4 @@
-"""`brim backup`: what a scheduler remembers, in one file."""
+"""`brim backup`: the memory of a scheduler, in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brim demo`: real training on this machine that shows what brim claims."""
+"""`brim demo`: real training on this machine that shows brim's claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brim drain`: take what runs on a node off it, and keep it free."""
+"""`brim drain`: take jobs off a node, and keep it free."""
 
 from __future__ import annotations
 

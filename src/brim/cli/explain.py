@@ -1,4 +1,4 @@
-"""`brim explain`: why the scheduler did what it did with a job, live or simulated."""
+"""`brim explain`: the scheduler's reasons for a job, live or simulated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def explain(
 
 
 def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
-    """Print what happened to a job of the scheduler, line by line."""
+    """Print the events of a job of the scheduler, line by line."""
     import msgspec
 
     from brim.domain.course import sentence_of

@@ -131,7 +131,7 @@ def _say(exported: Exported) -> None:
 
 
 def _stopped() -> threading.Event:
-    """Set by Ctrl-C and SIGTERM, which end what follows a run."""
+    """Set by Ctrl-C and SIGTERM, which end the following of a run."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

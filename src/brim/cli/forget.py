@@ -106,7 +106,7 @@ def _chosen(client: Client, ended_before: str | None, tenant: str | None) -> lis
 
 
 def _ask(views: list[JobView]) -> None:
-    """Raises SpecError where nobody can answer, and EnvironmentFault where the answer is no."""
+    """Raises SpecError where there is no terminal, and EnvironmentFault where the answer is no."""
     rest = f" and {len(views) - _NAMED} more" if len(views) > _NAMED else ""
     names = ", ".join(view.job for view in views[:_NAMED]) + rest
     if not _can_answer():

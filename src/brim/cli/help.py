@@ -1,4 +1,4 @@
-"""`brim help`: the help of a verb, for those who ask with a word rather than an option."""
+"""`brim help`: the help of a verb, by a word rather than an option."""
 
 from __future__ import annotations
 

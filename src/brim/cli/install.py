@@ -151,7 +151,7 @@ def _arguments(
 def _apply(
     objects: Sequence[dict[str, Any]], where_absent: Sequence[dict[str, Any]]
 ) -> list[AppliedObject]:
-    """Apply objects, but those that are to be made only where nobody else has made them."""
+    """Apply objects; those that others may have made only where they are absent."""
     import asyncio
 
     from brim.kubernetes.client.access import find_access

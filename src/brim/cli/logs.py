@@ -1,4 +1,4 @@
-"""`brim logs`: what the processes of a run, or of a job of the scheduler, printed."""
+"""`brim logs`: the output of the processes of a run, or of a job of the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brim restore`: bring back what `brim backup` saved."""
+"""`brim restore`: bring back the content of a `brim backup`."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def serve(
 def _check_reach(
     listen: str, certificate: Path | None, key: Path | None, *, token: str, insecure: bool
 ) -> None:
-    """Raises SpecError where other hosts could ask, or read what passes, without being meant to."""
+    """Raises SpecError where other hosts could ask, or read the traffic, unintendedly."""
     check_insecure(listen, insecure=insecure)
     is_near = is_loopback(split_address(listen)[0])
     if not token and not is_near:

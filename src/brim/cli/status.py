@@ -1,4 +1,4 @@
-"""`brim status`: what a run or a job is doing now, or how it ended."""
+"""`brim status`: the present state of a run or a job, or its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brim submit`: hand a job to the scheduler, or ask what would happen if one did."""
+"""`brim submit`: hand a job to the scheduler, or ask for a forecast of it."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
 
 
 def _say_verdict(view: JobView) -> None:
-    """Print what the policy says of the job's deadline, with the numbers."""
+    """Print the policy's verdict on the job's deadline, with the numbers."""
     if view.was_refused:
         goes_on = (
             ""

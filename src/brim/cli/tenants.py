@@ -1,4 +1,4 @@
-"""`brim tenants`: each tenant's quota, and what it holds."""
+"""`brim tenants`: each tenant's quota, and its devices."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _claim(state: Path, *, hint: str) -> int:
 
 
 def _describe(state: Path, spec: ClusterSpec | None) -> None:
-    """Write down what a new cluster is.
+    """Write down the description of a new cluster.
 
     The scheduler itself writes down a new description of a cluster that exists.
 
@@ -217,7 +217,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
 
 
 def _check_nodes(nodes: str | None) -> None:
-    """Raises SpecError where other hosts could not reach what they are told to call."""
+    """Raises SpecError where other hosts could not reach the address that they would call."""
     if nodes is not None and nodes.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):
         need = "an address of this host that the others reach"
         raise SpecError("--nodes", got=repr(nodes), need=need, hint="--nodes 10.0.0.7:4001")

@@ -1,1 +1,1 @@
-"""Sans-I/O state machines: event in, commands out. Pure: the roles perform what these decide."""
+"""Sans-I/O state machines: event in, commands out. Pure: the roles carry them out."""

@@ -1,4 +1,4 @@
-"""Batches by index: what the training loop asks of a dataset, whichever kind it is."""
+"""Batches by index: the questions of a training loop to a dataset of any kind."""
 
 from __future__ import annotations
 

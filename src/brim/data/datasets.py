@@ -143,7 +143,7 @@ class Columnar(Dataset[Sample]):
 
 
 def columnar_in(dataset: Any) -> Columnar | None:
-    """The table that a dataset is, or whose columns its samples have; None where it has none."""
+    """The table behind a dataset, or behind its samples; None where there is none."""
     found = dataset if isinstance(dataset, Columnar) else getattr(dataset, "columnar", None)
     return found if isinstance(found, Columnar) else None
 

@@ -1,6 +1,6 @@
 """Data that a user passes (a dataset, a DataLoader, a stream), described in one way.
 
-What cannot be described is refused in words.
+Indescribable data is refused in words.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Description:
             epoch.
         order: of an epoch.
         samples: positions of an epoch that are used.
-        batch_size: samples per step, or None where nobody said.
+        batch_size: samples per step, or None where unset.
         collate: makes a list of samples one; None collates as torch does.
         shards: that a stream is read in, or None for one iteration.
-        loaders: processes that read beside the step, or None where nobody said.
+        loaders: processes that read beside the step, or None where unset.
         ahead: micro-batches that each of them may be ahead.
         loader_init: called in each with its number.
     """

@@ -33,7 +33,7 @@ class EncodedRows:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Columns with what was fitted to the training rows.
+    """Columns with the encoding fitted to the training rows.
 
     Args:
         columns: as the user gave them.

@@ -125,7 +125,7 @@ class Reads(Iterator[Read]):
             self._read_ahead = error
 
     def close(self) -> None:
-        """Drop what was read ahead, and read nothing more."""
+        """Drop prefetched batches, and read nothing more."""
         self._read_ahead = None
         self._reads.close()
 
@@ -236,7 +236,7 @@ class Feed:
         """Samples per step.
 
         Raises:
-            SpecError: nobody said how many.
+            SpecError: the number is unset.
         """
         if self._description.batch_size is None:
             raise SpecError(
@@ -254,7 +254,7 @@ class Feed:
         loaders: int | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Generator[Read]:
-        """Read what is requested, in this order.
+        """Read the requested batches, in this order.
 
         The caller closes the generator where it wants no more.
 
@@ -267,7 +267,7 @@ class Feed:
         Raises:
             UserCodeError: the user's code raised in a process that reads; in the step, what it
                 raised comes as it is.
-            SpecError: the data is not what it promised to be.
+            SpecError: the data breaks its promises.
             EnvironmentFault: processes that read died three times over the same data.
         """
         works = map(self._work, requests)
@@ -331,7 +331,7 @@ class Feed:
         return fetch(self.dataset, np.arange(count), self._description.collate)
 
     def check(self) -> None:
-        """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
+        """Read two samples twice: data that depends on reader or time cannot be trained exactly.
 
         A stream is begun twice for this, and goes on from there where no other process reads it.
 
@@ -374,7 +374,7 @@ class Feed:
             self._stream = stream
 
     def look_into(self, steps: SamplesRead) -> None:
-        """Look into what another worker was reading when it died.
+        """Look into another worker's last read before it died.
 
         Raises:
             UserCodeError: one of these samples kills its reader.
@@ -430,9 +430,9 @@ class Feed:
         return sample
 
     def _start_loader(self, number: int) -> None:
-        """Do what torch does in a new loader process.
+        """Start a loader process as torch does.
 
-        `get_worker_info` gives there what `worker_init_fn` asks for.
+        `get_worker_info` gives there the values for `worker_init_fn`.
 
         Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
         samples out.

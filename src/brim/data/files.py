@@ -24,7 +24,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file: the file system that has it, its path there, and what people call it."""
+    """One file: its file system, its path there, and its name for people."""
 
     system: Any
     path: str

@@ -49,11 +49,11 @@ class _Fit(msgspec.Struct):
 
 
 def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
-    """Add what was fitted to the run's file.
+    """Add fitted columns to the run's file.
 
-    What it says already stays: a run that is resumed began with it.
+    Its entries stay: a run that is resumed began with them.
 
-    Several processes may write at once: each writes what the others do.
+    Several processes may write at once: each writes the same.
 
     Args:
         run_directory: the run's directory; empty writes nothing.
@@ -84,7 +84,7 @@ def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None
 
 
 def write(path: Path, encoder: Encoder) -> None:
-    """Write what was fitted, alone, to a file that `use` and `encoder_in` understand.
+    """Write fitted columns, alone, to a file that `use` and `encoder_in` understand.
 
     Raises:
         OSError: the disk does not take it.
@@ -101,7 +101,7 @@ def _write(path: Path, fits: list[dict[str, Any]]) -> None:
 
 
 def sha256_of(encoder: Encoder) -> str:
-    """The digest of what was fitted, by which two encoders are known to be alike."""
+    """The digest of fitted columns, by which two encoders are known to be alike."""
     return _checksum([_entry([], encoder)])
 
 
@@ -170,7 +170,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def find(
     files: Sequence[str], columns: tuple[Column, ...], target: Target | None
 ) -> Encoder | None:
-    """Return what the run in use fitted for these columns.
+    """Return the encoder that the run in use fitted for these columns.
 
     Where several fits have them, take the one of these files.
     """

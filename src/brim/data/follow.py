@@ -1,4 +1,4 @@
-"""Training on what comes: parts of a log, each written once, in the order of their names."""
+"""Training on a stream of parts of a log, each written once, in the order of their names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def follow(
         patience: seconds to wait for the next file.
 
     Returns:
-        What `dataset("train")` of a training file may return.
+        A result for `dataset("train")` of a training file.
 
     Raises:
         SpecError: no table, no whole number of rows, or wildcards in the folder of the parts.
@@ -161,7 +161,7 @@ class _Parts(IterableDataset[Any]):
             sleep(_POLL_INTERVAL)
 
     def _check_place(self) -> None:
-        """Refuse what no part will ever come to.
+        """Refuse a folder that no part will ever come to.
 
         A process that only uses the model has no need of the folder.
         """

@@ -46,8 +46,8 @@ def csv(
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
             unpacked.
-        columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
-        target: what it predicts.
+        columns: of the model: `numeric`, `vocabulary` and `hashed` columns, in order.
+        target: of its predictions.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
             are fitted to the other rows, whichever split is asked for.
@@ -129,7 +129,7 @@ def arrow(
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
-    """Read Arrow IPC (Feather) files, whatever their suffix; see `parquet`.
+    """Read Arrow IPC (Feather) files, with any suffix; see `parquet`.
 
     Raises:
         SpecError: see `parquet`.
@@ -152,7 +152,7 @@ def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
 def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     """Fit the columns to the training rows.
 
-    The other split uses what was found for the first.
+    The other split uses the first one's encoding.
     """
     key = (source.identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
     if not source.in_memory:

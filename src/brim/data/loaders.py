@@ -68,9 +68,9 @@ class Loaders(Generic[Work]):
     def read(
         self, works: Iterator[Work], *, count: int, meanwhile: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Work, Any]]:
-        """Each piece of work with what was loaded, in order.
+        """Each piece of work with its loaded data, in order.
 
-        What an earlier call left unread is dropped.
+        Unread items of an earlier call are dropped.
 
         Args:
             works: what to read; taken some way ahead of what is given out.
@@ -103,7 +103,7 @@ class Loaders(Generic[Work]):
             yield work, answer
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes, busy or not."""
         self._resize(0)
 
     def _resize(self, count: int) -> None:
@@ -116,7 +116,7 @@ class Loaders(Generic[Work]):
 
 
 class _Loader(Generic[Work]):
-    """One process, and what it was asked and has not answered yet."""
+    """One process, and its unanswered requests."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Loader(Generic[Work]):
             return  # its death is answered where the answer is missing
 
     def answer(self, tick: Callable[[], None]) -> tuple[Work, Any]:
-        """The next answer to what was asked in this reading."""
+        """The next answer to a request of this reading."""
         while True:
             while not wait([self._connection, self._process.sentinel], timeout=_POLL_INTERVAL):
                 tick()
@@ -211,7 +211,7 @@ class _Loader(Generic[Work]):
     # In the process -------------------------------------------------------------------------------
 
     def _serve(self, connection: Connection, parent: int) -> None:
-        """Answer what is asked until the worker is gone."""
+        """Answer requests until the worker is gone."""
         die_with_parent(parent)
         be_called(f"brim-loader-{self._number}")
         signal.set_wakeup_fd(-1)
@@ -235,7 +235,7 @@ class _Loader(Generic[Work]):
 
     @staticmethod
     def _try_to(function: Callable[[], Any]) -> Any:
-        """Call a function; return its result, or what it raised as a value."""
+        """Call a function; return its result, or its exception as a value."""
         try:
             return function()
         except BrimError as error:

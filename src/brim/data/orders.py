@@ -90,7 +90,7 @@ class Drawn:
         seed: the job's.
 
     Raises:
-        SpecError: it draws what is no index, or something else each time.
+        SpecError: it draws invalid indices, or other ones each time.
     """
 
     kind = "sampler"

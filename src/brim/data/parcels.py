@@ -53,7 +53,7 @@ def send(connection: Connection, value: Any) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Return what `send` sent.
+    """Return the parcel of `send`.
 
     Its tensors keep the memory that they came in for as long as they live.
 

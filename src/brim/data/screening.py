@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def hints_of_text(self) -> dict[str, str]:
-        """Return what to write instead for each of these columns, where it holds text."""
+        """Return the replacement for each of these columns, where it holds text."""
         of_target = self.target.names if self.target else ()
         return {
             name: f"brim.data.target({name!r}, equals=…): 1 where it is this text"
@@ -131,7 +131,7 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
 def check_share(
     bad: Sequence[tuple[str, BadRow]], total: int, hints_of_text: Mapping[str, str]
 ) -> None:
-    """Refuse a column by which most rows are bad: it is not what the user says it is.
+    """Refuse a column by which most rows are bad: it is not as the user describes it.
 
     Raises:
         SpecError: more than half of all rows are bad for one column and reason.

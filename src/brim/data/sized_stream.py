@@ -51,7 +51,7 @@ class _ByEpoch(IterableDataset[Any]):
 
 
 def stream(dataset: Any, *, samples: int | None = None, shards: int | None = None) -> SizedStream:
-    """Say how a stream is to be read: what `dataset(split)` of a training file may return.
+    """Describe how to read a stream: `dataset(split)` of a training file may return this.
 
     Args:
         dataset: an IterableDataset, or anything else that can be iterated again for each epoch; or

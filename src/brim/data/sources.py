@@ -72,7 +72,7 @@ class Source:
     def groups(self, columns: Sequence[str], numbers: Mapping[str, str]) -> list[RowGroup]:
         """The row groups of typed files.
 
-        `numbers` are the columns that must hold some, with what to write where one holds text.
+        `numbers` are the columns that must hold some, with the replacement where one holds text.
         """
         assert self.typed is not None, "text has no groups"
         return self.typed(self._files(), wanted=columns, numbers=numbers)

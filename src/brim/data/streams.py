@@ -208,7 +208,7 @@ class Stream:
 
 
 class _Iteration:
-    """Reads spans of what is iterated.
+    """Reads spans of an iterable.
 
     Its random draws come from generators that the epoch seeds.
 

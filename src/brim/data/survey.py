@@ -1,6 +1,6 @@
 """A survey: one pass over all rows.
 
-It finds the samples, the splits, the bad rows, and what the columns hold.
+It finds the samples, the splits, the bad rows, and the columns' content.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SurveyedPart:
 
     @property
     def total(self) -> int:
-        """Rows of the part, whatever they are like."""
+        """Rows of the part, good or bad."""
         return self.size + len(self.skipped)
 
     @property

@@ -1,4 +1,4 @@
-"""Demos of `brim demo`: each trains for real, and says what it showed.
+"""Demos of `brim demo`: each trains for real, and reports its findings.
 
 Other packages add theirs by entry points of the group `brim.demos`, each a `Demo`.
 """

@@ -1,4 +1,4 @@
-"""A demo, and what it shows."""
+"""A demo, and its findings."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class StepRecord:
         seconds: phase (of `STEP_PHASES`) -> seconds, mean over the ranks.
         lr: the learning rate that it was applied with: one number where all parameter groups had
             the same, else that of each. None where nobody said it.
-        tables: what all ranks had to do with each table of an embedding.
+        tables: all ranks' traffic with each table of an embedding.
         staleness: of asynchronous training, the steps that were applied between the state that its
             gradients were computed on and its own.
         contents: of a stream, the sum of the hashes of all that it has yielded in this epoch, up to
@@ -315,9 +315,9 @@ def _audit_epoch(
 
 
 def _with_other_contents(steps: Sequence[StepRecord]) -> Iterator[StepRecord]:
-    """Yield the steps of a stream whose parts do not add up to what was read of it.
+    """Yield the steps of a stream whose parts do not add up to the samples read of it.
 
-    What comes after such a step is compared from there on.
+    Steps after such a step are compared from there on.
     """
     total = 0
     for step in sorted(steps, key=lambda step: min((part.start for part in step.parts), default=0)):
@@ -333,7 +333,7 @@ def throughput(
 ) -> list[tuple[float, float]]:
     """Samples per second over time, as (middle of the bucket, rate), in equal buckets of wall time.
 
-    Undone and redone work counts in both places: this is what the machine did, not what lasted.
+    Undone and redone work counts in both places: this is the machine's work, lasting or not.
 
     >>> step = StepRecord(at=1.5, round=1, step=1, epoch=0, loss=0.5, samples=8, parts=(), seconds={})
     >>> throughput([step], start=0.0, end=4.0, buckets=2)

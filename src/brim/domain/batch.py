@@ -65,7 +65,7 @@ def shard_spans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All the steps of a job. The last step of an epoch takes what is left.
+    """All the steps of a job. The last step of an epoch takes the remaining samples.
 
     Args:
         samples: size of the training set, from 1.

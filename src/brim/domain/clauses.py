@@ -1,6 +1,6 @@
 """Small languages of clauses, such as `add 2 at step 60`.
 
-Each form is both what is read and what is written. Pure.
+Each form is both read and written. Pure.
 """
 
 from __future__ import annotations

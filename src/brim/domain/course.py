@@ -1,4 +1,4 @@
-"""The course of a cluster: who had how many workers when and why, and what was promised to whom.
+"""The course of a cluster: workers by time with reasons, and the promises.
 
 Pure. A scheduler's book, a simulation and a journal that was decided again all give this one value,
 and `brim.report` draws it. Times are seconds on one axis: since 1970 where a cluster is real, since
@@ -98,7 +98,7 @@ def deadline_kept(
             own, as at the end of a simulation.
 
     Returns:
-        None where it has no deadline, may yet keep it, or nobody wants it any more.
+        None where it has no deadline, may yet keep it, or is cancelled.
 
     >>> deadline_kept(9.0, 8.0), deadline_kept(9.0, None, now=8.0), deadline_kept(9.0, None)
     (True, None, False)

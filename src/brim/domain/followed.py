@@ -1,4 +1,4 @@
-"""Places up to which a run's records are followed from another host, and what comes behind them."""
+"""Places up to which a run's records are followed from another host, and the parts behind them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Part:
 
 
 def digest_of_tail(tail: bytes) -> bytes:
-    """Return what tells the bytes before a place from others: a record has the time of its making."""
+    """Return a digest of the bytes before a place: a record has the time of its making."""
     return hashlib.sha256(tail).digest()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostKind:
-    """Facts of what computes on a host, as far as results depend on them.
+    """Facts of a host's hardware and software, as far as results depend on them.
 
     Args:
         python, brim: versions; of Python without the last number, which changes no result.
@@ -85,7 +85,7 @@ def differences(
 
 
 def to_remember(kind: HostKind) -> HostKind:
-    """Return by what a job that began on a host is compared when it goes on.
+    """Return the facts of a host that a job is compared by when it goes on.
 
     The version of brim is not in it: a job that waits while brim is upgraded goes on.
     """
@@ -97,7 +97,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def unlike(hosts: tuple[str, str], found: Collection[str], *, exact: bool) -> str:
-    """Say that a host is not like another of the same run, and what to do about it.
+    """Say that a host is not like another of the same run, and the remedy.
 
     Args:
         hosts: the one that is not like the other, and that one.

@@ -64,7 +64,7 @@ class WorkerRange:
         )
 
     def times(self, count: int) -> WorkerRange:
-        """Return the range of what there is `count` times of each worker."""
+        """Return the range of things that exist `count` times per worker."""
         return WorkerRange(minimum=count * self.minimum, maximum=count * self.maximum)
 
     @classmethod
@@ -89,7 +89,7 @@ class WorkerRange:
 
 
 def default_micro_batches(workers: WorkerRange) -> int:
-    """The parts of a step where nobody says: 8, so that runs with 1 to 8 workers agree bit for bit.
+    """The default parts of a step: 8, so that runs with 1 to 8 workers agree bit for bit.
 
     A job whose maximum is larger takes the next power of two at or above it, so that every worker
     has work.
@@ -172,7 +172,7 @@ class JobSpec:
             "loop.py")`.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for
             wherever the job's processes are started.
-        inference: what to do with a model that is trained already; None trains one.
+        inference: the use of a trained model; None trains one.
         include: globs of files beside the code that are sent with it.
         bundle: the sha256 of the bundle whose code is run, of which `file`, or the script of
             `command`, is a file; empty where the file is run where it is.
@@ -419,7 +419,7 @@ class JobSpec:
         """Check every field that can be wrong by itself or beside another.
 
         Raises:
-            SpecError: naming the option, what it was given, what it needs and how to mend it.
+            SpecError: naming the option, its value, its need and the remedy.
         """
         self._check_source()
         self._check_bundle()

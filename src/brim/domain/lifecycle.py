@@ -1,4 +1,4 @@
-"""The life of a job under a scheduler, as one table: what happened, and what the job is then. Pure.
+"""The life of a job under a scheduler, as one table of events and states. Pure.
 
 ```
 submitted ──▶ admitted ──▶ running ──▶ done, failed

@@ -41,8 +41,8 @@ class Measured:
     def add(self, workers: int, seconds: float) -> None:
         """One step on so many workers took so long.
 
-        A process that was stopped for a while says nothing about a size. Who is slower from now on
-        is believed soon.
+        A process that was stopped for a while says nothing about a size. A lasting slowdown is
+        believed soon.
         """
         seconds = min(max(seconds, _SHORTEST), _LONGEST)
         steps, total = self.totals.get(workers, (0.0, 0.0))
@@ -62,14 +62,14 @@ class Measured:
         return dict(sorted(found.items()))
 
     def of_each(self, processes: int) -> Measured:
-        """Return what was measured by number of workers that have so many of these processes each."""
+        """Return measurements by number of workers that have so many of these processes each."""
         if processes == 1:
             return self
         whole = {n: steps for n, steps in self.totals.items() if n % processes == 0}
         return Measured({n // processes: steps for n, steps in whole.items()})
 
     def merged(self, fallbacks: Iterable[Measured]) -> Measured:
-        """Fill in what is unknown here from the first of `fallbacks` that knows it.
+        """Fill in unknown rates from the first of `fallbacks` that knows them.
 
         A handful of steps is no knowledge: it hides nothing that others know.
         """
@@ -93,7 +93,7 @@ def divides(parts: int, workers: int) -> float:
 
 
 def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: int) -> ScalingCurve:
-    """Return the curve of a job from what was measured.
+    """Return the curve of a job from measurements.
 
     It has the measured points, and a fitted model between and beyond them.
 

@@ -14,7 +14,7 @@ def check_name(name: str, *, field: str, hint: str = "") -> None:
     """Check that a directory can have this name, and a terminal show it.
 
     Args:
-        field: what has it, for the error.
+        field: of the text, for the error.
 
     Raises:
         SpecError: it cannot.

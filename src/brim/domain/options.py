@@ -1,4 +1,4 @@
-"""Options of a job: how each is written, read and checked, and what people are told of it.
+"""Options of a job: how each is written, read and checked, and its help.
 
 `JobSpec` declares one with each of its fields. The command line, the values of Python's keywords,
 the checks of a spec, and the rule of what a resumed run must keep are all made from these
@@ -88,7 +88,7 @@ class Option:
 
     @property
     def named(self) -> str:
-        """The option in an error: as it is typed to change what is there by default."""
+        """The option in an error: as it is typed to change the default."""
         return self.flag.rpartition("/")[2]
 
     def check(self, value: Any) -> None:
@@ -135,7 +135,7 @@ _WRITTEN = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/
 
 
 def reworded(text: str, word: Callable[[str, str | None], str]) -> str:
-    """Say what a text says of options as people write them elsewhere; a command stays as it is.
+    """Reword option names in a text for other places; a command stays as it is.
 
     Args:
         word: is given the name of an option without its hyphens, and its value where one is named.
@@ -162,7 +162,7 @@ def whole(
     """Whole numbers.
 
     Args:
-        hint: what to write instead; empty: the option with the least number that means something.
+        hint: the replacement; empty: the option with the least number that means something.
     """
 
     def read(text: str, option: str) -> int:

@@ -22,7 +22,7 @@ _COLOURED_LINE = re.compile(f".*{_COLOUR}.*")
 def printable(text: str) -> str:
     r"""Escape control characters, except tab, newline and the sequences that set colours.
 
-    Colours end with their line, so that nobody else's line is printed in them.
+    Colours end with their line, so that no later line is printed in them.
 
     >>> printable("one\ttwo \x1b]0;title\x07"), printable("\x1b[31mred\nplain")
     ('one\ttwo \\x1b]0;title\\x07', '\x1b[31mred\x1b[0m\nplain')

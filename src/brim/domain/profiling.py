@@ -1,4 +1,4 @@
-"""The profile of a model that nobody has measured.
+"""The profile of an unmeasured model.
 
 It says which number of workers comes next, and when the profile is complete. Pure.
 
@@ -68,7 +68,7 @@ def advance(
 ) -> tuple[Profile | None, str]:
     """Return the next state of the profile (None where it is over), and a sentence.
 
-    The sentence says what was measured or why the profile is over.
+    The sentence has the measurement or why the profile is over.
 
     Args:
         measured: in all, by this job and others like it; the job has made a step.

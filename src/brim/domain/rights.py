@@ -30,7 +30,7 @@ class Right(enum.StrEnum):
 
 
 class Holder(enum.Enum):
-    """The callers whose token is enough."""
+    """The callers with a sufficient token."""
 
     ANYONE = "anyone with a token"
     OWNER = "the job's tenant"
@@ -78,7 +78,7 @@ class Caller:
         return "the administrator" if self.tenant is None else self.tenant
 
     def may(self, right: Right, *, of: str | None = None) -> bool:
-        """Return whether the caller has this right over what belongs to tenant `of`.
+        """Return whether the caller has this right over the things of tenant `of`.
 
         None: it belongs to no tenant.
         """

@@ -201,7 +201,7 @@ class ScalingCurve:
     def rate(self, workers: int) -> float:
         """Steps per second on `workers` workers.
 
-        Beyond the last measured count, what that one reached.
+        Beyond the last measured count, its speed.
         """
         return self.rates[min(workers, len(self.rates) - 1)]
 

@@ -91,7 +91,7 @@ Verdict = Admitted | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A job's verdict as it stands: what was decided about it last, and what follows from that.
+    """A job's verdict as it stands: the last decision about it, and its consequences.
 
     Args:
         promised: its deadline is.
@@ -121,7 +121,7 @@ UNJUDGED = Judgement()
 
 
 def judge(verdict: Verdict, deadline: float | None) -> Judgement:
-    """Say what a verdict makes of a job: live, simulated or foretold.
+    """Say how a verdict leaves a job: live, simulated or foreseen.
 
     Args:
         deadline: of the job; without one there is nothing to promise.
@@ -185,9 +185,9 @@ class Snapshot:
             is not.
         jobs: every unfinished job that was not refused, by order of submission then id.
         arrived: ids of the jobs to judge in this cycle, in order of submission then id.
-        tenants: who owns how much; empty where nobody owns anything.
+        tenants: with their quotas; empty where there are none.
         promise: when deadlines are promised, by a policy that can wait with that.
-        memory: what the policy returned as its memory last time; None at first.
+        memory: the policy's last one; None at first.
     """
 
     now: float

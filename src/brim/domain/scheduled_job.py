@@ -20,7 +20,7 @@ from brim.domain.submission import Submission
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The workers of a job by node: what it should have, and what its processes were asked to have.
+    """The workers of a job by node: planned ones, and those its processes were asked to have.
 
     Args:
         plan: the workers that the last plan gives it.
@@ -61,7 +61,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """The starts of one job's processes, and what they came to.
+    """The starts of one job's processes, and their outcomes.
 
     Args:
         launches: starts in all.

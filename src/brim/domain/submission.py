@@ -94,7 +94,7 @@ def by_tenant(submission: Submission) -> Submission:
 
 
 def check_spec(spec: JobSpec) -> None:
-    """Check what a spec says of its code and its texts, wherever it comes from.
+    """Check the code and the texts of a spec, from any source.
 
     Specs that are kept were checked before, so that no later check makes their records unreadable.
 

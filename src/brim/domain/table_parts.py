@@ -91,7 +91,7 @@ class Lineage:
     parent_step: int = 0
 
     def includes(self, id: str, step: int) -> bool:
-        """Return whether a state of this lineage once was what a checkpoint of another one holds.
+        """Return whether this lineage contains the checkpoint of another one.
 
         >>> [Lineage(id="b", parent="a", parent_step=20).has(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
         [True, True, False]
@@ -160,7 +160,7 @@ def disused(
         dropped: what checkpoints named that are gone now: their files are no drafts, whichever
             worker wrote them.
         writers: who may be about to name what they wrote.
-        at_hand: what this process is about to name.
+        at_hand: files that this process is about to name.
 
     >>> there = [f"tables/{name}.safetensors" for name in ("w1-a", "w1-b", "w2-c", "w2-d")]
     >>> disused(there, named=there[:1], dropped=there[2:3], writers=["w2"])

@@ -1,6 +1,6 @@
 """Stored rows of large tables that the next checkpoint builds on.
 
-Parts of the last one, new bases, and what changed since.
+Parts of the last one, new bases, and later changes.
 
 All of it is found, or written, while training goes on. A part may have rows that were read while a
 step wrote to them. Each of these is in the next delta: that has all rows which changed since the
@@ -182,7 +182,7 @@ class Bases:
         return chains, new
 
     def look(self) -> bool:
-        """Take what has been found and written, if it is there.
+        """Take the results of the search and the writes, if they are there.
 
         It may not be called while a step is applied, or a checkpoint written.
 
@@ -202,7 +202,7 @@ class Bases:
     # Beginning and end ----------------------------------------------------------------------------
 
     def know(self, tables: Sequence[StoredTable] | None, *, round: int | None = None) -> None:
-        """Learn what is official, and was the state.
+        """Learn the official state.
 
         Args:
             tables: None where a checkpoint failed: what it was put on top of may be gone.

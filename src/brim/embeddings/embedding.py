@@ -138,7 +138,7 @@ class _Embedding(TrainedByRows):
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
+        """Raise SpecError where its optimizer, or a hook, cannot be done by rows."""
         obstacle = _why_not(self.weight, self.modules) or moves_others(self._place)
         if obstacle:
             raise SpecError(
@@ -151,11 +151,11 @@ class _Embedding(TrainedByRows):
     # The table ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Put this process's weight, and what the optimizer keeps of each row, into the table."""
+        """Put this process's weight, and the optimizer's state of each row, into the table."""
         self.table.fill({WEIGHT: self.weight.detach(), **self._optimizer.start()})
 
     def fresh(self) -> dict[str, Tensor]:
-        """Return what the optimizer keeps of rows that made no step, as one row for all."""
+        """Return the optimizer's state of rows that made no step, as one row for all."""
         return {
             name: torch.full((1, 1), value, dtype=self.weight.dtype)
             for name, value in self._optimizer.states.items()
@@ -166,7 +166,7 @@ class _Embedding(TrainedByRows):
         return {"at": self.place, "fields": dict(self.table.fields), "changed": self.table.changed}
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take what `get` gave on another host."""
+        """Take the state that `get` gave on another host."""
         self.table.fill(tree["fields"], tree["changed"])
 
     def put_dense(self, tree: Mapping[str, Any], changed: Tensor | None) -> None:
@@ -186,7 +186,7 @@ class _Embedding(TrainedByRows):
         self._hidden = weight_before, self._optimizer.show(seen)
 
     def settle(self) -> None:
-        """The step counts; and what the table hides is freed now, while nobody waits for it."""
+        """The step counts; memory that the table hides is freed now, while all workers are free."""
         super().settle()
         self._hidden = None
 
@@ -445,7 +445,7 @@ class Embeddings:
         return distinct, places
 
     def begin(self) -> None:
-        """A micro-batch begins: what another left is forgotten."""
+        """A micro-batch begins: the leftovers of another are forgotten."""
         self._seen.clear()
         for embedding in self._all:
             embedding.begin()
@@ -462,7 +462,7 @@ class Embeddings:
                 embedding.is_backward = False
 
     def take(self) -> tuple[list[GradientRows], list[bool]]:
-        """Take what the backward passes of a micro-batch left.
+        """Take the gradients of a micro-batch's backward passes.
 
         Returns:
             The gradient of each weight, and whether it has one.
@@ -475,7 +475,7 @@ class Embeddings:
         return rows, [part is not None for part in parts]
 
     def check(self) -> None:
-        """Raise SpecError where an optimizer, or a hook, does what cannot be done by rows."""
+        """Raise SpecError where an optimizer, or a hook, cannot be done by rows."""
         for embedding in self._all:
             embedding.check()
 
@@ -535,13 +535,13 @@ class Embeddings:
                 rows.tells_states = True
 
     def take_out(self, tree: dict[str, Any]) -> None:
-        """Leave out of a state what the tables have of it."""
+        """Leave the tables' content out of a state."""
         for embedding in self._all:
             tree["model"].pop(embedding.name)
         self.drop_states(tree)
 
     def drop_states(self, tree: Mapping[str, Any]) -> None:
-        """Leave out of a state, as a job without tables has it, what optimizers keep of rows."""
+        """Leave the optimizers' rows out of a state, as a job without tables has it."""
         states = states_of(tree)
         for embedding in self._all:
             number, index = embedding.place
@@ -620,11 +620,11 @@ class Embeddings:
         return [[[rows.ids, rows.values] for rows in step] for step in self._late]
 
     def put_late(self, steps: Sequence[Sequence[Sequence[Tensor]]]) -> None:
-        """Take what `late` gave elsewhere."""
+        """Take the changes that `late` gave elsewhere."""
         self._late = [[GradientRows(ids, values) for ids, values in step] for step in steps]
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take what `get` gave on another host; `step` tells when all members know."""
+        """Take the state that `get` gave on another host; `step` tells when all members know."""
         self.step = None
         for embedding in self._all:
             embedding.put(tree[embedding.name])
@@ -648,12 +648,12 @@ class Embeddings:
         self.is_shown = True
 
     def take_back(self, committed: int) -> None:
-        """Undo what was written for steps that do not count. Nobody may write meanwhile."""
+        """Undo the writes for steps that do not count. No worker may write meanwhile."""
         if self._memory is not None:
             self._memory.take_back(committed)
 
     def be_alone(self, patience: float) -> None:
-        """Wait until nobody else can write to the tables.
+        """Wait until no other process can write to the tables.
 
         Raises EnvironmentFault as `TableMemory.be_alone`.
         """
@@ -661,7 +661,7 @@ class Embeddings:
             self._memory.be_alone(patience)
 
     def check_unchanged(self) -> None:
-        """Check that nobody but the optimizer changed a weight.
+        """Check that only the optimizer changed a weight.
 
         Raises:
             SpecError: the user's code did.
@@ -676,7 +676,7 @@ class Embeddings:
             )
 
     def facts(self) -> list[TableFacts]:
-        """Return what people should know of the tables."""
+        """Return the facts of the tables for people."""
         return [
             TableFacts(
                 name=table.name, rows=table.shape[0], dim=table.shape[1], bytes=table.kept_bytes
@@ -690,7 +690,7 @@ class Embeddings:
             embedding.samples_lookups = True
 
     def traffic(self, owned: Sequence[OwnedRows]) -> dict[str, TableTraffic]:
-        """Return what this worker had to do with each table since this was asked for last.
+        """Return this worker's traffic with each table since the last call.
 
         Args:
             owned: the rows that it applies.
@@ -737,7 +737,7 @@ class Embeddings:
         return found
 
     def settle(self) -> None:
-        """The step that was updated for counts; nobody has begun to write the next."""
+        """The updated step counts; no worker has begun to write the next."""
         for embedding in self._all:
             embedding.settle()
             embedding.table.settle(self.committed() + 1)

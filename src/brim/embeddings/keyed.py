@@ -1,4 +1,4 @@
-"""An embedding for ids from a large space, of which nobody knows beforehand which will come."""
+"""An embedding for ids from a large space, not known beforehand."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Embedding(nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what `__getstate__` gave."""
+        """Take the state that `__getstate__` gave."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._source = _Plain(self, state["_source"])
 
@@ -252,7 +252,7 @@ def _why_no_ids(ids: Tensor) -> str:
 
 
 class _Plain:
-    """Rows that nobody trains: those of an embedding outside of a job."""
+    """Rows without training: those of an embedding outside of a job."""
 
     is_jobs = False
 
@@ -284,7 +284,7 @@ class _Plain:
 
 
 class _Rehearsal(_Plain):
-    """Rows whose gradients nobody wants."""
+    """Rows with unwanted gradients."""
 
     def receive(self, rows: GradientRows) -> None:
         pass

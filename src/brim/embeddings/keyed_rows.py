@@ -49,7 +49,7 @@ class KeyedRows(TrainedByRows):
             the module's ids.
 
     Raises:
-        SpecError: the optimizer does what cannot be done by rows.
+        SpecError: the optimizer cannot step by rows.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class KeyedRows(TrainedByRows):
 
     @property
     def size(self) -> tuple[str, Size]:
-        """The name, and what the table takes when it is full."""
+        """The name, and the bytes of the full table."""
         states, dtype = len(self._optimizer.states), self.weight.dtype
         return self._label, Size(self._module.dim, states, self._module.rules, dtype)
 
@@ -121,7 +121,7 @@ class KeyedRows(TrainedByRows):
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
+        """Raise SpecError where its optimizer, or a hook, cannot be done by rows."""
         obstacle = moves_others(self._place, lazily=True)
         if not obstacle and states_of_row(self._place).keys() != self._optimizer.states.keys():
             obstacle = "an optimizer that keeps more of a row than it did at the start"
@@ -167,11 +167,11 @@ class KeyedRows(TrainedByRows):
         ]
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take what `get` gave on another host."""
+        """Take the state that `get` gave on another host."""
         self.table.fill(tree, self._optimizer.states)
 
     def start(self) -> None:
-        """Put the rows that the module has into the table, with what the optimizer has of each.
+        """Put the module's rows into the table, with the optimizer's state of each.
 
         Raises:
             SpecError: it has as many of other rows.

@@ -53,7 +53,7 @@ class Paces:
             self._seconds[self._owner] = seconds
 
     def look(self) -> None:
-        """Cut the next step by what all noted; while nobody writes."""
+        """Cut the next step by the noted paces; while no worker writes."""
         self.parts = shifted(self.parts, self._seconds.tolist())
 
 

@@ -57,7 +57,7 @@ def no_rows(like: Tensor) -> GradientRows:
 
 
 def total_of(lookups: Sequence[GradientRows]) -> GradientRows:
-    """Add up what several lookups of a micro-batch gave, in their order."""
+    """Add up the results of several lookups of a micro-batch, in their order."""
     if len(lookups) == 1:
         return lookups[0]
     union = _union([lookup.ids for lookup in lookups])
@@ -178,7 +178,7 @@ def joined(slices: Sequence[GradientRows]) -> GradientRows:
 class RowSums:
     """Sums of the rows of one worker's micro-batches.
 
-    `accumulate.Accumulator` does the same for what is dense.
+    `accumulate.Accumulator` does the same for dense gradients.
 
     Args:
         parts: micro-batches of a step.
@@ -190,7 +190,7 @@ class RowSums:
         self._leaves: dict[int, Sequence[GradientRows]] = {}  # by micro-batch; of each table
 
     def begin(self) -> None:
-        """Start a step; what a step before it left unfinished is forgotten."""
+        """Start a step; unfinished work of a step before it is forgotten."""
         self._leaves.clear()
 
     def add(self, micro: int, tables: Sequence[GradientRows]) -> None:

@@ -24,7 +24,7 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 class RowsByKey:
-    """The rows that keys have, and what else is kept of each.
+    """The rows of keys, and further state of each.
 
     Args:
         name: of the table.
@@ -130,7 +130,7 @@ class RowsByKey:
 
     @torch.no_grad()
     def put(self, chunk: Chunk) -> None:
-        """Take rows in place of what is there.
+        """Take rows in place of the present ones.
 
         Raises:
             EnvironmentFault: they are rows of another table.

@@ -101,7 +101,7 @@ class RowTable(Protocol):
     def follows(self, step: int) -> bool:
         """Return whether rows that later steps wrote are remembered.
 
-        If so, nobody has to look through all rows then.
+        If so, a scan of all rows is not needed then.
         """
         ...
 
@@ -114,7 +114,7 @@ class RowTable(Protocol):
         ...
 
     def put(self, chunk: Chunk) -> None:
-        """Take rows in place of what is there."""
+        """Take rows in place of the present ones."""
         ...
 
 

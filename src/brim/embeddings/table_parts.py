@@ -51,7 +51,7 @@ class TableCopy:
     oldest: tuple[int, ...] = ()
 
     def store(self, store: Store, *, writer: str) -> StoredTable:
-        """Write what is not in storage yet; raises as `write_part` does."""
+        """Write the parts that are not in storage yet; raises as `write_part` does."""
         parts = self.chain
         if not parts or any(len(chunk.keys) for chunk in self.rows):
             chunk_rows = rows_of_file(self.table)
@@ -69,7 +69,7 @@ class TableCopy:
 def take(
     table: RowTable, chain: tuple[TablePart, ...], *, step: int, oldest: tuple[int, ...] = ()
 ) -> TableCopy:
-    """Copy what changed in a table since a chain of parts; all of it where there is none.
+    """Copy the changes of a table since a chain of parts; all of it where there is none.
 
     Args:
         step: committed steps; nobody may write to the table meanwhile.
@@ -107,7 +107,7 @@ def new_files(stored: StoredTable, chain: Sequence[TablePart]) -> list[PartFile]
 
 @contextlib.contextmanager
 def given_up(store: Store) -> Iterator[list[PartFile]]:
-    """Remove the files of a list again where what is within fails.
+    """Remove the files of a list again where the block fails.
 
     A store that is away takes no orders.
     """

@@ -51,7 +51,7 @@ class TrainedByRows:
     # Gradients ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A micro-batch begins: what another left is forgotten."""
+        """A micro-batch begins: the leftovers of another are forgotten."""
         self._received.clear()
 
     def receive(self, rows: GradientRows) -> None:
@@ -96,7 +96,7 @@ class TrainedByRows:
         return ids
 
     def traffic(self, changed: int) -> TableTraffic:
-        """Return what was counted since this was asked for last."""
+        """Return the counts since the last call."""
         found = TableTraffic(read=self.read, changed=changed, hottest=self._hottest)
         self.read, self._hottest = 0, ()
         return found
@@ -110,7 +110,7 @@ class TrainedByRows:
         return self._number, len(list(preceding))
 
     def whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the optimizer keeps of the whole weight."""
+        """Return the optimizer's state of the whole weight."""
         return {name: value for name, value in state.items() if name not in self._optimizer.states}
 
     def forget(self) -> None:

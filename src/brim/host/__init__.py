@@ -1,1 +1,1 @@
-"""Host and kernel: accounts, processes, memory, clocks, and what others left there."""
+"""Host and kernel: accounts, processes, memory, clocks, and leftovers."""

@@ -22,7 +22,7 @@ def home(*, field: str = "HOME") -> Path:
     """Return the home of this account.
 
     Args:
-        field: what names another place, for the error.
+        field: that names another place, for the error.
 
     Raises:
         SpecError: it has none: containers run accounts that their system does not list.
@@ -42,7 +42,7 @@ def check_account(name: str, *, field: str) -> None:
     """Check that jobs can be run as this account.
 
     Args:
-        field: what names it, for the error.
+        field: that names it, for the error.
 
     Raises:
         SpecError: there is none, it is root, or this process may not become another.

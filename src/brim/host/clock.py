@@ -16,7 +16,7 @@ _FIRST, _LAST = -62_135_500_000.0, 253_402_200_000.0  # of years 1 to 9999, in a
 
 
 def monotonic() -> float:
-    """Seconds that nobody sets: for deadlines, and for how long something takes."""
+    """Seconds of a steady clock: for deadlines and durations."""
     return time.monotonic()
 
 

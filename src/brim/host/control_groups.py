@@ -39,7 +39,7 @@ class ControlGroup:
     path: Path
 
     def enter(self) -> bool:
-        """Put this process in, and so whatever it starts from now on.
+        """Put this process in, and so all its later child processes.
 
         False where that cannot be had.
         """

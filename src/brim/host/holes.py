@@ -1,4 +1,4 @@
-"""Holes at the front of files: what is given back to the disk of a file that others write on."""
+"""Holes at the front of files that others write on: their disk space is given back."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ connection cannot be opened again: in the child it is closed as if the other sid
 that a client connects again or fails with an error, and never reads another's answer. LMDB counts
 its readers by process in a lock file: an environment that locks is of no use in a fork.
 
-Memory maps, pipes and what is only written to stay as they are.
+Memory maps, pipes and write-only files stay as they are.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Inherited:
 
 
 def inherited_by_forks() -> Inherited:
-    """Return what forks of this process would share with it; called just before a fork.
+    """Return the descriptors that forks of this process would share; called just before a fork.
 
     Raises:
         SpecError: a file is open that this process may not open again.

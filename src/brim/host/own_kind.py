@@ -32,7 +32,7 @@ _SETTINGS = (
 
 
 def kind_of_this_host(environment: Mapping[str, str] = os.environ) -> HostKind:
-    """Return the kind of this host; what cannot be read is empty."""
+    """Return the kind of this host; unreadable facts are empty."""
     cpu = _fields(_text(_CPU))
     flags = {*cpu.get("flags", "").split(), *cpu.get("Features", "").split()}
     torch = _torch()
@@ -101,7 +101,7 @@ def _version(package: str) -> str:
 
 
 def _name_of(cpu: Mapping[str, str]) -> str:
-    """The processor in words, by what tells apart those with other kernels or caches."""
+    """The processor in words, down to its kernels and caches."""
     if "vendor_id" in cpu:
         return f"{cpu['vendor_id']} {cpu.get('cpu family', '')}/{cpu.get('model', '')}"
     if "CPU implementer" in cpu:

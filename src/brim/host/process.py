@@ -65,10 +65,10 @@ def open_many_files() -> None:
 def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:
     """End well, and at once, where this process is asked to leave before it has begun its work.
 
-    The kernel has the first process of a container ignore what it does not handle.
+    The kernel has the first process of a container ignore signals without handler.
 
     Args:
-        leave: what is done first, so that nothing is left.
+        leave: is done first, so that nothing is left.
     """
 
     def end(*_: object) -> None:
@@ -104,7 +104,7 @@ def die_with_adopter(adopter: int) -> None:
 
 
 class Orphans:
-    """Processes that this one has adopted, and nobody waits for.
+    """Processes that this one has adopted, unawaited.
 
     What is started in a container and left alone becomes the first process's, and stays in the table
     of processes until that has taken note of its end.
@@ -117,7 +117,7 @@ class Orphans:
         """Take note of the end of those that had ended at the last look as well.
 
         Args:
-            awaited: children for whom somebody waits.
+            awaited: children that are waited for.
         """
         children = [pid for pid in children_of(os.getpid()) if pid not in awaited]
         ended = {pid for pid in children if state_of(pid) == "Z"}
@@ -209,7 +209,7 @@ def variable_of(pid: int, name: str) -> str:
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process is at.
+    """The kernel's letter for a process's state.
 
     `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone.
     """
@@ -217,7 +217,7 @@ def state_of(pid: int) -> str:
 
 
 def work_of(pid: int) -> str:
-    """Return what tells how much a process has computed so far; empty where that is not known."""
+    """Return a measure of a process's computation so far; empty where unknown."""
     return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
 
 
@@ -262,7 +262,7 @@ def _sum_of(path: str, *names: str) -> int | None:
 def go_first_when_memory_is_short() -> None:
     """Have the kernel kill this process before others where the host's memory runs out.
 
-    The same holds for what it starts.
+    The same holds for its child processes.
     """
     path = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):

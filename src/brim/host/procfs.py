@@ -12,8 +12,7 @@ from pathlib import Path
 def read_proc(path: str) -> str:
     """Return the content of a file below `/proc`.
 
-    What is no text in it is kept as Python keeps it in file names: `os.fsencode` gives the bytes
-    back.
+    Other bytes in it are kept as Python keeps them in file names: `os.fsencode` gives them back.
 
     Raises:
         OSError: there is none, the process has ended, or it is another account's.

@@ -33,7 +33,7 @@ _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
 
 
 class Stack(NamedTuple):
-    """The stack of a process, and what that imports.
+    """The stack of a process, and its current import.
 
     Attributes:
         text: as in a traceback, the most recent call last; empty: it does not answer.

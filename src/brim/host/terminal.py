@@ -1,4 +1,4 @@
-"""The way to the terminal: whatever is written passes `printable`, wherever it came from."""
+"""The way to the terminal: all text passes `printable`, from any source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Guarded:
 
 
 def guarded(stream: TextIO) -> TextIO:
-    """Return a stream that writes to this one what is printable."""
+    """Return a stream that writes printable text to this one."""
     return stream if isinstance(stream, _Guarded) else cast(TextIO, _Guarded(stream))
 
 
@@ -52,7 +52,7 @@ def guarded_streams() -> Iterator[None]:
 def console(stream: TextIO, **options: Any) -> Console:
     """Return rich's console on a stream.
 
-    What it draws is guarded, and it alone may move the cursor.
+    Its drawing is guarded, and it alone may move the cursor.
     """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -64,5 +64,5 @@ def console(stream: TextIO, **options: Any) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
-    stream_within = stream.within if isinstance(stream, _Guarded) else stream
-    return Guarding(file=stream_within, **options)
+    file = stream.stream if isinstance(stream, _Guarded) else stream
+    return Guarding(file=file, **options)

@@ -1,4 +1,4 @@
-"""A node that has joined a cluster: it renews its lease, and does what the scheduler tells it.
+"""A node that has joined a cluster: it renews its lease, and obeys the scheduler.
 
 What it runs are children of a process of its own host, as on the scheduler's. It ends them before
 the scheduler may count on that: see `brim.coordination.cluster.joined_nodes`.
@@ -135,7 +135,7 @@ class JoinedNode:
     # What is here ---------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Keep what is here as it should be; return once it has given way."""
+        """Keep the node in order; return once it has given way."""
         renewed = float("-inf")
         while True:
             now = self._clock.now()
@@ -157,7 +157,7 @@ class JoinedNode:
             await asyncio.sleep(min(_POLL_INTERVAL, self._lease.time_left(now)) or _POLL_INTERVAL)
 
     def _pass_on_lease(self) -> None:
-        """Have the node's agent end what runs here when the lease is over: this process may stop."""
+        """Have the node's agent end all agents when the lease is over: this process may stop."""
         lease = self._seen.pid, self._lease.deadline
         if self._seen.up and lease != self._passed_on:
             with contextlib.suppress(EnvironmentFault):  # it is told at the next look
@@ -217,7 +217,7 @@ class JoinedNode:
         return False
 
     async def _converse(self, scheduler: Enrolled, line: SchedulerLine, started: float) -> bool:
-        """Hear what a scheduler says until the connection ends; whether it let this node in."""
+        """Hear a scheduler until the connection ends; whether it let this node in."""
         line.send(
             JoinCluster(
                 identity=self._stored_life.identity,
@@ -280,7 +280,7 @@ def serve(
     folder: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Offer this host to a scheduler until SIGTERM; what ran here has left, or ended, then.
+    """Offer this host to a scheduler until SIGTERM; all its agents have left, or ended, then.
 
     Args:
         node: what it brings.
@@ -320,7 +320,7 @@ async def _serve(
 
 
 async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
-    """Wait until nothing is left of an earlier life: what it ran dies with it.
+    """Wait until an earlier life has left nothing: its processes die with it.
 
     Raises EnvironmentFault where that takes too long.
     """

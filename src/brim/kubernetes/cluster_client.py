@@ -57,7 +57,7 @@ class KubeJobs(Client):
 
     Args:
         namespace: empty: that of the kubeconfig.
-        notice: is told what a waiting user should know.
+        notice: is told news for a waiting user.
 
     Attributes:
         choices: about the pods of jobs that are submitted.
@@ -144,7 +144,7 @@ class KubeJobs(Client):
     def logs(
         self, job: str, *, worker: str = "", follow: bool = False
     ) -> Iterator[tuple[str, str]]:
-        """Yield what the pods of a job print, each by what its name has behind the job's."""
+        """Yield the output of a job's pods, each by its name's part behind the job's."""
         self._object(job)  # which may not be there
         seen: dict[str, int] = {}
         while True:
@@ -180,7 +180,7 @@ class KubeJobs(Client):
                     yield name, line
 
     def cluster(self) -> ClusterView:
-        """Describe what the jobs of the namespace hold; devices are not the namespace's to see."""
+        """Describe the devices of the namespace's jobs; other devices are not visible."""
         views = self.jobs(unfinished=True)
         nodes: dict[str, int] = {}
         for view in views:
@@ -273,7 +273,7 @@ class KubeJobs(Client):
         return self._patch(job, suspend=False)
 
     def cancel(self, job: str) -> JobView:
-        """End a job for good, and delete its object: nobody else says that a job is to end."""
+        """End a job for good, and delete its object."""
         thing = self._object(job)
         self._delete(thing)
         return _view(thing)

@@ -1,4 +1,4 @@
-"""Metrics of an operator, and of what its jobs would gain by one more worker. Pure."""
+"""Metrics of an operator, and of its jobs' gain by one more worker. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Requests:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def answered(self, verb: str, code: int) -> None:
-        """Count one; 0 is the code of one that nobody has answered."""
+        """Count one; 0 is the code of an unanswered one."""
         self.counts[verb, str(code or "none")] += 1
 
 

@@ -1,4 +1,4 @@
-"""Answers to those who watch an operator: whether it lives, whether it is ready, and its metrics.
+"""Answers to an operator's monitors: whether it lives, whether it is ready, and its metrics.
 
 They prove nothing about themselves, so nothing here says more than names and numbers.
 """

@@ -1,6 +1,6 @@
 """Loggers: TensorBoard, MLflow, W&B or one of your own receives a run's records.
 
-It gets each step once, whatever dies.
+It gets each step once, despite deaths.
 
 Law: nothing of a job waits for this package. It reads the files that the master writes, in a
 process of its own.

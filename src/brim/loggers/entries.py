@@ -27,7 +27,7 @@ class Merge:
 
     Two lives of a run may disagree about the time.
 
-    A restore says behind how many commits it stands; what is about a step stands behind that step.
+    A restore names its number of commits; events of a step stand behind that step.
     `events` and `steps` count what was given out: with these many records of each file again, a new
     `Merge` is where this one is. `step` is the last one that counts.
     """
@@ -143,7 +143,7 @@ class Batch:
 
 
 def gather(items: Iterable[Entry | Rewind], *, first: int = 0) -> Batch:
-    """Keep what still counts at the end of `items`, of steps from `first` on.
+    """Keep the items that still count at the end of `items`, of steps from `first` on.
 
     >>> def at(step):
     ...     return Entry(step=step, at=0.0, values={})

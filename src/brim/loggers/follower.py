@@ -1,4 +1,4 @@
-"""The follower of a run's records: the logger gets each step once, whatever is killed."""
+"""The follower of a run's records: the logger gets each step once, despite kills."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READ_BYTES = 4 << 20  # bytes of steps that are in memory at once
 class _FollowedSoFar(msgspec.Struct, frozen=True, kw_only=True):
     """The records that a logger certainly has: the first `events` and `steps`.
 
-    Of what came behind them it may have anything, all of it of `step` or later.
+    It may have any of the later ones, all of `step` or later.
     """
 
     logger: str
@@ -90,10 +90,10 @@ class Follower:
         return self._merge.step
 
     def poll(self) -> int:
-        """Tell what is new; how many entries that were.
+        """Tell new entries; their number.
 
         Raises:
-            Exception: whatever the logger raises.
+            Exception: the logger's.
         """
         self._read_events()
         count = 0
@@ -124,7 +124,7 @@ class Follower:
             self._waiting_events.append(event)
 
     def _begin(self, started: RunStarted) -> tuple[Logger, int]:
-        """Take the run up where it was left: what may not have arrived is told again."""
+        """Take the run up at its last place: entries that may not have arrived are told again."""
         place = self._read_place()
         self._write_place(place)
         logger = self._make()

@@ -1,6 +1,6 @@
 """Loggers by name.
 
-What a logger lacks is said before anything starts.
+Missing parts of a logger are told before anything starts.
 """
 
 from __future__ import annotations

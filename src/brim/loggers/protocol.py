@@ -45,7 +45,7 @@ class Entry:
 
 
 class Logger(Protocol):
-    """Receives what a run recorded.
+    """Receives the records of a run.
 
     An exception ends the logger's process, which is restarted after a while.
     """

@@ -56,7 +56,7 @@ class WandB:
 
 
 def _remove_earlier(run: LoggedRun) -> None:
-    """Remove what an earlier process wrote offline of this run.
+    """Remove the offline files of an earlier process of this run.
 
     Its end may be missing, and all of it is written again.
     """

@@ -1,1 +1,1 @@
-"""The role that owns what a job must agree on: membership, committed steps. It holds no tensors."""
+"""The role that owns a job's agreements: membership, committed steps. It holds no tensors."""

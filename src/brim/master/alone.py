@@ -60,9 +60,9 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
         patience: seconds without any agent after which the run is suspended.
         rejoining: seconds that agents have which keep a copy of the journal of this start, before it
             counts as one that was never begun, or is lost; None: it is known which.
-        note: a warning for those who follow a run that it begins, or nothing.
-        shows_token: who reads what it says may know the token.
-        heartbeat: a file that is touched for who watches over it.
+        note: a warning for followers of a run that it begins, or nothing.
+        shows_token: readers of its output may know the token.
+        heartbeat: a file that is touched for its monitor.
         summary: a file to which the summary of a run that ends is written.
     """
 
@@ -192,7 +192,7 @@ def _write_summary(path: Path, summary: dict[str, Any]) -> None:
 
 
 async def _clear_away_orphans() -> None:
-    """Do what the first process of a container has to do for others."""
+    """Do the duties of a container's first process."""
     orphans = Orphans()
     while os.getpid() == 1:
         orphans.clear_away()
@@ -237,7 +237,7 @@ async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: floa
 
 
 async def _wait_for_agents(master: Master, patience: float) -> None:
-    """End a run for which nobody works, and nobody comes."""
+    """End a run without workers, and without newcomers."""
     last = monotonic()
     while True:
         if master.has_agents:

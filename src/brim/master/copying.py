@@ -1,4 +1,4 @@
-"""Sends agents what their copies of the journal and the records lack.
+"""Sends agents the missing parts of their copies of journal and records.
 
 Agents keep copies on hosts of their own, so that a run outlives its master's host. A part of a copy
 goes with a message that is said anyway, and before it: whatever an agent is told, its own copy has
@@ -36,7 +36,7 @@ class CopyFeed:
 
     @property
     def is_behind(self) -> bool:
-        """The copy is not whole yet: there is more to send than what is new."""
+        """The copy is not whole yet: there is more to send than new entries."""
         return self._position is None
 
     @property
@@ -45,7 +45,7 @@ class CopyFeed:
         return self._position == self._decisions.state.entries
 
     def part(self) -> CopyPart | None:
-        """Return what comes next; None where the copy has everything."""
+        """Return the next part; None where the copy has everything."""
         state = self._decisions.state
         if self._position == state.entries:
             return None

@@ -159,7 +159,7 @@ class Decisions:
         return worker in self.state.pids
 
     def status(self) -> dict[str, Any]:
-        """The answer to people who ask how the job is."""
+        """The answer to questions about the job's state."""
         rendezvous = self._rendezvous
         return {
             "phase": rendezvous.phase.value,
@@ -169,7 +169,7 @@ class Decisions:
         }
 
     def refusal(self, question: wire.Ask) -> str:
-        """The reason why people cannot have what they ask for; empty where they can."""
+        """The reason why a request is refused; empty where it is not."""
         maximum = (
             self._rendezvous.parts or self.spec.micro_batches
         )  # a script may have chosen others
@@ -219,7 +219,7 @@ class Decisions:
             self._move(entry.origin, entry.run)
 
     def _move(self, origin: str, run: str) -> None:
-        """Go on in another directory: who lived beside the last master is gone with it."""
+        """Go on in another directory: companions of the last master are gone with it."""
         self.state.line.append(JournalPlace(origin, self.state.entries - 1))
         self.progress.run = run
         self._rendezvous.stands_alone = True
@@ -694,7 +694,7 @@ class Decisions:
         self._announce(world, cause, is_still=is_still)
 
     def _announce(self, world: World, cause: str, *, is_still: bool) -> None:
-        """Let everybody know the round that begins, and record whose rank is new."""
+        """Let everybody know the round that begins, and record new ranks."""
         step = self.progress.step
         self._event(
             "round",
@@ -757,7 +757,7 @@ class Decisions:
         return stops and phase in (RendezvousPhase.RUNNING, RendezvousPhase.WRITING)
 
     def _on_grace_over(self) -> None:
-        """A run that is to end has waited: it goes on without those who are late."""
+        """A run that should end has waited: it goes on without late members."""
         self.state.grace_ends = (
             self.state.now + _GRACE_EXTENSION if self._waits_for_boundary else None
         )
@@ -849,7 +849,7 @@ class Decisions:
     def _note_state(
         self, worker: str, state: str, *, rank: int | None = None, reason: str = ""
     ) -> None:
-        """Record what became of a worker."""
+        """Record the state of a worker."""
         record = self._rendezvous.workers.get(worker)
         self._event(
             "worker",
@@ -863,7 +863,7 @@ class Decisions:
         )
 
     def _note_beginning(self, facts: wire.Facts) -> None:
-        """Record what the run is of: nobody knew before the first worker said so."""
+        """Record the facts of the run from its first worker."""
         said_by_loop = {
             name: getattr(facts, name)
             for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
@@ -899,7 +899,7 @@ class Decisions:
 
 
 def refusal(question: wire.Ask, spec: JobSpec, *, maximum: int, is_stopping: bool) -> str:
-    """Return why what a user asks of a living job is refused; empty where it is not.
+    """Return why a user's request to a living job is refused; empty where it is not.
 
     Args:
         question: that the user asks.

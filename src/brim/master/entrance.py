@@ -93,7 +93,7 @@ class Entrance:
         self.files = FilesLater()
 
     def open(self, master: Master) -> None:
-        """Let all who wait in, and those who call from now on."""
+        """Let all waiting callers in, and later ones."""
         self._master.set_result(master)
 
     async def answer(self, question: wire.Ask) -> wire.Answer:
@@ -184,7 +184,7 @@ class Entrance:
         return best if best is not None and age_of_copy(best.join) > own_age else None
 
     async def _fetch(self, caller: _Caller) -> None:
-        """Have an agent's copy in the directory; what was there is set aside.
+        """Have an agent's copy in the directory; present files are set aside.
 
         Raises:
             EnvironmentFault, TimeoutError: the agent is gone, or does not send it.
@@ -211,7 +211,7 @@ class Entrance:
 
 
 def age_of_copy(join: wire.JoinJob) -> tuple[int, int]:
-    """Return what orders the copies that agents offer: who has the largest has the longest."""
+    """Return the order of the copies that agents offer: the largest is the longest."""
     return (join.life, join.copy.place.number) if join.copy is not None else (0, 0)
 
 

@@ -42,7 +42,7 @@ class Began(_Entry, frozen=True):
             the same.
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
-        note: a warning for those who follow the run, or nothing.
+        note: a warning for followers of the run, or nothing.
         places: workers by agent; empty where it does not matter on which they are.
         stands_alone: the master is no agent's child, and outlives all of them.
         origin: names the directory in which the journal begins, where another master of this attempt
@@ -75,7 +75,7 @@ class TookOver(_Entry, frozen=True):
         origin: names the directory in which the journal goes on, where that is another one, or may
             be; the master there is no agent's child. Empty: it is where it was.
         run: that directory.
-        note: more about it for those who follow the run, or nothing.
+        note: more about it for followers of the run, or nothing.
     """
 
     life: int

@@ -1,4 +1,4 @@
-"""The master: journals what agents and people say, asks what to decide, and performs it."""
+"""The master: journals messages of agents and people, asks for decisions, performs them."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ class Master:
         )
 
     def _wake(self, agents: Iterable[str]) -> None:
-        """Have something said to these agents; who keeps a copy gets its next part then.
+        """Wake these agents' connections; keepers of a copy get its next part then.
 
-        So nobody is told for long what is in no copy.
+        So no agent is long ahead of all copies.
         """
         woken = [self._connections[agent] for agent in agents]
         if woken:
@@ -164,7 +164,7 @@ class Master:
     def _give_up(self, error: Exception, message_numbers: dict[str, int]) -> None:
         """End a run that cannot be recorded any more, at once.
 
-        What is not on record did not happen.
+        Unrecorded events did not happen.
 
         Args:
             error: what is in the way.
@@ -241,7 +241,7 @@ class Master:
     def _is_at_the_door(self, agent: str) -> bool:
         """Return whether a host called since this agent's connection closed: it may be the agent.
 
-        It is waited for once more, as long as one is where nobody goes on.
+        Wait once more while the agent is still connecting.
         """
         closed = self._closed.pop(agent, math.inf)
         if self.called_at() <= closed:
@@ -260,7 +260,7 @@ class Master:
             self._on_parcel(name, session, parcel)
 
     def _feed(self, join: wire.JoinJob) -> CopyFeed | None:
-        """Return what sends an agent the parts of its copy, where it keeps one."""
+        """Return the feed that sends an agent the parts of its copy, where it keeps one."""
         if not join.keeps:
             return None
         goes_on = join.copy is not None and self._decisions.state.is_behind(join.copy.place)
@@ -319,7 +319,7 @@ class Master:
     def _hear_unheard(
         self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]
     ) -> None:
-        """Hear what an agent that was killed had still to say, before it counts as replaced."""
+        """Hear the last messages of a killed agent, before it counts as replaced."""
         for note in unheard:
             if self._decisions.agents.get(agent) is not session:
                 return  # what it said made no sense
@@ -352,9 +352,9 @@ class Master:
             self._take(entry)
 
     async def _send(self, session: AgentSession, connection: _Connection, reply: Reply) -> None:
-        """Say everything that is new, and with it what was heard; ends when the stream does.
+        """Say everything that is new, with acknowledgements; ends when the stream does.
 
-        Where nothing is new, somebody wants to know what was heard.
+        Where nothing is new, an acknowledgement is due.
         """
         decisions = self._decisions
         other_agents = [
@@ -400,7 +400,7 @@ class Master:
             self.look()
 
     def look(self) -> None:
-        """Take in what only time brings, and let agents know what was heard of them."""
+        """Take in the passing of time, and acknowledge messages of agents."""
         now = self._clock.now()
         agents = self._decisions.agents
         self._wake(

@@ -1,4 +1,4 @@
-"""The progress of a run: what committed steps say of it, and the summary that it ends with.
+"""The progress of a run: figures of committed steps, and the final summary.
 
 Pure: records in, numbers out.
 """
@@ -20,7 +20,7 @@ _REMEMBERED = 256  # steps whose losses are known, if a checkpoint is older than
 
 
 def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
-    """A line of `steps.jsonl` from what the ranks reported of a committed step."""
+    """A line of `steps.jsonl` from the ranks' reports of a committed step."""
     parts = sorted(
         (part for report in reports for part in report.parts), key=lambda part: part.micro
     )
@@ -47,7 +47,7 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
 
 
 def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
-    """Return what all ranks did with each table, as a line of `steps.jsonl` has it."""
+    """Return all ranks' traffic with each table, as a line of `steps.jsonl` has it."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for report in reports for name in report.tables):
         table_reports = [report.tables[name] for report in reports if name in report.tables]
@@ -172,7 +172,7 @@ class Progress:
         return fresh
 
     def installed(self, step: int, now: float) -> None:
-        """A round is under way, at `step`; a step behind what was committed before is redone."""
+        """A round is under way, at `step`; a step behind an earlier commit is redone."""
         self.first_installed = self.first_installed or now
         self.steps_redone += max(0, self.step - step)
         self.step = step

@@ -202,7 +202,7 @@ class Records:
     def _put_instead(self, entry: Began | Restated) -> None:
         """Replace the journal.
 
-        What it led to must be on disk before: nothing could write that again.
+        Its consequences must be on disk before: nothing could write them again.
         """
         for file in self._files.values():
             file.sync()
@@ -235,7 +235,7 @@ class Records:
         _tell(line)
 
     def close(self) -> None:
-        """Leave the files; on disk, since nobody replays the journal of a run that is done."""
+        """Leave the files; on disk, since the journal of a finished run is not replayed."""
         self._journal.close()
         for file in self._files.values():
             with contextlib.suppress(OSError):
@@ -250,7 +250,7 @@ def _size_of(written: Written) -> int:
 def _tell(line: bytes) -> None:
     """Log an event as it is recorded.
 
-    Rounds and failures are for all readers, the rest is for those who look for a fault.
+    Rounds and failures are for all readers, the rest is for fault finding.
     """
     if not _log.isEnabledFor(logging.ERROR):
         return
@@ -266,7 +266,7 @@ def _tell(line: bytes) -> None:
 
 
 def _in_a_line(value: object) -> object:
-    """Return a field of an event without what needs lines of its own, such as stacks.
+    """Return a field of an event without multi-line parts, such as stacks.
 
     The records have all of it.
     """

@@ -83,7 +83,7 @@ class RoundAccount:
         self._steps = {}
 
     def is_first_restored(self, round: int) -> bool:
-        """Return whether this is the first word on what this round was restored to.
+        """Return whether this is the first word on the restored state of this round.
 
         A worker that restored may die before its own words.
         """
@@ -95,7 +95,7 @@ class RoundAccount:
         )
 
     def install(self, worker: str, round: int, step: int, *, now: float) -> ReFormed | None:
-        """A member has the state as of `step`; what that took, once all have it.
+        """A member has the state as of `step`; the seconds that took, once all have it.
 
         Raises:
             InternalError: members stand at different steps.

@@ -42,7 +42,7 @@ def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> 
 
 
 def waiting_for(late: wire.Late, *, worker: str) -> str:
-    """A wait: for whom, at what, for how long, when it ends, and where the code stands."""
+    """A wait: for whom, during which activity, how long, until when, and the code's place."""
     end = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
     stack = (
         f"its stack, the most recent call last:\n{late.stack}"
@@ -61,7 +61,7 @@ def starting(late: wire.Late, *, subject: str) -> str:
 
 
 def out_of_memory(lost: wire.LoseWorker, *, worker: str, host: str) -> str:
-    """A worker was lost since memory ran out, and what can be done."""
+    """A worker was lost since memory ran out, and the remedies."""
     if lost.memory == "limit":
         return f"{worker} was ended, {lost.reason}; {MORE_MEMORY}"
     return (
@@ -100,7 +100,7 @@ def made_again(step: int, *, previous_loss: float, now: float) -> str:
 
 
 def newcomer_turned_away(name: str, reason: str, *, remaining: int) -> str:
-    """A newcomer does not come to what the others come to."""
+    """A newcomer disagrees with the others."""
     workers = f"{remaining} worker{'' if remaining == 1 else 's'}"
     return f"{name} was turned away, and the run goes on with {workers}: {reason}"
 

@@ -91,7 +91,7 @@ class NodeAgent:
         return max(self._end_at - monotonic(), _MIN_WAIT)
 
     def _end_all(self) -> None:
-        """End all agents: who would have told this process to go on is stopped, or cut off."""
+        """End all agents: the process that would extend their time is stopped, or cut off."""
         for agent in self._agents.values():
             agent.kill()
 
@@ -120,7 +120,7 @@ class NodeAgent:
         )  # it may have to write how the run ended
 
     def _end_groups(self) -> None:
-        """Whatever is in them still, by whatever name: there has been time for last words."""
+        """End all their remaining processes: there has been time for last words."""
         self._departed = {job for job in self._departed if not self._end_group(job)}
 
     def _end_group(self, job: str, *, patience: float = 0.0) -> bool:
@@ -215,7 +215,7 @@ def _of_consequence(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _warm_up() -> bool:
-    """Import what jobs will; whether this process may be forked then.
+    """Import the modules of jobs; whether this process may be forked then.
 
     Without torch there is nothing to import.
     """
@@ -234,7 +234,7 @@ def _warm_up() -> bool:
 
 
 def _shuffle() -> None:
-    """Chance that nobody seeded differs from one process to another; Python sees to its own."""
+    """Unseeded randomness differs between processes; Python sees to its own."""
     import numpy
 
     numpy.random.seed()

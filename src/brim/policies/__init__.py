@@ -1,1 +1,1 @@
-"""Pure functions, snapshot in, decision out: who gets how many workers, where, and why."""
+"""Pure functions, snapshot in, decision out: the workers of each job, their nodes, and reasons."""

@@ -33,7 +33,7 @@ class Plans(NamedTuple):
     Attributes:
         promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in
             time.
-        due: what every promised job needs, those included that will be late.
+        due: the needs of every promised job, late ones included.
     """
 
     promised: Mapping[str, Promise]
@@ -75,7 +75,7 @@ class _Allotment:
         self.free -= count
 
     def _measure(self) -> None:
-        """Run the jobs that cannot be judged before they are measured, on what promises leave.
+        """Run the jobs that cannot be judged before they are measured, on devices left by promises.
 
         That takes seconds.
         """

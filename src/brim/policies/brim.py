@@ -181,7 +181,7 @@ class _Cycle:
     def _go_on(
         self, promised: Sequence[PlanCandidate], hopeful: Mapping[str, PlanCandidate]
     ) -> bool:
-        """Go on with the last plan, and fit in what arrives.
+        """Go on with the last plan, and fit in arrivals.
 
         False where it no longer keeps each promise.
         """
@@ -280,7 +280,7 @@ class _Cycle:
         return self.last.arrivals.joined_by(costs, now=self.now)
 
     def _judge(self, hopeful: Mapping[str, PlanCandidate], arrivals: Arrivals) -> None:
-        """Promise what is planned and cheap; say to every arrival how it stands."""
+        """Promise planned and cheap jobs; tell every arrival its standing."""
         prices = Prices(arrivals, now=self.now, devices=self.devices)
         fresh = frozenset(self.snapshot.arrived)
         for name in [

@@ -98,7 +98,7 @@ def _lend_idle(
     allowed: Mapping[str, int],
     ask: Callable[[Tenant, int], _Parts],
 ) -> dict[str, int]:
-    """Give what tenants may use and cannot to others, where a job needs it to run at all.
+    """Lend unusable allowances of tenants to others, where a job needs them to run at all.
 
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
     once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
@@ -108,7 +108,7 @@ def _lend_idle(
         parts: the decisions for each tenant; those of tenants that are lent something are replaced.
 
     Returns:
-        What these tenants may use.
+        The devices that these tenants may use.
     """
     owners = {tenant.id: tenant for tenant in tenants}
     lent: dict[str, int] = {}
@@ -193,7 +193,7 @@ def _kept_for_running(
 def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capacity: int) -> int:
     """Return the devices that a tenant's promises may count on.
 
-    These are its guarantee, and its weight's part of what nobody owns.
+    These are its guarantee, and its weight's part of the unowned devices.
     """
     unowned = snapshot.capacity - sum(one.guaranteed for one in tenants)
     part = int(unowned * tenant.weight / sum(one.weight for one in tenants)) if unowned > 0 else 0
@@ -289,9 +289,9 @@ def _settled(
 def _reclaimed(
     states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
 ) -> list[ReclaimCandidate]:
-    """Return what jobs of a tenant that must give back would keep.
+    """Return the workers that jobs of a reclaiming tenant would keep.
 
-    Running jobs keep what they hold, newcomers only what they need.
+    Running jobs keep their workers, newcomers only their needs.
     """
     lowest = min(state.job.priority for state in states if state.workers)
     holdings = []
@@ -324,7 +324,7 @@ def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimC
 class _Books:
     """The devices of each tenant before and after.
 
-    They show who took what from whom.
+    They show the devices taken from each tenant, and the takers.
     """
 
     def __init__(

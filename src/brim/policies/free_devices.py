@@ -1,4 +1,4 @@
-"""Free devices by node, and the node that fits what a job lacks, found without a look at each. Pure."""
+"""Free devices by node, and the best node for a job's shortfall, found without a full scan. Pure."""
 
 from __future__ import annotations
 

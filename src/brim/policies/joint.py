@@ -144,7 +144,7 @@ class _Joint:
         self.given_up.append(candidate)
 
     def retry(self) -> None:
-        """Room may be left between what is planned."""
+        """Fill the room left between plans."""
         for candidate in sorted(
             self.given_up, key=lambda candidate: (candidate.cost or 0.0, candidate.job)
         )[:_RETRIES]:

@@ -49,7 +49,7 @@ ByNode = Mapping[str, int]
 def ask_within(
     snapshot: Snapshot, policy: Policy, place: Callable[[Snapshot, Decision], Decision]
 ) -> Decision:
-    """Ask a policy for what jobs can use that cannot be on all nodes.
+    """Ask a policy for the usable devices of jobs that cannot be on all nodes.
 
     Args:
         place: puts the workers of a decision on nodes, or gives fewer where they do not fit.
@@ -441,7 +441,7 @@ def _take(claim: _Claim, node: str, limit: int, *devices: FreeDevices) -> None:
 
 
 def _fill(claim: _Claim, *devices: FreeDevices) -> None:
-    """Take what a claim lacks of what the first of these has free."""
+    """Take the missing devices of a claim from the first free ones."""
     while lacks := claim.count - sum(claim.nodes.values()):
         node = devices[0].best(claim.place, lacks, own_nodes=claim.nodes)
         if node is None:

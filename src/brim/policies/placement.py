@@ -1,6 +1,6 @@
 """Placement of workers: buddy blocks of devices.
 
-What does not change stays, and migrations are a last resort.
+Unchanged jobs stay, and migrations are a last resort.
 
 Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k
 devices is as close together as 2^k devices can be. Any number of workers is placed as the powers of
@@ -14,7 +14,7 @@ s). With s devices free by count some region is free of blocks of size s or more
 smaller, is moved, and is due later in the same order. (Jobs that are pinned can break the second
 sentence; then the block is halved, and the job sits apart.)
 
-Source: ElasticFlow, section 4.3 (buddy allocation); the choice of what to move is ours.
+Source: ElasticFlow, section 4.3 (buddy allocation); the choice of moves is ours.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _halves(total: int) -> list[int]:
 
 
 class _Trees:
-    """Free blocks by size, and who holds what."""
+    """Free blocks by size, and their holders."""
 
     def __init__(self, devices: int) -> None:
         self.free: dict[int, list[int]] = {}
@@ -197,7 +197,7 @@ def place(
 
 
 class _Placing:
-    """Blocks that are due, largest first, and what has been placed."""
+    """Blocks that are due, largest first, and the placed ones."""
 
     def __init__(self, devices: int, pinned: frozenset[str]) -> None:
         self.trees = _Trees(devices)
@@ -330,7 +330,7 @@ def _kept_by_others(
     staying: Mapping[str, Mapping[str, int]],
     cluster: Cluster,
 ) -> dict[str, dict[str, int]]:
-    """Return what others can keep beside those that have their nodes already."""
+    """Return the devices that others can keep beside those that have their nodes already."""
     free = {node.id: node.devices for node in cluster.nodes}
     found: dict[str, dict[str, int]] = {}
     for job, nodes in {**restricted, **staying}.items():
@@ -341,7 +341,7 @@ def _kept_by_others(
 
 
 def _remaining(nodes: Mapping[str, int], count: int) -> dict[str, int]:
-    """Return what a job that shrinks keeps.
+    """Return the remaining workers of a job that shrinks.
 
     It leaves the nodes where it has the fewest workers, of equal ones the last.
     """

@@ -46,7 +46,7 @@ class Promise:
 
 
 def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float = 0.0) -> Need:
-    """Return what `state` needs to be done by its deadline.
+    """Return the needs of `state` to be done by its deadline.
 
     Args:
         doubt: seconds that it may lose first.
@@ -164,7 +164,7 @@ def mend(
 
     Jobs that are in time by the last plan go on with it; the others fit in or are left out.
 
-    So what one job has lost is not made good at the cost of another.
+    So a job's loss is not made good at the cost of another.
     """
     plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)
@@ -208,7 +208,7 @@ def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
 
 
 def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
-    """Return what `pieces` can do beyond the need, in seconds of the fastest one.
+    """Return the capacity of `pieces` beyond the need, in seconds of the fastest one.
 
     Negative where it is too little.
 

@@ -1,6 +1,6 @@
 """Quotas: the devices that each tenant may use now.
 
-What it owns, then what others lend it. Pure.
+Its own, then loans of others. Pure.
 """
 
 from __future__ import annotations

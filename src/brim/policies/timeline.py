@@ -117,7 +117,7 @@ class Timeline:
 
     @classmethod
     def without_pieces(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
-        """Return what `pieces` leave of `devices`.
+        """Return the rest of `devices` without `pieces`.
 
         Where pieces are many, each may last a little longer here.
         """
@@ -134,7 +134,7 @@ class Timeline:
         return line
 
     def give_back(self, pieces: Iterable[Piece]) -> None:
-        """Undo a reservation; what was rounded up stays reserved."""
+        """Undo a reservation; rounding stays reserved."""
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop)
@@ -175,7 +175,7 @@ class Timeline:
     def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
         """Find the smallest share that is done by `need.due`.
 
-        It is cut to what is free where less is. None if none is enough.
+        It is cut to the free devices where fewer are. None if none is enough.
 
         Args:
             last_plan: the job's; where its share still is the smallest, two looks are enough.

@@ -35,7 +35,7 @@ class AdmissionForecast:
 
 
 def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
-    """Return what `decide` would do with a job that is in `snapshot` and has arrived.
+    """Return the decision of `decide` about a job that is in `snapshot` and has arrived.
 
     Args:
         newcomer: its id.

@@ -51,7 +51,7 @@ def write_pngs(out_folder: Path, courses: Courses, summary: Mapping[str, Any]) -
     """deadline_ratio.png, devices.png, jct.png, queue.png and tenants.png into `out_folder`.
 
     Args:
-        summary: what `brim simulate --json` prints.
+        summary: of `brim simulate --json`.
     """
     paint = light_colours()
     for chart in _charts(courses, summary):
@@ -86,7 +86,7 @@ def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
 
 
 def _recorded(courses: Courses) -> Course:
-    """The first one of which it is known who had what, or the first one."""
+    """The first one with known holdings, or the first one."""
     return next(filter(_is_recorded, courses.values()), next(iter(courses.values())))
 
 
@@ -256,7 +256,7 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
 
 
 def _story(course: Course) -> list[str]:
-    """The sections that say who had the devices, and why; the chart says which tenant, too."""
+    """The sections on devices by job and their reasons; the chart says which tenant, too."""
     if not _is_recorded(course):
         return []
     view = View(course)

@@ -1,4 +1,4 @@
-"""Draws a course: who had which devices when and why, and whether promises were kept.
+"""Draws a course: devices by job and time with reasons, and whether promises were kept.
 
 As a page that loads nothing, as a PNG and as a table. A second course of the same jobs, such as what
 the simulator foretold of them, can be laid beside the first.
@@ -290,7 +290,7 @@ def _deadline(course: Course, job: JobCourse) -> str:
 
 
 def _promise(course: Course, job: JobCourse) -> str:
-    """The promise that was made for a deadline, and what came of it."""
+    """The promise that was made for a deadline, and its outcome."""
     if job.deadline is None:
         return "–"
     promise = "promised" if job.promised else "not promised"
@@ -300,7 +300,7 @@ def _promise(course: Course, job: JobCourse) -> str:
 
 
 def moment(course: Course, timestamp: float) -> str:
-    """A time as people read it: by the clock, or since the beginning of what was simulated."""
+    """A time for people: by the clock, or since the beginning of a simulation."""
     if course.origin is Origin.SIMULATED:
         return f"+{(timestamp - course.start) / 3600:.2f} h"
     return local_time(timestamp).strftime("%H:%M:%S")
@@ -335,7 +335,7 @@ class View:
 
     @functools.cached_property
     def marks(self) -> list[Flag]:
-        """The incidents as flags; what belongs together in time is one flag."""
+        """The incidents as flags; those close in time are one flag."""
         course = self.course
         incidents = [
             (incident.at - course.start, incident.kind, incident.text)
@@ -403,7 +403,7 @@ def draw_png(course: Course, compared: Course | None = None) -> bytes:
 
 
 def devices_figure(view: View) -> str:
-    """Draw who had the devices, job by job, and below it tenant by tenant."""
+    """Draw the devices, job by job, and below it tenant by tenant."""
     return both_widths(lambda narrow: _devices_svg(view, narrow=narrow))
 
 
@@ -577,7 +577,7 @@ def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
 
 
 def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
-    """One area for each tenant: nobody could tell thousands of jobs apart."""
+    """One area for each tenant: thousands of jobs could not be told apart."""
     course = view.course
     curves = _curves(course)
     times = sorted({course.end, *(time for curve in curves.values() for time, _ in curve)})
@@ -640,7 +640,7 @@ def _draw_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Draws what jobs had, a row for each."""
+    """Draws the workers of jobs, a row for each."""
 
     axis: Axes
     view: View
@@ -649,7 +649,7 @@ class _Rows:
     widest: int
 
     def draw(self, row: int, job: JobCourse, compared_job: JobCourse | None) -> None:
-        """One job, and below it what it has beside."""
+        """One job, and below it the compared one."""
         is_alone = self.view.beside is None
         middle, part = (row, 1.0) if is_alone else (row - 0.14, 0.72)
         for holding in job.holdings:
@@ -733,7 +733,7 @@ def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Pain
 def _panel_tenants(course: Course) -> list[str]:
     """Tenants with a panel: those that own something, or several that do not.
 
-    Who had most comes first.
+    The largest holder comes first.
     """
     names = course.tenants
     owners = {
@@ -755,7 +755,7 @@ def _height(view: View) -> float:
 
 
 def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
-    """Give what was drawn the words that `hover.js` shows of it, and that screen readers read."""
+    """Add the texts that `hover.js` shows of a drawing, and that screen readers read."""
 
     def titled(found: re.Match[str]) -> str:
         words = escape(tips[int(found[1])])

@@ -1,4 +1,4 @@
-"""Draws charts as inline SVG: what those of a run, of a cluster and of a simulation share.
+"""Draws charts as inline SVG: the common part of a run's, a cluster's and a simulation's.
 
 Colours are written as placeholders and become CSS variables, so that one drawing is right on a
 light page, on a dark one and on paper. Each chart is drawn for a wide page or, with `narrow`, for a
@@ -126,7 +126,7 @@ def size(height: float, *, narrow: bool, width: float = WIDE) -> tuple[float, fl
 
 
 def both_widths(draw: Callable[[bool], str]) -> str:
-    """A chart for wide pages and one for narrow ones, of which the page shows what fits."""
+    """A chart for wide pages and one for narrow ones, of which the page shows the fitting one."""
     return f'<div class="wide">{draw(False)}</div><div class="narrow">{draw(True)}</div>'
 
 

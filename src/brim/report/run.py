@@ -1,4 +1,4 @@
-"""Draws a run: `report.html` is one page for a person who was not there, and loads nothing."""
+"""Draws a run: `report.html` is one self-contained page for absent readers."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _timeline_svg(
 
 
 def _rates_that_change(steps: Sequence[StepRecord]) -> dict[str, list[tuple[float, float]]]:
-    """The learning rates over time; nothing where they stay what they were."""
+    """The learning rates over time; nothing where they are constant."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for step in steps:
         for name, rate in step.learning_rates().items():
@@ -245,7 +245,7 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
 
 
 def _marks(history: RunHistory, times: _RunTime) -> list[Flag]:
-    """The events that stand beside the curves; what belongs together in time is one flag."""
+    """The events that stand beside the curves; those close in time are one flag."""
     last_step = history.steps[-1].at if history.steps else float("inf")
     notes: list[tuple[float, str, str]] = []
     for event in history.events:
@@ -320,7 +320,7 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
 
 
 def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
-    """A round that no step of its session precedes interrupts nobody."""
+    """A round that no step of its session precedes interrupts no training."""
     session = max(
         (session.start for session in history.sessions if session.start <= event.at),
         default=event.at,

@@ -1,4 +1,4 @@
-"""Runs as their users see them: what may be asked for, where it goes, how it is watched.
+"""Runs as their users see them: their requests, their places, their views.
 
 `brim.Run` is here too.
 """

@@ -16,7 +16,7 @@ from brim.runs.directories import LATEST, RUNS, find_run, holds_run
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Whatever the shell itself finds."""
+    """The files that the shell itself finds."""
     return [CompletionItem(incomplete, type="file")]
 
 

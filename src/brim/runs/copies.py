@@ -147,7 +147,7 @@ def _folder(origin: str, name: str) -> Path:
 
 
 def _remove_unused(copies: Path) -> None:
-    """Remove copies that nobody has asked for in a long time; what cannot be removed stays."""
+    """Remove copies unused for a long time; failures stay."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(copies):
             last_asked = entry.stat(follow_symlinks=False).st_mtime

@@ -28,7 +28,7 @@ _TO_END = 5.0  # seconds that the master of a run that was killed may take to en
 class RunDirectory:
     """A directory that a new run may write to.
 
-    `previous` is what `runs/latest` pointed to before.
+    `previous` is the earlier target of `runs/latest`.
     """
 
     path: Path
@@ -179,7 +179,7 @@ def find_run(
 
 
 def read_run(name: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:
-    """The directory of a run that has begun, and what its records say.
+    """The directory of a run that has begun, and the content of its records.
 
     Raises:
         SpecError: there is no such run, or its records do not say how it started.
@@ -328,7 +328,7 @@ _OF_EACH_START = ("agents", "workers_here", "insecure")
 def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], named_options: set[str]) -> JobSpec:
     """Return the spec to resume with.
 
-    What was not given is as recorded; what decides the result must be equal.
+    Values not given are as recorded; those that decide the result must be equal.
 
     Args:
         spec: what the command line says, defaults included.

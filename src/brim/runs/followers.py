@@ -93,7 +93,7 @@ class Followers:
     def finish(self) -> list[str]:
         """Let them tell the rest, for a few seconds; then end them.
 
-        What to say about those that did not come to it.
+        The notes about those that did not come to it.
         """
         now = monotonic()
         for follower in self._all:

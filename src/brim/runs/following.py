@@ -1,4 +1,4 @@
-"""Follows a run to its end: starts it, shows it, and passes on what interrupts it."""
+"""Follows a run to its end: starts it, shows it, and passes on interrupts."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _start(ready: Ready) -> _Processes:
 
 
 class _Watch:
-    """Shows a run while it lasts, and hears those who want it to end.
+    """Shows a run while it lasts, and hears requests to end it.
 
     Args:
         invitation: tells how to join, for a run that listens for agents of other hosts.
@@ -201,7 +201,7 @@ class _Watch:
             self._view.note(text)
 
     def _tell_of_slow_start(self, *, is_heard: bool) -> None:
-        """Say that the run's own processes are starting, until they say themselves what they do."""
+        """Say that the run's own processes are starting, until they report their own activity."""
         if is_heard:
             self._started_at = None
         if self._started_at is None:
@@ -265,7 +265,7 @@ def _leave_behind(ready: Ready, history: RunHistory, view: View, *, report: bool
 
 
 def _keep_all(ready: Ready, view: View) -> None:
-    """Have what the command wrote after the run's end where its runs are kept, too."""
+    """Keep the command's last files where its runs are kept, too."""
     place = open_place(place_of(ready.spec.runs, ready.run_dir.name), field="--runs")
     try:
         Keeping(ready.run_dir, place).bring_up_to_date()
@@ -275,7 +275,7 @@ def _keep_all(ready: Ready, view: View) -> None:
 
 
 def _tidy(run_dir: Path, inference: Inference, *, done: bool) -> None:
-    """Remove what an inference job leaves.
+    """Remove the temporary files of an inference job.
 
     That is an output that its writer was killed over, and parts that are used up.
     """

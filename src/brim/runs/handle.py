@@ -101,7 +101,7 @@ class Handle(abc.ABC):
     """A run or a job, as people look at it, change it and wait for it.
 
     Args:
-        name: what people call it.
+        name: for people.
 
     Attributes:
         ended_by: the verb that ends it.
@@ -119,7 +119,7 @@ class Handle(abc.ABC):
         """The directory with its records, or with a copy of them."""
 
     def history(self) -> RunHistory:
-        """Return what its records say by now, with every step."""
+        """Return the present content of its records, with every step."""
         if self._reader is None:
             from brim.telemetry.history import RunReader
 
@@ -140,12 +140,12 @@ class Handle(abc.ABC):
         """Return all that `brim status` shows.
 
         Raises:
-            SpecError: it has not begun, and nobody prepares it.
+            SpecError: it has not begun, and is not being prepared.
         """
 
     @abc.abstractmethod
     def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
-        """Ask for other workers or servers; returns what was asked for, as a part of a sentence.
+        """Ask for other workers or servers; returns the request, as a part of a sentence.
 
         Args:
             workers: None for as many as before.
@@ -160,7 +160,7 @@ class Handle(abc.ABC):
     def suspend(self) -> str:
         """Pause it with a checkpoint at its next step.
 
-        Returns what continues it, as a part of a sentence.
+        Returns the continuing command, as a part of a sentence.
 
         Raises:
             EnvironmentFault: it is not running.
@@ -171,7 +171,7 @@ class Handle(abc.ABC):
         """Let it go on from its last checkpoint.
 
         Returns:
-            What the caller starts and follows; None for a job, which its scheduler starts.
+            The run for the caller to start and follow; None for a job, which its scheduler starts.
 
         Raises:
             SpecError: it cannot go on, or not with these.
@@ -187,7 +187,7 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield what its processes printed, as (worker, line).
+        """Yield the output of its processes, as (worker, line).
 
         Args:
             worker: only the lines of this worker; empty for all.
@@ -206,7 +206,7 @@ class Handle(abc.ABC):
 
         Raises:
             TimeoutError: it has not ended after that time.
-            SpecError: its records say nothing yet, and nobody answers.
+            SpecError: its records say nothing yet, and it does not answer.
         """
 
 
@@ -286,7 +286,7 @@ def _has_job(scheduler: Client, job: str) -> bool:
 
 
 class RunHandle(Handle):
-    """A run without a scheduler: its records say what was, its master what is."""
+    """A run without a scheduler: its records have the past, its master the present."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(str(run_dir))
@@ -297,7 +297,7 @@ class RunHandle(Handle):
         return self._run_dir
 
     def _ask(self) -> dict[str, Any] | None:
-        """Ask its master for what it knows beyond the records; None where there is no master."""
+        """Ask its master for knowledge beyond the records; None where there is no master."""
         try:
             return client.status(self._run_dir)
         except EnvironmentFault:
@@ -406,7 +406,7 @@ class StoredHandle(RunHandle):
         self.name = url
 
     def _ask(self) -> dict[str, Any] | None:
-        """Bring the copy up to date; None where nobody adds to the run any more."""
+        """Bring the copy up to date; None where the run does not grow any more."""
         run_dir = copy_of_stored(self.name)
         return {} if is_kept_alive(run_dir) else None
 

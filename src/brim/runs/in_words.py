@@ -91,7 +91,7 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
     """The lines of `brim status` for a job.
 
     Args:
-        history: what its records say, as far as they can be read here.
+        history: of its records, as far as they can be read here.
     """
     promise = f", {_deadline_of(view)}" if view.deadline is not None else ""
     place = f" on {_nodes_of(view)}" if len(cluster.nodes) > 1 and view.nodes else ""

@@ -1,4 +1,4 @@
-"""A run as a live block on a terminal: progress, speed, who is working, and what just happened."""
+"""A run as a live block on a terminal: progress, speed, workers, and latest events."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Drawing:
         self._happenings.append((self._clock.wall(), text))
 
     def _remember(self, event: Event) -> None:
-        """Keep what a person wants to know; a loss, its round and its pause become one line."""
+        """Keep the events for people; a loss, its round and its pause become one line."""
         match event:
             case RunStarted() | CheckpointPublished() | RunFailed():
                 return

@@ -24,7 +24,7 @@ _FRAME = '<pre style="line-height:1.4;white-space:pre-wrap;margin:0">{code}</pre
 
 
 class NotebookView(Drawing):
-    """Draws below the cell that is running, and prints there what is to stay."""
+    """Draws below the running cell, and prints lasting lines there."""
 
     def __init__(self, *, clock: Clock) -> None:
         super().__init__(clock=clock)

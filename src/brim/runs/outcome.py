@@ -16,7 +16,7 @@ _FOUR_PARTS = re.compile(r"(.*?): got (.*), need (.*?)(?:\n  hint: (.*))?", re.D
 
 
 def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
-    """The run's summary, or what can be said of a run that could not write one."""
+    """The run's summary, or the available facts of a run that could not write one."""
     if history.ended:
         return dict(history.ended.summary)
     steps = lasting(history.steps, history.restores)

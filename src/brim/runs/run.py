@@ -150,7 +150,7 @@ class Run:
         return pandas.DataFrame(self.steps)
 
     def logs(self, worker: str = "") -> str:
-        """Return what its processes printed, each line with its worker's name.
+        """Return the output of its processes, each line with its worker's name.
 
         The lines are those of `brim logs`.
 

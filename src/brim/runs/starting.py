@@ -95,7 +95,7 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     """Return the bundle of a job's code; empty where it names no Python file.
 
     Args:
-        warn: is told what the job visibly needs and is not in the bundle.
+        warn: is told of the job's visible needs outside of the bundle.
 
     Raises:
         SpecError: it is too large, or cannot be read.
@@ -251,7 +251,7 @@ def make_ready_again(
 def make_ready_anyhow(
     spec: JobSpec, run_dir: Path, given_options: set[str], *, code: bytes = b""
 ) -> Ready | None:
-    """Prepare a run to begin, or to go on from what there is of it; None where it is done.
+    """Prepare a run to begin, or to go on from its remains; None where it is done.
 
     That is its directory, its records where they are kept, or its newest checkpoint.
 
@@ -331,7 +331,7 @@ def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:
 
 
 def check_place(location: str, *, holds: bool | None) -> None:
-    """Check that checkpoints can be written to a place that the user named, and whose are there.
+    """Check that checkpoints can be written to the user's place, and their owner.
 
     Args:
         location: the path or the URL.

@@ -69,7 +69,7 @@ def submission(function: Decorated) -> Decorated:
 
 
 def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
-    """Let a job.yaml say what the options do not."""
+    """Let a job.yaml add to the options."""
     if ctx.resilient_parsing or Path(file).suffix not in (".yaml", ".yml"):
         return file
     from brim.storage.yaml_file import read_yaml
@@ -104,7 +104,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
 def request_of(
     ctx: click.Context, file: str, values: Mapping[str, Any], *, warn: Callable[[str], None]
 ) -> Submit:
-    """Return what the argument and the options of `submission` ask for, with the code of the job.
+    """Return the request by the argument and options of `submission`, with the job's code.
 
     Args:
         ctx: of the command that they were parsed for.

@@ -1,4 +1,4 @@
-"""Finding what was trained: a run or one of its checkpoints, and the spec of a job that uses it."""
+"""Finding trained models: a run or one of its checkpoints, and the spec of a job that uses it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trained:
 
     Args:
         place: directory or URL of the run's checkpoints.
-        where: what people call the checkpoint.
+        where: the name of the checkpoint for people.
     """
 
     run_dir: Path
@@ -108,7 +108,7 @@ def _newest(store: Store, name: str, warn: Callable[[str], None]) -> int:
 
 
 def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **fields: Any) -> Inference:
-    """Return what is to be done with the model; `fields` as `Inference` has it."""
+    """Return the inference for the model; `fields` as `Inference` has it."""
     return Inference(
         kind=kind,
         run=str(trained.run_dir),
@@ -120,7 +120,7 @@ def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **fields: 
 
 
 def job_with(spec: JobSpec, inference: Inference, values: dict[str, Any]) -> JobSpec:
-    """The spec of a job that uses a model, where what was not given is as in training.
+    """The spec of a job that uses a model, with the training's values as defaults.
 
     Raises:
         SpecError: values that are wrong by themselves or beside each other.

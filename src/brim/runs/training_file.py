@@ -112,7 +112,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
-    """Names that the file's top level binds, in whatever way, also under `if` and `try`."""
+    """Names that the file's top level binds, also under `if` and `try`."""
     names: set[str] = set()
     open_nodes: list[ast.stmt] = list(tree.body)
     while open_nodes:
@@ -174,7 +174,7 @@ def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -
 
 
 def _instead_of(found: str, name: str, tree: ast.Module) -> str:
-    """Say what to write where a file has a name that is nearly the one that it needs."""
+    """Suggest a name where a file has one that is nearly the needed one."""
     is_class = any(isinstance(node, ast.ClassDef) and node.name == found for node in tree.body)
     if is_class and found.lower() == name:
         return (

@@ -86,7 +86,7 @@ class SubmitOptions(JobOptions, total=False):
 
 
 def _no_command(**_: Any) -> None:
-    """Commands are made for their options; what they do is done below."""
+    """Commands are made for their options; their work is done below."""
 
 
 _RUN = click.command("run")(run_options(_no_command))

@@ -1,4 +1,4 @@
-"""The role that decides who has how many workers: one per cluster.
+"""The role that decides on the workers of each job: one per cluster.
 
 It trains nothing and holds no tensors.
 """

@@ -115,7 +115,7 @@ async def _submit(lives: Lives, request: Request, body: Submit) -> JobView:
 
 
 def _as_theirs(body: Submit, caller: Caller) -> Submit:
-    """A tenant's token says whose job it is, and keys are each tenant's own.
+    """A tenant's token names the job's tenant, and keys are each tenant's own.
 
     Raises:
         SpecError: it is to be another tenant's.
@@ -525,7 +525,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _decoded(kind: Any, content: bytearray) -> Any:
-    """Decode a body: what a small one cannot have many of is not built for a large one either."""
+    """Decode a body, refusing too many parts early."""
     if kind is not Submit:
         return msgspec.json.decode(content, type=kind)
     sent = msgspec.json.decode(content, type=_Envelope)

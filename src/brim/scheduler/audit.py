@@ -1,4 +1,4 @@
-"""The audit log of a scheduler: who asked for which change, from where, and whether it was made."""
+"""The audit log of a scheduler: requests for changes with caller, origin and outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Allowance:
     """The lines that one caller may still cause without a change.
 
     Attributes:
-        untold: what it did since its last line.
+        untold: refusals since its last line.
     """
 
     def __init__(self, limit: int, now: float) -> None:

@@ -100,7 +100,7 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
 
 
 def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> ClusterSpec:
-    """Raises SpecError where what it says cannot be."""
+    """Raises SpecError where its content is impossible."""
     spec = ClusterSpec(
         cluster=Cluster(
             # The file says `workers`, since each worker has a device of its own: an accelerator or

@@ -88,7 +88,7 @@ def _checked(subject: str) -> Iterator[None]:
 
 @_checked("the record of a cycle")
 def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
-    """Return what `encode_cycle` was given, without memory.
+    """Return the cycle that `encode_cycle` was given, without memory.
 
     Raises:
         EnvironmentFault: the bytes are damaged.
@@ -141,7 +141,7 @@ def _decision(decided: dict[str, Any]) -> Decision:
 
 
 def encode_memory(memory: CycleMemory, *, policy: str) -> bytes:
-    """Encode what one cycle leaves to the next, as far as that decides anything.
+    """Encode a cycle's memory for the next, as far as that decides anything.
 
     Args:
         policy: whose it is.
@@ -153,7 +153,7 @@ def encode_memory(memory: CycleMemory, *, policy: str) -> bytes:
 
 @_checked("what a cycle left to the next one")
 def decode_memory(data: bytes, *, policy: str) -> CycleMemory:
-    """Return what `encode_memory` was given.
+    """Return the memory that `encode_memory` was given.
 
     Raises:
         EnvironmentFault: the bytes are damaged.

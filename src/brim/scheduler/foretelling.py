@@ -1,4 +1,4 @@
-"""Says when every job is expected to end, behind the cycles and in nobody's way."""
+"""Forecasts the end of every job, behind the cycles and without delaying them."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ class Forgetting:
         self._is_over = False
 
     def close(self) -> None:
-        """Write nothing more: the next life removes what is left."""
+        """Write nothing more: the next life removes the rest."""
         self._is_over = True
 
     async def run(self) -> None:
-        """Forget by age, and remove what earlier schedulers did not come to, until cancelled."""
+        """Forget by age, and remove leftovers of earlier schedulers, until cancelled."""
         while True:
             self.forget_old()
             self._book.give_back()

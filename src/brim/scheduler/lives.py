@@ -122,7 +122,7 @@ class Lives:
         return self.now
 
     def cluster(self) -> ClusterView:
-        """The cluster now, and what is wrong with it."""
+        """The cluster now, and its problems."""
         view = self._life.cluster() if self._life is not None else _UNKNOWN
         problems = [self._held_reason() if self.problem else "", view.problem]
         problem = "; ".join(filter(None, problems))
@@ -133,7 +133,7 @@ class Lives:
 
         Args:
             kill: end the processes of jobs at once, also while it holds.
-            actor: who wants it.
+            actor: the caller.
         """
         if not self.problem:
             self.now.down(kill=kill, actor=actor)
@@ -174,7 +174,7 @@ class Lives:
         return life
 
     def _alarm(self, life: int, fault: StorageFault) -> None:
-        """The present life is over: nobody is to see what it could not write down any more."""
+        """The present life is over: its unwritten changes must stay invisible."""
         if life != self._count or self.problem or self._scheduling is None:
             return
         self.problem = str(fault)

@@ -1,4 +1,4 @@
-"""The scheduler: the cluster loop with a policy and a journal, and what people may ask of it."""
+"""The scheduler: the cluster loop with a policy and a journal, and people's requests."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ class LiveCluster(Backend, Protocol):
     def problem(self) -> str: ...
 
     def handle(self, event: Event) -> object:
-        """Hear of an event; what follows is on disk when it returns."""
+        """Take in an event; its consequences are on disk when it returns."""
         ...
 
     def close(self) -> None: ...
 
     async def decide_meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
-        """Wait for a decision; until then, give jobs back what they lose."""
+        """Wait for a decision that takes long; until then, give jobs their lost workers back."""
         ...
 
     def reconfigure(self, spec: ClusterSpec) -> None: ...
@@ -169,7 +169,7 @@ def _check_deadline(submission: Submission, now: float) -> None:
 def _check_size(request: Submit) -> None:
     """Raises SpecError where a request is too large.
 
-    Either no node could be told of it, or what is shown of it would be nothing but its key.
+    Either no node could be told of it, or only its key would be shown.
     """
     if len(request.key) > _LONGEST_KEY:
         actual, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
@@ -266,7 +266,7 @@ class Scheduler:
     def _remember(self, last: CycleRow) -> None:
         """Go on with the plans of the last cycle.
 
-        What was promised is in the records: plans can be made again from scratch.
+        The promises are in the records: plans can be made again from scratch.
         """
         try:
             self._backend.memory = decode_memory(last.memory, policy=last.policy)
@@ -330,7 +330,7 @@ class Scheduler:
     def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
         """Decide the next cycle; where jobs are many, in a thread.
 
-        What people ask meanwhile is answered, and what a job has lost comes back.
+        Questions are answered meanwhile, and lost workers of a job come back.
         """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
@@ -381,7 +381,7 @@ class Scheduler:
         return self._view(job)
 
     async def forecast(self, request: Submit) -> Forecast:
-        """Return what would happen to a job, which is not taken in.
+        """Return the forecast for a job, which is not taken in.
 
         The answer is worked out in a thread, for it takes many cycles.
 
@@ -553,7 +553,7 @@ class Scheduler:
         return self._view(record)
 
     def resize(self, id: str, workers: WorkerRange, *, actor: str = "") -> JobView:
-        """Let a job have so many workers, within what its micro-batches allow.
+        """Let a job have so many workers, within the limits of its micro-batches.
 
         Raises:
             SpecError: there is no such job, or it cannot have so many.

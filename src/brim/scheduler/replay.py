@@ -55,7 +55,8 @@ class Replay:
         policies: that decided then, in their order.
         first, last: when the first and the last of these cycles were, seconds since 1970; None
             without cycles.
-        then, again: what the cycles gave to whom, as they were decided and as they are now.
+        then, again: the workers that the cycles gave to jobs, as they were decided and as they are
+        now.
     """
 
     cycles: int
@@ -103,7 +104,7 @@ def replay(
 
 @dataclass(slots=True)
 class CourseOfDecisions:
-    """Makes a course of what was decided, cycle by cycle.
+    """Makes a course of decisions, cycle by cycle.
 
     A job ends in it when the cycles saw it end.
     """
@@ -201,7 +202,7 @@ class CourseOfDecisions:
 
 
 class _Journal:
-    """A `Backend` whose world is a journal: what is decided about it is compared, not done."""
+    """A `Backend` whose world is a journal: decisions about it are compared, not done."""
 
     def __init__(self, rows: Iterator[CycleRow], policy: str | None) -> None:
         self._rows, self._replayed_policy = rows, policy

@@ -1,4 +1,4 @@
-"""Turns of tenants: what takes a scheduler long is done for one request of a tenant at a time.
+"""Turns of tenants: slow requests are served one at a time for each tenant.
 
 However much one of them asks for at once, the request of another finds no more than one of its in
 the way.

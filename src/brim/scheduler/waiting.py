@@ -27,7 +27,7 @@ class Waiting:
         self._looking: asyncio.Task[None] | None = None
 
     def ring(self, job: str) -> None:
-        """Tell of news of a job; those who are woken look for themselves."""
+        """Tell of news of a job; the woken tasks look for themselves."""
         for waiting in (self._for_news, self._for_lines):
             event = waiting.pop(job, None)
             if event is not None:
@@ -82,7 +82,7 @@ def _sizes(folders: Iterable[Path]) -> list[int]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files of a folder; 0 where nobody can tell."""
+    """Bytes of all files of a folder; 0 where unknown."""
     try:
         with os.scandir(folder) as entries:
             return sum(entry.stat().st_size for entry in entries)

@@ -1,4 +1,4 @@
 """Serving of a trained model.
 
-Bundles of files, what changes them, and the server that answers from them.
+Bundles of files, deltas to them, and the server that answers from them.
 """

@@ -1,4 +1,4 @@
-"""The server over HTTP: who asks, what is asked, and the answer."""
+"""The server over HTTP: callers, requests and answers."""
 
 from __future__ import annotations
 

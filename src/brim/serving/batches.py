@@ -238,7 +238,7 @@ def _no_number_in(columns: Mapping[str, Tensor]) -> str:
 def _caller_error(error: Exception) -> BrimError:
     """Return the error that the caller gets.
 
-    An error of brim's says what is wrong; any other is the model's own.
+    An error of brim's names the problem; any other is the model's own.
     """
     if isinstance(error, BrimError):
         return error

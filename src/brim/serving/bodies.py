@@ -107,11 +107,11 @@ class Body:
         return model.reader.count(_pieces(self._contents["inputs"]))
 
     def read(self, model: Model) -> tuple[Inputs, int]:
-        """Return what goes into a model, and how many rows it is.
+        """Return the inputs of a model, and their number of rows.
 
         Raises:
             Malformed: a cell is none.
-            SpecError: this is not what the model takes.
+            SpecError: the model does not take this.
         """
         reader = model.reader
         if isinstance(reader, TensorReader):
@@ -139,7 +139,7 @@ class Body:
 
 
 def _check_parts(content: bytes | bytearray, row_limit: int) -> None:
-    """Raises SpecError for a body with more objects and lists than what a model takes has."""
+    """Raises SpecError for a body with more objects and lists than any model takes."""
     for mark, limit, noun in (
         (b"{", row_limit + _MAX_OTHER_OBJECTS, "objects"),
         (b"[", _MOST_LISTS, "lists"),

@@ -57,7 +57,7 @@ class Model:
 
 
 def open_bundle(directory: Path) -> Model:
-    """Open a bundle, every byte of which is checked; nobody needs its files afterwards.
+    """Open a bundle, checking every byte; its files are not needed afterwards.
 
     Raises:
         SpecError: this is no bundle.
@@ -87,7 +87,7 @@ def open_bundle(directory: Path) -> Model:
 
 
 def _with_code(directory: Path, manifest: BundleManifest) -> tuple[Encoder | None, nn.Module]:
-    """Return what the training file makes: columns with functions, and the model."""
+    """Return the training file's products: columns with functions, and the model."""
     spec = replace(read_job(directory), file=str(directory / manifest.code))
     os.environ |= shared_environment(spec, "")
     fitted.use(directory)

@@ -152,7 +152,7 @@ class Exporter:
     def delta(
         self, directory: Path, *, base_version: str | Exported, step: int | None = None
     ) -> Exported:
-        """Write what changed since a version: rows of embeddings, and all other weights.
+        """Write the changes since a version: rows of embeddings, and all other weights.
 
         Args:
             base_version: a version, of which the run has the checkpoint; the directory of a bundle or a
@@ -248,7 +248,7 @@ class Exporter:
     def _take_code(self, draft: Path) -> tuple[str, list[str]]:
         """Copy the training file, its own modules, and its parameters.
 
-        Return in words what is not copied.
+        Return in words the files that are not copied.
         """
         file = Path(self._spec.file).resolve()
         taken_files = {file}
@@ -335,7 +335,7 @@ def export_each(
 def _without_older(
     written_bundles: list[tuple[int, Path]], *, oldest_step: int
 ) -> list[tuple[int, Path]]:
-    """Remove what is older than the bundle of a step; the rest."""
+    """Remove bundles and deltas older than the bundle of a step; the rest."""
     for step, directory in written_bundles:
         if step < oldest_step:
             shutil.rmtree(directory, ignore_errors=True)

@@ -119,7 +119,7 @@ def _keyed_rows(
 ) -> Tensor:
     """Look up rows by key, as one step of a program.
 
-    A trace cannot have what depends on the values of ids.
+    A trace cannot depend on the values of ids.
     """
     check_ids(ids, subject=repr(name))
     queries, inverse = torch.unique(mix(ids.long()), return_inverse=True)

@@ -49,7 +49,7 @@ class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool = False
 
     def sibling(self, name: str) -> str:
-        """Return the full name of what has this name beside the weight."""
+        """Return the full name of a part with this name beside the weight."""
         return f"{self.name.rpartition('.')[0]}.{name}"
 
 
@@ -66,11 +66,11 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
         versions: of what wrote it.
         columns_sha256: of what was fitted to the training rows; empty where the data has no
             columns.
-        inputs: what the program takes, where there are no columns.
+        inputs: of the program, where there are no columns.
         nulls: texts that mean an empty cell.
         program: file of the traced model; empty where the training file makes it.
         code: the training file, where it is needed; empty where it is not.
-        left_out: what is needed and not in here, in words.
+        left_out: files that are needed and not in here, in words.
         tables: the embeddings that are files of rows.
         files: name -> size and checksum.
     """
@@ -121,7 +121,7 @@ def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
 
 
 def read_manifest(directory: Path) -> BundleManifest:
-    """Read what a bundle or a delta says of itself.
+    """Read the manifest of a bundle or a delta.
 
     Raises:
         SpecError: this is none, or one that others may write to.

@@ -54,7 +54,7 @@ class Served(nn.Module):
 
 
 def served_of(module: ModuleType, model: nn.Module) -> Served:
-    """Return what is served of a training file's model."""
+    """Return the served part of a training file's model."""
     forward = forward_of(module)
     if isinstance(module, LightningFile):
         fitting = module.fitting
@@ -108,7 +108,7 @@ def save_program(path: Path, served: Served, inputs: Inputs) -> str:
 
 
 def load_program(path: Path) -> nn.Module:
-    """Load what `save_program` wrote.
+    """Load the program of `save_program`.
 
     Raises:
         EnvironmentFault: this torch cannot read it.

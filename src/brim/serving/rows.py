@@ -1,4 +1,4 @@
-"""Files of rows: the keys and values of an embedding, and what changed in them.
+"""Files of rows: the keys and values of an embedding, and changes in them.
 
 Keys are ascending int64: the row numbers of an ordinary embedding, or ids of any size, of which
 there are more or fewer from version to version. A file is safetensors, mapped rather than read:
@@ -67,7 +67,7 @@ class RowChange(NamedTuple):
 
 
 class FileCopy:
-    """The content of a file, in memory that nobody else writes to.
+    """The content of a file, in private memory.
 
     Args:
         path: of the file, for messages.
@@ -98,7 +98,7 @@ def write_change(path: Path, change: RowChange) -> None:
 
 
 def open_rows(file: Path | FileCopy) -> EmbeddingRows:
-    """Map a file of rows, or the copy of one; what is written to them is of this view alone.
+    """Map a file of rows, or the copy of one; writes are of this view alone.
 
     Raises:
         EnvironmentFault: it is none.

@@ -78,7 +78,7 @@ def serve(
 
 
 def _first(versions: Versions) -> tuple[Model, list[Found]]:
-    """The newest bundle that can be opened, and what was there when it was chosen."""
+    """The newest bundle that can be opened, and the candidates at its choice."""
     while True:
         candidates = versions.look()
         found, _ = next_of(candidates, None)
@@ -147,7 +147,7 @@ class _Watch:
     """Looks for new versions, has each take over, and says why one does not.
 
     Args:
-        candidates: what was there when the version that is served was chosen.
+        candidates: those present when the served version was chosen.
 
     Attributes:
         problems: versions that are not served, and why.
@@ -195,7 +195,7 @@ class _Watch:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _step(self) -> bool:
-        """Load what comes next; whether there was anything."""
+        """Load the next version; whether there was any."""
         current = self._batches.model
         candidates = await asyncio.to_thread(self._versions.look)
         self._note(candidates, current)
@@ -213,7 +213,7 @@ class _Watch:
         return True
 
     def _note(self, candidates: Sequence[Found], current: Model) -> None:
-        """Note what has come, and will not be served."""
+        """Note versions that have come, and will not be served."""
         paths = {version.path for version in candidates}
         self._passed = {path: text for path, text in self._passed.items() if path in paths}
         self._passed |= passed_over(candidates, current.manifest, self._paths_seen)

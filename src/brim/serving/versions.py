@@ -37,7 +37,7 @@ class Versions:
         directory: with a directory for each bundle and delta.
 
     Attributes:
-        problems: what is wrong, by the path of what it is wrong with.
+        problems: of versions, by path.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +47,7 @@ class Versions:
         self.problems: dict[Path, str] = {}
 
     def look(self) -> list[Found]:
-        """Find what is there and was not refused, the earliest step first.
+        """Find the present versions that were not refused, the earliest step first.
 
         Raises:
             SpecError: the directory is gone.
@@ -155,8 +155,8 @@ def next_of(
     The newest bundle of a later step, else the delta for the current version.
 
     Args:
-        found: what there is.
-        current: what is served now; None where nothing is yet.
+        found: the present ones.
+        current: the served one; None where there is none yet.
 
     Returns:
         What to load, or None; and what is to be said of deltas that wait for another version.

@@ -55,7 +55,7 @@ class Replica:
 
     @property
     def slot(self) -> float:
-        """Seconds between two cycles where nobody says how many."""
+        """The default seconds between two cycles."""
         return self.slots[-1]
 
 
@@ -120,7 +120,7 @@ def is_replica(name: str) -> bool:
 
 
 def check_policies(names: Sequence[str], slot: float | None) -> None:
-    """Refuse what cannot run before anything is read or run.
+    """Refuse impossible policies before anything is read or run.
 
     Raises:
         SpecError: a policy that does not exist or is named twice, or a slot that it does not have.

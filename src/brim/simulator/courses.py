@@ -1,4 +1,4 @@
-"""The course of a simulated cluster, from what its simulation recorded. Pure."""
+"""The course of a simulated cluster, from the simulation's records. Pure."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ async def _run_ahead(world: _World, decision: Decision, decide: Policy) -> None:
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run what awaits nothing but this module: its clock jumps, so it never has to be resumed."""
+    """Run a coroutine that awaits only this module: its clock jumps, so it is never resumed."""
     try:
         work.send(None)
     except StopIteration:
@@ -206,7 +206,7 @@ class _World:
 
     @classmethod
     def ahead_of(cls, snapshot: Snapshot) -> _World:
-        """Make the world that a snapshot shows, with nobody to come."""
+        """Make the world that a snapshot shows, without arrivals."""
         settings = Settings(
             overheads=snapshot.overheads.paid_behind,
             tenants=snapshot.tenants,
@@ -245,7 +245,7 @@ class _World:
         return bool(self.jobs) or self.next < len(self.queue)
 
     async def wait(self, until: float | None) -> bool:
-        """Go to the next event, and do what is due, until there is a job to decide about."""
+        """Go to the next event, and do the due work, until there is a job to decide about."""
         wake = math.inf if until is None else until
         while self.busy():
             self.now = self._next_event(wake)
@@ -334,7 +334,7 @@ class _World:
         return tuple(arrived)
 
     async def observe(self) -> Snapshot:
-        """Show what the policy may see of this world."""
+        """Show the policy's view of this world."""
         rights = bool(self.settings.tenants)
         states = tuple(
             [
@@ -376,7 +376,7 @@ class _World:
         return worked % interval if interval and job.workers else job.unsaved
 
     async def apply(self, decision: Decision) -> None:
-        """Give the jobs the workers that were decided, at what that costs them."""
+        """Give the jobs their decided workers, at the cost of that."""
         self.cycles += 1
         self.last, self.arrived = self.now, ()
         self.memory = decision.memory

@@ -1,4 +1,4 @@
-"""Writes what a simulation found, and reads decisions back.
+"""Writes the results of a simulation, and reads decisions back.
 
 The files are jobs.csv, decisions.jsonl and summary.json.
 """

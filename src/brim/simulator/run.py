@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The figures of one run; see `measure` for what each one counts."""
+    """The figures of one run; see `measure` for their definitions."""
 
     jobs: int
     deadline_jobs: int

@@ -103,7 +103,7 @@ class RestoredBackup(msgspec.Struct, frozen=True, kw_only=True):
 def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> Manifest:
     """Write a backup, with or without a running scheduler.
 
-    Afterwards there is all of it, or what was there before.
+    Afterwards there is all of it, or the previous content.
 
     Raises:
         StorageFault: the database cannot be read, or the disk does not take the backup.
@@ -142,7 +142,7 @@ def _others_in(state: Path) -> dict[str, bytes]:
 
 
 def _copy_of(database: Path, copy: Path, progress: Progress) -> None:
-    """Raises StorageFault where it is damaged: nobody should learn that when it is needed."""
+    """Raises StorageFault where it is damaged: that must be known before it is needed."""
     with contextlib.closing(
         sqlite3.connect(f"file:{database}?mode=rw", uri=True, isolation_level=None)
     ) as sql:
@@ -222,7 +222,7 @@ def read_manifest(path: Path) -> Manifest:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """Raises SpecError where what is read from it, within, is no backup."""
+    """Raises SpecError where the content read within is no backup."""
     need = "a file that brim backup wrote"
     try:
         file = path.open("rb")
@@ -323,7 +323,7 @@ def _check_nobody_trains(jobs: Path) -> None:
 def _has_processes(run_dir: Path) -> bool:
     """Return whether a job has processes.
 
-    Where nobody can tell, it may have.
+    Where that is unknown, it may have.
     """
     try:
         return any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
@@ -350,7 +350,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
 
 
 def _suspended(path: Path, state: Path, *, written: float, now: float) -> RestoredBackup:
-    """Let the records say what is so: no job has a process."""
+    """Let the records tell the truth: no job has a process."""
     jobs = state / "jobs"
     folders = {folder.name for folder in jobs.iterdir()} if jobs.is_dir() else set()
     numbers = [int(found[1]) for found in map(_NUMBER.search, folders) if found]
@@ -416,7 +416,7 @@ def finish_restore(state: Path) -> Path | None:
     The caller has the lock of the directory.
 
     Returns:
-        The directory that now has what was there before; None where nothing was to be done.
+        The directory that now has the previous content; None where nothing was to be done.
 
     Raises:
         StorageFault: the disk does not take it; the next attempt goes on.

@@ -129,7 +129,7 @@ class Book:
         self._amounts: dict[str, int | None] = {}
 
     def _read_costs(self) -> dict[str, list[float]]:
-        """Read what changes cost; the costs are learned from scratch where that cannot be read."""
+        """Read the costs of changes; they are learned from scratch where that fails."""
         costs = self._database.get(_COSTS)
         try:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
@@ -205,7 +205,7 @@ class Book:
         self._sizes[sha256] = len(bundle)
 
     def bytes_of(self, tenant: str) -> int:
-        """The bytes that are kept of a tenant's jobs: their code, once, and what was submitted."""
+        """The stored bytes of a tenant's jobs: their code, once, and their submissions."""
         code = sum(self._sizes.get(sha256, 0) for sha256 in self._code[tenant])
         return self._bytes[tenant] + code
 
@@ -227,7 +227,7 @@ class Book:
     def forget_unused_bundles(self) -> None:
         """Drop the code of jobs that were never saved.
 
-        Only who takes jobs in may do so, when it begins.
+        Only the intake of jobs may do so, when it begins.
         """
         self._forget_bundles(self._database.bundles())
 
@@ -241,7 +241,7 @@ class Book:
                 self._sizes.pop(sha256, None)
 
     def give_back(self) -> None:
-        """Give some of the room of what was forgotten back to the disk."""
+        """Give some of the forgotten jobs' room back to the disk."""
         self._database.give_back()
 
     def leavings(self) -> dict[str, str]:
@@ -260,7 +260,7 @@ class Book:
         return self.jobs.get(self._keys.get(key, ""))
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Keep what is written within as a whole or not at all; nothing within may wait."""
+        """Keep the writes within as a whole or not at all; nothing within may wait."""
         return self._database.transaction()
 
     def save(self, record: ScheduledJob) -> None:
@@ -304,7 +304,7 @@ class Book:
         return self._overheads
 
     def learn_cost(self, kind: str, seconds: float) -> None:
-        """Keep what a change cost."""
+        """Keep the cost of a change."""
         self._costs[kind] = [*self._costs.get(kind, []), seconds][-_COSTS_KEPT:]
         self._overheads = measured_overheads(self._costs)
         self._database.put(_COSTS, msgspec.json.encode(self._costs))
@@ -318,7 +318,7 @@ class Book:
         return self._measured[fingerprint]
 
     def steps_of(self, submission: Submission) -> int | None:
-        """The steps that a job will have; None where nobody can know yet."""
+        """The number of steps of a job; None where still unknown."""
         name = submission.fingerprint
         if name not in self._amounts:
             self._amounts[name] = self._database.amount(name)
@@ -326,7 +326,7 @@ class Book:
         return per_epoch * max(1, submission.spec.epochs) if per_epoch else None
 
     def learn(self, submission: Submission, measured: Measured, steps: int | None) -> None:
-        """Keep what a job has taught, for the next one like it."""
+        """Keep the lessons of a job, for the next one like it."""
         name = submission.fingerprint
         if measured.totals:
             merged = self._measured[name] = measured.merged([self.measured(name)])

@@ -133,7 +133,7 @@ def _entries(bundle: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _headers(name: bytes, size: int) -> bytes:
-    """Return what `pack` writes before the content of a file; `tarfile` takes ten times as long."""
+    """Return the header that `pack` writes for a file; `tarfile` takes ten times as long."""
     head = _filled(_PLAIN, name, size)
     if len(name) <= _NAME:
         return head
@@ -242,7 +242,7 @@ def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:
     """Have a folder there, whole, and return a descriptor that keeps it there.
 
     Raises:
-        OSError: the disk does not take it, or does not give back what was written.
+        OSError: the disk does not take it, or gives other bytes back.
     """
     for _ in range(_ATTEMPTS):
         if (descriptor := _hold(folder, files)) is not None:
@@ -281,7 +281,7 @@ def _content_of(folder: Path) -> dict[str, bytes] | None:
 
 
 def _contents_of(folder: Path) -> Iterator[Path]:
-    """All that is in a folder, but for what Python has compiled there for root."""
+    """All files in a folder, except those that Python has compiled there for root."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != COMPILED]
         yield from (Path(parent, name) for name in [*folders, *names])
@@ -327,7 +327,7 @@ def _forget_unused(cache: Path) -> None:
 
 
 def _remove(folder: Path, drafts: Path) -> None:
-    """Take a folder away whole, and leave it to who removes the drafts."""
+    """Take a folder away whole, and leave it to the remover of the drafts."""
     folder.chmod(0o700)
     moved = folder.rename(drafts / "gone")
     _open_up(moved)

@@ -203,7 +203,7 @@ class Store:
     def newest_sound(
         self, *, at_most: int | None = None, take: Callable[[Checkpoint], None] | None = None
     ) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with those after it.
+        """The newest checkpoint that is whole, and the problems of those after it.
 
         Args:
             at_most: passes over those of later steps, which a worker that was cut off has made.
@@ -211,7 +211,7 @@ class Store:
                 them.
 
         Raises:
-            EnvironmentFault: the place does not answer, so nobody knows.
+            EnvironmentFault: the place does not answer, so that is unknown.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
@@ -231,7 +231,7 @@ class Store:
     # Writing --------------------------------------------------------------------------------------
 
     def write_part(self, data: Data, *, rows: int, writer: str) -> PartFile:
-        """Store a file of a table, which `publish` makes official with what names it.
+        """Store a file of a table, which `publish` makes official with its checkpoint.
 
         Else `give_up` is to follow.
 
@@ -330,7 +330,7 @@ class Store:
         return self.location(draft.step)
 
     def adopt(self, writer: str, *, at_most: int) -> None:
-        """Make the newest draft of a dead writer official, if it is newer than what there is.
+        """Make the newest draft of a dead writer official, if it is newer than all others.
 
         Args:
             writer: whose drafts these are.
@@ -361,7 +361,7 @@ class Store:
         newest: int | None = None,
         unsound_since: int | None = None,
     ) -> None:
-        """Remove old checkpoints, and what dead writers left.
+        """Remove old checkpoints, and leftovers of dead writers.
 
         The newest `keep`, the best and the last sound one stay.
 
@@ -437,7 +437,7 @@ class Store:
     def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
         """Return the files of tables that a manifest names.
 
-        None where nobody can tell: then all may be needed.
+        None where that is unknown: then all may be needed.
 
         Args:
             drafts: those that drafts name count as well.
@@ -469,7 +469,7 @@ class Store:
         )
 
     def tidy(self) -> None:
-        """Remove all drafts: where nobody else writes, only dead writers left any.
+        """Remove all drafts: without other writers, only dead ones left any.
 
         Raises as `prune` does.
         """
@@ -551,7 +551,7 @@ def _write_manifest(manifest: _Manifest) -> bytes:
 def _read_manifest(content: bytes, path: str) -> _Manifest:
     """Decode a manifest.
 
-    Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are.
+    Raises EnvironmentFault where the bytes are no manifest of this version.
     """
     try:
         fields = json.loads(content)

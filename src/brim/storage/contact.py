@@ -1,6 +1,6 @@
 """Contact files of a master and of a scheduler.
 
-They lie in its directory, for those who may read it.
+They lie in its directory, for permitted readers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Port = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a master, and what callers need.
+    """The address of a master, and the callers' credentials.
 
     Args:
         address: `HOST:PORT`, or that of a Unix socket.
@@ -60,7 +60,7 @@ def read_contact(run_dir: Path) -> Contact | None:
 def is_alive(pid: int) -> bool:
     """Return whether a process of this number is alive on this host.
 
-    A dead one that nobody has waited for is not.
+    A dead one that is not reaped yet is not.
     """
     try:
         os.kill(pid, 0)
@@ -143,10 +143,10 @@ def read_token(environment: Mapping[str, str]) -> str:
 
 
 def token_in(path: Path, *, field: str) -> str:
-    """The token in a file that nobody else can read.
+    """The token in a private file.
 
     Args:
-        field: what named the file, for the error.
+        field: that named the file, for the error.
 
     Raises:
         SpecError: the file cannot be read, is empty, or others can read it.

@@ -88,7 +88,7 @@ class ReceivedCopy:
     """A copy on its way into a run's directory; a context, which drops it unless it was kept.
 
     Args:
-        run_dir: the directory, in which nobody writes meanwhile.
+        run_dir: the directory, without other writers meanwhile.
 
     Raises:
         OSError: it cannot be written.
@@ -107,7 +107,7 @@ class ReceivedCopy:
         self._files[name].write(data)
 
     def keep(self) -> None:
-        """Have the files in the directory; what was there is set aside. Raises OSError."""
+        """Put the files into the directory; present ones are set aside. Raises OSError."""
         for name, file in self._files.items():
             file.flush()
             os.fsync(file.fileno())

@@ -147,7 +147,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Keep what is written within as a whole, or not at all.
+        """Keep the writes within as a whole, or not at all.
 
         The caller may not wait for anything within.
         """
@@ -270,9 +270,9 @@ class Database:
         self.give_back()
 
     def give_back(self) -> None:
-        """Give some of the room of what is forgotten back to the disk.
+        """Give some of the forgotten jobs' room back to the disk.
 
-        Little of it at a time, since nobody else is answered meanwhile.
+        Little of it at a time, since no other caller is answered meanwhile.
         """
         free = self._row("pragma freelist_count")[0]
         if not free:
@@ -298,7 +298,7 @@ class Database:
     def history(self, job: str) -> list[HistoryRow]:
         """Return a job's events: at, job, event, before, after, reason, detail.
 
-        Estimates, which were once written there every 15 s, are left out: nobody reads them.
+        Estimates, which were once written there every 15 s, are left out: they are never read.
         """
         query = (
             f"select {_HISTORY} from history where job = ? and event != 'estimate' order by number"
@@ -332,10 +332,10 @@ class Database:
     # Cycles ---------------------------------------------------------------------------------------
 
     def add_cycle(self, timestamp: float, policy: str, content: bytes, memory: bytes) -> None:
-        """Keep a cycle, and forget the oldest beyond what is kept.
+        """Keep a cycle, and forget the oldest beyond the limit.
 
         Args:
-            memory: what it leaves to the next one.
+            memory: for the next one.
         """
         names = "at, policy, content, memory"
         number = self._write(
@@ -390,7 +390,7 @@ class Database:
         return int(row[0]) if row else None
 
     def lessons(self, limit: int) -> Taught:
-        """Return what was learned last, at most so many rows of each kind."""
+        """Return the latest lessons, at most so many rows of each kind."""
         newest = "order by rowid desc limit ?"
         return Taught(
             measurements=self._rows(f"select * from measurements {newest}", (limit,)),
@@ -398,7 +398,7 @@ class Database:
         )
 
     def add_lessons(self, lessons: Taught) -> None:
-        """Take in what another database had learned, where this one knows nothing."""
+        """Take in another database's lessons, where this one knows nothing."""
         for table, rows in (
             ("measurements values (?, ?, ?, ?)", lessons.measurements),
             ("amounts values (?, ?)", lessons.amounts),

@@ -40,7 +40,7 @@ class FileStore(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def write(self, name: str, data: Data) -> None:
-        """Store a file that nobody looks at yet, durably."""
+        """Store a file without readers yet, durably."""
         ...
 
     def replace(self, name: str, data: Data) -> None:
@@ -131,7 +131,7 @@ class Directory:
 class Remote:
     """A store of objects: each is put whole or not at all.
 
-    What fails is tried again for `patience` seconds.
+    Failures are tried again for `patience` seconds.
 
     Args:
         system: fsspec's file system.

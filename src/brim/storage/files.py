@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever dies while they are written."""
+"""Files that are whole or absent, even if their writer dies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
 def is_locked(path: Path) -> bool:
     """Return whether a process has the lock that a file stands for.
 
-    What is no regular file is nobody's lock.
+    A special file is no lock.
 
     Raises:
         OSError: nobody can tell now; a caller that took that for "no" would start a second one
@@ -126,7 +126,7 @@ def write_whole(
 def drafts_beside(path: Path) -> Iterator[Path]:
     """A new directory beside `path`, for drafts of it.
 
-    Nobody else can read them, or had a chance to plant any.
+    Others cannot read them, and had no chance to plant any.
 
     It is removed at the end; and so are, before, those of the dead, where the file system knows
     locks.
@@ -174,7 +174,7 @@ def _remove_dead(folder: Path) -> None:
 
 
 def write_through(path: Path, content: bytes | bytearray) -> None:
-    """Write a file that nobody looks at yet, down to the disk."""
+    """Write a file without readers yet, down to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -191,7 +191,7 @@ def write_in_place(path: Path, content: bytes) -> None:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A file behind which a process writes what it prints; nobody reads it but people."""
+    """A file for a process's output, read by people alone."""
     return path.open("ab")
 
 

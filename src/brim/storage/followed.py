@@ -1,4 +1,4 @@
-"""Records of a run for those who follow it from another host, who may lack any part of them.
+"""Records of a run for followers on other hosts, which may lack any part of them.
 
 A follower says up to which place it has a file, and proves at first by the bytes before it that it
 is this file: a master that went on from a copy may lack what the last one wrote. What was followed
@@ -43,7 +43,7 @@ class FollowedRecords:
         """Return the bytes of each file that is followed, events before steps.
 
         Args:
-            marks: what a follower has, by name.
+            marks: of a follower, by name.
         """
         found = {}
         for name in (EVENTS, STEPS, *self._names_of_logs(marks)):
@@ -54,7 +54,7 @@ class FollowedRecords:
     def read(
         self, marks: Mapping[str, Mark], *, steps_at_most: int | None
     ) -> list[tuple[Part, bytes]]:
-        """Return what a follower lacks, or as much of it as is sent at once; steps before events.
+        """Return the missing parts of a follower, up to a limit; steps before events.
 
         An event may count the steps before it, so that it comes with them or later.
 

@@ -20,7 +20,7 @@ class HeartbeatFile:
     The file says `ready` or `waiting`, and is removed at the end.
 
     Args:
-        path: of the file; None: nobody looks.
+        path: of the file; None: it is not watched.
 
     Raises:
         SpecError: it cannot be written.
@@ -41,7 +41,7 @@ class HeartbeatFile:
             ) from error
 
     def beat(self, *, ready: bool = False) -> None:
-        """Touch it; where that cannot be done, who looks sees that."""
+        """Touch it; a failure shows in its age."""
         with contextlib.suppress(OSError):
             self._say("ready" if ready else "waiting")
 

@@ -187,7 +187,7 @@ def from_kept_code(run_dir: Path, spec: JobSpec) -> JobSpec | None:
 def change_of_source(run_dir: Path, spec: JobSpec) -> str:
     """Return a warning where the code of a run has changed since the run was started.
 
-    Empty where it has not, and where what runs is what was kept.
+    Empty where it has not, and where the kept code runs.
     """
     source = source_of(spec)
     if spec.bundle or source is None:

@@ -1,4 +1,4 @@
-"""An append-only journal: what was decided is in here before anybody hears of it.
+"""An append-only journal: decisions are in here before they are announced.
 
 A frame is a length, the checksum of that length, the checksum of the payload, and the payload. One
 append is one write, so a process that is killed leaves at most a prefix of the last frame, and that
@@ -109,14 +109,14 @@ def has_writer(path: Path) -> bool:
 
 
 def _lock_of(path: Path) -> Path:
-    """A file of its own: the journal is replaced, and a lock stays with what was locked."""
+    """A file of its own: the journal is replaced, and a lock stays with its file."""
     return path.with_name(f".{path.name}.lock")
 
 
 def set_aside_if_damaged(path: Path) -> str:
     """Make way for a new journal where this one cannot be read.
 
-    Return what is wrong with it, or nothing.
+    Return its problem, or nothing.
     """
     try:
         content = read_regular(path, at_most=_MAX_JOURNAL_BYTES)

@@ -144,7 +144,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 
 def _bring_up_to_date(run: KeptRun, directory: Path, *, checkpoints: bool) -> None:
-    """Copy what has come since the last time, as `copy_run` says. Raises OSError too."""
+    """Copy the growth since the last time, as `copy_run` says. Raises OSError too."""
     files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
     # By its records it is seen whether it is the same run; a manifest names other files.
     files.sort(key=lambda file: (not grows(file.name), file.name.endswith(_MANIFEST)))
@@ -194,7 +194,7 @@ def _copy_file(run: KeptRun, file: KeptFile, directory: Path) -> None:
 
 
 def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
-    """Append what a file has grown by since it was copied last; only whole lines of records."""
+    """Append a file's growth since it was copied last; only whole lines of records."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as copy:
         place = copy.seek(0, os.SEEK_END)
@@ -218,7 +218,7 @@ def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
 
 
 def _goes_on(run: KeptRun, file: KeptFile, descriptor: int, place: int) -> bool:
-    """Return whether a copy that ends at a place is the beginning of what the run has."""
+    """Return whether a copy that ends at a place is a prefix of the run's file."""
     if not file.begin <= place <= file.size:
         return False
     start = max(file.begin, place - _COMPARED_BYTES)
@@ -309,7 +309,7 @@ class StoredRun:
 
 
 class Keeping:
-    """Keeps what a run leaves in a store, as it grows.
+    """Keeps the files of a run in a store, as it grows.
 
     Args:
         run_dir: the directory of the run.
@@ -323,7 +323,7 @@ class Keeping:
         )
 
     def bring_up_to_date(self) -> None:
-        """Write what has come since the last time.
+        """Write the growth since the last time.
 
         Raises:
             EnvironmentFault: the store does not answer, or the run's directory cannot be read.
@@ -351,7 +351,7 @@ class Keeping:
         self._place.replace(LIVENESS_FILE, f"{now:.0f}".encode())
 
     def note_end(self) -> None:
-        """Say in the store that nobody adds to the run any more.
+        """Say in the store that the run does not grow any more.
 
         Raises:
             EnvironmentFault: the store does not answer.

@@ -155,7 +155,7 @@ def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress)
 
 
 def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
-    """1 to 2: each cycle says what it left to the next.
+    """1 to 2: each cycle has its memory for the next.
 
     Before, only the last one did, in a setting.
     """
@@ -229,7 +229,7 @@ def _memory_with_plans(content: bytes) -> bytes:
 
 
 def _records_have_parts(sql: sqlite3.Connection) -> None:
-    """4 to 5: what is known of a job is a few values with names in place of 38 fields."""
+    """4 to 5: the knowledge of a job is a few values with names in place of 38 fields."""
     _rewrite(sql, "jobs", "record", _record_with_parts)
 
 
@@ -284,7 +284,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _code_is_kept(sql: sqlite3.Connection) -> None:
-    """5 to 6: the code of jobs is kept; what was submitted before runs its file where it is."""
+    """5 to 6: the code of jobs is kept; earlier submissions run their files in place."""
     sql.execute("create table bundles (sha256 text primary key, content blob not null) strict")
 
 

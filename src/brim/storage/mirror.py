@@ -1,4 +1,4 @@
-"""A mirror of a run's records: the same files, as far as their host was heard, for those who read them.
+"""A mirror of a run's records: the same files, as far as received, for their readers.
 
 Steps that were left out are empty lines in it, which count as lines do: the commits before a step are
 what they were, and what reads records passes them over. A log has a hole at its front.
@@ -106,7 +106,7 @@ class RecordsMirror:
         return _Copied(place + size_here - size, size_here, size_here - size)
 
     def marks(self, *, proved: bool) -> dict[str, Mark]:
-        """Return up to where there is what.
+        """Return the received place of each file.
 
         Args:
             proved: that these are the run's files was shown on this connection.
@@ -131,7 +131,7 @@ class RecordsMirror:
         return Mark(copied.place, tail, digest_of_tail(data))
 
     def add(self, parts: Sequence[Part], data: bytes) -> None:
-        """Write what has come, in this order.
+        """Write new parts, in this order.
 
         Args:
             data: of all parts, one behind the other.
@@ -217,7 +217,7 @@ class RecordsMirror:
         )
 
     def note_alive(self, now: float) -> None:
-        """Say to who reads it that it is kept up to date.
+        """Tell readers that it is kept up to date.
 
         Args:
             now: seconds since 1970.
@@ -226,7 +226,7 @@ class RecordsMirror:
             (self._directory / LIVENESS_FILE).write_text(f"{now:.0f}")
 
     def close(self) -> None:
-        """Leave it; who reads it knows that nothing more comes."""
+        """Leave it, telling readers that nothing more comes."""
         with contextlib.suppress(OSError):
             (self._directory / LIVENESS_FILE).unlink(missing_ok=True)
         os.close(self._lock)

@@ -1,6 +1,6 @@
 """The check that brim obeys only directories of its own account.
 
-Their content decides what this account runs.
+Their content decides on the programs of this account.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brim.errors import SpecError
 
 
 def make_ours(directory: Path, *, mode: int = 0o755) -> None:
-    """Make a directory in which nobody else may write, whatever the umask permits.
+    """Make a private directory, whichever umask is set.
 
     The same holds for those above it that are made.
 
@@ -27,10 +27,10 @@ def make_ours(directory: Path, *, mode: int = 0o755) -> None:
 
 
 def check_ours(directory: Path, *, field: str) -> None:
-    """Check that no other account, but root, may change what is in a directory.
+    """Check that no other account, but root, may change the content of a directory.
 
     Args:
-        field: what named it, for the error.
+        field: that named it, for the error.
 
     Raises:
         SpecError: another account owns it or may write to it.

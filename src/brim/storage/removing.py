@@ -18,7 +18,7 @@ _DEEP = 100  # directories that are open at a time
 
 
 def remove_run(path: Path, *, user: str = "") -> int:
-    """Remove a run directory; what is not there any more is no error.
+    """Remove a run directory; missing files are no error.
 
     Args:
         user: the account that owns it; empty: ours. Its content is removed with the rights of that
@@ -48,7 +48,7 @@ def remove_run(path: Path, *, user: str = "") -> int:
 
 
 class _Removal:
-    """Removes what is in a directory, however deep, by descriptors.
+    """Removes the content of a directory, however deep, by descriptors.
 
     No link that is put there meanwhile is followed.
     """
@@ -74,7 +74,7 @@ class _Removal:
             os.close(top)
 
     def _go_down(self, top: int, *, open_up: bool) -> bool:
-        """Remove what is there; whether something was too deep, and was moved up for another time.
+        """Remove the content; whether something was too deep, and was moved up for another time.
 
         Args:
             open_up: take the right to write to each directory first.

@@ -1,4 +1,4 @@
-"""Trails: what each worker of a host reads, for its successor if that kills it.
+"""Trails: the reads of each worker of a host, for its successor if one kills it.
 
 A worker that dies in a reader's C code has no last words. So it notes the samples that it is about
 to read in memory that is a file's, which survives it.
@@ -57,7 +57,7 @@ class Trail:
             os.close(descriptor)
 
     def note(self, steps: SamplesRead) -> None:
-        """Note what is read next."""
+        """Note the next read."""
         _LAYOUT.pack_into(self._memory, 0, os.getpid(), *steps)
 
     def remove(self) -> None:

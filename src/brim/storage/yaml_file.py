@@ -1,4 +1,4 @@
-"""YAML files that people write: their content, or what is wrong and where."""
+"""YAML files that people write: their content, or its faults with places."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reads and writes what a run says of itself: its events, steps and logs, and their one fold."""
+"""Reads and writes the records of a run: its events, steps and logs, and their one fold."""

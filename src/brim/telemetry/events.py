@@ -79,7 +79,7 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
     @property
     def is_uneven(self) -> bool:
-        """True where some compute more than what cannot be divided evenly."""
+        """True where shares differ by more than an uneven division."""
         shares = [share for share in self.shares if share]
         return bool(shares) and max(shares) - min(shares) > 1
 
@@ -165,13 +165,13 @@ class Warned(_Record, frozen=True, kw_only=True, tag="warning"):
 
 
 class StillStarting(_Record, frozen=True, kw_only=True, tag="starting"):
-    """A process that takes long to start, as on a busy host, and what it is at."""
+    """A process that takes long to start, as on a busy host, and its activity."""
 
     message: str
 
 
 class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
-    """The reason why the run cannot go on, and who must act."""
+    """The reason why the run cannot go on, and the culprit."""
 
     who: Literal["user", "spec", "environment", "internal"] = "internal"
     message: str = ""
@@ -185,7 +185,7 @@ class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
 
 
 class RunEnded(_Record, frozen=True, kw_only=True, tag="run_ended"):
-    """The run is over; `summary` is what `--json` prints."""
+    """The run is over; `summary` is printed by `--json`."""
 
     summary: dict[str, Any]
 
@@ -209,7 +209,7 @@ Event = (
 
 
 def event_of(kind: str, /, **fields: object) -> Event:
-    """The event that these fields say, as those who read it will have it.
+    """The event of these fields, as its readers will have it.
 
     Raises:
         ValidationError: a field is missing, or is of another type.

@@ -267,7 +267,7 @@ class RunHistory(RunState):
                 pass
 
     def _time(self, event: Event) -> None:
-        """Keep the lives of the run apart: nobody waited between them."""
+        """Keep the lives of the run apart: the time between them is no wait."""
         match event:
             case WorkerChanged(state="started" | "ready"):
                 # Workers start before their run says so: these may belong to a life that begins
@@ -298,7 +298,7 @@ def read_history(run_dir: Path) -> RunHistory:
 
 
 class RunReader:
-    """Follows the two files of a run and folds what they gained into `history`."""
+    """Follows the two files of a run and folds their growth into `history`."""
 
     def __init__(self, run_dir: Path, *, keep_steps: bool = True) -> None:
         self._events, self._steps = follow_events(run_dir), follow_steps(run_dir)
@@ -325,7 +325,7 @@ def _named(names: list[str], limit: int = 3) -> str:
 
 
 def describe_event(event: Event, history: RunHistory) -> str:
-    """One line for people; empty for what they need not be told."""
+    """One line for people; empty for internal events."""
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)

@@ -51,7 +51,7 @@ class LogLimit:
             self.enforce()
 
     def enforce(self) -> int:
-        """Cut what is too long now; what cannot be cut is tried again with the next call.
+        """Cut overlong logs now; failures are tried again with the next call.
 
         Returns:
             How many bytes there were.

@@ -115,7 +115,7 @@ def _read(path: Path, place: int) -> tuple[list[str], int]:
 
 
 def _read_what_is_left(file: int, place: int) -> tuple[int, bytes]:
-    """Some bytes from a place on, or behind what is gone from there on, and where they begin."""
+    """Some bytes from a place on, or behind a cut there, and where they begin."""
     while True:
         begin = _first_left(file, place)
         content = os.pread(file, _READ_BYTES, begin)

@@ -48,7 +48,7 @@ def gauge(name: str, help: str, value: float) -> MetricFamily:
 
 
 class Histogram:
-    """Counts of what was observed, up to bounds.
+    """Counts of observations, up to bounds.
 
     Args:
         bounds: ascending; what is beyond the last of them is counted, too.

@@ -113,7 +113,7 @@ def _end_of_last_line(file: int, end: int) -> int:
 
 
 class LineReader(Generic[T]):
-    """Reads what was added to a file of JSON lines since the last time, by offset.
+    """Reads the growth of a file of JSON lines since the last time, by offset.
 
     Args:
         path: the file; it need not exist yet.
@@ -254,7 +254,7 @@ Numbered = tuple[int, Event | StepRecord]
 def in_order(
     events: Iterable[Event], steps: Iterable[tuple[int, StepRecord]]
 ) -> Iterator[Numbered]:
-    """Merge what is new of both files of a run.
+    """Merge the growth of both files of a run.
 
     Each file stays in its own order. A restore stands behind the commits that it counts; between
     two restores the wall clock decides. It cannot decide about restores: it may have been set back

@@ -1,1 +1,1 @@
-"""Tensors in memory, what a worker has of it, and the generators that fill them."""
+"""Tensors in memory, a worker's part of it, and the generators that fill them."""

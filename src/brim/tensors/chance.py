@@ -105,7 +105,7 @@ def seed_generators(generators: list[Generator], seed: int) -> None:
 
 
 def seed_host(seed: int) -> None:
-    """Seed what code on the host draws from by default: torch, Python's `random` and numpy."""
+    """Seed the host's default generators: torch's, Python's `random` and numpy's."""
     # torch.manual_seed takes 140 µs: it asks for devices each time.
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
@@ -149,7 +149,7 @@ class Sources:
 
 
 class Chance:
-    """The chance of something that draws now and then and must not notice who drew between.
+    """The randomness of an occasional drawer, independent of draws between.
 
     Args:
         seed: where it starts.

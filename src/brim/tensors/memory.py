@@ -29,7 +29,7 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise, since Linux 5.14
 
 
 def keep_what_is_freed() -> None:
-    """Ask the allocator (glibc) to reuse what tensors free.
+    """Ask the allocator (glibc) to reuse memory of freed tensors.
 
     It gives nothing back to the kernel then.
 
@@ -102,13 +102,13 @@ def _pages_of(file: int) -> Iterator[tuple[int, int]]:
 
 
 class _Mallinfo(ctypes.Structure):
-    """The result of glibc's mallinfo2; the ninth number is what nobody uses."""
+    """The result of glibc's mallinfo2; the ninth number is unused bytes."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "free", "behind")]
 
 
 def _free_bytes() -> int:
-    """Return the bytes that the allocator holds and nobody uses.
+    """Return the unused bytes of the allocator.
 
     0 where it does not say.
     """

@@ -59,7 +59,7 @@ class StepAudit:
         return request.is_audit or request.micro == self.own
 
     def take(self, request: MicroBatchRequest, samples: str, results: Mapping[str, Any]) -> None:
-        """Take what one of the two came to.
+        """Take the results of one of the two.
 
         Args:
             request: that it is.
@@ -73,7 +73,7 @@ class StepAudit:
             self.made = digests
 
     def early_digests(self, committed: int) -> dict[str, Any]:
-        """Return what the micro-batch that this worker computed again came to, for a checkpoint.
+        """Return the digests of the repeated micro-batch of this worker, for a checkpoint.
 
         Args:
             committed: steps of its state.
@@ -127,13 +127,13 @@ def _by_kind(digests: Digests) -> dict[str, str]:
 
 
 def findings_of(plan: AuditPlan, words: Sequence[bytes]) -> list[Finding]:
-    """Return what came out in two ways, from the `StepAudit.word` of each rank."""
+    """Return the disagreements in the `StepAudit.word` of each rank."""
     roots = [msgspec.msgpack.decode(word, type=tuple[bytes, bytes]) for word in words]
     return plan.findings(roots)
 
 
 def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *, step: int) -> str:
-    """Say which micro-batch differs in what, and where that usually comes from.
+    """Say which micro-batch differs and where, and the usual cause.
 
     Args:
         finding: of the step.

@@ -1,4 +1,4 @@
-"""A worker's checkpoints: when one is due, the copy that is taken for it, and what is gone on from.
+"""A worker's checkpoints: when one is due, the copy that is taken for it, and resuming.
 
 Training sees the copy and nothing else: storing, the master's permission and tidying up are the
 writer's.
@@ -92,7 +92,7 @@ class Checkpoints:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
 
     def keep_in(self, location: str, *, writer: str) -> None:
-        """Say where checkpoints are, and who this worker is."""
+        """Set the place of checkpoints, and this worker's name."""
         place = self._open(location)
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
@@ -204,7 +204,7 @@ class Checkpoints:
     # Tables ---------------------------------------------------------------------------------------
 
     def _take_tables(self, step: int) -> TakenTables:
-        """Copy what changed in the tables since what is in storage; all of those that are small."""
+        """Copy the changes of the tables since storage; all of those that are small."""
         bases = self._bases
         assert bases is not None, "who has no writer takes nothing"
         copies = []
@@ -330,7 +330,7 @@ class Checkpoints:
             )
 
     def _take_back(self) -> None:
-        """Undo what was written to tables for a step that does not count.
+        """Undo the writes to tables for a step that does not count.
 
         A reader may have read it.
         """
@@ -374,7 +374,7 @@ class Checkpoints:
                 )
 
     def drain(self) -> None:
-        """Finish what is being written, before this worker leaves."""
+        """Finish the writes under way, before this worker leaves."""
         if not self._settle(_LONG):
             assert self._writer is not None
             self._tell(Warn(message=f"the checkpoint of step {self._writer.in_flight} is given up"))
@@ -395,7 +395,7 @@ class Checkpoints:
                 nothing is.
 
         Returns:
-            Where the checkpoint is, or nothing; and what is wrong with newer ones.
+            Where the checkpoint is, or nothing; and the problems of newer ones.
 
         Raises:
             SpecError: there are checkpoints, and all are damaged.
@@ -498,7 +498,7 @@ def _heir() -> str:
 
 
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
-    """Return what nothing but a step's end changes: parameters, and what optimizers keep of them.
+    """Return the tensors that only a step's end changes: parameters and optimizers' states.
 
     Forward changes buffers.
     """

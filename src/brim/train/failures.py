@@ -1,4 +1,4 @@
-"""Failures of a worker: whose an exception is, and what the agent is told."""
+"""Failures of a worker: the culprit of an exception, and the message for the agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOST_DEVICE = frozenset({3, 46, 100, 101, 214, 220, 802, 803, 999})
 
 
 def blame(error: BaseException) -> BrimError:
-    """The error as one of brim's: what is not one is the user's, unless their device is lost."""
+    """The error as one of brim's: others are the user's, unless their device is lost."""
     if isinstance(error, SpecError) and (place := place_of(error)) and place not in error.field:
         error.field = f"{error.field} ({place})"
     if isinstance(error, BrimError):

@@ -45,7 +45,7 @@ class Job:
         scaler: for losses in float16, or None.
 
     Attributes:
-        parts: what the job is assembled of, for brim itself.
+        parts: of the job, for brim itself.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Job:
             yield from self._loop.batches_of_epoch(feed)
 
     def use(self, feed: Feed, data: object) -> None:
-        """Read from here what `batches` is asked for of this data.
+        """Read from here when `batches` is asked for this data.
 
         Samples that were read ahead from elsewhere are dropped.
         """

@@ -1,4 +1,4 @@
-"""The parts of a job on one worker: the network, what trains it, and the other members."""
+"""The parts of a job on one worker: the network, its optimizers, and the other members."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class JobParts:
         return self.asynchrony is not None and self.members.world_size > 1
 
     def layout(self) -> Layout:
-        """Return the layout of what a micro-batch adds to a step."""
+        """Return the layout of a micro-batch's contribution to a step."""
         carried = [tensor for carried in self.carried.values() for tensor in carried.tensors]
         tables = self.embeddings
         return Layout(
@@ -112,7 +112,7 @@ def assemble(
     monitor: str | None,
     scaler: torch.amp.GradScaler | None,
 ) -> JobParts:
-    """Assemble a job of what a user gives: see `Job`.
+    """Assemble a job of a user's objects: see `Job`.
 
     Raises:
         SpecError: these do not go together.

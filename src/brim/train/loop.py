@@ -165,7 +165,7 @@ class Loop:
     # Rounds ---------------------------------------------------------------------------------------
 
     def _get_ready(self) -> None:
-        """Do for a first time, before this worker counts, what its first round needs.
+        """Prepare the first round, before this worker counts.
 
         The others would else wait for it in that round.
         """
@@ -225,14 +225,14 @@ class Loop:
         return self._round
 
     def _at_boundary(self) -> bool:
-        """Do what is to be done between two steps; False where the round ended over it."""
+        """Do the work between two steps; False where the round ended over it."""
         with self.while_it_lasts():
             self._between_steps(self._in_round(), patience=None)
             return True
         return False
 
     def _between_steps(self, round: Round, *, patience: float | None) -> None:
-        """Follow what the last commit brought.
+        """Follow the consequences of the last commit.
 
         Args:
             patience: seconds to wait for its answer, where this worker is alone in its round; None
@@ -249,7 +249,7 @@ class Loop:
         steps.follow(actions, partial(self._do_between, round))
 
     def _do_between(self, round: Round, action: Action) -> None:
-        """Do the next of what comes between two steps."""
+        """Do the next of the work between two steps."""
         parts = self._parts
         match action:
             case Settle(timeout):
@@ -280,7 +280,7 @@ class Loop:
         return schedule is not None and self._parts.state.committed % schedule.steps_per_epoch == 0
 
     def use(self, feed: Feed, data: object) -> None:
-        """Read from a feed what comes next: see `TrainingData.use`.
+        """Read the following batches from a feed: see `TrainingData.use`.
 
         Samples that were read ahead from elsewhere are dropped.
         """
@@ -395,7 +395,7 @@ class Loop:
     def _turns(
         self, asynchrony: Asynchrony, round: Round, feed: Feed, end: int
     ) -> Iterator[MicroBatch]:
-        """Batches until none is left; what others apply meanwhile is taken over with each turn."""
+        """Batches until none is left; others' updates are taken over with each turn."""
         parts = self._parts
         # A checkpoint that is due is begun first: newcomers come by a boundary, and wait there.
         self._between_steps(round, patience=None)
@@ -508,7 +508,7 @@ class Loop:
         return False
 
     def _do_last(self, action: Action) -> None:
-        """Do the next of what a job ends with."""
+        """Do the next of a job's last work."""
         parts = self._parts
         match action:
             case Act.COMPARE:

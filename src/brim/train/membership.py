@@ -76,11 +76,11 @@ _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 
 class LookAhead(Exception):
-    """The state is to be written: what comes next is noted first, then `next_round` is called again."""
+    """The state is to be written: the next work is noted first, then `next_round` is called again."""
 
 
 class Tree(Protocol):
-    """A part of what must be the same on every member of a job."""
+    """A part of the state that must be the same on every member of a job."""
 
     def get(self) -> Any: ...
 
@@ -101,9 +101,9 @@ class StateKeeper(Protocol):
     def state(self) -> State: ...
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
-        """Take what is in storage, up to the last step on record.
+        """Take the stored state, up to the last step on record.
 
-        Returns where it came from, and what is wrong with newer states.
+        Returns where it came from, and the problems of newer states.
         """
         ...
 
@@ -115,7 +115,7 @@ class StateKeeper(Protocol):
         """Have this very state in storage when this returns.
 
         Args:
-            ahead: raise LookAhead where what comes next can be noted in it, and is not.
+            ahead: raise LookAhead where the next work can be noted in it, and is not.
         """
         ...
 
@@ -124,7 +124,7 @@ class StateKeeper(Protocol):
         ...
 
     def leave(self) -> None:
-        """Have this very state in storage, as something that nobody permits any more.
+        """Have this very state in storage, unofficially.
 
         Raises EnvironmentFault.
         """
@@ -200,8 +200,8 @@ class Members(Protocol):
             How contributions are combined in this round.
 
         Raises:
-            LookAhead: the state is to be written, and what comes next is not noted in it.
-            SystemExit: nothing of this worker is needed any more.
+            LookAhead: the state is to be written, and the next work is not noted in it.
+            SystemExit: this worker is not needed any more.
         """
         ...
 
@@ -226,7 +226,7 @@ class Members(Protocol):
         ...
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes within so many seconds, and leave it for later.
+        """Hear messages within so many seconds, and keep them for later.
 
         Permissions to publish act at once.
 
@@ -480,8 +480,7 @@ class Membership:
     def _beat(self) -> None:
         """Send a sign of life.
 
-        It is heard also where the main thread is at something long behind steps that nobody knows
-        of.
+        It is heard also where the main thread is at something long behind unreported steps.
         """
         self._tell_made()
         self._link.send(Beat(moves=self._moves))
@@ -558,7 +557,7 @@ class Membership:
         return message
 
     def _meet(self, need: Need, keeper: StateKeeper) -> object:
-        """Do what a flow needs, and return what came of it."""
+        """Meet a flow's need, and return the result."""
         match need:
             case RestoreState(recorded):
                 restored, problems = keeper.restore(recorded)
@@ -651,7 +650,7 @@ class Membership:
         return exchange
 
     def _leave_behind(self, keeper: StateKeeper) -> None:
-        """Leave to the next agent what this worker has said, then what it has.
+        """Leave to the next agent this worker's messages, then its state.
 
         So no state is ahead of the records.
         """

@@ -79,12 +79,12 @@ def accuracy() -> Metric:
 
 
 def mean_absolute_error() -> Metric:
-    """Mean of |output - target| over samples (and over what else the output's shape holds)."""
+    """Mean of |output - target| over samples (and over the output's other dimensions)."""
     return _Mean(lambda output, target: (output - target).abs())
 
 
 def mean_squared_error() -> Metric:
-    """Mean of (output - target)² over samples (and over what else the output's shape holds)."""
+    """Mean of (output - target)² over samples (and over the output's other dimensions)."""
     return _Mean(lambda output, target: (output - target).square())
 
 

@@ -80,7 +80,7 @@ def check_all_used(module: ModuleType) -> None:
 
 
 def _read_later(module: ModuleType) -> set[str]:
-    """Return what calls of `brim.param` name in a file, and in modules of its folder that it has imported."""
+    """Return the names in calls of `brim.param` in a file, and in imported modules of its folder."""
     module_file = getattr(module, "__file__", None)
     if not module_file:
         return set()

@@ -1,4 +1,4 @@
-"""A round as one of its members is in it: how it is entered, and what its members agree on."""
+"""A round as one of its members is in it: its beginning, and the members' agreements."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Round:
         return self.parts > 1 and micro_seconds < _LONG
 
     def emptied(self) -> Round:
-        """Return the same without what takes memory, in which nothing is added up."""
+        """Return the same without large memory, in which nothing is added up."""
         return replace(
             self,
             exchange=LocalExchange(),
@@ -241,7 +241,7 @@ def _tables_are_gone(step: int) -> EnvironmentFault:
 
 
 def _advice(difference: str) -> str:
-    """Return advice for a difference between workers, by what differs."""
+    """Return advice for a difference between workers, by its kind."""
     if difference.startswith(SAMPLES):
         return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
     if difference.startswith(STOP):

@@ -74,15 +74,15 @@ class MicroBatch:
 
     @property
     def sample(self) -> Any:
-        """Return what the collate function gave: a pair again, where samples are pairs."""
+        """Return the result of the collate function: a pair again, where samples are pairs."""
         return self.inputs if self.target is None else (self.inputs, self.target)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the batch of a DataLoader would: `for inputs, target in job.batches(...)`."""
+        """Yield the parts of a DataLoader's batch: `for inputs, target in job.batches(...)`."""
         return iter(self.sample)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part of what the batch of a DataLoader would have: `batch[0]`, `batch["ids"]`."""
+        """Return a part of a DataLoader's batch: `batch[0]`, `batch["ids"]`."""
         return self.sample[key]
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class MicroBatch:
         return self.sample.keys()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of what the batch of a DataLoader would be: `batch.items()`.
+        """Return an attribute of a DataLoader's batch: `batch.items()`.
 
         Raises:
             AttributeError: that has none of this name.
@@ -233,7 +233,7 @@ class Steps:
     def micro_batches(
         self, round: Round, reads: Iterator[Read], batch: int
     ) -> Iterator[MicroBatch]:
-        """Hand out this rank's part of a step, and add up what comes back."""
+        """Hand out this rank's part of a step, and add up the results."""
         parts = self._parts
         number = parts.state.committed
         step = self.under_way = StepUnderWay(
@@ -262,7 +262,7 @@ class Steps:
             self.commit(round, step)
 
     def look_ahead(self, round: Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
-        """Hand out a micro-batch of the next step that adds nothing, and note what it comes to.
+        """Hand out a micro-batch of the next step that adds nothing, and note its results.
 
         The state is written with that: who goes on from it must come to the same.
         """
@@ -285,7 +285,7 @@ class Steps:
         parts.state.ahead = step.audit.early_digests(number)
 
     def _lend(self, round: Round, step: StepUnderWay, read: Read) -> Iterator[MicroBatch]:
-        """Hand out a micro-batch, and take what came of it.
+        """Hand out a micro-batch, and take its results.
 
         Raises:
             RoundChanged: the round ended meanwhile.
@@ -390,7 +390,7 @@ class Steps:
         return None if step.todo or micro.read.request.is_audit else (step, index)
 
     def _look_for_left_over(self, loss: Tensor, samples: int, *, is_part: bool) -> None:
-        """Warn, once in a run, of what the loop still does by itself.
+        """Warn, once in a run, of left-overs of the loop.
 
         Args:
             loss: of a micro-batch of so many samples.
@@ -441,7 +441,7 @@ class Steps:
         return index
 
     def _complete(self, round: Round, step: StepUnderWay) -> None:
-        """A micro-batch is done: add up what it left."""
+        """A micro-batch is done: add up its gradients."""
         parts = self._parts
         micro = step.micro
         assert micro is not None
@@ -567,7 +567,7 @@ class Steps:
         return None
 
     def _compare(self, round: Round, step: StepUnderWay) -> None:
-        """Compare what micro-batches came to that were computed twice.
+        """Compare the results of micro-batches that were computed twice.
 
         On devices whose kernels may add up in any order a difference is no more than a warning.
 
@@ -780,7 +780,7 @@ class Steps:
         )
 
     def _is_to_be_applied(self, outcome: StepOutcome) -> bool:
-        """Return whether the losses of a step are numbers; else do what `--on-nan` says.
+        """Return whether the losses of a step are numbers; else follow `--on-nan`.
 
         Raises:
             UserCodeError: it says stop.

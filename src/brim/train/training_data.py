@@ -50,7 +50,7 @@ class TrainingData:
         return self.feed is not None and self._data is data
 
     def use(self, feed: Feed, data: object) -> None:
-        """Read from a feed what `Job.batches` is asked for of some data.
+        """Read from a feed when `Job.batches` is asked for some data.
 
         Raises:
             SpecError: the data has no samples, or is not supported.
@@ -64,12 +64,12 @@ class TrainingData:
         self.witness = Witness(self._parts, feed) if feed.is_stream else None
 
     def contents_of(self, marks: Mapping[int, StreamMark]) -> int | None:
-        """Return what a step says of the contents of a stream; None where nobody reads all of it."""
+        """Return a step's mark of the contents of a stream; None where no worker reads all of it."""
         is_whole = self.feed is not None and self.feed.marks_of is not None and not self.feed.shards
         return marks[0].digest % (1 << 32) if is_whole and 0 in marks else None
 
     def look_into_deaths(self) -> None:
-        """Look into what workers of this host were reading when they died.
+        """Look into the last reads of dead workers of this host.
 
         Raises:
             UserCodeError: a sample kills the process that reads it.

@@ -1,4 +1,4 @@
-"""Compares what each worker's iteration over a stream has yielded.
+"""Compares the items that each worker's iteration over a stream has yielded.
 
 Each worker iterates over all of a stream, or of its shards, and keeps its own samples. If two
 iterations differ, some samples count twice and others never, and nothing else would show it. So

@@ -1,4 +1,4 @@
-"""Finds what a user names as `FILE.py:NAME`: a policy, a logger."""
+"""Finds the function of `FILE.py:NAME`: a policy, a logger."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def load_callable(text: str, *, field: str, role: str) -> Callable[..., Any]:
 
     Args:
         field: the option, for messages.
-        role: what it should be, as in "a policy: a function of a snapshot".
+        role: of the function, as in "a policy: a function of a snapshot".
 
     Raises:
         SpecError: there is no such file or name, or it cannot be called.
@@ -105,7 +105,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def trace_of(error: BaseException) -> str:
-    """A traceback from the user's first frame on, without what called it."""
+    """A traceback from the user's first frame on, without its callers."""
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).resolve().parent)
     first_theirs = next(

@@ -124,7 +124,7 @@ class Code:
     _trees: dict[str, ast.Module] = field(default_factory=dict)
 
     def not_taken(self, spec: JobSpec) -> list[str]:
-        """Say what the code visibly refers to and is no part of it, in sentences."""
+        """Say which visible references of the code are no part of it, in sentences."""
         sentences = []
         for module, place in sorted(self.elsewhere.items()):
             sentences.append(
@@ -224,7 +224,7 @@ class _Folder:
         self._lookups_left = _MOST_LOOKED_AT
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """The entries of a folder that is in this one, but for what Python compiles.
+        """The entries of a folder that is in this one, except Python's compiled files.
 
         Raises:
             SpecError: more was looked at than code has.

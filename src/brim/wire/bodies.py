@@ -79,7 +79,7 @@ class Bodies:
                 self._given_back.notify_all()
 
     def _size_of(self, request: Request) -> int:
-        """The bytes that a body may have, as its sender says; one who says nothing takes all."""
+        """The bytes that a body may have, by its sender; a silent one takes all."""
         length_text = request.headers.get("content-length", "")
         if not (length_text.isascii() and length_text.isdecimal()):
             return self._largest

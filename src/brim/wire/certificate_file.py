@@ -49,7 +49,7 @@ class CertificateFile:
                 _log.warning("the certificate for clients is still the one of before: %s", error)
 
     def _load(self) -> None:
-        """Raises EnvironmentFault; what was shown before is shown on, then."""
+        """Raises EnvironmentFault; the previous certificate is shown on, then."""
         try:
             # A context that takes half of it shows nothing: see first whether all of it is good.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
@@ -62,7 +62,7 @@ class CertificateFile:
             raise EnvironmentFault(f"cannot use the certificate in {paths}: {reason}") from error
 
     def _stamps(self) -> list[tuple[int, int]]:
-        """Return what tells files from others that were there before; raises OSError."""
+        """Return marks that tell files from earlier ones; raises OSError."""
         found = [os.stat(path) for path in (self._path, self._key) if path is not None]
         return [(status.st_mtime_ns, status.st_ino) for status in found]
 

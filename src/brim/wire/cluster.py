@@ -139,7 +139,7 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         lines: (worker, text).
-        after: what to ask with for those that follow.
+        after: the place to ask for the following ones.
         ended: there will be no more.
     """
 

@@ -95,7 +95,7 @@ _answer_codec: Codec[_AnyAnswer] = Codec(_AnyAnswer)
 
 
 def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
-    """Return what decodes the answer: nothing is made of what nobody has asked for."""
+    """Return the decoder of the answer: only the requested type is made."""
 
     def decode(answer: bytes) -> Answer:
         reply = _answer_codec.decode(answer)
@@ -109,7 +109,7 @@ Reply = Callable[[FromMaster], Awaitable[None]]
 
 
 class NotTheMaster(EnvironmentFault):
-    """Whatever listens at an address does not have the run's token, or we do not."""
+    """The process that listens at an address does not have the run's token, or we do not."""
 
 
 class _Challenges:
@@ -151,7 +151,7 @@ class JobServer:
         files: the folder in which the run keeps what workers of other hosts write; None where they
             have another place for it.
         bundle: the code of the job, for hosts that join.
-        records: makes what one follower of another host reads of the run's records.
+        records: makes the view of the run's records for a follower of another host.
 
     Raises:
         EnvironmentFault: it cannot listen there.
@@ -225,7 +225,7 @@ class JobServer:
             await self._relay.start()
 
     async def see_followers_off(self) -> None:
-        """Wait, not for ever, until those who follow the run's records have all of them."""
+        """Wait, not for ever, until the followers of the run's records have all of them."""
         if self._files is not None:
             await self._files.see_followers_off()
 
@@ -292,7 +292,7 @@ class AgentStream:
         return join(metadata=answered, wait_for_ready=True)
 
     async def reach(self) -> None:
-        """Wait until a master of this run listens there; what it has to say may take longer.
+        """Wait until a master of this run listens there; its words may take longer.
 
         Raises:
             NotTheMaster: another process does.
@@ -428,7 +428,7 @@ def _channel(address: str, door: _Door, token: str, end: float) -> Any:
     """Return a channel to the master at an address.
 
     Raises:
-        EnvironmentFault: nobody has listened there by this time, or not the master of this run.
+        EnvironmentFault: no process has listened there by this time, or not the master of this run.
     """
     identity = _identity_for(address, token)
     if identity is None:
@@ -439,7 +439,7 @@ def _channel(address: str, door: _Door, token: str, end: float) -> Any:
 
 
 def _identity_for(address: str, token: str) -> RunIdentity | None:
-    """Return what a caller of a master shows; None where the call does not leave this host."""
+    """Return the identity of a caller of a master; None where the call does not leave this host."""
     if address.startswith(_UNIX):
         return None
     return run_identity(workers_secret(token), AGENT)
@@ -449,7 +449,7 @@ async def _channel_to(address: str, identity: RunIdentity | None, largest: tuple
     """Return a channel to the master at an address, once it listens there.
 
     Args:
-        largest: the option that bounds what the master may say.
+        largest: the option that bounds the master's answer.
 
     Raises:
         NotTheMaster: another process listens there.
@@ -495,7 +495,7 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
 
     Raises:
         NotTheMaster: another process does.
-        EnvironmentFault: nobody has by this time.
+        EnvironmentFault: none has by this time.
     """
     address_pair, name = split_address(address), server_name(MASTER)
     while True:

@@ -1,4 +1,4 @@
-"""The way into an HTTP API: who has not shown a token yet has little room in it, and little time.
+"""The way into an HTTP API, with little room and time for unauthenticated callers.
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered.
 Strangers may be few, and the oldest of the host that has the most of them makes way for the next: so
@@ -104,7 +104,7 @@ class Door:
         self._let_wait(connection)
 
     def admit(self, client: tuple[str, int] | None, caller: str, *, all_room: bool) -> bool:
-        """Serve a request of one who has shown a token; False where there is no room for another.
+        """Serve a request of an authenticated caller; False where there is no room for another.
 
         Args:
             client: the address at the other end of the connection.
@@ -158,7 +158,7 @@ class Door:
             del self._by_address[connection.client]
 
     def close(self) -> None:
-        """Send away all whose handshake is not over."""
+        """Send away all connections before the end of their handshake."""
         for connection in list(self._handshakes):
             self._send_away(connection)
 
@@ -192,9 +192,9 @@ class Door:
             self._strangers.pop(connection).cancel()
 
     def _late(self, connection: H11Protocol, repeats: bool, bytes_before: int) -> None:
-        """Close a connection whose time is over, unless it reads what it was answered before.
+        """Close a connection whose time is over, unless it reads earlier answers.
 
-        Where this process was late itself, first look at what has come meanwhile.
+        Where this process was late itself, first look at the arrivals since.
         """
         if connection in self._readers:  # it has another deadline
             self._let_wait(connection)
@@ -220,7 +220,7 @@ class Door:
         return 0
 
     def _next_to_go(self) -> H11Protocol:
-        """Return the oldest of the host with the most, of those who ask nothing if there are any."""
+        """Return the oldest of the host with the most, of silent ones if there are any."""
         waiting = [stranger for stranger in self._strangers if not _has_asked(stranger)] or [
             *self._strangers
         ]
@@ -304,7 +304,7 @@ async def answering(
     context: ssl.SSLContext | None = None,
     to_end: int,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Answer those who call a listener, until the end of the block.
+    """Answer the callers of a listener, until the end of the block.
 
     Args:
         application: of ASGI.
@@ -314,7 +314,7 @@ async def answering(
         to_end: seconds for requests that are under way in the end.
 
     Yields:
-        A task that ends by itself only where nobody can be let in any more.
+        A task that ends by itself only where no caller can be let in any more.
     """
     tell_seldom(asyncio.get_running_loop())
     protocol = protocol_behind(door)
@@ -426,7 +426,7 @@ class _Seldom(logging.Filter):
 
 
 def tell_seldom(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep logs small whatever strangers do: what they can cause is told at most once a minute."""
+    """Keep logs small despite strangers: their messages are told at most once a minute."""
     seldom = _Seldom()
     for log in (_log, logging.getLogger("uvicorn.error")):
         log.addFilter(seldom)

@@ -148,7 +148,7 @@ class RecordsFollower:
 
         Raises:
             OSError: it does not answer.
-            PermissionError: what listens there is not of this run.
+            PermissionError: the listener there is not of this run.
         """
         host, port = split_address(self._address)
         context = await asyncio.to_thread(lambda: self._identity.client)

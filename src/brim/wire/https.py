@@ -139,7 +139,7 @@ def connection_to(
 
 
 def fault_of(error: Exception, url: str, *, token: str) -> EnvironmentFault | None:
-    """Return what an error of a connection says of who listens there; None where it says nothing."""
+    """Return the meaning of a connection error for the server there; None where it has none."""
     if isinstance(error, ssl.SSLCertVerificationError) and not split_token(token)[1]:
         return EnvironmentFault(
             f"nothing tells that {url} is the scheduler: {error.verify_message}, and the token has no "
@@ -161,14 +161,14 @@ def fault_of(error: Exception, url: str, *, token: str) -> EnvironmentFault | No
 
 
 def hint_of(error: Exception, url: str) -> str:
-    """Return what to try where an error may mean that a server speaks HTTPS alone; else nothing."""
+    """Return the remedy where an error may mean that a server speaks HTTPS alone; else nothing."""
     scheme, _, address = url.partition("://")
     is_like_it = isinstance(error, ConnectionResetError)  # one of http.client is among them
     return f"; or is it https://{address}?" if scheme == "http" and is_like_it else ""
 
 
 class _SchedulerConnection(http.client.HTTPConnection):
-    """A connection to a scheduler whose authority is known, by whatever address it is called."""
+    """A connection to a scheduler whose authority is known, by any of its addresses."""
 
     def __init__(self, address: str, authority: bytes, *, timeout: float) -> None:
         super().__init__(address, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Identities: what each end of a TLS connection shows, and what it asks of the other.
+"""Identities: the certificate of each end of a TLS connection, and its demands of the other.
 
 An authority (`wire.authority`) signs the certificate of each identity of its run or cluster. A
 certificate has two names: a URI that says whose it is, and a host name that says what it may serve
@@ -168,7 +168,7 @@ def split_token(token: str) -> tuple[str, str]:
 
 
 def server_context(identity: Identity, *, with_strangers: bool = False) -> ssl.SSLContext:
-    """Return what an end needs that is called.
+    """Return the context of an end that is called.
 
     Args:
         with_strangers: callers may have no certificate, and are for the server to limit. One of
@@ -185,7 +185,7 @@ def server_context(identity: Identity, *, with_strangers: bool = False) -> ssl.S
 
 
 def open_context(identity: Identity) -> ssl.SSLContext:
-    """Return what a server needs whose callers have no certificates: they show tokens later."""
+    """Return a server's context for callers without certificates: they show tokens later."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # each connection is verified: a certificate may expire between two
@@ -194,7 +194,7 @@ def open_context(identity: Identity) -> ssl.SSLContext:
 
 
 def client_context(authority: bytes, identity: Identity | None = None) -> ssl.SSLContext:
-    """Return what an end needs that calls; it must say which `server_name` it calls.
+    """Return the context of an end that calls; it must say which `server_name` it calls.
 
     Args:
         authority: whose servers are trusted: its certificate, PEM.
@@ -238,7 +238,7 @@ def grpc_options(role: str) -> list[tuple[str, str]]:
 
 
 def subject_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Subject | None:
-    """Return who is at the other end of a connection; None: it showed no certificate."""
+    """Return the owner of a connection's other end; None: it showed no certificate."""
     certificate_fields = connection.getpeercert() or {}
     names: Any = certificate_fields.get("subjectAltName", ())
     return next((Subject.from_uri(value) for kind, value in names if kind == "URI"), None)

@@ -96,7 +96,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Let a node in.
 
     Args:
-        notice: what its user should know; may be empty.
+        notice: for its user; may be empty.
     """
 
     notice: str = ""
@@ -149,7 +149,7 @@ _to_node: Codec[ToNode] = Codec(ToNode)
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield what comes, until the other end is gone. Raises ProtocolError for what makes no sense."""
+    """Yield messages until the other end is gone. Raises ProtocolError for nonsense."""
     buffer = FrameBuffer()
     held_bytes = 0
     while True:
@@ -184,7 +184,7 @@ class NodeLine:
     _max_bytes: int = field(default=_MAX_MESSAGE_BYTES, repr=False)
 
     def send(self, message: ToNode) -> None:
-        """Say something, without waiting. One that does not read what it is told is cut off."""
+        """Say something, without waiting. An end that does not read is cut off."""
         transport = self._writer.transport
         if transport.get_write_buffer_size() > self._max_bytes:
             transport.abort()
@@ -192,7 +192,7 @@ class NodeLine:
             self._writer.write(frame(_to_node.encode(message)))
 
     def close(self) -> None:
-        """End it, behind what was said."""
+        """End it, behind the messages."""
         self._writer.close()
 
 
@@ -324,7 +324,7 @@ class NodeServer:
 
 
 class NobodyListens(Exception):
-    """The scheduler's host answers, and nobody listens there."""
+    """The scheduler's host answers, without a listener there."""
 
 
 class SchedulerLine:
@@ -340,16 +340,16 @@ class SchedulerLine:
             self._writer.write(frame(_from_node.encode(message)))
 
     async def messages(self) -> AsyncIterator[ToNode]:
-        """Yield what the scheduler says until the connection ends."""
+        """Yield the scheduler's messages until the connection ends."""
         async for payload in _frames(self._reader):
             yield _to_node.decode(payload)
 
     def drop(self) -> None:
-        """End it at once, whatever was said: nobody answers at the other end."""
+        """End it at once, with all messages: the other end does not answer."""
         self._writer.transport.abort()
 
     async def drain(self) -> None:
-        """Wait until what was said is on its way."""
+        """Wait until the messages are on their way."""
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
@@ -397,7 +397,7 @@ class Enrolled:
         """Call the scheduler.
 
         Raises:
-            NobodyListens: its host answers, and nobody listens.
+            NobodyListens: its host answers, without a listener.
             OSError, EnvironmentFault: it does not answer, or not as the scheduler of this cluster.
         """
         try:

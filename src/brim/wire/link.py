@@ -67,7 +67,7 @@ class WorkerLink:
         return AgentGone() if self.is_over else None
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes, and keep it for `receive`."""
+        """Hear messages, and keep them for `receive`."""
         self._read(seconds)
 
     def _read(self, timeout: float) -> bool:

@@ -1,4 +1,4 @@
-"""Ports that this host listens on: taking one, and saying who has it where it is taken."""
+"""Ports that this host listens on: taking one, and naming the owner of a taken one."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def joined_address(host: str, port: int) -> str:
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Return what kind of address this is; a name is taken for one of IPv4."""
+    """Return the kind of an address; a name is taken for one of IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 

@@ -22,7 +22,7 @@ _MOST_DESCRIPTORS = 8
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Start an agent of a job; with its standard input, its output, and what else it holds open.
+    """Start an agent of a job; with its standard input, its output, and other open files.
 
     Args:
         job: names it in `KillJob`.

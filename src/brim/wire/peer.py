@@ -8,7 +8,7 @@ is lost after 3 s, which its kernel tells.
 Between hosts all of it is encrypted (TLS 1.3), and both ends show certificates of the run's
 authority first. Within a host, and where the run is `--insecure`, it is plain. Either way both ends
 prove that they are of the same run before anything else is said. A caller that does not is a
-stranger: it gets nothing, and holds nobody up.
+stranger: it gets nothing, and delays no other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Listener:
 
         Raises:
             Interrupted: the agent spoke first.
-            PeerLost: nobody greeted so in time.
+            PeerLost: no worker greeted so in time.
         """
         deadline = monotonic() + timeout
         while greeting not in self._waiting:
@@ -126,7 +126,7 @@ class Listener:
         return self._waiting.pop(greeting)
 
     def _look(self) -> None:
-        """Hear those who call, for a moment: one who is slow holds up nobody."""
+        """Hear callers, for a moment: a slow one delays no other."""
         started = monotonic()
         with selectors.DefaultSelector() as selector:
             for watched in (self._socket, *self._callers):
@@ -172,7 +172,7 @@ class Listener:
         return first_of_crowd(unknown or {peer: caller.host for peer, caller in callers})
 
     def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
-        """Hear all that is there: of what a stream has decrypted, no wait would tell."""
+        """Hear all available bytes: decrypted ones end no wait."""
         try:
             if not caller.is_known:
                 assert isinstance(peer, ssl.SSLSocket)
@@ -209,7 +209,7 @@ class Listener:
         peer.close()
 
     def drop_waiting(self, is_over: Callable[[str], bool] = lambda _: True) -> None:
-        """Close the streams that nobody will ask for any more: those whose greeting says so.
+        """Close unclaimed streams: those whose greeting says so.
 
         A stream of the round that begins may have been accepted already, while this worker waited
         in the last.
@@ -287,7 +287,7 @@ def connect(
 
 
 def _identity_for(host: str, secret: bytes, *, insecure: bool) -> RunIdentity | None:
-    """Return what both ends of a stream show whose listener has this address.
+    """Return the identity of both ends of a stream whose listener has this address.
 
     None: the stream is plain.
     """
@@ -323,7 +323,7 @@ def _shake_hands(peer: ssl.SSLSocket, *, timeout: float, cancelled: Cancelled) -
 def _greet(
     peer: socket.socket, secret: bytes, *words: bytes, timeout: float, cancelled: Cancelled
 ) -> None:
-    """Say what a call is about, and hear that the other end is of this run as well."""
+    """Send the subject of a call, and hear that the other end is of this run as well."""
     call = _GREETING.pack(len(words[-1]), proof(secret, _CALL, *words)) + words[-1]
     write_all(peer, [memoryview(call)], timeout=timeout, cancelled=cancelled)
     answer = bytearray(PROOF_BYTES)
@@ -351,7 +351,7 @@ def _is_unanswered(peer: socket.socket) -> bool:
 def _await_connection(
     peer: socket.socket, status: int, *, timeout: float, cancelled: Cancelled
 ) -> None:
-    """Wait until a connection under way (`status` is what `connect_ex` gave) is there."""
+    """Wait until a connection under way (`status` is the result of `connect_ex`) is there."""
     if status not in (0, errno.EINPROGRESS):
         raise OSError(status, os.strerror(status))
     deadline = monotonic() + timeout
@@ -439,12 +439,12 @@ class Traffic:
         self.close()
 
     def send(self, peer: socket.socket, views: Iterable[memoryview]) -> None:
-        """Send these behind what is to be sent to this peer already."""
+        """Send these behind all other bytes for this peer."""
         self._to_send[peer].extend(_chunks(views))
         self._watch(peer)
 
     def fill(self, peer: socket.socket, views: Iterable[memoryview]) -> None:
-        """Fill these from this peer, behind what is to be filled already."""
+        """Fill these from this peer, behind all other buffers."""
         self._to_fill[peer].extend(_chunks(views))
         self._watch(peer)
 
@@ -458,11 +458,11 @@ class Traffic:
         return not self._selector.get_map()
 
     def begin(self) -> None:
-        """Count silence from now on: before, nobody had anything to say."""
+        """Count silence from now on: before, there was nothing to say."""
         self._last_moved = self._answered = monotonic()
 
     def move(self, timeout: float) -> bool:
-        """Move what can be, and return whether anything could; wait so many seconds for that.
+        """Move as much as possible, and return whether anything was; wait so many seconds for that.
 
         Raises:
             PeerLost: a peer is gone.
@@ -552,7 +552,7 @@ def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
 
 
 def _send(peer: socket.socket, view: memoryview) -> int:
-    """Send some of it; what a stream has encrypted and not sent is to be given to it again."""
+    """Send some of it; encrypted and unsent bytes are to be given to it again."""
     return peer.send(view[:_SEND_BYTES])
 
 
@@ -564,7 +564,7 @@ def _receive(peer: socket.socket, view: memoryview) -> int:
 
 
 def _advance(views: deque[memoryview], move: Callable[[memoryview], int]) -> int:
-    """Move what can be, and return how many bytes that was."""
+    """Move as much as possible, and return the number of bytes."""
     count = 0
     with contextlib.suppress(*_NOT_NOW):
         while views:

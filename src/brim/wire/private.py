@@ -30,7 +30,7 @@ def make_private(folder: Path) -> Path:
 
 
 class PrivateFolder:
-    """A folder that is held open, so that nobody can put another in its place.
+    """A folder that is held open, so that it cannot be exchanged.
 
     Args:
         folder: where the sockets are.

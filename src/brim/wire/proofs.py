@@ -1,6 +1,6 @@
 """Proofs that both ends of a connection have the same secret, which neither says.
 
-Each end sends an HMAC of what this connection is about. A stranger that listens in the place of a
+Each end sends an HMAC of the connection's purpose. A stranger that listens in the place of a
 process that has died learns nothing that it can use elsewhere.
 """
 
@@ -27,7 +27,7 @@ def workers_secret(token: str) -> bytes:
 
 
 def proof(secret: bytes, *words: bytes) -> bytes:
-    """Return what shows that its sender has the secret and means these words, in this order."""
+    """Return a proof that its sender has the secret and means these words, in this order."""
     return _hmac(secret, words)
 
 

@@ -33,7 +33,7 @@ _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: what comes from it goes to the other, no faster than that takes it.
+    """One end of a connection: its bytes go to the other, no faster than that takes them.
 
     But for its first bytes, it is not read before the other is there. The end of one direction is
     that of both: gRPC closes no half of a connection.
@@ -62,7 +62,7 @@ class _End(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading from the other end, and expect progress in time.
 
-        While the other end is not read, nobody sees that it has closed.
+        While the other end is not read, its closing is not seen.
         """
         if self.peer is not None:
             self.peer.transport.pause_reading()
@@ -79,7 +79,7 @@ class _End(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Write what is left, for as long as that may take, and end."""
+        """Write the rest, for as long as that may take, and end."""
         self._expect_nothing()
         self._due = asyncio.get_running_loop().call_later(_STUCK, self.transport.abort)
         self.transport.close()
@@ -149,7 +149,7 @@ class _CallerEnd(_End):
             self.close()
 
     def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """Return what the caller says, and whether that was all.
+        """Return the caller's bytes, and whether those were all.
 
         Raises:
             ssl.SSLError: this is no TLS, or the caller shows no certificate that is good here.
@@ -173,7 +173,7 @@ class _CallerEnd(_End):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Send what TLS has to say, of its own or of what was written."""
+        """Send the bytes of TLS, its own or the encrypted ones."""
         if (data := self._outgoing.read()) and not self.transport.is_closing():
             self.transport.write(data)
 
@@ -189,7 +189,7 @@ class _CallerEnd(_End):
 
 
 class Relay:
-    """Carries what calls a listener to one of the servers on Unix sockets.
+    """Carries the callers of a listener to one of the servers on Unix sockets.
 
     Args:
         listener: stays open for others that have it.
@@ -199,7 +199,7 @@ class Relay:
         identity: that callers are shown.
 
     Attributes:
-        called_at: when somebody called for the last time who is not for one of the others.
+        called_at: when a caller that is not for one of the others called for the last time.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Relay:
         )
 
     def admit(self, caller: _CallerEnd) -> bool:
-        """Let one that has called say whom it wants, if there is room; return whether there is."""
+        """Let a caller name its server, if there is room; return whether there is."""
         if len(self._callers) - len(self._strangers) >= self._max_bytes:
             caller.transport.abort()
             return False
@@ -278,7 +278,7 @@ class Relay:
     def stop(self) -> None:
         """Accept nothing more, and close the connections.
 
-        The listener stays open for those who have it besides.
+        The listener stays open for its other holders.
         """
         if self._server is not None:
             self._server.close()

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class RenewedCertificate:
-    """The certificate that a server shows to callers who have none themselves.
+    """The certificate that a server shows to callers without one.
 
     Args:
         authority: issues it.

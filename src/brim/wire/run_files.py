@@ -63,11 +63,11 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
         verb: `names`, `read`, `write` or `remove`; `bundle` for the code of the job; `follow` for
             what is new in its records.
         name: of the file, relative to the place.
-        size: bytes that follow: what is to be written.
-        marks: what a follower has of the records.
+        size: bytes that follow, to be written.
+        marks: the follower's places in the records.
         steps_at_most: bytes of steps that it has a use for; None: all.
         wait: seconds for which there may be nothing new.
-        linger: seconds that what is new may wait for more, where it is no event.
+        linger: seconds that new parts may wait for more, where they are no event.
     """
 
     verb: Literal["names", "read", "write", "remove", "bundle", "follow"]
@@ -175,7 +175,7 @@ class RunFileServer:
         self._server = await asyncio.start_unix_server(self._take, self._path)
 
     async def see_followers_off(self) -> None:
-        """Wait, not for ever, until all who follow the records have them to their end."""
+        """Wait, not for ever, until all followers have the records to their end."""
         self._ending, deadline = True, monotonic() + _TO_SEE_OFF
         while monotonic() < deadline and any(
             _lacks(records, marks) for records, marks in self._followers.values()
@@ -249,7 +249,7 @@ class RunFileServer:
         return FileReply()
 
     async def _write(self, request: FileRequest, reader: asyncio.StreamReader) -> FileReply:
-        """Write what follows a request; where that cannot be, read it all the same.
+        """Write the data of a request; where that cannot be, read it all the same.
 
         Raises:
             EOFError, TimeoutError: it does not come.
@@ -303,7 +303,7 @@ class RunFileServer:
     async def _follow(
         self, request: FileRequest, records: RecordsToFollow | None, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer with what is new, or after a while that there is nothing. Raises OSError."""
+        """Answer with new parts, or after a while that there are none. Raises OSError."""
         if records is None:
             await _answer(writer, FileReply(problem="this run cannot be followed"))
             return
@@ -318,7 +318,7 @@ class RunFileServer:
     async def _news(
         self, records: RecordsToFollow, request: FileRequest
     ) -> list[tuple[Part, bytes]]:
-        """Return what a follower lacks once there is some of it; nothing after a while."""
+        """Return the missing parts of a follower once there are some; nothing after a while."""
         read = partial(records.read, request.marks, steps_at_most=request.steps_at_most)
         if any(mark.tail for mark in request.marks.values()):  # what it has is to be proved
             return await self._in_thread(read)
@@ -482,7 +482,7 @@ class RunFiles:
 
         Raises:
             OSError: it does not answer.
-            PermissionError: what listens there is not of this run.
+            PermissionError: the listener there is not of this run.
         """
         *earlier_addresses, last = self._address.split(",")
         for address in earlier_addresses:

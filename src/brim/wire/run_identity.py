@@ -27,7 +27,7 @@ class RunIdentity:
 
     Args:
         secret: of the run's workers.
-        role: what this process may serve as.
+        role: that this process may serve as.
     """
 
     def __init__(self, secret: bytes, role: str) -> None:
@@ -39,7 +39,7 @@ class RunIdentity:
         self._client: ssl.SSLContext | None = None
 
     def make_ready(self) -> None:
-        """Make all of it now, so that nobody waits for it later."""
+        """Make all of it now, so that later calls do not wait."""
         _ = self.server, self.client
 
     @property
@@ -50,7 +50,7 @@ class RunIdentity:
 
     @property
     def server(self) -> ssl.SSLContext:
-        """Return what an end needs that is called now: callers are of the run, or get nothing."""
+        """Return the context of an end that is called now: callers are of the run, or get nothing."""
         with self._lock:
             identity = self._fresh()
             self._server = self._server or server_context(identity)
@@ -58,7 +58,7 @@ class RunIdentity:
 
     @property
     def client(self) -> ssl.SSLContext:
-        """Return what an end needs that calls now; it says which `server_name` it calls."""
+        """Return the context of an end that calls now; it says which `server_name` it calls."""
         with self._lock:
             identity = self._fresh()
             self._client = self._client or client_context(identity.authority, identity)
@@ -77,7 +77,7 @@ def run_identity(secret: bytes, role: str) -> RunIdentity:
     """Return the identity of this process in the run whose workers have this secret.
 
     Args:
-        role: what it may serve as.
+        role: that it may serve as.
     """
     return RunIdentity(secret, role)
 

@@ -22,7 +22,7 @@ def ask_while_idle(peer: socket.socket, seconds: float) -> None:
 
 
 def give_up_after(peer: socket.socket, seconds: float) -> None:
-    """Have a connection break once its host is silent for so long, whatever is under way.
+    """Have a connection break once its host is silent for so long, busy or not.
 
     Also where the process there reads nothing for so long: not for one that may be busy otherwise.
     """

@@ -14,7 +14,7 @@ Stranger = TypeVar("Stranger")
 
 
 def first_of_crowd(hosts: Mapping[Stranger, str]) -> Stranger:
-    """Return the first of those who call from the host with the most.
+    """Return the first caller of the host with the most.
 
     Args:
         hosts: by stranger, the oldest first.
@@ -27,7 +27,7 @@ def first_of_crowd(hosts: Mapping[Stranger, str]) -> Stranger:
 
 
 class Strangers:
-    """The connections of one listener whose callers have not shown yet who they are.
+    """The connections of one listener with unidentified callers.
 
     Where there are too many, one of the host that has the most makes way: strangers on one host lock
     out nobody on another.
@@ -53,5 +53,5 @@ class Strangers:
         self._hosts[transport] = str(peer[0])
 
     def forget(self, transport: asyncio.Transport) -> None:
-        """Count a connection no more: it is known whose it is, or it is gone."""
+        """Count a connection no more: its owner is known, or it is gone."""
         self._hosts.pop(transport, None)

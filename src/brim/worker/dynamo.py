@@ -20,9 +20,9 @@ NAME = "torch._dynamo"
 
 
 class _Deferred(ModuleType):
-    """The module before it has run, which it does at the first use of what has no stand-in.
+    """The module before it has run, which it does at the first use of anything without stand-in.
 
-    It stays the same object: who has it already has the whole of it then.
+    It stays the same object: its earlier holders have the whole of it then.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,8 @@ class _Deferred(ModuleType):
 def defer() -> None:
     """Have `import torch._dynamo` import nothing until somebody compiles.
 
-    Until then it has what torch asks of it without: in optimizers, and where a process group forms.
+    Until then it has the attributes that torch needs of it: in optimizers, and where a process
+    group forms.
     """
     spec = None if NAME in sys.modules else importlib.util.find_spec(NAME)
     if spec is None:
@@ -51,7 +52,7 @@ _running = threading.RLock()
 
 
 def _run(module: ModuleType) -> None:
-    """Run the module, once; what it uses of itself meanwhile is there or not, as in any import."""
+    """Run the module, once; its uses of itself meanwhile work as in any import."""
     with _running:
         finders = [finder for finder in sys.meta_path if isinstance(finder, _Submodules)]
         if not finders:
@@ -66,7 +67,7 @@ def _run(module: ModuleType) -> None:
 
 
 def _stand_ins(module: ModuleType) -> dict[str, Any]:
-    """Return what the module has before it has run."""
+    """Return the attributes of the module before it has run."""
     return {
         "disable": partial(_disable, module),
         "graph_break": _graph_break,
@@ -94,7 +95,7 @@ def _disable(module: ModuleType, *arguments: Any, **options: Any) -> Any:
 
 
 def _graph_break(msg: str = "") -> None:
-    """Do as `torch._dynamo.graph_break` does outside of what is compiled: nothing."""
+    """Do as `torch._dynamo.graph_break` does outside of compiled code: nothing."""
 
 
 class _TraceRules:
@@ -104,7 +105,7 @@ class _TraceRules:
         self._module = module
 
     def clear_lru_cache(self) -> None:
-        """Clear what the rules have kept, where there are any."""
+        """Clear the caches of the rules, where there are any."""
         if not isinstance(self._module, _Deferred):
             self._module.trace_rules.clear_lru_cache()
 

@@ -24,7 +24,7 @@ from brim.worker.warm import FileAndData
 
 
 def run_file(prepared: Prepared | Task | FileAndData | None, context: WorkerContext) -> int:
-    """Do what a job asks of a training file (level 1); the exit status."""
+    """Do a job's work with a training file (level 1); the exit status."""
     spec = context.spec
 
     def work() -> None:

@@ -111,7 +111,7 @@ class TemplateProcess:
             pass
 
     def _prepare(self) -> None:
-        """Do once what every worker would otherwise do for itself."""
+        """Do once the preparations of every worker."""
         if self._spec.start_method == "spawn" or not (
             self._spec.file or runs_python(self._spec.command)
         ):
@@ -323,7 +323,7 @@ def main() -> None:
 
 
 def _import_torch() -> None:
-    """Import what most jobs need, as long as there is no job yet."""
+    """Import the modules of most jobs, as long as there is no job yet."""
     with _collecting_nothing():
         from brim.worker import gpus, warm
 
@@ -348,7 +348,7 @@ def _collecting_nothing() -> Iterator[None]:
 def _begin_again(
     arguments: argparse.Namespace, environment: Mapping[str, str], *arguments_before: str
 ) -> NoReturn:
-    """Become a new program without what was imported ahead, as which the same process goes on."""
+    """Become a new program without the early imports, as the same process."""
     for descriptor in (arguments.control, arguments.stacks):
         os.set_inheritable(descriptor, True)
     show_no_more(arguments.stacks)

@@ -31,7 +31,7 @@ from brim.worker.gpus import gpus_hidden
 
 
 def import_torch() -> None:
-    """Load what torch loads lazily, except its compiler, which only a job that compiles needs.
+    """Load the lazy parts of torch, except its compiler, which only a compiling job needs.
 
     One thread: a fork of a process whose OpenMP has started more waits for ever for those that it
     does not have. A worker sets its own number once it is born.
@@ -93,7 +93,7 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | FileAndData | None:
 
 
 def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
-    """Prepare what every worker of a job needs of the training file.
+    """Prepare the training file's parts for every worker of a job.
 
     Raises:
         SpecError, UserCodeError: the file, its data or a checkpoint will not do.

@@ -23,7 +23,7 @@ the last value for ever.
 
 @dataclass(slots=True)
 class Filled:
-    """A plan for one job and what is left after it."""
+    """A plan for one job and the rest after it."""
 
     plan: list[tuple[float, int]]
     end: float
@@ -203,7 +203,7 @@ class _Filling:
 def fill(
     job: Replayed, now: float, free: Free, *, devices: int, slot: float, first: int = 0
 ) -> Filled:
-    """Plan `job` on what is free; `first` workers in the first segment if that is not 0."""
+    """Plan `job` on free devices; `first` workers in the first segment if that is not 0."""
     filling = _Filling(job, now, free, devices, slot)
     start = now
     if first:

@@ -95,7 +95,7 @@ class Events:
             event.ends.append(job)
 
     def next_after(self, now: float, slot: float) -> float:
-        """Merge what falls into the window after `now`; the time of the next event."""
+        """Merge the events in the window after `now`; the time of the next event."""
         events = self.list
         next_time = events[0].time
         while int(next_time - now) <= slot and len(events) > 1:

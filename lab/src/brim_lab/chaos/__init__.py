@@ -1,4 +1,4 @@
-"""Breaks short jobs on purpose and checks what brim promises of them.
+"""Breaks short jobs on purpose and checks brim's promises of them.
 
 Faults are of every kind that the language of faults has.
 """

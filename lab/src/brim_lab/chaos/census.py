@@ -93,7 +93,7 @@ def _parent(pid: int) -> int:
 
 
 class Recount:
-    """Counts of what may never be there twice, such as schedulers or agents of a node.
+    """Counts of unique things, such as schedulers or agents of a node.
 
     A process that is just about to go counts once.
 

@@ -50,7 +50,7 @@ _ENDS_SCHEDULER = frozenset({DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTrial:
-    """One cluster and what happens to it; `seed` is what it was drawn from.
+    """One cluster and its faults; `seed` is the one that it was drawn from.
 
     Args:
         workers: the range that those of jobs were drawn from; its maximum is the cluster's devices.
@@ -119,7 +119,7 @@ def run_cluster_trial(
 
 @dataclass
 class _Running:
-    """A trial under way: its user, its faults, and what was seen."""
+    """A trial under way: its user, its faults, and its observations."""
 
     job: Job
     trial: ClusterTrial
@@ -158,7 +158,7 @@ class _Running:
     # The run --------------------------------------------------------------------------------------
 
     def to_the_end(self, end: float) -> list[str]:
-        """Do what is to be done until every job has ended; what is broken about that."""
+        """Do the deeds until every job has ended; the promises broken about that."""
         started = math.inf
         while self.clock.now() < end:
             self._look()

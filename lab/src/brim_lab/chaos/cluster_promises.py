@@ -1,4 +1,4 @@
-"""Checks that hold once every job of a cluster has ended, whatever was done to it.
+"""Checks that hold once every job of a cluster has ended, after any faults.
 
 Each returns what is broken.
 """
@@ -75,7 +75,7 @@ def journal_replays(database: Database) -> list[str]:
 
 
 def state_is_whole(state: Path) -> list[str]:
-    """The scheduler left nothing but what it keeps, and stumbled nowhere."""
+    """The scheduler left only its own files, and stumbled nowhere."""
     leftovers = [
         f"left behind: {path.name}" for path in state.iterdir() if path.name not in _EXPECTED_FILES
     ]

@@ -198,7 +198,7 @@ class Host:
 
     @contextlib.contextmanager
     def network(self) -> Iterator[None]:
-        """Have what this thread opens meanwhile be in the host's network."""
+        """Have this thread's new sockets be in the host's network."""
         old_namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         host_namespace = os.open(f"/proc/{self._init}/ns/net", os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Judgement of a cluster's promises, from what it wrote down and what its user was told.
+"""Judgement of a cluster's promises, from its records and its user's answers.
 
 Pure: no file is read.
 """
@@ -157,7 +157,7 @@ def disturbed(moment: float, commits: Iterable[tuple[float, int]], *, end: float
 
 
 def _covered_length(spans: Iterable[Span], start: float, end: float) -> float:
-    """The length of what spans cover of `[start, end]`."""
+    """The length of `[start, end]` that spans cover."""
     total, covered = 0.0, start
     for begin, stop in sorted(spans):
         begin, stop = max(begin, covered), min(stop, end)

@@ -1,4 +1,4 @@
-"""Performs what no process of a job could do to itself, and undoes it when its time is over."""
+"""Performs faults from outside a job's processes, and undoes them in time."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class OutsideFaults:
         self.guests: dict[int, Guest] = {}
 
     def poll(self) -> None:
-        """Undo what is due, and keep the agents of the other hosts alive."""
+        """Undo due faults, and keep the agents of the other hosts alive."""
         while self._scheduled and self._scheduled[0][0] <= self._clock.now():
             heapq.heappop(self._scheduled)[2]()
         for guest in self.guests.values():

@@ -1,4 +1,4 @@
-"""Checks that hold after every trial: each returns what is broken, in words."""
+"""Checks that hold after every trial: each returns the broken promises, in words."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
 
 
 def nothing_left_on(host: Host, *, killed: int, leads: bool) -> list[str]:
-    """Check that a host has no temporary file and no shared memory, and only what was asked for.
+    """Check that a host has no temporary file and no shared memory, and only expected files.
 
     Args:
         killed: as for `nothing_left_behind`.

@@ -1,4 +1,4 @@
-"""Draws at random what happens to a cluster.
+"""Draws the faults of a cluster at random.
 
 Pure: the same seed gives the same deeds, in every version.
 """

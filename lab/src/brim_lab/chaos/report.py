@@ -63,7 +63,7 @@ def as_plain(job: Job, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def markdown(job: Job, results: Sequence[Result]) -> str:
-    """The sections of a report: the claim, the table, what broke, and every seed."""
+    """The sections of a report: the claim, the table, the broken promises, and every seed."""
     broken = [result for result in results if result.broken]
     seconds = [result.seconds for result in results]
     faults = sum(len(result.strikes) for result in results)

@@ -1,4 +1,4 @@
-"""One trial: a short job, a schedule of faults, and what came of it."""
+"""One trial: a short job, a schedule of faults, and the outcome."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _takes_the_master(fault: Fault) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run and what is done to it; `seed` is what both were drawn from."""
+    """One run and its faults; `seed` is the one that both were drawn from."""
 
     seed: int
     workers: WorkerRange
@@ -177,7 +177,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
 
 @dataclass
 class _Running:
-    """A trial under way: its processes, and what was seen of it."""
+    """A trial under way: its processes, and its observations."""
 
     job: Job
     trial: Trial
@@ -232,7 +232,7 @@ class _Running:
         return self.driver.with_prefix(hosts[lead - 1].prefix) if hosts else self.driver
 
     def _move(self) -> None:
-        """Have another host lead the run, in a directory of its own, from what agents keep."""
+        """Have another host lead the run, in a directory of its own, from agents' copies."""
         self._commits_before = (
             self.commits[-1][1],
             sum(f.kind not in FROM_OUTSIDE for _, f in self.struck),
@@ -247,7 +247,7 @@ class _Running:
     # The run --------------------------------------------------------------------------------------
 
     def to_the_end(self, end: float) -> list[str]:
-        """Live as often as it takes; what is broken about that."""
+        """Live as often as needed; the promises broken about that."""
         while True:
             self.live(deadline=end)
             if self.code is None:

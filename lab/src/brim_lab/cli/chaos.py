@@ -327,7 +327,7 @@ def _run_all(job: Job, ready: Iterator[Ready], folder: Path) -> list[Result]:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Open a bar below what is told where stderr is a terminal; else tell each run in a line."""
+    """Open a bar below the messages where stderr is a terminal; else tell each run in a line."""
     if not sys.stderr.isatty():
         yield lambda text: click.echo(text, err=True)
         return

@@ -41,7 +41,7 @@ class FilledOnce:
 
     @property
     def waited(self) -> list[float]:
-        """Seconds that the service waited, for each rise of what it wanted."""
+        """Seconds that the service waited, for each rise of its demand."""
         return waits(self.wanted, self.had)
 
     def use(self, slots: int) -> float:

@@ -16,7 +16,7 @@ _USED = 0.9  # Source: ElasticDL, experiment 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One sentence, what was found, what is needed, and whether it holds."""
+    """One sentence, the finding, the need, and whether it holds."""
 
     claim: str
     got: str

@@ -67,7 +67,7 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
 
 
 class DemoCluster:
-    """The scheduler of an experiment, with what the experiment asks of it.
+    """The scheduler of an experiment, with the experiment's questions to it.
 
     Args:
         client: of the scheduler.
@@ -90,10 +90,10 @@ class DemoCluster:
         self.configure(headroom=slots)
 
     def until_served(self, slots: int) -> None:
-        """Wait until the service has so many slots that nobody else holds."""
+        """Wait until the service has so many otherwise free slots."""
 
     def served(self, demand: Workers, course: TrainingCourse, origin: float) -> Workers:
-        """Return the slots that the service had: of those that it wanted, what one job left.
+        """Return the slots that the service had: its demand, without one job's workers.
 
         Args:
             origin: where the times of the course begin, seconds since 1970.

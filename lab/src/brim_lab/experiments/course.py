@@ -1,4 +1,4 @@
-"""The course of a job from its submission: steps, workers, metrics, and what its changes cost it.
+"""The course of a job from its submission: steps, workers, metrics, and the cost of changes.
 
 Pure.
 """
@@ -70,7 +70,7 @@ def count_at(points: Workers, time: float) -> int:
 
 
 def left_for(demand: Workers, workers: Workers, slots: int) -> Workers:
-    """Return what a service has of the slots that it wants, where a job's workers have others.
+    """Return a service's part of its demanded slots, where a job's workers have others.
 
     >>> left_for(((0.0, 0), (2.0, 4)), ((1.0, 8), (2.5, 4)), 8)
     ((0.0, 0), (1.0, 0), (2.0, 0), (2.5, 4))
@@ -83,7 +83,7 @@ def left_for(demand: Workers, workers: Workers, slots: int) -> Workers:
 
 
 def waits(demand: Workers, had: Workers) -> list[float]:
-    """Return the seconds that each rise of what is wanted has waited until all was had.
+    """Return the seconds that each rise of the demand has waited for its slots.
 
     One that was not had before less was wanted has waited until then.
 
@@ -137,7 +137,7 @@ def makespan(courses: Iterable[TrainingCourse]) -> float:
 def overheads_of(
     course: TrainingCourse, requests: Sequence[Request], rates: Mapping[int, float]
 ) -> Overheads:
-    """Return what starts and changes of workers cost this job, in seconds without progress.
+    """Return the cost of starts and changes of workers for this job, in seconds without progress.
 
     Args:
         requests: the submission, and those for other numbers of workers, each granted before the

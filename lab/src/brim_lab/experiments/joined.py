@@ -128,7 +128,7 @@ def _see_off(nodes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def _check_clean(home: Host, other_hosts: Sequence[Host]) -> None:
-    """Raises EnvironmentFault where something is left that nobody asked for."""
+    """Raises EnvironmentFault where unexpected files are left."""
     for host in (home, *other_hosts):
         files = set() if host is home else {name for name in host.files() if not _is_kept(name)}
         if leftovers := [*host.processes().values(), *sorted(files)]:

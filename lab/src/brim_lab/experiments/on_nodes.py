@@ -109,7 +109,7 @@ class _KubeCluster(DemoCluster):
         )
 
     def close(self) -> None:
-        """End what runs here."""
+        """End all processes here."""
         self._service.close()
 
     def configure(self, *, policy: str = "brim", headroom: int = 0) -> None:
@@ -126,7 +126,7 @@ class _KubeCluster(DemoCluster):
         return tuple((moment, count) for moment, count in changes if moment < course.ended)
 
     def warm_up(self, workers: int = 1) -> None:
-        """Run a job to its first step: nodes have read then what pods read."""
+        """Run a job to its first step: nodes have read the pods' files then."""
         worker_range = WorkerRange(minimum=workers, maximum=workers)
         job = self.submit("warm-up", worker_range, epochs=1).job
         until(lambda: self.client.job(job).started, lambda: self._jobs.told(job))

@@ -20,7 +20,7 @@ from brim_lab.experiments.two_jobs import SIDES, TwoJobs
 
 
 def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
-    """Return what `brim demo` prints of an experiment."""
+    """Return the findings of an experiment that `brim demo` prints."""
     return Shown(
         numbers=numbers_of(found),
         table=table_of(found),
@@ -80,7 +80,7 @@ def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
-    """Say what the experiment shows, or what did not hold."""
+    """State the result of the experiment, or its failed claims."""
     broken = [
         f"{claim.claim}: {claim.got} (need: {claim.need})"
         for claim in found.claims

@@ -44,7 +44,7 @@ class Scale:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def capacity(self, *, end: float) -> tuple[tuple[float, int], ...]:
-        """Return what the service leaves for training: (seconds since it began, slots).
+        """Return the slots that the service leaves for training: (seconds since it began, slots).
 
         >>> QUICK_CHANGING_WORKERS.capacity(until=4.0)
         ((0.0, 8), (2.0, 4), (4.0, 6))

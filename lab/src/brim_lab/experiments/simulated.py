@@ -79,7 +79,7 @@ def demand(time: float, *, cpus: int = 320) -> float:
 def around_a_service(
     policy: Policy, *, cpus: int = 320, headroom: int = 2, interval: float = 60.0
 ) -> Shared:
-    """A day of three elastic jobs on what the service leaves, less `headroom` CPUs.
+    """A day of three elastic jobs on the CPUs left by the service, less `headroom`.
 
     The demand is read each `interval` seconds and rises on between two readings: the headroom is for
     that. Source: ElasticDL, experiment 2.

@@ -129,7 +129,7 @@ def bring_up(
     apis: tuple[str, ...],
     name: str,
 ) -> None:
-    """Start a cluster with real nodes on this machine; build what is missing first."""
+    """Start a cluster with real nodes on this machine; build missing programs first."""
     settings = ClusterSettings(
         name=name,
         nodes=nodes,

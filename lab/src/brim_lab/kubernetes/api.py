@@ -68,7 +68,7 @@ class Api:
         return json.loads(content) if is_json else content.decode()
 
     def is_ready(self) -> bool:
-        """Return whether the server is up, and has done what it does at its start."""
+        """Return whether the server is up, and has finished its start."""
         return bool(self._body_of("/readyz") == "ok")
 
     def can_read(self) -> bool:

@@ -167,7 +167,7 @@ def _flags() -> str:
 
 
 def _stages() -> bytes:
-    """Return what comes with kwok in its module, as one file."""
+    """Return kwok's own stages from its module, as one file."""
     module = Path(_go("kwok", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok").strip())
     files = [
         path

@@ -103,7 +103,7 @@ class _BoxNode:
             )
 
     def kill(self) -> None:
-        """Cut the power: nobody is told anything."""
+        """Cut the power, without warning."""
         if self._process is None:
             raise EnvironmentFault(f"{self._name} is not up")
         self.partition()  # or its kernel would tell its peers that their connections are gone
@@ -129,7 +129,7 @@ class _BoxNode:
         run("bridge", "link", "set", "dev", self._port, "state", state)
 
     def tend(self) -> None:
-        """Have what a kubelet forgets at its start be set when it is up."""
+        """Have the settings that a kubelet forgets at its start be set when it is up."""
         self._tended = asyncio.create_task(self._give_resources(wall()))
 
     async def _give_resources(self, since_time: float) -> None:

@@ -74,7 +74,7 @@ class NodeCluster:
         return Api(cluster["server"], Path(cluster["certificate-authority"]), user["token"])
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator; return what it prints.
+        """Run kubectl as the administrator; return its output.
 
         Raises:
             EnvironmentFault: it failed; the message is what it says.
@@ -93,7 +93,7 @@ class NodeCluster:
             import_image(path, pid=containerd)
 
     def kill(self, node: str) -> None:
-        """Cut a node's power: all its processes are gone at once, and nobody is told."""
+        """Cut a node's power: all its processes are gone at once, without warning."""
         self.perform("kill", node)
 
     def boot(self, node: str) -> None:
@@ -132,7 +132,7 @@ class NodeCluster:
             raise EnvironmentFault(f"{deed} {node}: {reply['error']}")
 
     def ready(self) -> bool:
-        """Return whether each node can run pods, and has what it was asked to have."""
+        """Return whether each node can run pods, and has its requested resources."""
         try:
             nodes = self.api.ask("/api/v1/nodes")["items"]
             self.api.ask("/api/v1/namespaces/default/serviceaccounts/default")
@@ -151,7 +151,7 @@ def is_up(name: str = DEFAULT) -> bool:
 
 
 def up(settings: ClusterSettings, tell: Callable[[str], object] = print) -> NodeCluster:
-    """Bring a cluster up; build what is missing first.
+    """Bring a cluster up; build missing programs first.
 
     Args:
         tell: progress.

@@ -173,7 +173,7 @@ class ControlPlane:
             wait_until(deadline, "the API server was not ready", self[ETCD], self[API_SERVER])
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator; return what it prints.
+        """Run kubectl as the administrator; return its output.
 
         Raises:
             EnvironmentFault: it failed; the message is what it says.
@@ -361,7 +361,7 @@ def _held_port() -> Iterator[int]:
 
 
 def kubectl(config: Path, *words: str, stdin: str | None = None, timeout: float = 120.0) -> str:
-    """Run kubectl with a kubeconfig; return what it prints.
+    """Run kubectl with a kubeconfig; return its output.
 
     Args:
         timeout: seconds.

@@ -32,7 +32,7 @@ _OWN_LABELS = {"app.kubernetes.io/part-of": "brim-tests"}
 
 
 def until(holds: Callable[[], Any], describe: Callable[[], object], within: float = WITHIN) -> Any:
-    """Wait for something that must happen; else fail with what there is instead."""
+    """Wait for something that must happen; else fail with the present state."""
     deadline = monotonic() + within
     while True:
         try:
@@ -158,7 +158,7 @@ class JobsOnNodes:
         self.apply(claim | {"spec": {**wants, "storageClassName": CLASS}})
 
     def add_volume_for(self, claim: str, folder: Path) -> None:
-        """Have a folder of this machine for a claim that somebody makes who names no class."""
+        """Have a folder of this machine for a claim without a class."""
         size = {"storage": "1Gi"}
         meta = {"name": f"{self.namespace}-{claim}", "labels": _OWN_LABELS}
         shared = {"accessModes": ["ReadWriteOnce"], "capacity": size}
@@ -173,7 +173,7 @@ class JobsOnNodes:
         self.apply(kind | {"value": value})
 
     def add_tenant(self, name: str, *, guaranteed: int) -> None:
-        """Have a tenant whose jobs are in this namespace; others of these may borrow what is idle."""
+        """Have a tenant whose jobs are in this namespace; others of these may borrow idle devices."""
         spec = {"cohort": "all", "guaranteed": guaranteed, "namespaces": [self.namespace]}
         meta = {"name": name, "labels": _OWN_LABELS}
         tenant = {"apiVersion": "brim.dev/v1alpha1", "kind": "Tenant", "metadata": meta}

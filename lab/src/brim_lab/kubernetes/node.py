@@ -191,7 +191,7 @@ class _NodeInside:
 
 
 def _tend(programs: list[LoggedProgram]) -> None:
-    """Reap what is left over, as a first process must, and start again what should be up."""
+    """Reap orphans, as a first process must, and start missing programs again."""
     while True:
         pid, status = os.waitpid(-1, 0)
         for program in programs:

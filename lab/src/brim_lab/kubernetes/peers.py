@@ -58,7 +58,7 @@ _PROGRAM = "manager"  # what their images call it
 
 
 def build_peer(peer: Peer, tell: Callable[[str], object] = print) -> Path:
-    """Build what is missing of a peer, which takes minutes; return its folder.
+    """Build the missing parts of a peer, which takes minutes; return its folder.
 
     Raises:
         EnvironmentFault: there is no Go, or a source cannot be had.
@@ -141,7 +141,7 @@ def install_peer(cluster: NodeCluster, peer: Peer, text: str) -> None:
 
 
 def go(folder: Path, *words: str) -> str:
-    """Run Go in a folder; return what it prints. Raises EnvironmentFault where it fails."""
+    """Run Go in a folder; return its output. Raises EnvironmentFault where it fails."""
     variables = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     done = subprocess.run(
         ["nice", "-n", "5", "go", *words], cwd=folder, env=variables, capture_output=True, text=True

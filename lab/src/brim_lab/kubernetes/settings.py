@@ -1,4 +1,4 @@
-"""The facts of one cluster that its processes share: what was asked for, its addresses, its files."""
+"""The facts of one cluster that its processes share: its settings, its addresses, its files."""
 
 from __future__ import annotations
 

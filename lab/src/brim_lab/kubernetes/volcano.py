@@ -28,7 +28,7 @@ _CONFIGURATION = "volcano-scheduler.conf"
 
 
 def build_volcano(tell: Callable[[str], object] = print) -> Path:
-    """Build what is missing of Volcano, which takes minutes; return its folder.
+    """Build the missing parts of Volcano, which takes minutes; return its folder.
 
     Raises:
         EnvironmentFault: there is no Go, or a source cannot be had.

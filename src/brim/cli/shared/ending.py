@@ -1,4 +1,4 @@
-"""The end of a run or a job, said to those who waited for it, and its exit code."""
+"""The end of a run or a job, printed for those waiting for it, and its exit code."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
 
 
 def _of_inference(spec: JobSpec) -> dict[str, Any]:
-    """Return what the summary of an evaluation or a prediction has besides.
+    """Return the additional fields in the summary of an evaluation or a prediction.
 
     That is the weights, the rows, and where predictions are written.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ask_server(server: str, *, field: str) -> None:
-    """Let this process, and what it starts, ask this scheduler.
+    """Let this process, and its child processes, ask this scheduler.
 
     Args:
         field: where it was named, for the error.

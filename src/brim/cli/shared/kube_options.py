@@ -1,4 +1,4 @@
-"""Options that the verbs of Kubernetes share, and what they need to be there."""
+"""Options that the verbs of Kubernetes share, and the packages that they need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_PLACEHOLDERS = 1_000  # jobs
 
 
 def amounts(words: Sequence[str]) -> dict[str, str]:
-    """Return what `--slot NAME=AMOUNT` says, given several times.
+    """Return the amounts of `--slot NAME=AMOUNT`, given several times.
 
     Raises:
         SpecError: one is no amount of a resource, or a resource is given twice.
@@ -196,7 +196,7 @@ def of_operators(function: Decorated) -> Decorated:
 
 
 def require_kubernetes_extra() -> None:
-    """Raises SpecError where what calls an API server is not installed."""
+    """Raises SpecError where the client of API servers is not installed."""
     for package in ("aiohttp", "yaml"):
         if importlib.util.find_spec(package) is None:
             raise SpecError(

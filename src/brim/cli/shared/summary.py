@@ -10,7 +10,7 @@ from brim.telemetry.history import milliseconds
 
 
 def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str = "") -> str:
-    """The summary as aligned lines; what is not known is left out.
+    """The summary as aligned lines, without unknown values.
 
     Args:
         summary: the run's summary, docs/reference/summary.md.

@@ -85,7 +85,7 @@ class Verbs(OpenGroup):
         raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs, then the options: who asks for help looks for a verb."""
+        """The verbs, then the options: readers of the help look for a verb."""
         sections = {title: list(verbs.items()) for title, verbs in self._groups.items()}
         for name, plugin in self.added().items():
             if name not in self._verbs:
@@ -157,7 +157,7 @@ def warn(text: str) -> None:
 
 
 def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError:
-    """Return what click found wrong, as field, got, need and hint.
+    """Return an error of click, as field, got, need and hint.
 
     Args:
         words: the command line, from which hints take values.

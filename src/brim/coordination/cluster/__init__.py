@@ -1,1 +1,1 @@
-"""A cluster's jobs: what is planned for each, what became of it, and the nodes that they are on."""
+"""A cluster's jobs: the plan for each, its outcome, and the nodes of its workers."""

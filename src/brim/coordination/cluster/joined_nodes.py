@@ -185,7 +185,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close a connection in whose place there is another one, or whose node has left."""
+    """Close a connection that another has replaced, or whose node has left."""
 
     line: int
 
@@ -228,7 +228,7 @@ class JoinedNodes:
                 self._nodes[node.id] = _Joined(node=node, heard=now)
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeCommand]:
-        """Take an event in; what is to be done about it."""
+        """Take an event in; return the commands that follow."""
         self._give_up(now)
         if isinstance(event, NodeCalled):
             return self._called(event, now)

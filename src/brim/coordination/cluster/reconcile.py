@@ -134,7 +134,7 @@ def as_placed(workers: ByNode, placed: ByNode, rest: ByNode | None = None) -> di
 
 
 def staying(current: ByNode, workers: ByNode, *, leaving_nodes: Collection[str]) -> dict[str, int]:
-    """Return who is there, without those who are more than they are to be on nodes to be left.
+    """Return the current workers, minus the surplus on nodes being drained.
 
     >>> staying({"n1": 2, "n2": 1}, {"n1": 1}, left={"n1", "n2"})
     {'n1': 1}
@@ -171,7 +171,7 @@ def still_coming(
 
 
 class _Free:
-    """Devices that nobody holds."""
+    """Free devices."""
 
     def __init__(self, holdings: Sequence[Holding], nodes: ByNode, capacity: int) -> None:
         self._nodes, self._all = dict(nodes), capacity
@@ -255,7 +255,7 @@ def _step_of_force(grace: float) -> float:
 
 
 def _force(holding: Holding, now: float, grace: float) -> Force | None:
-    """Decide what to take from a job by force now."""
+    """Decide which workers to take from a job by force now."""
     step = _step_of_force(grace)
     to_give = math.inf if holding.since is None else holding.since + grace - now
     to_answer = math.inf if holding.unanswered is None else holding.unanswered + grace - now

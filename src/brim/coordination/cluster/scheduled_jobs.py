@@ -132,14 +132,14 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A policy has decided who should have what."""
+    """A policy has decided the workers of each job."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """Jobs are expected to end then, by what was known at a time."""
+    """Jobs are expected to end then, by the knowledge at a time."""
 
     ends: Mapping[str, float]
     at: float
@@ -168,7 +168,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The processes of a job said yes to what they were asked, or have been started."""
+    """The processes of a job said yes to a request, or have been started."""
 
     action: Start | Resize | Suspend
 
@@ -220,7 +220,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class LearnSpeed:
-    """Keep what a job has taught, for the next one like it."""
+    """Keep the lessons of a job, for the next one like it."""
 
     submission: Submission
     measured: Measured
@@ -229,7 +229,7 @@ class LearnSpeed:
 
 @dataclass(frozen=True, slots=True)
 class LearnCost:
-    """Keep what a change has cost."""
+    """Keep the cost of a change."""
 
     kind: str
     seconds: float
@@ -356,7 +356,7 @@ class ScheduledJobs:
 
     @property
     def unavailable(self) -> frozenset[str]:
-        """The nodes whose devices nobody is to have: they are lost, drained, or give way."""
+        """The nodes with reserved devices: they are lost, drained, or give way."""
         return self.nodes.lost | self.spec.drained | self.nodes.leaving
 
     def to_look_at(self) -> list[ScheduledJob]:
@@ -397,7 +397,7 @@ class ScheduledJobs:
         return self._tracking.state(job, self.capacity, now)
 
     def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
-        """Return the steps per second of a job that runs, and what one more worker would add."""
+        """Return the steps per second of a running job, and the gain of one more worker."""
         return self._tracking.speed(job)
 
     def waits_for(self, job: ScheduledJob) -> str:
@@ -678,7 +678,7 @@ class ScheduledJobs:
             self._take_steps(now, event.room)
 
     def _pass_over(self, event: Looked, now: float) -> None:
-        """Have what has begun begin later, and what waits wait longer, by what nobody could see."""
+        """Shift the starts of everything under way by an unobserved time."""
         unseen = event.unseen
 
         def shifted(start: float) -> float:
@@ -772,7 +772,7 @@ class ScheduledJobs:
     ) -> dict[str, int]:
         """Return as many workers of a job that others place, on the nodes where they are.
 
-        Who is on a node that everybody is to leave, and is not to stay there, counts elsewhere.
+        Workers on a node to be left, except those that may stay, count elsewhere.
 
         Args:
             rest: see `as_placed`.
@@ -838,7 +838,7 @@ class ScheduledJobs:
         self._require(job, Happening.STOP, now=now)
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
-        """Start a job again whose end nobody asked for: later each time, but not for ever."""
+        """Start a job again after an unwanted end: later each time, but not for ever."""
         if job.starts.unheard >= _MOST_FATAL:
             job.problem = (
                 f"the scheduler ended {job.starts.unheard} times while it was starting this job, and "
@@ -887,7 +887,7 @@ class ScheduledJobs:
                     assert_never(action)
 
     def _give_back(self, now: float) -> None:
-        """Ask jobs once more for what they were told to have, and have lost."""
+        """Ask jobs once more for workers that they were told to have, and have lost."""
         for step in self._towards_the_plan(now):
             if isinstance(step, Resize) and step.job not in self._questions:
                 job = self.jobs[step.job]
@@ -903,7 +903,7 @@ class ScheduledJobs:
         has now are not asked before for what they may have given, or got, long ago.
 
         Args:
-            addressed: jobs that are asked for what the plan has.
+            addressed: jobs that are asked for the plan's workers.
         """
         return [
             Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
@@ -1162,7 +1162,7 @@ class ScheduledJobs:
         self._decide()
 
     def _faulted(self, event: Faulted, now: float) -> None:
-        """Fail a job at which something failed that nobody thought of; the others go on."""
+        """Fail a job after an unexpected error; the others go on."""
         job = self.jobs.get(event.job)
         if job is None or not job.running:
             return

@@ -109,7 +109,7 @@ class NodeSeen(NamedTuple):
 class NodesSeen:
     """The nodes as they were seen last.
 
-    The devices of a node that is lost are nobody's until it is back.
+    The devices of a lost node are not used until it is back.
 
     Args:
         seen: by name; empty before the first look.

@@ -44,7 +44,7 @@ class Lessons(Protocol):
         ...
 
     def steps_of(self, submission: Submission) -> int | None:
-        """Return the steps that a job will have; None where nobody can know yet."""
+        """Return the number of steps of a job; None where it is still unknown."""
         ...
 
 
@@ -58,7 +58,7 @@ class _Gain(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """Knowledge of this life of the scheduler about a job, beyond what is on disk.
+    """Knowledge of this life of the scheduler about a job, beyond the records on disk.
 
     Args:
         seen: at the last look.
@@ -106,7 +106,7 @@ class Tracking:
         self._looked = math.inf  # when the last look began
 
     def track(self, job: ScheduledJob) -> Track:
-        """Return what is known of a job that is there."""
+        """Return the knowledge of a present job."""
         track = self._tracks.get(job.id)
         if track is None:
             track = self._tracks[job.id] = Track()
@@ -117,8 +117,8 @@ class Tracking:
     def look(self, now: float, *, unseen: float = 0.0) -> None:
         """Begin a look.
 
-        How long things took while the host slept, or this process was stopped, nobody knows; nor
-        while nobody could see.
+        Durations while the host slept, or this process was stopped, are unknown; as are those of an
+        outage.
 
         Args:
             unseen: seconds of that.
@@ -132,7 +132,7 @@ class Tracking:
         self._looked = now
 
     def see(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Note what its processes do now."""
+        """Note the present state of its processes."""
         track = self.track(job)
         last = seen.last_step
         if last is not None and last != track.seen.last_step:
@@ -151,7 +151,7 @@ class Tracking:
         return now - self.track(job).learned > interval
 
     def has_taught(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Note that others know now what was seen of it."""
+        """Note that its measurements are public."""
         track = self.track(job)
         track.sizes = frozenset(seen.measured.rates)
         track.learned = now
@@ -171,9 +171,9 @@ class Tracking:
         )
 
     def end(self, job: ScheduledJob, now: float) -> Track:
-        """Forget its processes, which have ended, and return what was seen of them.
+        """Forget its processes, which have ended, and return the last sight of them.
 
-        What was measured is enough for its profile: it may be long until it runs again.
+        The measurements are enough for its profile: it may be long until it runs again.
         """
         if self._measured(job).rates:
             job.profile = None
@@ -212,7 +212,7 @@ class Tracking:
         return self._lessons.overheads.cost(job.target, workers, moved=moved)
 
     def reckon(self, job: ScheduledJob) -> None:
-        """Learn what its last change has cost, once its new number of workers has made steps."""
+        """Learn the cost of its last change, once its new number of workers has made steps."""
         track = self.track(job)
         reached = track.seen.reached
         if track.change is None or reached is None or reached.workers != job.target:
@@ -238,7 +238,7 @@ class Tracking:
         return job.progress.steps or self._lessons.steps_of(job.submission)
 
     def is_known(self, job: ScheduledJob) -> bool:
-        """True if it can be judged: a deadline can be promised only to what was measured."""
+        """True if it can be judged: only measured jobs can be promised deadlines."""
         return job.submission.deadline is None or self.is_measured(job)
 
     def is_measured(self, job: ScheduledJob) -> bool:
@@ -268,9 +268,9 @@ class Tracking:
         return minimum, min(workers.maximum, max(capacity, minimum))
 
     def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
-        """Return the steps per second of a job that runs, and what one more worker would add.
+        """Return the steps per second of a running job, and the gain of one more worker.
 
-        None stands for what nobody knows.
+        None stands for the unknown.
         """
         track, rates = self.track(job), self._measured(job).rates
         workers = job.target
@@ -294,7 +294,7 @@ class Tracking:
     def profile(self, job: ScheduledJob, capacity: int) -> Profile | None:
         """Return the profile that a job would begin with.
 
-        Only a model that nobody has measured gets one, if sizes can be tried.
+        Only an unmeasured model gets one, if sizes can be tried.
         """
         if job.submission.opaque or job.starts.launches or self._measured(job).rates:
             return None
@@ -308,7 +308,7 @@ class Tracking:
     def advance(self, job: ScheduledJob, capacity: int, now: float) -> str:
         """Go on with the profile of a job that runs.
 
-        Return what was measured, or why it is over, in words.
+        Return the measurement, or why it is over, in words.
         """
         profile = job.profile
         if profile is None or self.track(job).seen.first_step is None:

@@ -1,1 +1,1 @@
-"""A job's workers: who is in it, the rounds that they enter, and the steps that they commit."""
+"""A job's workers: its members, the rounds that they enter, and the steps that they commit."""

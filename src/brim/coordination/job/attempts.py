@@ -14,7 +14,7 @@ class Attempts:
 
     A worker that dies before it has taken part in so many steps dies quickly; one that lives longer
     clears its agent. Workers that were started before the last death counted were part of that
-    attempt: what kills eight workers at one blow counts once.
+    attempt: a cause that kills eight workers at one blow counts once.
 
     Args:
         young: steps of the job that a worker must have taken part in to count as one that lives.

@@ -87,7 +87,7 @@ class AuditPlan:
         )
 
     def findings(self, words: Sequence[tuple[bytes, bytes]]) -> list[Finding]:
-        """Return what came out in two ways.
+        """Return the results that disagree.
 
         Args:
             words: of each rank, a digest of its own micro-batch and of the one that it audited;
@@ -107,7 +107,7 @@ class AuditPlan:
 def newcomers_apart(
     findings: Sequence[Finding], newcomers: Collection[int]
 ) -> tuple[frozenset[int], Finding]:
-    """Return the newcomers without whom nothing comes out in two ways, and what shows it.
+    """Return the newcomers that cause a disagreement, and the finding that shows it.
 
     Args:
         findings: of a step; at least one.

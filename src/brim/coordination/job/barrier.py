@@ -1,4 +1,4 @@
-"""A barrier that a hub keeps for its members: it releases all or nobody. Pure.
+"""A barrier that a hub keeps for its members: it releases all or none. Pure.
 
 One round has one set of members. Members arrive at a point `(step, phase)`; once all stand there
 the hub releases them, and that release is the one moment at which a step becomes committed. A
@@ -63,7 +63,7 @@ class Barrier:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Members that others wait for; empty where nobody waits."""
+        """Members that others wait for; empty where none waits."""
         if not self._arrived:
             return ()
         return tuple(member for member in self._members if member not in self._arrived)
@@ -76,7 +76,7 @@ class Barrier:
         self._arrived, self._point, self._hold, self._closed = {}, None, False, False
 
     def close(self) -> None:
-        """Release nobody any more in this round: what its members have is what counts."""
+        """Release no member any more in this round: the members' own state counts."""
         self._closed = True
 
     def hold(self, round: int) -> None:

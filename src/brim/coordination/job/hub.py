@@ -1,4 +1,4 @@
-"""The barriers of an agent's own workers: decides when they are released, and what counts. Pure.
+"""The barriers of an agent's own workers: decides on releases and commits. Pure.
 
 The hub hears the arrivals of its workers. Where all members of a round are its own, it is the root:
 its release is the commit. Where a round spans agents, it passes complete arrivals on to the master,
@@ -36,7 +36,7 @@ _LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
 class Count:
     """The command to count a step.
 
-    The master must hear of it, whatever becomes of this process, before a worker does.
+    The master must hear of it, even if this process ends, before a worker does.
     """
 
     record: CommitRecord
@@ -124,7 +124,7 @@ class Hub:
         return self._release(Release(release.round, point, release.hold, payloads))
 
     def write(self, worker: str, asked: WriteNow) -> list[HubCommand]:
-        """Have a worker write what the job ends with: nobody is released any more."""
+        """Have a worker write the final checkpoint: no member is released any more."""
         self._barrier.close()
         if self.turns is not None:
             self.turns.close()
@@ -229,7 +229,7 @@ class Hub:
         return commands
 
     def _expect_behind(self, release: Release, worker: str) -> list[HubCommand]:
-        """Return what a worker that was released is at from now on."""
+        """Return the activity of a released worker from now on."""
         point, round = release.point, release.round
         if point.phase == "end":
             assert self._world is not None
@@ -247,7 +247,7 @@ class Hub:
         return [] if worker in self._lost else [Expect(worker, doing)]
 
     def _answer(self, answers: Iterable[Answer], round: int, wall: float) -> list[HubCommand]:
-        """Tell workers whose turn it is, and count what was applied in the last."""
+        """Tell workers their turns, and count the applied batches of the last."""
         commands: list[HubCommand] = []
         for answer in answers:
             match answer:

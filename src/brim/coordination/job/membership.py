@@ -1,4 +1,4 @@
-"""The words of a rendezvous: what it is told, what it asks for, and the world that it names.
+"""The words of a rendezvous: its events, its commands, and the world that it names.
 
 Pure values.
 """
@@ -70,14 +70,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A round: its number, who is in it, and where each newcomer gets the state of the job.
+    """A round: its number, its members, and the donor of each newcomer's state.
 
     Args:
         members: in rank order; members of one agent are contiguous, its workers before its servers.
             Agents of one machine follow each other, but for those without workers.
         donors: worker that lacks the state → member that gives it.
-        restore: nobody has the state: the first member takes it from storage (or starts afresh) and
-            donates.
+        restore: no member has the state: the first member takes it from storage (or starts afresh)
+        and donates.
         shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
             share is a server; the first has one.
         newcomers: workers that have made no step, where another one has.
@@ -139,7 +139,7 @@ class World:
         return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
 
     def givers(self, has_state: Sequence[bool]) -> dict[int, int | None]:
-        """Say who brings what each host has once to the hosts that lack it.
+        """Say who brings each host's single parts to the hosts that lack them.
 
         Args:
             has_state: of each rank, whether its host has it as far as the rank knows.
@@ -241,7 +241,7 @@ class WorkerCutOff:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDisagrees:
-    """A newcomer does not come to what the others come to: the run goes on without it."""
+    """A newcomer disagrees with the others: the run goes on without it."""
 
     worker: str
 
@@ -285,7 +285,7 @@ class JobCompleted:
 
 @dataclass(frozen=True, slots=True)
 class UserFailed:
-    """The user's code raised, or what they asked for cannot be done: no restart will mend that."""
+    """The user's code raised, or asked for the impossible: no restart will mend that."""
 
     worker: str
 
@@ -324,10 +324,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """The job is to end, and its next boundary does not come: it ends without those who are late.
+    """The job should end, and its next boundary does not come: late members are left out.
 
     Args:
-        late: workers, and what each has been at for too long.
+        late: workers, and the activity of each that takes too long.
     """
 
     late: Mapping[str, str]
@@ -381,7 +381,7 @@ class Install:
     """Name a round.
 
     Args:
-        still: nobody makes a step in it: all leave the step that is under way, and stand at the
+        still: no step is made in it: all leave the step that is under way, and stand at the
             boundary before it.
     """
 

@@ -1,4 +1,4 @@
-"""A worker's side of its job: what it says, what it waits for, and what each message means to it.
+"""A worker's side of its job: its messages, its waits, and the meaning of each message to it.
 
 Pure, and without I/O, as h11 is: it takes messages and times, and puts messages into an outbox.
 What takes more than one message is a flow: a generator that yields each `Need`, and is then sent
@@ -55,7 +55,7 @@ _TO_BE_JOINED = 600.0
 
 
 class RoundChanged(Exception):
-    """The round is over: what was under way in it is given up, and `next_round` has the new one."""
+    """The round is over: its unfinished work is given up, and `next_round` has the new one."""
 
 
 class Interrupted(Exception):
@@ -85,7 +85,7 @@ Incoming = WorkerBound | AgentGone | AskedToLeave
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for the next of what this worker hears.
+    """Wait for the next message to this worker.
 
     The answer is that, or None where it took too long.
 
@@ -155,7 +155,7 @@ class BeHeir:
 
 @dataclass(frozen=True, slots=True)
 class LeaveState:
-    """Leave to the next agent what this worker has said, then its state.
+    """Leave to the next agent the messages of this worker, then its state.
 
     See `Participant.last_words`.
     """
@@ -248,13 +248,13 @@ class Participant:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether nobody else is in the round."""
+        """Return whether this worker is alone in the round."""
         return self.round.world_size == 1
 
     # Saying ---------------------------------------------------------------------------------------
 
     def outgoing(self) -> list[WorkerMessage]:
-        """Return what is to be sent, in order; it is taken out."""
+        """Return the messages to be sent, in order; they are taken out."""
         if not self._outbox:
             return []
         outgoing, self._outbox = self._outbox, []
@@ -290,7 +290,7 @@ class Participant:
             self._told_of, self._steps_made = self._steps_made, []
 
     def last_words(self, *, wall_offset: float) -> list[AgentMessage]:
-        """Return what was said, or would have been, and the agent may not have heard.
+        """Return the messages that the agent may not have received.
 
         Commits, and words behind them.
 
@@ -318,7 +318,7 @@ class Participant:
     # Hearing --------------------------------------------------------------------------------------
 
     def take(self, heard: Incoming) -> None:
-        """Take what comes where something else is waited for.
+        """Take a message that comes where something else is waited for.
 
         Raises:
             RoundChanged: the round is over.
@@ -369,7 +369,7 @@ class Participant:
     # Within a round -------------------------------------------------------------------------------
 
     def poll(self) -> Flow[None]:
-        """Take what is there."""
+        """Take all waiting messages."""
         while (message := (yield _POLL)) is not None:
             self.take(message)
 
@@ -504,7 +504,7 @@ class Participant:
                 self.take((yield _RECEIVE))
 
     def _install(self, named: InstallRound) -> Flow[None]:
-        """Get the state of the job, and give it to those who are to have it of this worker."""
+        """Get the state of the job, and give it to this worker's recipients."""
         world = named.world
         members = {member.worker: member for member in world.members}
         self._has_state = not world.restore and self.worker not in world.donors

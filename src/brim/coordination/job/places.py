@@ -41,7 +41,7 @@ class Places:
     def seated(
         self, workers: Iterable[Worker], target: int, *, seated_before: Sequence[Worker] = ()
     ) -> list[Worker]:
-        """Return those of `workers` for whom there is room, the first of each agent first.
+        """Return those of `workers` that have room, the first of each agent first.
 
         Args:
             target: workers wanted in all.
@@ -128,7 +128,7 @@ class Places:
         return 1
 
     def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
-        """An agent gets no more workers, and nobody takes their places.
+        """An agent gets no more workers, and its places are removed.
 
         Other devices are other jobs'.
 

@@ -82,7 +82,7 @@ class Rendezvous:
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
-        roster: who is there.
+        roster: of agents and workers.
         stands_alone: the job outlives its last agent, and waits for another.
     """
 
@@ -132,7 +132,7 @@ class Rendezvous:
 
     @property
     def lacks_room(self) -> int:
-        """Workers that the first round needs, and for whom no host that is here has room."""
+        """Workers of the first round that no present host has room for."""
         if self.round or len(self.roster.agents) < self.expected_agents:
             return 0
         room = self.roster.places.room
@@ -278,12 +278,12 @@ class Rendezvous:
         return self._is_pod(agent) and self.roster.places.room.get(agent) == 1
 
     def _ends_empty(self, agent: str) -> bool:
-        """Return whether an agent has no worker, and will have none: it would hold its room for nobody."""
+        """Return whether an agent has no worker, and will have none: its room would stay unused."""
         given_up = self.attempts.given_up(agent)
         return self._is_pod(agent) and given_up and not self.roster.workers_of(agent)
 
     def _is_pod(self, agent: str) -> bool:
-        """Return whether somebody who sees that an agent has ended starts another."""
+        """Return whether an ended agent is replaced by another, as a pod is."""
         places = self.roster.places
         return self.stands_alone and not places and agent in places.room
 
@@ -355,7 +355,7 @@ class Rendezvous:
         return self._after_loss(was_member=True)
 
     def _turn_away(self, worker: str) -> list[Command]:
-        """Go on without a newcomer that does not agree with those who have made steps.
+        """Go on without a newcomer that disagrees with the experienced workers.
 
         Another one in its place would not, either.
         """
@@ -515,7 +515,7 @@ class Rendezvous:
         return self._end_with_servers() if self.phase is RendezvousPhase.GATHERING else self._hold()
 
     def _hurry(self, late: Mapping[str, str]) -> list[Command]:
-        """End those who are late. Where all of them are gone, one of the others writes what it has.
+        """End late workers. Where all of them are gone, one of the others writes its state.
 
         Its step is given up as in a change of members: it goes back to the last boundary, which all
         have passed.
@@ -538,7 +538,7 @@ class Rendezvous:
         return world_of(chosen, round=self.round, parts=self.parts, machines=machines)
 
     def _fill(self) -> list[Command]:
-        """Start what is missing.
+        """Start the missing workers.
 
         Spares wait for a round that makes steps: they must not slow a change down.
         """
@@ -653,7 +653,7 @@ class Rendezvous:
         ]
 
     def _install(self, *, at_boundary: bool = False) -> list[Command]:
-        """Name the next round from those who stay and those who are ready."""
+        """Name the next round from staying and ready workers."""
         dismissed = [
             worker for worker in self.roster.members if worker.state is WorkerState.LEAVING
         ]

@@ -94,7 +94,7 @@ class Roster:
         )
 
     def newcomers(self, target: int, servers: int) -> Newcomers:
-        """Return the workers that are ready and for whom there is room.
+        """Return the workers that are ready and have room.
 
         Each comes in as what it was started for. Where those do not suffice a spare one does,
         unless workers have places: a place is a device.
@@ -151,7 +151,7 @@ class Roster:
             self.places.room[agent] = room
 
     def lose(self, agent: str) -> bool:
-        """An agent is gone, and all who were on it; whether a member was."""
+        """An agent is gone, and all its workers; whether a member was."""
         self.agents.remove(agent)
         self.departing.discard(agent)
         self.machines.pop(agent, None)
@@ -159,7 +159,7 @@ class Roster:
         return self.clear(agent)
 
     def clear(self, agent: str) -> bool:
-        """All who were on an agent are gone; whether a member was."""
+        """All workers of an agent are gone; whether a member was."""
         lost_workers = self.workers_of(agent)
         for worker in lost_workers:
             del self.workers[worker.id]

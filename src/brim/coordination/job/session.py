@@ -47,14 +47,14 @@ class Outbox(Generic[T]):
         return self.last
 
     def take_back(self, last: int) -> None:
-        """Forget what was put behind this number, none of which has been sent."""
+        """Forget messages behind this number, none of which has been sent."""
         del self.unacknowledged[last - self.acknowledged :]
 
     def acknowledge(self, number: int) -> None:
         """The other end has everything up to this number; an old acknowledgement says nothing new.
 
         Raises:
-            ProtocolError: it claims to have what was never said.
+            ProtocolError: it claims unsent messages.
         """
         if number > self.last:
             raise ProtocolError(f"message {number} was acknowledged, the last one is {self.last}")

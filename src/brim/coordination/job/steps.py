@@ -30,7 +30,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add up what may be added up once all stand at this point."""
+    """Add up the available sums once all stand at this point."""
 
     phase: str
 
@@ -67,7 +67,7 @@ Action = Stand | Add | Settle | Act
 
 
 def follow(actions: Generator[Action, Any, T], perform: Callable[[Action], object]) -> T:
-    """Do one action after the other, and return what they come to."""
+    """Do one action after the other, and return their result."""
     answer: object = None
     while True:
         try:
@@ -112,7 +112,7 @@ def step(
 def boundary(
     *, held: bool, due: bool, is_first: bool, patience: float | None
 ) -> Generator[Action, Any, None]:
-    """Follow what the last commit brought, before another step is begun.
+    """Follow the consequences of the last commit, before another step is begun.
 
     Args:
         held: it was the round's last.

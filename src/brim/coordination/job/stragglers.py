@@ -145,7 +145,7 @@ class Stragglers:
     _reported: set[str] = field(default_factory=set)
 
     def committed(self, round: int, loads: Sequence[Load], *, other_seconds: float) -> list[Advice]:
-        """Take what the members of a round report of a step.
+        """Take the reports of a round's members on a step.
 
         Args:
             round: its number.

@@ -1,4 +1,4 @@
-"""Turns of asynchronous training: the order in which workers apply batches, and who waits. Pure.
+"""Turns of asynchronous training: the order in which workers apply batches, and their waits. Pure.
 
 Where training is asynchronous, each worker computes whole batches by itself. It asks for a turn
 once it has a batch's gradients; turns are granted one at a time, in the order in which they are
@@ -104,7 +104,7 @@ class Turns:
     def lose(self, member: str) -> None:
         """A member is dead.
 
-        Who follows must find the state of the last commit: there are no more of this round.
+        Its followers must find the state of the last commit: there are no more of this round.
         """
         if member in self._members:
             self.close()
@@ -147,7 +147,7 @@ class Turns:
         return [applied, *self._proceed(), *self._grant()]
 
     def rest(self, member: str, round: int) -> list[Answer]:
-        """A member has no batch any more, until all are level: nobody waits for it."""
+        """A member has no batch any more, until all are level: others do not wait for it."""
         if round != self.round or self._closed:
             return []
         self._resting.add(member)
@@ -178,7 +178,7 @@ class Allotment:
 
     Each begins with one, and takes the next in its turn.
 
-    Who commits knows how many were taken before: so nothing is kept of it.
+    The committer knows how many were taken before: so nothing is kept of it.
 
     Args:
         free: batches that nobody has applied, ascending.

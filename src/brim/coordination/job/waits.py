@@ -85,7 +85,7 @@ class Waits:
         self._longest: dict[str, float] = {}
 
     def expect(self, worker: str, doing: Doing, *, now: float) -> bool:
-        """Wait for someone from now on, and no longer for what it was at; as `done`."""
+        """Wait for someone from now on, instead of its previous activity; as `done`."""
         was_late = self.done(worker, now=now)
         self._waits[worker] = _Wait(doing, now)
         return was_late
@@ -109,7 +109,7 @@ class Waits:
         self._waits.pop(worker, None)
 
     def pause(self, seconds: float) -> None:
-        """Add time in which nobody looked.
+        """Add unobserved time.
 
         The observer was stopped itself, so this time is held against no worker.
         """
@@ -121,7 +121,7 @@ class Waits:
         return worker in self._waits and self._waits[worker].said_at is not None
 
     def look(self, *, now: float) -> list[Overdue | Hung]:
-        """Return what to report or end now. Workers that hang are no longer waited for."""
+        """Return late and hanging workers. Workers that hang are no longer waited for."""
         found: list[Overdue | Hung] = []
         for worker, wait in sorted(self._waits.items()):
             seconds = now - wait.since

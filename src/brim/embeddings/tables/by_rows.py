@@ -146,7 +146,7 @@ class RowOptimizer:
         return found
 
     def start(self) -> dict[str, Tensor]:
-        """Return what the optimizer keeps of each row now, [R, D] each."""
+        """Return the optimizer's state of each row now, [R, D] each."""
         states = self._own_state
         return {
             name: states[name]

@@ -74,7 +74,7 @@ class Candidates:
     def begin(self, step: int, partitions: range) -> None:
         """Let those of some partitions that were full before a step begin again.
 
-        To be undone by nobody.
+        This cannot be undone.
         """
         full = self._full[partitions.start : partitions.stop]
         cleared = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
@@ -83,7 +83,7 @@ class Candidates:
         self._full[cleared] = 0
 
     def look(self, keys: Tensor) -> Counted:
-        """Return what a step with these keys, none of which has a row, does; write nothing."""
+        """Return the effect of a step with these keys, none of which has a row; write nothing."""
         places = self.index.find(keys)
         has_candidate = places >= 0
         counts_before = self.counts[places[has_candidate]]
@@ -99,7 +99,7 @@ class Candidates:
         )
 
     def write(self, step: int, counted: Counted) -> None:
-        """Do what `look` found, in the step after so many."""
+        """Write the changes that `look` found, in the step after so many."""
         self.counts[counted.places] = _counts_after(counted.before, self._admit_after)
         self.changed[counted.places] = step + 1
         self._full[counted.full] = step + 1
@@ -114,7 +114,7 @@ class Candidates:
         self._first_steps[partitions.start : partitions.stop] = 0
 
     def fill(self, keys: Tensor, counts: Tensor, changed: Tensor, first_steps: Tensor) -> None:
-        """Take what `items` and `first_steps` gave, as far as there is room, where there were none."""
+        """Take items of `items` and `first_steps`, as far as there is room, where there were none."""
         places = self.index.reserve(keys)
         has_room = places >= 0
         self.counts[places[has_room]], self.changed[places[has_room]] = (

@@ -34,12 +34,12 @@ class Size:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row with what the optimizer keeps of it."""
+        """Bytes of a row with the optimizer's state of it."""
         return self.dim * (1 + self.states) * self.dtype.itemsize
 
     @property
     def bytes(self) -> int:
-        """Bytes of all rows, and of what finds them.
+        """Bytes of all rows, and of their index.
 
         The rows that one step writes are logged beside, once more.
         """

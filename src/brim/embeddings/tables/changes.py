@@ -47,7 +47,7 @@ class Changes:
         return self._first
 
     def begin(self, step: int) -> None:
-        """Forget what is known, if it is anything; steps after this one come."""
+        """Forget earlier changes, if any; steps after this one come."""
         if self._first is not None and self._last == step and not self._keys:
             return
         self._first = self._last = step
@@ -58,7 +58,7 @@ class Changes:
         self._first, self._keys, self._count = None, [], 0
 
     def add(self, step: int, keys: _Keys) -> None:
-        """Take what a step wrote, if it is the next one; else nothing is known any more.
+        """Take the keys of a step, if it is the next one; else nothing is known any more.
 
         Args:
             step: from 1.
@@ -77,14 +77,14 @@ class Changes:
             self._keys.append(keys)
 
     def reach(self, step: int) -> None:
-        """Forget what is known if it does not go as far as this step: others made some."""
+        """Forget earlier changes where others made some up to this step."""
         if self._last != step:
             self.forget()
 
     def keys_since(self, step: int) -> _Keys | None:
-        """Return what the steps since have written, and maybe more: ascending, each once.
+        """Return a superset of the keys written since the step: ascending, each once.
 
-        None where nobody knows.
+        None where unknown.
         """
         if self._first is None or step < self._first:
             return None

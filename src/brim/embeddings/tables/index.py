@@ -184,7 +184,7 @@ class Index:
     def mend(self, partitions: Iterable[int]) -> None:
         """Finish a `remove` that was cut off.
 
-        Clear marks that are not needed, and count what is taken.
+        Clear marks that are not needed, and count used places.
         """
         for part in partitions:
             first = part * self.shape.lines + 1

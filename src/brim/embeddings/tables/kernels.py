@@ -1,4 +1,4 @@
-"""Operations on ids and rows, each by what is fastest for it on a CPU (benchmarks/embeddings).
+"""Operations on ids and rows, each by the fastest way on a CPU (benchmarks/embeddings).
 
 torch finds distinct ids by sorting, and copies rows element by element; numpy copies a row as one
 value, and where there are few ids, marks say which are there.

@@ -122,7 +122,7 @@ class KeyRoster:
         return keys[is_present], places[is_present]
 
     def look(self, keys: Tensor, step: int) -> KeyRosterChange:
-        """Return what a step that has gradients for these keys does; write nothing."""
+        """Return the effect of a step that has gradients for these keys; write nothing."""
         places = self.index.find(keys)
         absent = ~self._is_there(places, step)
         counted = None
@@ -163,7 +163,7 @@ class KeyRoster:
             self.index.mend(partitions)
 
     def write(self, step: int, change: KeyRosterChange) -> None:
-        """Do what `look` found."""
+        """Write the changes that `look` found."""
         if self.candidates is not None and change.counted is not None:
             self.candidates.write(step, change.counted)
         self.changed[change.places] = step + 1

@@ -166,9 +166,9 @@ class KeyedTable:
 
     @torch.no_grad()
     def fill(self, tree: Mapping[str, Any], fresh: Mapping[str, float]) -> None:
-        """Store what `get` gave, and nothing else.
+        """Store the content of `get`, and nothing else.
 
-        Nobody else may use the table meanwhile.
+        No other process may use the table meanwhile.
 
         Args:
             tree: what it gave.
@@ -207,7 +207,7 @@ class KeyedTable:
     def clear(self) -> None:
         """Remove all rows, and all that could be taken back.
 
-        Nobody else may use the table meanwhile.
+        No other process may use the table meanwhile.
         """
         self._heads.zero_()
         self.roster.clear()
@@ -220,7 +220,7 @@ class KeyedTable:
     def log(
         self, keys: Tensor, change: KeyRosterChange, partitions: range, *, step: int, owner: int
     ) -> dict[str, Tensor]:
-        """Log what is about to change.
+        """Log the rows before a change.
 
         Args:
             keys: of the rows that change.
@@ -230,7 +230,7 @@ class KeyedTable:
             owner: who writes; each has a log of its own.
 
         Returns:
-            What is there, of each field, [M, D]: views of the log.
+            The present values of each field, [M, D]: views of the log.
         """
         head, counted = self._heads[owner], change.counted
         rows, known_starts = self._starts(partitions.start)
@@ -255,13 +255,13 @@ class KeyedTable:
 
     @torch.no_grad()
     def write(self, change: KeyRosterChange, rows: Mapping[str, Tensor], *, step: int) -> None:
-        """Write rows, and who has them; all that was logged."""
+        """Write rows, and their owners; all that was logged."""
         for name, field in self.fields.items():
             field.index_copy_(0, change.places, rows[name])
         self.roster.write(step - 1, change)
 
     def settle(self, step: int) -> None:
-        """A step counts; nobody has begun to write the next."""
+        """A step counts; no worker has begun to write the next."""
         rows, candidates = self.changes.first, self.changes_of_candidates.first
         if rows is None and candidates is None:
             return
@@ -276,7 +276,7 @@ class KeyedTable:
         self.changes_of_candidates.add(step, torch.cat(seen).numpy())
 
     def tells_full(self, refused: int) -> bool:
-        """Return whether rows had no room and nobody of this host was told so.
+        """Return whether rows had no room and this host was not told so.
 
         Later calls return False.
         """
@@ -287,7 +287,7 @@ class KeyedTable:
 
     @torch.no_grad()
     def take_back(self, committed: int) -> None:
-        """Undo what was written for steps beyond those that are committed."""
+        """Undo the writes for steps beyond the committed ones."""
         for owner in (self._heads[:, _STEP] > committed).nonzero().flatten().tolist():
             log = self._log_of(owner)
             for name, field in self.fields.items():

@@ -76,7 +76,7 @@ class TableMemory:
             os.close(own_descriptor)
 
     def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
-        """Map what others put into the tables.
+        """Map the pages that others filled.
 
         Else page faults of the first step would keep them waiting.
         """
@@ -100,7 +100,7 @@ class TableMemory:
         self._step.fill_(0 if step is None else step + 1)
 
     def take_back(self, committed: int) -> None:
-        """Undo what owners wrote for steps that do not count. Nobody may write meanwhile."""
+        """Undo owners' writes for steps that do not count. No worker may write meanwhile."""
         for table in self._tables:
             table.take_back(committed)
 
@@ -129,7 +129,7 @@ class TableMemory:
 
     @property
     def is_written_to(self) -> bool:
-        """Return whether the user's code wrote to what it sees as weights.
+        """Return whether the user's code wrote to its view of the weights.
 
         False where the system does not tell.
         """

@@ -1,4 +1,4 @@
-"""One table: the rows of an embedding with what the optimizer keeps of each, and the log of a step.
+"""One table: the rows of an embedding with the optimizer's state of each, and the log of a step.
 
 An owner logs what is at the places that it is about to change, then changes them. A worker that
 finds a log of a step that did not count puts back what was there: so a row is never half of one step
@@ -81,7 +81,7 @@ class Table:
 
     @torch.no_grad()
     def fill(self, rows: Mapping[str, Tensor], changed: Tensor | None = None) -> None:
-        """Put all rows in; nobody else may use the table meanwhile."""
+        """Put all rows in, while no other process uses the table."""
         self.clear()
         for name, field in self.fields.items():
             field.copy_(rows[name])
@@ -99,7 +99,7 @@ class Table:
 
     @torch.no_grad()
     def log(self, places: Tensor, *, step: int, owner: int, at: int) -> dict[str, Tensor]:
-        """Log what is at some places, before they are written to.
+        """Log the rows at some places, before they are written to.
 
         Args:
             places: int64, [N].
@@ -108,7 +108,7 @@ class Table:
             at: where in the log: a place that no other owner's part of this step reaches.
 
         Returns:
-            What is there, of each field, [N, D]: views of the log.
+            The present values of each field, [N, D]: views of the log.
         """
         part = slice(at, at + len(places))
         self._places[part] = places
@@ -128,7 +128,7 @@ class Table:
         put(self.changed, places, torch.full_like(places, step))
 
     def settle(self, step: int) -> None:
-        """A step counts; nobody has begun to write the next."""
+        """A step counts; no worker has begun to write the next."""
         if (first := self.changes.first) is None:
             return
         parts = []
@@ -140,7 +140,7 @@ class Table:
 
     @torch.no_grad()
     def take_back(self, committed: int) -> None:
-        """Undo what was written for steps beyond those that are committed."""
+        """Undo the writes for steps beyond the committed ones."""
         for owner in (self._heads[:, _STEP] > committed).nonzero().flatten().tolist():
             first, count = self._heads[owner, :_STEP].tolist()
             part = slice(first, first + count)

@@ -14,7 +14,7 @@ PLACES = "places of tables"  # in the dense part: which optimizer has each, and 
 
 
 def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
-    """Return what each optimizer of a state keeps of its parameters, by their numbers."""
+    """Return each optimizer's states of its parameters, by their numbers."""
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
     return [optimizer.get("state", {}) for optimizer in optimizers]
 
@@ -22,7 +22,7 @@ def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state without tables: their rows are in weights and optimizers instead.
 
-    What optimizers keep is in new dicts; tensors are not copied.
+    The optimizers' states are in new dicts; tensors are not copied.
     """
     weights = dict(tree["model"])
     optimizers = [  # a wrapper around another optimizer may have no "state"

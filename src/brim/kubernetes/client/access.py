@@ -1,4 +1,4 @@
-"""The address of an API server, what to trust there, and how to prove oneself.
+"""The address of an API server, the certificates to trust there, and own credentials.
 
 A kubeconfig says so, as for kubectl: the files that `$KUBECONFIG` names, where the first one that
 says something is right, or else `~/.kube/config`. In a pod, where there are none, the files of its
@@ -66,7 +66,7 @@ class Access:
     source: str = ""
 
     def tls(self, proof: Proof) -> ssl.SSLContext | None:
-        """Return what a connection trusts and shows; None: it is not encrypted.
+        """Return a connection's trust and certificate; None: it is not encrypted.
 
         Raises:
             SpecError: a certificate or a key makes no sense.
@@ -365,7 +365,7 @@ def _with_path(plugin: ExecPlugin, user: _Placed[_User]) -> ExecPlugin:
 
 
 def _content(placed: _Placed[Any], field: str) -> bytes:
-    """Return what a field has as data, or else the content of the file that it names."""
+    """Return a field's data, or else the content of the file that it names."""
     attribute = field.replace("-", "_")
     data, name = getattr(placed.part, f"{attribute}_data"), getattr(placed.part, attribute)
     if data:

@@ -1,4 +1,4 @@
-"""Quantities of Kubernetes as exact numbers, and what a pod asks for in all. Pure."""
+"""Quantities of Kubernetes as exact numbers, and the total requests of a pod. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def largest(parts: Iterable[Totals]) -> dict[str, Fraction]:
 
 
 def asked_by(pod: KubePod) -> dict[str, Fraction]:
-    """Return what a pod takes of its node, as kube-scheduler counts it.
+    """Return a pod's use of its node, as kube-scheduler counts it.
 
     Containers that start before the others run one after the other, so of these the largest counts;
     those that keep running (`restartPolicy: Always`) are there together with all that come later.
@@ -118,5 +118,5 @@ def asked_by(pod: KubePod) -> dict[str, Fraction]:
 
 
 def _amounts_of(container: Container, sizes: Mapping[str, Totals]) -> Totals:
-    """Return what a container asks for, or has where it is about to get less."""
+    """Return a container's requests, or its present amounts where it is about to get less."""
     return largest([parse_amounts(container.resources.requests), sizes.get(container.name, {})])

@@ -238,7 +238,7 @@ class ApiServer:
         """Create an object.
 
         Args:
-            body: all of it, of what JSON is made of, or a struct.
+            body: all of it, plain JSON values, or a struct.
 
         Raises:
             AlreadyExists: one of its name does.
@@ -376,7 +376,7 @@ class ApiServer:
         tail: int | None = None,
         previous: bool = False,
     ) -> bytes:
-        """Return what a container has printed, at most 16 MiB of it.
+        """Return the output of a container, at most 16 MiB of it.
 
         Args:
             container: empty: the only one.
@@ -512,7 +512,7 @@ class ApiServer:
             await asyncio.sleep(turn_at - now)
 
     async def _ready(self, renewed: bool) -> tuple[Transport, Mapping[str, str]]:
-        """Return the connections to use, and the headers that say who calls."""
+        """Return the connections to use, and the headers that identify the caller."""
         proof = await self.access.credentials.proof(renewed=renewed)
         if self._transport is None or self._proof != (proof.certificate, proof.key):
             await self._connect(proof)
@@ -576,14 +576,14 @@ def _read(decoder: msgspec.json.Decoder[T], content: bytes | msgspec.Raw, subjec
 
 
 def _query(**parameters: object) -> dict[str, str]:
-    """Return what is asked, without what is empty."""
+    """Return the query without empty parameters."""
     return {key: str(value) for key, value in parameters.items() if value not in ("", None)}
 
 
 def _pause_before_next(code: int, retry_after: float | None) -> float | None:
     """Return the seconds before a request is sent again; None: it is not.
 
-    Where the server says after how long, it has not done what it was asked, whatever the code.
+    Where the server says after how long, it has not carried the request out, with any code.
     """
     if code != 429 and (code < 500 or retry_after is None):
         return None

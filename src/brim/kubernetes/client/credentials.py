@@ -272,7 +272,7 @@ class PluginProof:
 
 
 async def _all_of(process: asyncio.subprocess.Process) -> bytes:
-    """Return what a process prints up to its end; one that prints too much is killed."""
+    """Return all output of a process; one that prints too much is killed."""
     printed = bytearray()
     assert process.stdout is not None
     while chunk := await process.stdout.read(_MAX_TOKEN_BYTES):
@@ -284,7 +284,7 @@ async def _all_of(process: asyncio.subprocess.Process) -> bytes:
 
 
 async def _last_words(stream: asyncio.StreamReader | None) -> str:
-    """Return the last characters of what is printed."""
+    """Return the last characters of an output."""
     last = b""
     while chunk := await stream.read(_MAX_TOKEN_BYTES) if stream else b"":
         last = (last + chunk)[-4 * _LAST_WORDS :]

@@ -130,7 +130,7 @@ class LeaseHolder:
 
     @property
     def unheard(self) -> float:
-        """The seconds since the API server last told who holds the Lease."""
+        """The seconds since the API server last named the Lease's holder."""
         return self._now() - self._heard_at
 
     @property
@@ -247,7 +247,7 @@ class LeaseHolder:
             await self._written(write)
 
     async def _act(self) -> None:
-        """Do what the rules say, once."""
+        """Obey the rules, once."""
         self._acted = self._now()
         match self._candidate.step(self._now()):
             case WaitForLease(wait_end):

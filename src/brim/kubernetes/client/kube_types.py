@@ -32,7 +32,7 @@ class Owner(ObjectFields, frozen=True, kw_only=True):
 
 
 class Metadata(ObjectFields, frozen=True, kw_only=True):
-    """The name of an object, and who has it.
+    """The name of an object, and its owner.
 
     Args:
         deletion_timestamp: when it is to be gone at the latest, where it was asked to end.
@@ -50,7 +50,7 @@ class Metadata(ObjectFields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """`NAMESPACE/NAME`, or the name of what is in no namespace."""
+        """`NAMESPACE/NAME`, or the name of an object without namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -181,7 +181,7 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """True where it does what it is there for."""
+        """True where it does its work."""
         return any(
             condition.type == READY and condition.status == "True"
             for condition in self.status.conditions
@@ -197,13 +197,13 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """True where no node takes it as it is, and nobody is taken away for it."""
+        """True where no node takes it as it is, and no other is preempted for it."""
         message = self.why_unschedulable
         return message is not None and _ITS_GANG not in message
 
     @property
     def lacks_room(self) -> bool:
-        """True where it is refused since too little is left of what it requests."""
+        """True where it is refused since its node has too little of its requests left."""
         message = self.why_unschedulable or ""
         return self.is_refused and any(words in message for words in _NO_ROOM)
 

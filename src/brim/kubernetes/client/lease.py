@@ -126,7 +126,7 @@ class Candidate:
         return now < self.holds_until
 
     def step(self, now: float) -> LeaseStep:
-        """Return what to do now."""
+        """Return the next action."""
         if now < self._due:
             return WaitForLease(self._due)
         if not self._is_current:
@@ -139,7 +139,7 @@ class Candidate:
         """Take in the object as it was read.
 
         Args:
-            now: after it was read: what is in it was written before.
+            now: after it was read: its content was written before.
             lease: None: it does not exist.
         """
         if lease is None or lease.holder != self._identity:
@@ -163,7 +163,7 @@ class Candidate:
         self._due = sent + self._terms.retry
 
     def failed(self, now: float, *, changed: bool) -> None:
-        """Take in that a look or a write came to nothing, or that nobody knows.
+        """Take in that a look or a write failed, or that its outcome is unknown.
 
         Args:
             changed: the object is not as it was: look at once.
@@ -178,7 +178,7 @@ class Candidate:
             lease: as it was read just now: a renewal may have been under way.
 
         Returns:
-            What tells the others so; None: the Lease is another's.
+            The Lease that tells the others so; None: the Lease is another's.
         """
         self._renewed = -math.inf
         return self._write(lease, "") if lease.holder == self._identity else None

@@ -1,4 +1,4 @@
-"""Outages of an API server: for how long nobody could see what is on it. Pure.
+"""Outages of an API server: for how long its state was unobservable. Pure.
 
 A clock that runs against somebody (a time to give way, a pause before another attempt) would run
 against those whom nobody hears. So it counts seen time alone.
@@ -17,7 +17,7 @@ REQUESTS = "requests"  # what is missing where no request is answered
 
 
 class Outages:
-    """The outages of one API server, from what its clients tell. Times are monotonic seconds.
+    """The outages of one API server, by its clients. Times are monotonic seconds.
 
     Several things can be missing at a time: answers to requests, and each watch. As long as one is,
     nobody sees all, and the time counts once.
@@ -42,19 +42,19 @@ class Outages:
         self._answered = -math.inf
 
     def begin(self, now: float, *, before: float) -> None:
-        """Begin to see, after so many seconds in which nobody saw anything."""
+        """Begin to see, after so many unobserved seconds."""
         self._missing, self._over, self._counted = {}, before, now
         self._end(now, lasted=before)
 
     def unseen(self, now: float) -> float:
-        """Return the seconds so far in which nobody could see."""
+        """Return the unobserved seconds so far."""
         missing_since = min(self._missing.values(), default=now)
         return self._over + max(0.0, now - missing_since)
 
     def doubts(self, now: float) -> bool:
-        """Return whether nodes of which nobody hears may be there: they could not say so.
+        """Return whether unheard nodes may be alive: they could not say so.
 
-        Who watches them counts the time of an outage against them.
+        The watcher counts the time of an outage against them.
         """
         return now - self._outage_start >= _LONG or now < self._doubted
 
@@ -94,7 +94,7 @@ class Outages:
 
 
 class SeenClock:
-    """A clock whose monotonic seconds stand still while nobody can see.
+    """A clock whose monotonic seconds stand still during outages.
 
     Args:
         clock: the clock of the process.

@@ -17,7 +17,7 @@ class OwnThread:
         name: of the thread.
 
     Attributes:
-        ended: has what the coroutine returned or raised; cancelled where it was.
+        ended: has the coroutine's result or error; cancelled where it was.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Readings of objects that people write: what a field has, or an error that names it. Pure.
+"""Readings of objects that people write: a field's value, or an error that names it. Pure.
 
-What cannot be understood is a value too, so an object, whatever is in it, ends nothing but itself.
+A misunderstood object is a value too, so it ends nothing but itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reading:
     def read_or_none(
         self, read: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T | None:
-        """Return what `read` returns for these arguments; None where that is an error."""
+        """Return the result of `read` for these arguments; None where that is an error."""
         try:
             return read(*arguments, **named)
         except SpecError as wrong:

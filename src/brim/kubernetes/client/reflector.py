@@ -1,4 +1,4 @@
-"""Keeps what is known of an API server's objects: a list, then a watch for as long as it lasts.
+"""Keeps copies of an API server's objects: a list, then a watch for as long as it lasts.
 
 A connection that breaks is opened again at the last version that was seen, so nothing is missed and
 nothing is listed. Where the server has forgotten that version (410), all is listed again, and the
@@ -63,7 +63,7 @@ class Reflector(Generic[T]):
         server: to ask.
         resource: the kind. An object that cannot be decoded to its type is logged, and what was
             known of it stays.
-        changed: called with each change, in order; it must not wait. What it raises ends `run`.
+        changed: called with each change, in order; it must not wait. Its errors end `run`.
         namespace: in which; empty: all.
         labels: a label selector; empty: all.
         fields: a field selector; empty: all.

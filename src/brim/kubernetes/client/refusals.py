@@ -1,4 +1,4 @@
-"""Errors of calls to an API server, by what the server said.
+"""Errors of calls to an API server, by the server's answer.
 
 ```
 EnvironmentFault
@@ -55,7 +55,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """The object that an API server answers with where it does not do what it was asked.
+    """The object that an API server answers with where it refuses a request.
 
     Args:
         code: of HTTP.
@@ -70,7 +70,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NoAnswer(EnvironmentFault):
-    """The API server did not answer: whether it did what it was asked is not known."""
+    """The API server did not answer: the effect of the request is not known."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message, retryable=retryable)
@@ -81,7 +81,7 @@ class Refusal(EnvironmentFault):
 
     Args:
         called: the request, such as `GET /api/v1/pods`.
-        status: what the server said.
+        status: by the server.
 
     Attributes:
         code: of HTTP.

@@ -18,7 +18,7 @@ def read_time(text: object, *, field: str) -> float:
     """Return the seconds since 1970 of a time.
 
     Args:
-        text: what was written there, of whatever type.
+        text: of any type, as written.
         field: where, for the error.
 
     Raises:
@@ -44,7 +44,7 @@ def read_time(text: object, *, field: str) -> float:
 
 
 def write_time(seconds: float | None) -> str | None:
-    """Return a time as text, in whole seconds; None where there is none, or nobody can say.
+    """Return a time as text, in whole seconds; None where there is none, or it is unknown.
 
     >>> write_time(1796112000.9), write_time(float("inf"))
     ('2026-12-01T08:00:00Z', None)

@@ -70,7 +70,7 @@ class HttpStream:
         """Yield its lines, without their ends.
 
         Args:
-            silence: seconds without a byte after which nobody is taken to be there.
+            silence: seconds without a byte after which the other end counts as gone.
 
         Raises:
             NoAnswer: the connection broke, or nothing came for so long.
@@ -201,7 +201,7 @@ class Transport:
             response.close()  # a watch does not end: its connection is of no further use
 
     async def close(self) -> None:
-        """Close all connections; what is under way fails."""
+        """Close all connections; requests under way fail."""
         for session in (self._session, self._streams):
             if session is not None:
                 await session.close()
@@ -222,7 +222,7 @@ class Transport:
         return URL(f"{self._base}{path}", encoded=True).with_query(query)
 
     def _request_options(self, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Return what is said of each request; a redirect would carry the token elsewhere."""
+        """Return the options of each request; a redirect would carry the token elsewhere."""
         # Compressed answers cost the server more than a network between its nodes gains.
         request_options: dict[str, Any] = {
             "headers": {"Accept-Encoding": "identity", **headers},
@@ -251,7 +251,7 @@ async def _body(response: aiohttp.ClientResponse, at_most: int, called: str) -> 
 
 @contextlib.contextmanager
 def _faults(called: str) -> Iterator[None]:
-    """Raise what the library and the system raise as NoAnswer, in words for people."""
+    """Raise errors of the library and the system as NoAnswer, in words for people."""
     try:
         yield
     except aiohttp.ClientConnectorCertificateError as error:

@@ -41,7 +41,7 @@ _LABELS = {"app.kubernetes.io/name": NAME, MANAGED_BY: "brim-install"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """The choices of who installs an operator.
+    """The choices for an operator's installation.
 
     Args:
         image: of the operator: has brim with its extra `cluster`.
@@ -258,9 +258,9 @@ def _rule(
 
 
 def _callers(chosen: Installation) -> Manifest:
-    """The operator calls the masters of jobs; who measures the cluster may call its port for that.
+    """The operator calls the masters of jobs; metrics collectors may call its port.
 
-    Kubelets may call pods of their own nodes whatever a policy says.
+    Kubelets may call pods of their own nodes under any policy.
     """
     return _object("networking.k8s.io/v1", "NetworkPolicy", chosen.namespace) | {
         "spec": {

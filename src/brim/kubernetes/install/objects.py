@@ -1,4 +1,4 @@
-"""Puts the objects of an installation on a server, and tells what each of them was before.
+"""Puts the objects of an installation on a server, and reports their previous state.
 
 Whether the caller may write each of them is asked first: one that is refused half way leaves an
 installation that does not work.
@@ -26,7 +26,7 @@ _VERBS = ("get", "patch")  # what applying takes of an object that is there; cre
 
 
 class AppliedObject(NamedTuple):
-    """An object that was applied, and what that did.
+    """An object that was applied, and the effect of that.
 
     Attributes:
         name: with its namespace, where it has one.
@@ -118,7 +118,7 @@ async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> li
 async def apply_all(server: ApiServer, things: Sequence[PlainObject]) -> list[AppliedObject]:
     """Have all these objects be as they are given, in this order.
 
-    Fields that others have changed are taken back; those that nobody names stay.
+    Fields that others have changed are taken back; unnamed ones stay.
 
     Raises:
         EnvironmentFault: the server said no to one; the error says how many it has taken before.

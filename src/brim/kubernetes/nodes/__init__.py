@@ -1,1 +1,1 @@
-"""Nodes of Kubernetes: which a pod may be on, and what others keep there."""
+"""Nodes of Kubernetes: those a pod may be on, and the pods of others there."""

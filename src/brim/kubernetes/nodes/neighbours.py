@@ -1,4 +1,4 @@
-"""Other people's queues: what of a job's object its workers' pods have for those who keep them. Pure.
+"""Other people's queues: labels of a job's object that its workers' pods carry for them. Pure.
 
 They take pods, and brim gives workers: a queue that holds a pod back, or takes it away, is one more
 that shares the cluster, and asks nothing of the job.
@@ -40,5 +40,5 @@ def handed_on(thing: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def is_queued(thing: Mapping[str, Any]) -> bool:
-    """Return whether Kueue counts what a job asks for, and lets it have no more than that."""
+    """Return whether Kueue counts a job's requests, and limits it to them."""
     return bool(part_of(thing["metadata"].get("labels"), KUEUE_QUEUE))

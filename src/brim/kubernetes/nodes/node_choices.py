@@ -1,4 +1,4 @@
-"""The nodes that jobs may have: what their templates say of labels and taints, by node. Pure."""
+"""The nodes that jobs may have: their templates' labels and taints, by node. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class NodeChoices:
             self.release(job)
 
     def settle(self) -> None:
-        """Know that what has changed was taken in."""
+        """Take in the latest changes."""
         self.has_news = self.are_others = False
 
     def forget_node(self, name: str) -> None:
@@ -108,7 +108,7 @@ class NodeChoices:
     def may_stay(
         self, jobs: Collection[str], node: KubeNode, taints: Sequence[Taint]
     ) -> frozenset[str]:
-        """Return those of some jobs on a node whom these taints of it do not drive away."""
+        """Return those of some jobs on a node that bear these taints of it."""
         choices = {job: self._choices[job] for job in jobs if job in self._choices}
         return frozenset(
             job

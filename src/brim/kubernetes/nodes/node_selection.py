@@ -36,7 +36,7 @@ _OPERATORS = {
 
 
 def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
-    """Return the affinity to nodes of a pod, with what is required beside what its owner asks for.
+    """Return the affinity to nodes of a pod, with more requirements beside its owner's.
 
     Args:
         given: what its owner asks for, which holds as well. What the server would refuse is left to it.
@@ -129,7 +129,7 @@ class Requirement(ObjectFields, frozen=True, kw_only=True):
     values: tuple[str, ...] | None = None
 
     def holds(self, found: Mapping[str, str]) -> bool:
-        """Return whether it holds for what a node has."""
+        """Return whether it holds for a node's labels."""
         value, values = found.get(self.key), self.values or ()
         match self.operator:
             case "In":
@@ -224,7 +224,7 @@ ANY_NODE = NodeChoice()
 def choice_in(spec: object) -> NodeChoice:
     """Return the choice of nodes in the spec of a pod.
 
-    What the server refuses chooses nothing: once a pod is made, the server says what is wrong.
+    A refused selector chooses nothing: once a pod is made, the server names its fault.
     """
     required = part_of(part_of(part_of(spec, "affinity"), "nodeAffinity"), _REQUIRED)
     try:
@@ -243,7 +243,7 @@ def choice_in(spec: object) -> NodeChoice:
 
 
 def common_choice(choices: Collection[NodeChoice]) -> NodeChoice:
-    """Return what several choices have in common: their nodes if these are the same, and tolerations of all."""
+    """Return the common part of several choices: equal nodes, and tolerations of all."""
     if not choices:
         return ANY_NODE
     first, *rest = choices

@@ -53,7 +53,7 @@ GIVES_WAY = frozenset(
 
 
 def slot_of(amounts: Amounts) -> Totals:
-    """Return what one worker takes.
+    """Return the resources of one worker.
 
     Raises:
         SpecError: that is nothing, or less than nothing of something.
@@ -74,7 +74,7 @@ def slot_of(amounts: Amounts) -> Totals:
 
 
 def slots_in(allocatable: Totals, occupied: Totals, slot: Totals) -> int:
-    """Count the slots that fit beside what is taken; none where there is less than nothing left."""
+    """Count the slots that fit beside the used resources; none where nothing is left."""
     free = (
         math.floor((allocatable.get(name, Fraction(0)) - occupied.get(name, Fraction(0))) / amount)
         for name, amount in slot.items()
@@ -130,7 +130,7 @@ class NodePlaces:
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
-        """Count the pods of these jobs as anybody's: nobody decides about them."""
+        """Count the pods of these jobs as foreign: no decisions about them are made."""
         self._left_alone = frozenset(jobs)
         self._changed |= self._pods_on.keys()
 
@@ -206,7 +206,7 @@ class NodePlaces:
         return seen is not None and seen.up
 
     def seen(self, now: float) -> Mapping[str, NodeSeen]:
-        """Return what is seen of each node.
+        """Return the sight of each node.
 
         Args:
             now: monotonic seconds.
@@ -247,7 +247,7 @@ class NodePlaces:
         return any(not self._pods[key][0].spec.node_name for key in workers_here)
 
     def is_calm(self) -> bool:
-        """Return whether only another object can change what is seen, and no time that passes."""
+        """Return whether the sight changes only with another object, and not with time."""
         refused = any(refusal.slots for refusal in self._refusals.values())
         waits = self._unready or refused or self.choices.holds_back
         return not (self._changed or self.choices.has_news or waits)
@@ -290,7 +290,7 @@ class NodePlaces:
         )
 
     def _closed(self, node: KubeNode) -> str:
-        """Say why nobody is to come to a node; empty where pods of some job may."""
+        """Say why a node takes no pods; empty where pods of some job may come."""
         if node.metadata.deletion_timestamp is not None:
             return "it is being removed"
         if node.spec.unschedulable:
@@ -344,7 +344,7 @@ class NodePlaces:
         return workers_here, all_pods
 
     def _readiness(self, name: str, node: KubeNode, now: float) -> tuple[str, bool]:
-        """Say why a node is not ready, or nothing, and whether nobody should count on it."""
+        """Say why a node is not ready, or nothing, and whether to stop counting on it."""
         ready = next(
             (condition for condition in node.status.conditions if condition.type == READY), None
         )
@@ -429,13 +429,13 @@ def _missing(slots: int, pods: Collection[KubePod], *, turned_away: bool) -> int
 
 
 def _beyond(amounts: Totals, slot: Totals) -> Totals:
-    """Return what a worker's pod requests beyond its slot, as for a container beside the worker."""
+    """Return a pod's requests beyond its slot, as for a container beside the worker."""
     surplus = {name: amounts.get(name, Fraction(0)) - slot[name] for name in slot}
     return {name: amount for name, amount in surplus.items() if amount > 0}
 
 
 def _place_of(pod: KubePod) -> str:
-    """Return the node that a pod is on, or is to be on; empty where nobody knows."""
+    """Return the node of a pod, present or planned; empty where unknown."""
     identity = identity_of(pod)
     planned = identity.node if identity is not None else ""
     return pod.spec.node_name or pod.status.nominated_node_name or planned

@@ -66,7 +66,7 @@ class _Fixed(NamedTuple):
 
 
 def elasticflow(snapshot: Snapshot) -> Decision:
-    """Decide one cycle; the memory is what is fixed about each job."""
+    """Decide one cycle; the memory is the fixed part of each job."""
     fixed_jobs: dict[str, _Fixed] = snapshot.memory or {}
     fixed = {
         state.job.id: _fixed(fixed_jobs, state.job, snapshot.overheads) for state in snapshot.jobs

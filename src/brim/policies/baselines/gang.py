@@ -14,7 +14,7 @@ from brim.policies.baselines.edf import admit_all
 
 
 def size_of(state: JobState, capacity: int) -> int:
-    """Workers of the job's gang; what was asked for beyond the cluster is cut to the cluster."""
+    """Workers of the job's gang; a request beyond the cluster is cut to the cluster."""
     return min(state.job.requested, capacity)
 
 

@@ -66,7 +66,7 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self, *, patience: float) -> Iterator[None]:
-        """Be the only process that changes what is shared.
+        """Be the only process that changes the shared state.
 
         The kernel frees the lock of one that dies.
 
@@ -95,7 +95,7 @@ class Home:
     def begin(self, tree: Any, step: int) -> None:
         """Store this state and no other.
 
-        Nobody else may use this memory meanwhile.
+        No other process may use this memory meanwhile.
         """
         for slot in range(2):
             self._head(slot)[_STEP] = 0

@@ -54,7 +54,7 @@ class Asynchrony:
         self._applied.end()
 
     def allotment(self, members: int) -> Allotment:
-        """Return who computes what from here on."""
+        """Return the division of batches from here on."""
         free = self._applied.unapplied(stopped=self._state.stop_after is not None)
         return Allotment(free=free, members=members, base=self._state.committed)
 
@@ -77,7 +77,7 @@ class Asynchrony:
 
     @contextlib.contextmanager
     def turn(self, round: int) -> Iterator[None]:
-        """Be the one who changes the state.
+        """Be the one worker that changes the state.
 
         Raises:
             Interrupted: the round is over, and another goes on from the last commit.
@@ -139,7 +139,7 @@ class Asynchrony:
             self.refresh(step)
 
     def _check_unchanged(self) -> None:
-        """Check that no line of the script changed what the state of another worker will replace.
+        """Check that no line of the script changed the state that another worker will replace.
 
         Raises:
             SpecError: one did.

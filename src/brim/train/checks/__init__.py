@@ -1,1 +1,1 @@
-"""Checks of users' code: what cannot be trained exactly is found before it is, in words with a way out."""
+"""Checks of users' code: inexact training is found before it happens, with a remedy."""

@@ -1,6 +1,6 @@
 """Attributes of modules, which are not carried to other workers.
 
-No micro-batch may learn from them what another left.
+No micro-batch may learn from them about another.
 
 What a forward pass leaves in an attribute is of use to that pass, or to code that looks at it
 behind the step (the last attention, a cache of masks). Read by the next micro-batch it would make a
@@ -72,7 +72,7 @@ class Attributes:
         }
 
     def check(self) -> None:
-        """Check that plain attributes are what they were at first.
+        """Check that plain attributes have their first values.
 
         One that goes from None or False to a value and stays there is a cache: see `get`.
 
@@ -110,7 +110,7 @@ class Attributes:
             )
 
     def get(self) -> dict[str, dict[str, Any]]:
-        """Return what forward passes have set once, by modules: newcomers need it.
+        """Return the values that forward passes have set once, by modules: newcomers need them.
 
         Each worker sets it for itself. Where that came of other samples, they do not agree.
         """
@@ -120,7 +120,7 @@ class Attributes:
         return found
 
     def put(self, caches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what `get` gave elsewhere."""
+        """Take the values that `get` gave elsewhere."""
         modules = dict(self._modules)
         for prefix, values in caches.items():
             for name, value in values.items():

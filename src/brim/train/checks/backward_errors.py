@@ -11,7 +11,7 @@ from brim.errors import SpecError
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Explain what a backward pass within raises, where the loop is the cause.
+    """Explain errors of a backward pass within, where the loop is the cause.
 
     Raises:
         SpecError: a tensor was changed in place, or a graph is gone.

@@ -1,4 +1,4 @@
-"""Finds in a loss's graph what compares the samples of a micro-batch with one another.
+"""Finds nodes in a loss's graph that compare the samples of a micro-batch with one another.
 
 A graph has shapes and no names, so an operation counts where its sizes are those of the samples, and
 its operands are computed from data, not from parameters alone.

@@ -1,8 +1,8 @@
-"""Left-overs of a loop that did by itself what brim does now.
+"""Left-overs of an earlier loop that duplicate brim's work.
 
 They show in a loss or in the script.
 
-Each of these trains, the same on all workers, and not what the script meant.
+Each of these trains, the same on all workers, but not as the script meant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradien
 
 
 def of_loss(loss: Tensor, *, samples: int = 0, is_part: bool = True) -> str:
-    """Say in words what is left over in a loss.
+    """Say in words which left-overs are in a loss.
 
     Empty where nothing is.
 
@@ -99,7 +99,7 @@ def _has_hook(parameter: nn.Parameter) -> bool:
 
 
 def _sums(node: Any, samples: int) -> bool:
-    """Return whether a node adds up what samples have, as `reduction="none"` leaves it.
+    """Return whether a node adds up samples' values, as `reduction="none"` leaves it.
 
     A sum of products with a constant may be a mean whose weights are its own.
     """
@@ -157,7 +157,7 @@ def of_script(path: str) -> str:
     Empty where there are none.
 
     Args:
-        path: of a script; what cannot be read or compiled has nothing.
+        path: of a script; an unreadable one has nothing.
     """
     try:
         names = set(_names(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))

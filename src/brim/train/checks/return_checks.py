@@ -1,4 +1,4 @@
-"""Checks of what a training file's functions return.
+"""Checks of the results of a training file's functions.
 
 If not, that is said in four parts, before training.
 
@@ -32,7 +32,7 @@ _FUNCTIONS = {
 
 
 class _WrongKind(NamedTuple):
-    """A type that people return where a dataset is needed, and what to return instead."""
+    """A type that people return where a dataset is needed, and its replacement."""
 
     is_it: Callable[[Any], bool]
     got: Callable[[Any], str]
@@ -156,7 +156,7 @@ def check_functions(module: ModuleType, path: str) -> None:
 
 
 def check_dataset(dataset: Any, split: str) -> None:
-    """Check what `dataset(split)` gave.
+    """Check the result of `dataset(split)`.
 
     Args:
         split: `train`, whose samples are needed, or another, which may be None or empty.
@@ -181,7 +181,7 @@ def check_dataset(dataset: Any, split: str) -> None:
 
 
 def _check_sample(sample: Any, field: str) -> None:
-    """Refuse a sample that torch cannot collate, or collates into what no model takes."""
+    """Refuse a sample that torch cannot collate, or collates into a form no model takes."""
     if isinstance(sample, Mapping):
         return  # what a model does not take of it may be anything
     need = "a pair (inputs, target) of tensors, arrays or numbers"

@@ -1,4 +1,4 @@
-"""Learning-rate schedulers that a loop steps by itself, where brim steps them or nobody carries them."""
+"""Learning-rate schedulers that a loop steps by itself, carried by brim or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brim.train.checks.attributes import is_plain
 
 
 class ScheduleWatch:
-    """Watches between steps that nobody but brim steps a scheduler.
+    """Watches between steps that only brim steps a scheduler.
 
     Args:
         optimizers: of the job.
@@ -37,7 +37,7 @@ class ScheduleWatch:
         self._carried.add(id(getattr(thing, "optimizer", None)))
 
     def remember(self) -> None:
-        """Take what brim, or a state from elsewhere, has left as what is to be."""
+        """Take the present values, set by brim or a state from elsewhere, as right."""
         self._steps = self._steps_now()
         self._rates = self._rates_now()
 
@@ -45,7 +45,7 @@ class ScheduleWatch:
         """Check that a loop has stepped no scheduler since.
 
         Raises:
-            SpecError: it has stepped one of brim's, or one that nobody carries to other workers.
+            SpecError: it has stepped one of brim's, or one that is not carried to other workers.
         """
         self.check_steps()
         has_changed = self._rates is not None and self._rates_now() != self._rates
@@ -84,7 +84,7 @@ class ScheduleWatch:
         ]
 
     def _has_scheduler(self) -> bool:
-        """Return whether an optimizer has a scheduler of torch's that nobody carries.
+        """Return whether an optimizer has an uncarried scheduler of torch's.
 
         Most mark its step(); the one that waits for a plateau does not, so it is looked for among
         what refers to the optimizer, once, for that takes a while.
@@ -110,7 +110,7 @@ class ScheduleWatch:
 
 
 def _steps_of(scheduler: Any) -> object:
-    """Return what changes with each step of a scheduler."""
+    """Return the values that change with each step of a scheduler."""
     if hasattr(scheduler, "last_epoch"):
         return scheduler.last_epoch
     if hasattr(scheduler, "_schedulers"):  # torch's chain of several

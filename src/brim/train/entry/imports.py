@@ -3,8 +3,8 @@
 The template makes them once, and every worker forked from it has them at once.
 
 Imports at the top of a script are what each worker would begin with anyway. The script itself is
-not run, nor is any module that lies beside it: what those do is the worker's. Whatever goes wrong
-here goes wrong in the worker, with its words.
+not run, nor is any module that lies beside it: those are the worker's. Errors here recur in the
+worker, with its words.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def be_script(command: Sequence[str], seed: int) -> None:
 
 
 def import_ahead(command: Sequence[str], seed: int) -> None:
-    """Import what `python script.py arguments…` imports before it does anything else."""
+    """Import the leading imports of `python script.py arguments…` in advance."""
     be_script(command, seed)
     with join.nobody_joins(), contextlib.suppress(BaseException):
         for statement in leading_imports(Path(command[1])):
@@ -55,7 +55,7 @@ def import_ahead(command: Sequence[str], seed: int) -> None:
 
 
 def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[ast.stmt]:
-    """The import statements that a file begins with, up to whatever may depend on something else.
+    """The import statements that a file begins with, before any dependent code.
 
     That is any other statement, and a module beside the script: of that one, its own leading
     imports are the last.

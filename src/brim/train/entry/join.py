@@ -36,14 +36,14 @@ _may_join = True
 
 
 def born_with(context: WorkerContext) -> None:
-    """Tell a forked process what a process started from scratch finds in its environment."""
+    """Tell a forked process the environment of a process started from scratch."""
     global _born_with, _joined
     _born_with, _joined = context, None
 
 
 @contextlib.contextmanager
 def nobody_joins() -> Iterator[None]:
-    """Make this process no worker, whatever a module that is imported meanwhile may do."""
+    """Make this process no worker, despite any module imported meanwhile."""
     global _may_join
     _may_join = False
     try:
@@ -158,7 +158,7 @@ def has_left() -> bool:
 
 
 def _combined(spec: JobSpec, chosen: dict[str, Any]) -> JobSpec:
-    """Combine what the command line and the script say.
+    """Combine the options of the command line and the script.
 
     Where the command line has a default, the script decides.
 
@@ -216,7 +216,7 @@ def _check_model(model: object) -> None:
 
 
 def _check_optimizer(optimizer: object) -> None:
-    """Check that an optimizer was given, or several; what kinds there may be is checked later.
+    """Check that an optimizer was given, or several; their kinds are checked later.
 
     Raises:
         SpecError: it is something else.

@@ -1,4 +1,4 @@
-"""A LightningModule with its data, seen as what a job trains.
+"""A LightningModule with its data, seen as a job's training.
 
 `brim.lightning.fit` and training files use it.
 
@@ -81,7 +81,7 @@ class Fitting:
         return [owner for owner in (self.module, self.datamodule) if owner is not None]
 
     def optimizer(self) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-        """Return what `configure_optimizers` gives, and its schedule as keywords of `brim.join`."""
+        """Return the result of `configure_optimizers`, and its schedule as keywords of `brim.join`."""
         return _optimizer_of(self.module.configure_optimizers())
 
     def metrics(self) -> dict[str, Metric]:
@@ -99,7 +99,7 @@ class Fitting:
     def forward(self, module: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the loss of `training_step`.
 
-        In eval mode, return what `validation_step` logs.
+        In eval mode, return the values that `validation_step` logs.
 
         Args:
             module: this one, or a copy of it.
@@ -111,11 +111,11 @@ class Fitting:
         return _train(module, inputs["batch"], self.trainer.batch_index)
 
     def predict(self, module: Any, inputs: Mapping[str, Any]) -> Any:
-        """Return what `predict_step` gives for a batch."""
+        """Return the result of `predict_step` for a batch."""
         return _call(module.predict_step, inputs["batch"], 0)
 
     def train_by(self, job: Job, metrics: Mapping[str, Metric], epochs: int | None = None) -> None:
-        """Do what `Trainer.fit` does, as a worker of a job.
+        """Do the work of `Trainer.fit`, as a worker of a job.
 
         Args:
             job: made of the module and its optimizer.
@@ -227,7 +227,7 @@ class LightningFile(ModuleType):
         return output
 
     def optimizer(self, model: Any) -> tuple[Any, ...]:
-        """Return what `configure_optimizers` gives, with its scheduler."""
+        """Return the result of `configure_optimizers`, with its scheduler."""
         optimizers, schedule = self.fitting.optimizer()
         if not schedule:
             return (optimizers,)
@@ -294,7 +294,7 @@ def _has_own(owner: Any, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """Collates a batch that nobody takes apart: a pair too goes to the module as it is."""
+    """Collates an unsplit batch: a pair too goes to the module as it is."""
 
     collate: Any = default_collate
 
@@ -303,7 +303,7 @@ class _Whole:
 
 
 def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-    """Turn what `configure_optimizers` gave into what `brim.join` takes.
+    """Turn the result of `configure_optimizers` into the arguments of `brim.join`.
 
     Raises:
         SpecError: several optimizers, or words that brim does not know.
@@ -391,7 +391,7 @@ def _train(module: Any, batch: Any, index: int) -> Tensor:
 
 
 def _validate(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    """Return what `validation_step` logs of a batch.
+    """Return the values that `validation_step` logs of a batch.
 
     Each value comes with the number of samples of which it is the mean.
     """
@@ -424,7 +424,7 @@ def _size_of(batch: Any) -> int | None:
 
 @contextlib.contextmanager
 def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
-    """Yield what a module logs meanwhile.
+    """Yield the values that a module logs meanwhile.
 
     Its torchmetrics objects forget this batch afterwards.
 
@@ -488,7 +488,7 @@ def _torchmetrics_of(module: nn.Module) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Logged:
-    """The mean over samples of what `validation_step` logs by one name."""
+    """The mean over samples of the values that `validation_step` logs by one name."""
 
     name: str
 

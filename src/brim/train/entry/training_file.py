@@ -110,7 +110,7 @@ def call(function: Callable[[], Any]) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """A training file, run: what every worker needs, made once."""
+    """A training file, run: the parts that every worker needs, made once."""
 
     model: nn.Module
     loss: Callable[[Any, Any], Tensor]
@@ -202,7 +202,7 @@ def forward_of(module: ModuleType) -> Forward | None:
 
 
 def check_split(module: ModuleType, split: str) -> None:
-    """Check that a file has a split of this name: what it does not know, it would take for another.
+    """Check that a file has a split of this name: it would take an unknown one for another.
 
     Raises:
         SpecError: it has none.
@@ -218,7 +218,7 @@ def check_split(module: ModuleType, split: str) -> None:
 
 
 def _parts_of(returned: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
-    """Split what `optimizer` returned.
+    """Split the result of `optimizer`.
 
     Either the optimizer, or `(optimizer, scheduler)`, or `(optimizer, scheduler, "step" or
     "epoch")`; and what to monitor.
@@ -293,7 +293,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
 
 @contextlib.contextmanager
 def _noting_warnings(prepared: Prepared) -> Iterator[None]:
-    """Keep what Python warns of meanwhile, which is in no log that anybody watches."""
+    """Keep Python's warnings meanwhile, which are in no watched log."""
     with warnings.catch_warnings(record=True) as caught:
         yield
     for warning in caught:

@@ -26,9 +26,9 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
 
 
 def _take_in(left: Contribution, right: Contribution) -> None:
-    """Compute `left += right` where nobody else reads `left`.
+    """Compute `left += right` where `left` has no other readers.
 
-    One call does it for all sums, since calls are what small tensors cost.
+    One call does it for all sums, since small tensors cost mostly calls.
 
     A maximum is another tensor: contributions may share those, and where both have the same there
     is nothing to do.
@@ -81,7 +81,7 @@ class Accumulator:
         self._early: set[int] = set()  # tensors of the last block that are in its row
 
     def begin(self) -> None:
-        """Start a step; what a step before it left unfinished is forgotten."""
+        """Start a step; unfinished work of a step before it is forgotten."""
         self._sums.clear()
         self._next = 0
         self._early.clear()
@@ -89,8 +89,8 @@ class Accumulator:
     def add_early(self, index: int, tensor: Tensor) -> None:
         """Take one tensor of the last micro-batch's contribution, and leave its sum in the row.
 
-        All before that micro-batch have been added, and its whole contribution will be: what was
-        taken early is then left out.
+        All before that micro-batch have been added, and its whole contribution will be: the early
+        part is then left out.
         """
         assert self._last is not None, "somebody has computed"
         row = self._rows[self._last.start]
@@ -103,7 +103,7 @@ class Accumulator:
         self._early.add(index)
 
     def forget_early(self) -> None:
-        """Take what was taken early once more, with the whole contribution."""
+        """Take the early part once more, with the whole contribution."""
         self._early.clear()
 
     def add(self, micro: int, contribution: Contribution) -> None:
@@ -128,7 +128,7 @@ class Accumulator:
             self._next += 1
 
     def _add_rest(self, contribution: Contribution) -> None:
-        """Take what was not taken early of the last micro-batch's contribution."""
+        """Take the rest of the last micro-batch's contribution."""
         assert self._last is not None, "something was taken early"
         rest = [index for index in range(len(contribution)) if index not in self._early]
         row, sums = self._rows[self._last.start], [contribution[index] for index in rest]

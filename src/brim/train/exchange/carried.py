@@ -60,7 +60,7 @@ class Carried:
             )
 
     def copy_at(self, places: Span) -> Value:
-        """Return a copy of what the samples in these places find."""
+        """Return a copy of the values for the samples in these places."""
         found = tuple(self._narrow(part, places).clone() for part in self.tensors)
         return found[0] if self._is_one else found
 
@@ -114,7 +114,7 @@ class Carried:
 
 
 def check_names(carried: Mapping[str, Carried], found: Mapping[str, Any]) -> None:
-    """Check what a loop left in `batch.carried`.
+    """Check the entries that a loop left in `batch.carried`.
 
     Raises:
         SpecError: a name that `job.carry` was not given, or one is missing.

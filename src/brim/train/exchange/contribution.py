@@ -40,8 +40,8 @@ class StepOutcome:
 class _Buffer:
     """A buffer of the network: the tensor that it was at first, wherever modules hold it.
 
-    A module may assign another tensor to its buffer. What counts is what the modules hold when a
-    micro-batch is done.
+    A module may assign another tensor to its buffer. The modules' tensors at the end of a micro-
+    batch count.
     """
 
     def __init__(self, name: str, tensor: Tensor) -> None:
@@ -103,7 +103,7 @@ class _Buffer:
         return torch.where(self.start.isfinite(), change, value)
 
     def sum_of(self, total: Tensor) -> Tensor:
-        """The buffer of the next step, from the sum of what all micro-batches added."""
+        """The buffer of the next step, from the sum over all micro-batches."""
         moved = self.start + total
         if not self.has_infinity:
             return moved
@@ -140,7 +140,7 @@ def _empty_buffers_of(
 ) -> list[tuple[dict[str, Tensor | None], str, Tensor | None]]:
     """Buffers that start with nothing in them, and that a forward pass may fill.
 
-    What one leaves there has the shape of its samples, or is a cache.
+    A value left there has the shape of its samples, or is a cache.
     """
     return [
         (module._buffers, key, tensor)
@@ -265,7 +265,7 @@ class Contributions:
         self._is_first_step = False
 
     def check_unchanged(self) -> None:
-        """Check that nobody changed a parameter since `watch`.
+        """Check that no parameter changed since `watch`.
 
         Raises:
             SpecError: the network itself, or the loop, did so with every micro-batch.
@@ -288,7 +288,7 @@ class Contributions:
             self._check_values(self._fingerprints)
 
     def _check_values(self, digests: list[bytes]) -> None:
-        """Check what versions do not show: writes by `.data`, of which the first pass has most."""
+        """Check the changes that versions do not show: writes by `.data`, mostly in first passes."""
         changed = next(
             (
                 name
@@ -310,7 +310,7 @@ class Contributions:
             )
 
     def check_untouched(self) -> None:
-        """Check that nobody did a backward pass of their own since the last micro-batch.
+        """Check that the script did no backward pass of its own since the last micro-batch.
 
         Raises:
             SpecError: a parameter has a gradient already.
@@ -333,7 +333,7 @@ class Contributions:
         stop: bool,
         due: bool,
     ) -> list[Tensor]:
-        """Take what the backward passes of a micro-batch left.
+        """Take the gradients of a micro-batch's backward passes.
 
         Args:
             weight: its part of the step's samples.
@@ -407,7 +407,7 @@ class Contributions:
         return [*zeros, self._no_losses.clone(), words, *counted]
 
     def by_name(self, contribution: Sequence[Tensor]) -> dict[str, Any]:
-        """Return what a micro-batch adds, by name, without the words that a worker says to all."""
+        """Return a micro-batch's contribution, by name, without the worker's words to all."""
         offset, count = self._losses_at, len(self._parameters)
         buffers = (
             [buffer.name for buffer in self._averaged],
@@ -424,7 +424,7 @@ class Contributions:
     # The sum --------------------------------------------------------------------------------------
 
     def outcome(self, total: Sequence[Tensor]) -> StepOutcome:
-        """Read what a step came to from the sum over all its micro-batches."""
+        """Read a step's outcome from the sum over all its micro-batches."""
         losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
         used, words = marks[:-_WORDS], marks[-_WORDS:]
         return StepOutcome(

@@ -52,8 +52,8 @@ class Exchange(Protocol):
 
         Call it once all members have passed the last of `stages`.
 
-        Only of a job that clips gradients or delays changes, and of one worker alone: nobody else
-        needs all of them.
+        Only of a job that clips gradients or delays changes, and of one worker alone: others do not
+        need all of them.
         """
         ...
 
@@ -70,7 +70,7 @@ class Exchange(Protocol):
 
     @property
     def pieces(self) -> Sequence[RowPiece]:
-        """Return the pieces that may be said to be ready one by one; empty where nobody asks."""
+        """Return the pieces that may be reported ready one by one; empty where unused."""
         ...
 
     def begin(self, step: int) -> None:
@@ -96,7 +96,7 @@ class Exchange(Protocol):
         ...
 
     def add(self, stage: str, step: int) -> None:
-        """Add up what may be added up once all stand at this point of a step.
+        """Add up the available sums once all stand at this point of a step.
 
         Raises:
             Interrupted, PeerLost: another member is gone, or the agent spoke.
@@ -259,7 +259,7 @@ class SharedRows:
         return self.owned_of(self.total()) if self._is_total_there else self._owned
 
     def owned_of(self, total: Sequence[GradientRows]) -> list[OwnedRows]:
-        """Return what this worker owns of other rows, which all workers of the host have alike."""
+        """Return this worker's share of other rows, which all workers of the host have alike."""
         root = self._plan.root
         return self._fold({root: total}, root)
 
@@ -273,7 +273,7 @@ class SharedRows:
 
 
 def _bounds(blocks: Sequence[GradientRows], parts: Sequence[float], count: int) -> list[int]:
-    """Ids that cut the work of a fold into about such parts, the same for all who ask.
+    """Ids that cut the work of a fold into about such parts, the same for all callers.
 
     >>> rows = GradientRows(torch.tensor([1, 2, 3, 70]), torch.zeros(4, 1))
     >>> _bounds([rows], [0.5, 0.5], 100), _bounds([rows], [0.75, 0.25], 100)
@@ -388,7 +388,7 @@ class SharedMemory:
                 self._shared_rows.put_total(self._trade.run_rows(self._shared_rows.of_host()))
 
     def _add_up_here(self) -> None:
-        """Fold this worker's slice of what all workers of the host have left."""
+        """Fold this worker's slice of the contributions of all workers of the host."""
         _combine_slices(self._operations)
         if self._shared_rows is not None:
             self._shared_rows.fold()

@@ -41,7 +41,7 @@ class RowPiece:
     """Part of a row that may go out before the rest of it is there.
 
     Attributes:
-        sections: what it has of the row's sections.
+        sections: of the row's sections.
         tensors: that lie in it, wholly or in part.
     """
 
@@ -49,7 +49,7 @@ class RowPiece:
     tensors: tuple[int, ...]
 
     def slices(self, row: Tensor, index: int, count: int) -> list[Tensor]:
-        """Slice `index` of `count` of what lies in it, as tensors of one dimension."""
+        """Slice `index` of `count` of its content, as tensors of one dimension."""
         bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
         return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
 

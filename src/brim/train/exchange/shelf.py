@@ -1,4 +1,4 @@
-"""Memory that all workers of a host share: rows of contributions, and what is ready of them."""
+"""Memory that all workers of a host share: rows of contributions, and their readiness."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _size_of(descriptor: int) -> int:
 class ReadyPieces:
     """The number of pieces of a step that each worker of a host has ready, as they tell each other.
 
-    A worker's word says the round and the step as well: nobody takes what was said of another.
+    A worker's word says the round and the step as well: words of others are ignored.
 
     Args:
         words: `Shelf.ready`.

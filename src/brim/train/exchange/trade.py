@@ -48,7 +48,7 @@ _WAIT = 0.05  # seconds between looks at whether the wait has become pointless
 
 
 class _PieceTrade:
-    """One piece: what is folded of it here, what goes out, and what comes in.
+    """One piece: its local folding, its outgoing and its incoming parts.
 
     Rows of blocks are read and never written to: a piece can be traded once more.
 
@@ -121,12 +121,12 @@ class _PieceTrade:
             self._parts |= received
 
     def fold_here(self) -> None:
-        """Fold what the workers of this host have left, and what came from below."""
+        """Fold the contributions of this host's workers, and those from below."""
         for pairs, target in self._folds:
             _fold_into(target, self._rows, pairs)
 
     def fold_slice(self) -> None:
-        """Fold what all machines have of the slice that is folded here."""
+        """Fold all machines' parts of the slice that is folded here."""
         _fold_into(self._result, self._parts, self._pairs)
 
 
@@ -159,7 +159,7 @@ def local_under(local: Sequence[Block], want: Block) -> list[Block]:
 
 
 def _blocks_wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
-    """Return what a host folds by itself, with what comes from below."""
+    """Return the blocks that a host folds by itself, with those from below."""
     route = plan.route(me)
     return plan.machine_blocks(route.machine) if route.above is None else plan.host_blocks(me)
 
@@ -209,7 +209,7 @@ class _StepTrade:
             self._expect(host)
 
     def run(self, ready: Callable[[], tuple[int, bool]], check: Callable[[bool], None]) -> None:
-        """Give away what is ready, and take what comes, until all sums are there.
+        """Give away ready pieces, and take incoming ones, until all sums are there.
 
         Args:
             ready: how many pieces are, and whether one was changed since.
@@ -266,7 +266,7 @@ class _StepTrade:
         self._traffic.fill(self._peers[host], [memoryview(self._heads[host])])
 
     def _take(self, host: int) -> None:
-        """Take what has come in from a host: the words in front of something, or all of it."""
+        """Take an arrival from a host: the words in front of something, or all of it."""
         if host not in self._in_body:
             self._fill(host)
             return
@@ -279,7 +279,7 @@ class _StepTrade:
         self._sum()
 
     def _fill(self, host: int) -> None:
-        """Have what a host has announced filled; each sends pieces in their order."""
+        """Have an announced part of a host filled; each sends pieces in their order."""
         step, kind, number = _HEAD.unpack(self._heads[host])
         is_known = step == self._step and kind <= _SUM | _VOID and number < len(self._pieces)
         if not is_known or self._pieces_of(kind).get(host) != number:
@@ -358,7 +358,7 @@ class Trade:
         return self._listener.accept(greeting, timeout=self._patience, cancelled=self._cancelled)
 
     def begin(self, step: int) -> None:
-        """Trade what is ready of a step from now on, beside whatever the caller does."""
+        """Trade the ready pieces of a step from now on, beside the caller's work."""
         if self._thread is not None:
             self._is_waited_for = False
             self._steps.put(step)
@@ -463,7 +463,7 @@ class Trade:
         outgoing: Mapping[int, Mapping[Block, Sequence[GradientRows]]],
         incoming: Mapping[int, Sequence[Block]],
     ) -> dict[Block, Sequence[GradientRows]]:
-        """Trade the rows of blocks with other hosts, by their numbers; return what came."""
+        """Trade the rows of blocks with other hosts, by their numbers; return the received ones."""
         if not outgoing and not incoming:
             return {}
         tables = len(self._counts)

@@ -126,7 +126,7 @@ def trace(model: nn.Module, inputs: Any) -> Any:
 
 
 def traced(format: str, function: Callable[[], Any]) -> Any:
-    """Run a tracer; what it cannot do is the model's matter, and said in its own words."""
+    """Run a tracer; its failures are the model's, and told in its own words."""
     logging.disable(
         logging.WARNING
     )  # tracers tell of packages that are not there, and of their own insides

@@ -140,7 +140,7 @@ class _InferenceJob:
             raise
 
     def _finish(self) -> None:
-        """Wait until all are there; then the first worker makes one whole of what there is."""
+        """Wait until all are there; then the first worker merges all parts."""
         self._members.arrive(self._parts.committed, "end")
         if self._members.rank == 0:
             with self._telling():

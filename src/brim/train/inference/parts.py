@@ -42,7 +42,7 @@ class Parts:
 
     @property
     def state(self) -> Parts:
-        """The state of the job: it is what is in the files."""
+        """The state of the job: the content of its files."""
         return self
 
     def get(self) -> Any:
@@ -56,7 +56,7 @@ class Parts:
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Count the files that are there.
 
-        Return their directory, if there are any, and what is wrong with one.
+        Return their directory, if there are any, and the problem of one.
 
         Raises:
             SpecError: they are of other data.
@@ -72,7 +72,7 @@ class Parts:
         return str(self._directory) if self.committed else "", problems
 
     def catch_up(self, recorded: int) -> None:
-        """Do nothing: nobody else changes the state of this worker."""
+        """Do nothing: the state of this worker is its own."""
 
     def now(self, *, ahead: bool = False) -> None:
         """Do nothing: every committed step is written."""

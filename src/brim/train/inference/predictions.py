@@ -75,7 +75,7 @@ def pack(columns: Mapping[str, Tensor]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PredictedRows:
-    """Consecutive rows of what was predicted.
+    """Consecutive rows of predictions.
 
     Args:
         total: rows here.

@@ -118,7 +118,7 @@ class _OverChunks:
     def output(self, chunk: int, span: Span) -> tuple[Any, Any]:
         """The model's output for one chunk, and its target.
 
-        No chunk sees what another left in a buffer.
+        No chunk sees a buffer as another left it.
         """
         with undisturbed(self.model):
             return next(

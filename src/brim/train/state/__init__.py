@@ -1,1 +1,1 @@
-"""The state of a job: what is carried to newcomers and to checkpoints, and its digests."""
+"""The state of a job: the part for newcomers and checkpoints, and its digests."""

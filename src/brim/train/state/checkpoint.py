@@ -39,7 +39,7 @@ class Image:
 
     @torch.no_grad()
     def begin(self, tree: Any, *, steady: Iterable[Tensor]) -> tuple[Any, Future[bytearray]]:
-        """Begin to copy a state, beside what this thread does next.
+        """Begin to copy a state, beside this thread's next work.
 
         Args:
             steady: tensors of the state that stay as they are until the copy is done; all others

@@ -1,6 +1,6 @@
 """Digests of a job's state.
 
-By them its members find out that they agree, or who differs in what.
+By them its members find out that they agree, or the members that differ.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def root_of(digests: Digests) -> bytes:
 
 
 def describe_difference(tables: Sequence[Mapping[str, bytes]], members: Sequence[str]) -> str:
-    """Say in which leaf members differ, and who differs from most; empty where they agree.
+    """Say in which leaf members differ, and from most; empty where they agree.
 
     Args:
         tables: the digests of each member.
@@ -86,7 +86,7 @@ def _named(path: tuple[str, ...]) -> str:
 
 
 def _digest(leaf: Any) -> bytes:
-    """The digest of a leaf: of its values, in whatever order they lie in memory."""
+    """The digest of a leaf: of its values, independent of their order in memory."""
     if isinstance(leaf, _PLAIN):
         return xxhash.xxh3_64_digest(repr(leaf).encode())
     skeleton, tensors = flatten(leaf, strides=False)

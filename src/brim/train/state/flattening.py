@@ -311,7 +311,7 @@ def _c_order(shape: torch.Size) -> tuple[int, ...]:
 
 
 def is_record_of_values(kind: type) -> bool:
-    """Return whether objects of a class are what their attributes are, and nothing happens by them.
+    """Return whether objects of a class are plain values of their attributes.
 
     Projectors and preconditioners are, that optimizers keep for each parameter. What says itself how
     it is copied or ends is not, nor is anything of Python's own library: a state that somebody else

@@ -34,7 +34,7 @@ class Inheritance:
         self.is_mine = False
 
     def settle(self, *, on_me: bool) -> None:
-        """Be the heir from here on, or not; where the disk does not take down who is, nobody is."""
+        """Be the heir from here on, or not; where the disk refuses the note, there is no heir."""
         if on_me and succession() and not self.is_mine:
             with contextlib.suppress(OSError):
                 be_heir(
@@ -47,7 +47,7 @@ class Inheritance:
             self.is_mine = False
 
     def leave_words(self, words: Iterable[AgentMessage]) -> None:
-        """Add what was said last, and may not have been heard, to what the agent has left.
+        """Add the last messages, which may not have been heard, to the agent's leavings.
 
         From here on, and until this process has ended, no agent can write there: so none goes on
         before that.

@@ -122,7 +122,7 @@ class TrainingState:
 
     @contextlib.contextmanager
     def registered_kept(self) -> Iterator[None]:
-        """Put the user's registered objects back to what they are now, at the end."""
+        """Put the user's registered objects back to their present state, at the end."""
         previous = {
             name: copy.deepcopy(_state_of(thing)) for name, thing in self._registered.items()
         }
@@ -302,7 +302,7 @@ class TrainingState:
         self._embeddings.take_back(self.committed)
 
     def start(self) -> None:
-        """Stay as this process has the state: it is the first, and nobody has another.
+        """Keep this process's state: it is the first, without any other.
 
         Raises:
             EnvironmentFault: it is no first: who gave it a later state died before the master heard
@@ -390,7 +390,7 @@ def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
     Some optimizers give parameters other memory (`p.data = ...`), which the next step then finds.
 
     Args:
-        laid_out: the strides of what was given are those that it had.
+        laid_out: keep the strides of the given tensor.
     """
     if (
         laid_out
@@ -404,7 +404,7 @@ def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
 
 
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules that say what else belongs to their state."""
+    """Modules that declare further state."""
     default = nn.Module.get_extra_state
     return [
         (name, module)

@@ -155,7 +155,7 @@ class Optimization:
         self._trained_before = [parameter.requires_grad for parameter in self._parameters]
 
     def give_up(self) -> None:
-        """Put back what the loop's body changed by hand in a step that does not count.
+        """Put back the loop body's manual changes in a step that does not count.
 
         The body may have run on some workers and not on others, which fetched their samples still:
         without this they would not agree where the step begins again.
@@ -170,9 +170,9 @@ class Optimization:
             parameter.requires_grad_(was_trained)
 
     def check_rates(self) -> None:
-        """Check that nobody changed what belongs to the step.
+        """Check that the step's own values are unchanged.
 
-        Learning rates, and what is trained, stay as they were at its first micro-batch.
+        Learning rates, and the trained parameters, stay as they were at its first micro-batch.
 
         Raises:
             SpecError: a loop counts micro-batches, of which workers have different numbers, or has
@@ -282,7 +282,7 @@ class Optimization:
         """Step the schedulers that step with every epoch.
 
         Args:
-            metrics: what was logged of this epoch.
+            metrics: of this epoch.
 
         Raises:
             SpecError: a scheduler needs a metric that was not logged, or the loop has stepped one.

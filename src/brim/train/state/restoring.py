@@ -40,7 +40,7 @@ def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _sealed(node: Any) -> Any:
-    """The same tree, with what torch would spoil sealed."""
+    """The same tree, with sealed leaves where torch would spoil them."""
     match node:
         case dict() if type(node) is dict:
             return {key: _sealed(value) for key, value in node.items()}
@@ -54,7 +54,7 @@ def _sealed(node: Any) -> Any:
 
 
 def _as_given(loaded: Any, like: Any, device: torch.device) -> Any:
-    """Return what was loaded, with the types and the strides of what was given."""
+    """Return the loaded value, with the types and the strides of the given one."""
     if isinstance(loaded, _Sealed):
         return _moved(loaded.content, device)
     match like:

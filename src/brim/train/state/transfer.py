@@ -67,7 +67,7 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
 def _room_for(specs: Any) -> list[Tensor]:
     """Tensors of these names of types and shapes.
 
-    Raises one of `UNREADABLE` where nobody has such.
+    Raises one of `UNREADABLE` where no worker has such.
     """
     kinds = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
     size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)

@@ -122,7 +122,7 @@ class Writer:
         self._answers.put(answer)
 
     def give_up(self) -> None:
-        """Leave what is being written a draft: nobody permits anything any more."""
+        """Leave the unfinished write a draft: no permission comes any more."""
         self._answers.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Bytes to messages and back: every type is checked, and what does not fit is a `ProtocolError`."""
+"""Bytes to messages and back: every type is checked, and a misfit is a `ProtocolError`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import msgspec
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """`status`, `resize` (with `workers`, with `servers`, or both), `suspend` or `lose`.
 
-    Who asks to `suspend`, or to count an `agent` as lost, may give a `reason`.
+    A request to `suspend`, or to count an `agent` as lost, may have a `reason`.
 
     Args:
         workers: from now on; 0 for as many as before.

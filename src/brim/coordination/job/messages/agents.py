@@ -96,7 +96,7 @@ class JoinJob(Message, frozen=True):
         heard: the number of the last message that it has from the master.
         unheard: what agents of its name have left that were killed, in order.
         room: workers that it takes at most; None: as many as are wanted.
-        keeps: it keeps a copy of what the master writes, being on a host of its own.
+        keeps: it keeps a copy of the master's journal, being on a host of its own.
         told: all that masters told it follows from the entries before this place; None: it was told
             nothing.
         copy: the copy that it has.
@@ -357,7 +357,7 @@ class SignalWorker(Message, frozen=True):
     """Send a signal; after `resume_after` seconds (0: never) send SIGCONT.
 
     Args:
-        reason: what the records say of a worker that dies of it.
+        reason: in the records, for a worker that dies of it.
     """
 
     worker: str

@@ -137,13 +137,13 @@ class Idle(Message, frozen=True):
 
 
 class Disagree(Message, frozen=True):
-    """The word of a newcomer that it does not come to what the others come to; it says in what."""
+    """The word of a newcomer that disagrees with the others; it names the difference."""
 
     message: str
 
 
 class CutOff(Message, frozen=True):
-    """A stream of the member to another has broken, and nobody says that the other is gone."""
+    """A stream of the member to another has broken, without news of the other's end."""
 
     round: int
 
@@ -244,7 +244,7 @@ class InstallRound(Message, frozen=True):
     It is None where the records know nothing.
 
     Args:
-        still: nobody makes a step in it; what follows is on its way.
+        still: no step is made in it; its consequences are on their way.
     """
 
     world: World
@@ -299,7 +299,7 @@ TemplateMessage = TemplateReady | WorkerForked | JobFailed
 
 
 def failure_of(error: BaseException) -> JobFailed:
-    """Turn an error into a message for the master: who must act, and the words for them."""
+    """Turn an error into a message for the master: the culprit, and an explanation."""
     match error:
         case UserCodeError():
             return JobFailed(
