@@ -116,6 +116,20 @@ def test_documented_import_laws_are_the_proven_ones() -> None:
     assert "\n".join(["```", *layers, "```"]) in _words(ROOT / "CONTRIBUTING.md")
 
 
+def test_paths_of_a_job_pass_rooms_that_exist() -> None:
+    text = _words(ROOT / "docs" / "path-of-a-job.md")
+    rooms = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
+    source = ROOT / "src" / "brim"
+    assert [room for room in rooms if not (source / room / "__init__.py").exists()] == []
+    packages = {path.parent.name for path in source.glob("*/__init__.py")}
+    named = {
+        word.partition("/")[0]
+        for word in re.findall(r"`([a-z_/]+)`|src/brim/([a-z_]+)/", text)
+        for word in word
+    }
+    assert packages <= named
+
+
 def test_the_readme_shows_its_two_commands_early() -> None:
     first = "\n".join(_words(ROOT / "README.md").splitlines()[:25])
     assert "make demo" in first
