@@ -95,24 +95,27 @@ NAMES_CEILING: dict[str, float] = {
     "data": 1.7,
     "demo": 1.6,
     "domain": 2.0,
-    "kubernetes": 9.4,
+    "kubernetes": 8.8,
+    "policies": 1.8,
     "telemetry": 2.2,
-    "tests": 4.9,
+    "tests": 5.0,
 }
 DOCSTRINGS_CEILING: dict[str, float] = {
+    "backends": 6.3,
     "benchmarks": 16.4,
+    "brim": 6.4,
     "coordination": 6.6,
     "demo": 23.9,
     "domain": 7.4,
     "embeddings": 8.2,
-    "joined": 6.9,
+    "joined": 9.2,
     "kubernetes": 14.1,
-    "policies": 7.8,
+    "policies": 8.0,
     "scheduler": 9.0,
     "serving": 7.8,
     "tests": 24.3,
 }
-TEST_NAMES_CEILING = 9.2
+TEST_NAMES_CEILING = 9.3
 # How far below its ceiling a share may be before the ceiling has to follow.
 _SLACK = 0.5
 
