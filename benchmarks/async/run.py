@@ -44,10 +44,10 @@ def train(*arguments: str, run: Path) -> subprocess.Popen[str]:
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=300)
     if process.returncode:
-        raise RuntimeError(f"a run ended with exit status {process.returncode}: {out}")
-    found: dict[str, Any] = json.loads(out)
+        raise RuntimeError(f"a run ended with exit status {process.returncode}: {output}")
+    found: dict[str, Any] = json.loads(output)
     return found
 
 
@@ -76,11 +76,11 @@ def kill_members(
         time.sleep(rng.uniform(0.3, 1.0))
         events = lines(run / "events.jsonl")
         pids = {
-            each["worker"]: each["pid"]
-            for each in events
-            if each["kind"] == "worker" and each["pid"]
+            event["worker"]: event["pid"]
+            for event in events
+            if event["kind"] == "worker" and event["pid"]
         }
-        rounds = [each["workers"] for each in events if each["kind"] == "round"]
+        rounds = [event["workers"] for event in events if event["kind"] == "round"]
         steps = lines(run / "steps.jsonl")
         if not rounds or not steps or steps[-1]["round"] != len(rounds):
             # a round that has made no step is not disturbed: workers that die young are given up
@@ -135,15 +135,17 @@ def measure_kills(report: Report, *, kills: int, parts: int) -> list[dict[str, A
 # Speed --------------------------------------------------------------------------------------------
 
 
-def speed(pace: Pace, workers: int, ahead: int | None, *, slow: bool) -> float:
+def speed(pace: Pace, workers: int, lead: int | None, *, slow: bool) -> float:
     """Samples a second, of workers that sleep for each sample."""
     pace.say(TIMES if slow else 1.0)
-    with BrimRun(PACED, workers=workers, global_batch_size=BATCH, asynchronous=ahead) as run:
+    with BrimRun(PACED, workers=workers, global_batch_size=BATCH, asynchronous=lead) as run:
         run.until_steady(workers, steps=10, timeout=120.0)
         first = time.time() + (SETTLE if slow else 0.0)
         run.until("figures", lambda: time.time() > first + MEASURE, timeout=60.0)
-        inside = [step for step in run.steps if step.at > first]
-    return sum(step.samples for step in inside[1:]) / (inside[-1].at - inside[0].at)
+        steps_inside = [step for step in run.steps if step.at > first]
+    return sum(step.samples for step in steps_inside[1:]) / (
+        steps_inside[-1].at - steps_inside[0].at
+    )
 
 
 def measure_speed(report: Report, rounds: int) -> dict[str, list[float]]:
@@ -154,15 +156,15 @@ def measure_speed(report: Report, rounds: int) -> dict[str, list[float]]:
         pace = Pace(file, per_sample=PER_SAMPLE, slow=("w4", "3"))
         for _ in range(rounds):
             for workers in SIZES:
-                for name, ahead in (("exact", None), ("async", AHEAD)):
+                for name, lead in (("exact", None), ("async", AHEAD)):
                     key = f"{name} {workers}"
                     found[key].append(
-                        report.attempt(lambda a=ahead, w=workers: speed(pace, w, a, slow=False))
+                        report.attempt(lambda a=lead, w=workers: speed(pace, w, a, slow=False))
                     )
                     report.say(f"{key}: {found[key][-1]:.0f} samples/s")
-            for name, ahead in (("exact", None), ("async", AHEAD), ("unbounded", UNBOUNDED)):
+            for name, lead in (("exact", None), ("async", AHEAD), ("unbounded", UNBOUNDED)):
                 key = f"{name} one slow"
-                found[key].append(report.attempt(lambda a=ahead: speed(pace, 4, a, slow=True)))
+                found[key].append(report.attempt(lambda a=lead: speed(pace, 4, a, slow=True)))
                 report.say(f"{key}: {found[key][-1]:.0f} samples/s")
         del os.environ[VARIABLE]
     return dict(found)
@@ -171,10 +173,10 @@ def measure_speed(report: Report, rounds: int) -> dict[str, list[float]]:
 # Quality ------------------------------------------------------------------------------------------
 
 
-def criteo(path: str, seed: int, workers: int, ahead: int | None) -> dict[str, Any]:
+def criteo(path: str, seed: int, workers: int, lead: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-async-") as scratch:
         run = Path(scratch, "run")
-        more = () if ahead is None else ("--async", str(ahead))
+        more = () if lead is None else ("--async", str(lead))
         options = ("--set", f"path={path}", "--seed", str(seed), "--workers", str(workers), *more)
         summary = summary_of(train(str(CRITEO), *options, run=run))
         steps = lines(run / "steps.jsonl")
@@ -191,10 +193,10 @@ def criteo(path: str, seed: int, workers: int, ahead: int | None) -> dict[str, A
 def measure_quality(report: Report, path: str, seeds: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for seed in range(1, seeds + 1):
-        for name, ahead in (("exact", None), ("async", AHEAD)):
+        for name, lead in (("exact", None), ("async", AHEAD)):
             for workers in SIZES:
                 key = f"{name} {workers}"
-                found[key].append(report.attempt(criteo, path, seed, workers, ahead))
+                found[key].append(report.attempt(criteo, path, seed, workers, lead))
                 report.say(f"{key}, seed {seed}: {found[key][-1]}")
     return dict(found)
 
@@ -205,10 +207,10 @@ def measure_quality(report: Report, path: str, seeds: int) -> dict[str, list[dic
 def tell(
     report: Report, kills: list[dict[str, Any]], speeds: dict[str, list[float]], quality: Any
 ) -> None:
-    total = sum(each["kills"] for each in kills)
+    total = sum(kill["kills"] for kill in kills)
     rows = [
-        [seed, each["kills"], each["redone"], each["ledger"], each["sum"]]
-        for seed, each in enumerate(kills)
+        [seed, kill["kills"], kill["redone"], kill["ledger"], kill["sum"]]
+        for seed, kill in enumerate(kills)
     ]
     report.add(
         f"## {total} kills at any moment\n\n3 workers, `--async {AHEAD}`. The sum is that of all "
@@ -233,25 +235,25 @@ def tell(
         + table(["workers", "exact", f"--async {AHEAD}", f"--async {UNBOUNDED}"], rows)
     )
     rows = []
-    for key, each in quality.items():
+    for key, results in quality.items():
         stale: Counter[int] = Counter()
-        for one in each:
-            stale.update({int(value): count for value, count in one["staleness"].items()})
+        for result in results:
+            stale.update({int(value): count for value, count in result["staleness"].items()})
         values = sorted(stale.elements())
         rows.append(
             [
                 key,
-                spread([one["auc"] for one in each], digits=4),
-                spread([one["speed"] for one in each], digits=0),
+                spread([result["auc"] for result in results], digits=4),
+                spread([result["speed"] for result in results], digits=0),
                 f"{statistics.median(values):.0f}, at most {values[-1]}"
                 if key.startswith("async")
                 else "–",
-                all(one["ledger"] for one in each),
+                all(result["ledger"] for result in results),
             ]
         )
     head = ["mode and workers", "test AUC", "samples a second", "staleness", "ledger exact"]
     report.add(
-        f"## Criteo's sample, Wide & Deep, one epoch, {len(each)} seeds\n\n" + table(head, rows)
+        f"## Criteo's sample, Wide & Deep, one epoch, {len(results)} seeds\n\n" + table(head, rows)
     )
 
 
@@ -268,7 +270,7 @@ def plot(speeds: dict[str, list[float]], quality: Any) -> Any:
             label=name,
         )
         for workers in SIZES:
-            values = [each["auc"] for each in quality[f"{name} {workers}"]]
+            values = [result["auc"] for result in quality[f"{name} {workers}"]]
             place = SIZES.index(workers) + 0.2 * offset - 0.1
             right.plot([place] * len(values), values, "o" if offset else "s", color=f"C{offset}")
     left.set_xticks(
@@ -299,7 +301,7 @@ def main() -> None:
     tell(report, kills, speeds, quality)
     if not arguments.quick:
         report.write({"kills": kills, "speeds": speeds, "quality": quality}, plot(speeds, quality))
-    if not all(each["ledger"] and each["sum"] for each in kills):
+    if not all(kill["ledger"] and kill["sum"] for kill in kills):
         sys.exit("a batch was lost or came twice")
 
 

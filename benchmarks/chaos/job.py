@@ -67,8 +67,8 @@ loss = functional.cross_entropy
 def optimizer(
     model: nn.Module,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    made = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return made, torch.optim.lr_scheduler.StepLR(made, step_size=1, gamma=0.9)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return sgd, torch.optim.lr_scheduler.StepLR(sgd, step_size=1, gamma=0.9)
 
 
 def metrics() -> dict[str, Any]:

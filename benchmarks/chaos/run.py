@@ -52,10 +52,10 @@ def main() -> None:
             result = run_trial(JOB, trial, calm, folder / f"seed-{seed}", deadline=DEADLINE)
             results[hosts].append(result)
             faults = "; ".join(map(describe, trial.faults))
-            told = f"seed {seed}, {hosts} host{'s' * (hosts > 1)}: {faults}: "
-            report.say(told + ("; ".join(result.broken) or f"held ({result.seconds:.1f} s)"))
+            description = f"seed {seed}, {hosts} host{'s' * (hosts > 1)}: {faults}: "
+            report.say(description + ("; ".join(result.broken) or f"held ({result.seconds:.1f} s)"))
             seed += 1
-    every = [result for of_hosts in results.values() for result in of_hosts]
+    all_results = [result for of_hosts in results.values() for result in of_hosts]
     for hosts, of_hosts in results.items():
         if of_hosts:
             report.add(
@@ -63,8 +63,8 @@ def main() -> None:
                 + markdown(JOB, of_hosts)
             )
     if not arguments.quick:
-        report.write(as_plain(JOB, every), figure(every))
-    if any(result.broken for result in every):
+        report.write(as_plain(JOB, all_results), figure(all_results))
+    if any(result.broken for result in all_results):
         sys.exit(f"promises were broken; what is left of those runs: {folder}")
     shutil.rmtree(folder)
 

@@ -90,15 +90,15 @@ def keeper(
         under_way: list[Any] = []
 
         def save_async(step: int) -> None:
-            for earlier in under_way:
-                earlier.result()  # one at a time, as with brim
+            for future in under_way:
+                future.result()  # one at a time, as with brim
             under_way[:] = [
                 async_save(loop.tree(), checkpoint_id=directory / str(step), no_dist=True)
             ]
 
         def await_all() -> None:
-            for each in under_way:
-                each.result()
+            for future in under_way:
+                future.result()
 
         return save_async, await_all
     checkpoints = brims(loop, directory)
@@ -133,10 +133,10 @@ def restored(way: str, loop: Loop, directory: Path) -> float:
     """Seconds from the file to a model and an optimizer that go on."""
     if way == "brim":
         checkpoints = brims(loop, directory)
-        began = time.perf_counter()
+        started = time.perf_counter()
         assert checkpoints.restore()[0]
-        return time.perf_counter() - began
-    began = time.perf_counter()
+        return time.perf_counter() - started
+    started = time.perf_counter()
     if way == "torch.save":
         tree = torch.load(directory / "checkpoint.pt", weights_only=True)
     else:
@@ -148,24 +148,24 @@ def restored(way: str, loop: Loop, directory: Path) -> float:
         )
     loop.model.load_state_dict(tree["model"])
     loop.optimizer.load_state_dict(tree["optimizer"])
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
-def measure(way: str, *, every: int, steps: int, directory: Path) -> dict[str, Any]:
+def measure(way: str, *, interval: int, steps: int, directory: Path) -> dict[str, Any]:
     loop = Loop()
     keep, settle = keeper(way, loop, directory)
     for number in range(20):
         loop.step(number)
     keep(0)  # first times: memory, imports, threads
     settle()
-    pauses, began, cpu = [], time.perf_counter(), time.process_time()
+    pauses, started, cpu = [], time.perf_counter(), time.process_time()
     for number in range(1, steps + 1):
         loop.step(number)
-        if number % every == 0:
+        if number % interval == 0:
             due = time.perf_counter()
             keep(number)
             pauses.append(time.perf_counter() - due)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     settle()
     restores = [] if way == "none" else [restored(way, loop, directory) for _ in range(5)]
     return {
@@ -183,9 +183,9 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
         case torch.Tensor():
             return [tree]
         case dict():
-            return [tensor for each in tree.values() for tensor in _tensors(each)]
+            return [tensor for subtree in tree.values() for tensor in _tensors(subtree)]
         case list() | tuple():
-            return [tensor for each in tree for tensor in _tensors(each)]
+            return [tensor for subtree in tree for tensor in _tensors(subtree)]
     return []
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # torch tells that it is one process: it is meant to be
     with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
         result = measure(
-            arguments.way, every=arguments.every, steps=arguments.steps, directory=Path(scratch)
+            arguments.way, interval=arguments.every, steps=arguments.steps, directory=Path(scratch)
         )
     print(json.dumps(result))
 

@@ -47,7 +47,7 @@ class Job:
         """Gaps that end so many steps behind a copy; the copy of step k is taken in the gap that
         ends with k + 1.
         """
-        steps = [each["step"] + offset for each in self.checkpoints]
+        steps = [checkpoint["step"] + offset for checkpoint in self.checkpoints]
         return [self.gaps[step] for step in steps if step in self.gaps]
 
 
@@ -62,14 +62,14 @@ def train(path: str, *, every: int, workers: int, epochs: int) -> Job:
             for name in ("steps.jsonl", "events.jsonl")
         )
     gaps = {
-        after["step"]: after["at"] - before["at"]
-        for before, after in pairwise(steps[20:])  # behind the first times
-        if before["epoch"] == after["epoch"] and before["round"] == after["round"]
+        current["step"]: current["at"] - previous["at"]
+        for previous, current in pairwise(steps[20:])  # behind the first times
+        if previous["epoch"] == current["epoch"] and previous["round"] == current["round"]
     }
-    made = [
+    checkpoints_made = [
         event for event in events if event["kind"] == "checkpoint" and event["step"] % every == 0
     ]
-    return Job(gaps, made)
+    return Job(gaps, checkpoints_made)
 
 
 def alone(path: str, way: str, steps: int) -> dict[str, Any]:
@@ -97,51 +97,54 @@ def percent(share: float) -> str:
 
 def tell_jobs(report: Report, pairs: list[tuple[Job, Job]], workers: int) -> bool:
     """What training of several workers sees; whether it is within the aim."""
-    never, every = [without for without, _ in pairs], [with_ for _, with_ in pairs]
-    steps = statistics.median(job.step for job in every)
-    pauses = [each["pause"] for job in every for each in job.checkpoints]
-    behind = [
+    without_checkpoints, with_checkpoints = (
+        [plain_job for plain_job, _ in pairs],
+        [saving_job for _, saving_job in pairs],
+    )
+    steps = statistics.median(job.step for job in with_checkpoints)
+    pauses = [checkpoint["pause"] for job in with_checkpoints for checkpoint in job.checkpoints]
+    steps_behind = [
         sum(job.around(1 + n)[i] - statistics.median(job.gaps.values()) for n in range(BEHIND))
-        for job in every
+        for job in with_checkpoints
         for i in range(min(len(job.around(1 + n)) for n in range(BEHIND)))
     ]
     share = statistics.median(pauses) / (EVERY * steps)
     rows = [
-        ["time per step, none", ms([job.step for job in never])],
-        [f"time per step, one every {EVERY} steps", ms([job.step for job in every])],
+        ["time per step, none", ms([job.step for job in without_checkpoints])],
+        [f"time per step, one every {EVERY} steps", ms([job.step for job in with_checkpoints])],
         ["the pause: rank 0 copies its state", ms(pauses)],
-        [f"more than {BEHIND} median steps, behind a copy", ms(behind)],
+        [f"more than {BEHIND} median steps, behind a copy", ms(steps_behind)],
         [
             "written and official, in the background",
-            ms([e["seconds"] for job in every for e in job.checkpoints]),
+            ms([e["seconds"] for job in with_checkpoints for e in job.checkpoints]),
         ],
     ]
-    size = every[0].checkpoints[0]["bytes"] / 1e6
+    size = with_checkpoints[0].checkpoints[0]["bytes"] / 1e6
     report.add(f"## Wide & Deep on Criteo, {workers} workers, {size:.1f} MB a checkpoint")
     report.add("Milliseconds, median (minimum–maximum).\n\n" + table(["", "ms"], rows))
-    ratios = sorted(with_.step / without.step - 1 for without, with_ in pairs)
+    ratios = sorted(saving_job.step / plain_job.step - 1 for plain_job, saving_job in pairs)
     report.add(
         f"**The pause is {percent(share)} of the time of {EVERY} steps** (aim: under "
         f"{percent(AIM)}); it was at most "
         f"{percent(max(pauses) / (EVERY * steps))}. Time per step against none, pair by pair: "
-        + ", ".join(f"{100 * each:+.1f} %" for each in ratios)
-        + f"; {sum(len(job.checkpoints) for job in every)} checkpoints."
+        + ", ".join(f"{100 * overhead:+.1f} %" for overhead in ratios)
+        + f"; {sum(len(job.checkpoints) for job in with_checkpoints)} checkpoints."
     )
     return bool(share < AIM)
 
 
 def tell_ways(report: Report, results: dict[str, list[dict[str, Any]]]) -> None:
-    none = [each["step"] for each in results["none"]]
+    plain_steps = [result["step"] for result in results["none"]]
     rows = []
     for way in WAYS[1:]:
-        pauses = [pause for each in results[way] for pause in each["pauses"]]
-        share = statistics.median(pauses) / (EVERY * statistics.median(none))
+        pauses = [pause for result in results[way] for pause in result["pauses"]]
+        share = statistics.median(pauses) / (EVERY * statistics.median(plain_steps))
         cpu = statistics.median(
-            each["cpu"] / base["cpu"] - 1
-            for each, base in zip(results[way], results["none"], strict=True)
+            result["cpu"] / base["cpu"] - 1
+            for result, base in zip(results[way], results["none"], strict=True)
         )
-        restores = [seconds for each in results[way] for seconds in each["restores"]]
-        peers = [pause for each in results["brim"] for pause in each["pauses"]]
+        restores = [seconds for result in results[way] for seconds in result["restores"]]
+        peers = [pause for result in results["brim"] for pause in result["pauses"]]
         rows.append(
             [way, ms(pauses), percent(share), ratio(pauses, peers), percent(cpu), ms(restores)]
         )
@@ -159,7 +162,7 @@ def plot(pairs: list[tuple[Job, Job]], results: dict[str, list[dict[str, Any]]])
     figure = Figure(figsize=(9, 3.2))
     left, right = figure.subplots(1, 2)
     for place, way in enumerate(WAYS[1:]):
-        pauses = [1000 * pause for each in results[way] for pause in each["pauses"]]
+        pauses = [1000 * pause for result in results[way] for pause in result["pauses"]]
         left.plot(
             pauses, [place] * len(pauses), "|", markersize=14, color="C0" if way == "brim" else "C1"
         )
@@ -168,13 +171,17 @@ def plot(pairs: list[tuple[Job, Job]], results: dict[str, list[dict[str, Any]]])
     left.set_ylim(len(WAYS) - 1.5, -0.5)
     left.set_xscale("log")
     left.set_xlabel("ms that the loop stands still (dot: median)")
-    around: dict[int, list[float]] = defaultdict(list)
+    gaps_around: dict[int, list[float]] = defaultdict(list)
     for _, job in pairs:
         for offset in AROUND:
-            around[offset] += job.around(offset)
-    shown = [offset for offset in AROUND if around[offset]]
-    right.plot(shown, [1000 * statistics.median(around[offset]) for offset in shown], color="C0")
-    usual = statistics.median(gap for without, _ in pairs for gap in without.gaps.values())
+            gaps_around[offset] += job.around(offset)
+    offsets_shown = [offset for offset in AROUND if gaps_around[offset]]
+    right.plot(
+        offsets_shown,
+        [1000 * statistics.median(gaps_around[offset]) for offset in offsets_shown],
+        color="C0",
+    )
+    usual = statistics.median(gap for plain_job, _ in pairs for gap in plain_job.gaps.values())
     right.axhline(1000 * usual, color="grey", linestyle=":", label="no checkpoints")
     right.axvline(1, color="black", linewidth=0.8, label="the copy")
     right.set_ylim(bottom=0)
@@ -199,19 +206,19 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for number in range(times):
         report.say(f"round {number + 1} of {times}: brim, {workers} workers, without and with")
-        without, with_ = (
+        plain_job, saving_job = (
             report.attempt(
-                lambda every=every: train(
-                    arguments.path, every=every, workers=workers, epochs=epochs
+                lambda interval=interval: train(
+                    arguments.path, every=interval, workers=workers, epochs=epochs
                 )
             )
-            for every in (NEVER, EVERY)
+            for interval in (NEVER, EVERY)
         )
-        pairs.append((without, with_))
+        pairs.append((plain_job, saving_job))
         for way in WAYS:
             report.say(f"round {number + 1} of {times}: one process, {way}")
             results[way].append(report.attempt(alone, arguments.path, way, steps))
-    within = tell_jobs(report, pairs, workers)
+    is_within = tell_jobs(report, pairs, workers)
     tell_ways(report, results)
     if not arguments.quick:
         data: dict[str, Any] = {
@@ -223,10 +230,10 @@ def main() -> None:
         }
         for pair in data["jobs"]:
             for job in pair:
-                for each in job["checkpoints"]:
-                    each.pop("path")
+                for checkpoint in job["checkpoints"]:
+                    checkpoint.pop("path")
         report.write(data, plot(pairs, results))
-    if not within:
+    if not is_within:
         sys.exit(f"the pause is above {percent(AIM)} of the time of {EVERY} steps")
 
 

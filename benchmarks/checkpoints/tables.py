@@ -48,13 +48,13 @@ class State:
 
     def step(self) -> float:
         """The seconds of a step: it reads some rows, and writes them."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         ids = (torch.rand(LOOKUPS).pow(8) * len(self.changed)).long().unique()
         for field in self.fields.values():
             field.index_copy_(0, ids, field.index_select(0, ids) + 0.001)
         self.committed += 1
         self.changed.index_fill_(0, ids, self.committed)
-        return time.perf_counter() - began
+        return time.perf_counter() - started
 
     def get(self) -> dict[str, Any]:
         return {"model": {"committed": torch.tensor(self.committed)}, "optimizer": {"state": {}}}
@@ -75,12 +75,14 @@ class State:
         pass
 
 
-def checkpoints_of(state: State, directory: Path, made: list[CheckpointMade]) -> Checkpoints:
+def checkpoints_of(
+    state: State, directory: Path, checkpoints_made: list[CheckpointMade]
+) -> Checkpoints:
     def tell(message: WorkerMessage) -> None:
         if isinstance(message, CheckpointDrafted):
             checkpoints.permit(Publish(step=message.step, writers=[]))
         elif isinstance(message, CheckpointMade):
-            made.append(message)
+            checkpoints_made.append(message)
 
     checkpoints = Checkpoints(
         cast(TrainingState, state), SPEC, context=None, tell=tell, listen=time.sleep
@@ -101,10 +103,10 @@ class Trial:
     def begin(self) -> None:
         """Begin a checkpoint, and train until it has all of the state."""
         while True:
-            began = time.perf_counter()
+            started = time.perf_counter()
             self.checkpoints.begin(ends_epoch=False)
             self.checkpoints.await_copy()
-            self.pauses.append(time.perf_counter() - began)
+            self.pauses.append(time.perf_counter() - started)
             if not self.checkpoints._is_owed:
                 return
             while not self.checkpoints.is_due(1):
@@ -119,33 +121,33 @@ class Trial:
 
 def measure(rows: int, *, deltas: int, directory: Path) -> dict[str, Any]:
     trial = Trial(rows, directory)
-    state, made = trial.state, trial.made
-    alone = [state.step() for _ in range(EVERY)][20:]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    state, messages = trial.state, trial.made
+    lone_steps = [state.step() for _ in range(EVERY)][20:]
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = []
     for number in range(deltas + 1):
         for _ in range(EVERY if number else 0):
             state.step()
-        began = time.perf_counter()
+        started = time.perf_counter()
         trial.begin()
         trial.finish()
-        times.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    (stored,) = Store(Directory(directory)).load(made[-1].step).tables
+        times.append(time.perf_counter() - started)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before
+    (stored,) = Store(Directory(directory)).load(messages[-1].step).tables
     trial.checkpoints.drain()
-    began = time.perf_counter()
+    started = time.perf_counter()
     assert trial.checkpoints.restore()[0]
-    restored = time.perf_counter() - began
+    restored = time.perf_counter() - started
     return {
         "rows": rows,
-        "table_bytes": sum(each.nbytes for each in state.fields.values()),
+        "table_bytes": sum(field.nbytes for field in state.fields.values()),
         "first_seconds": times[0],
-        "first_bytes": made[0].size_bytes,
-        "step_alone": alone,
+        "first_bytes": messages[0].size_bytes,
+        "step_alone": lone_steps,
         "step_beside": trial.beside,
         "pauses": trial.pauses,
         "later_seconds": times[1:],
-        "later_bytes": [each.size_bytes for each in made[1:]],
+        "later_bytes": [message.size_bytes for message in messages[1:]],
         "parts": [[part.step, part.rows, part.size_bytes] for part in stored.parts],
         "restore_seconds": restored,
         "restored_bytes": sum(file.size_bytes for file in stored.files),
@@ -155,7 +157,7 @@ def measure(rows: int, *, deltas: int, directory: Path) -> dict[str, Any]:
 
 def tell(report: Report, results: list[dict[str, Any]]) -> None:
     rows: list[list[str]] = []
-    for what, cell in (
+    for row_name, cell in (
         ("table with Adagrad's sums, GB", lambda r: f"{r['table_bytes'] / 1e9:.2f}"),
         ("first checkpoint, with a base: GB", lambda r: f"{r['first_bytes'] / 1e9:.2f}"),
         ("… seconds until official, beside training", lambda r: f"{r['first_seconds']:.1f}"),
@@ -171,9 +173,9 @@ def tell(report: Report, results: list[dict[str, Any]]) -> None:
         ("… seconds", lambda r: f"{r['restore_seconds']:.1f}"),
         ("more memory than before, at most, GB", lambda r: f"{r['more_memory_bytes'] / 1e9:.2f}"),
     ):
-        rows.append([what, *map(cell, results)])
+        rows.append([row_name, *map(cell, results)])
     report.add("Median (minimum–maximum) where there are several.")
-    report.add(table(["", *(f"{each['rows']:,} rows" for each in results)], rows))
+    report.add(table(["", *(f"{result['rows']:,} rows" for result in results)], rows))
 
 
 def main() -> None:

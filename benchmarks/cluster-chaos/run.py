@@ -66,8 +66,8 @@ def main() -> None:
     def perform(seed: int) -> Result:
         trial = trial_of(seed)
         result = run_cluster_trial(JOB, trial, calm, folder / f"seed-{seed}", deadline=DEADLINE)
-        told = "; ".join(result.broken) or f"held ({result.seconds:.1f} s)"
-        report.say(f"seed {seed}: {trial.schedule}: {told} (load {os.getloadavg()[0]:.1f})")
+        outcome = "; ".join(result.broken) or f"held ({result.seconds:.1f} s)"
+        report.say(f"seed {seed}: {trial.schedule}: {outcome} (load {os.getloadavg()[0]:.1f})")
         return result
 
     with ThreadPoolExecutor(arguments.at_once) as pool:

@@ -82,8 +82,8 @@ class Case:
 
     def beyond(self, parts: int) -> float:
         """Seconds of brim, exact, beyond its kernels, for each micro-batch."""
-        both = zip(self.steps[exact(parts)], self.steps[kernels(parts)], strict=True)
-        return statistics.median(brim - torch_alone for brim, torch_alone in both) / parts
+        step_pairs = zip(self.steps[exact(parts)], self.steps[kernels(parts)], strict=True)
+        return statistics.median(brim - torch_alone for brim, torch_alone in step_pairs) / parts
 
 
 # Sides --------------------------------------------------------------------------------------------
@@ -95,17 +95,17 @@ def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
     network = jobs.model(kind)
     optimizer = jobs.optimizer("sgd", network)
     order = EpochOrder(seed=0, epoch=0, size=SIZE).samples(0, SIZE)
-    at = 0
+    position = 0
 
     def step() -> None:
-        nonlocal at
+        nonlocal position
         optimizer.zero_grad()
-        for part in np.array_split(order[at : at + batch], parts):
+        for part in np.array_split(order[position : position + batch], parts):
             inputs, target = fetch(data, part)
             loss = jobs.loss(kind, network(inputs), target)
             (loss / parts if parts > 1 else loss).backward()
         optimizer.step()
-        at = (at + batch) % (SIZE - batch)
+        position = (position + batch) % (SIZE - batch)
 
     return step
 
@@ -121,16 +121,16 @@ def _words(case: Case, *words: str) -> list[str]:
 @contextlib.contextmanager
 def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
     """A run of `brim train` for each side, all waiting."""
-    here = repository()
-    wanted = {INEXACT: (_words(case, "--no-exact"), here)}
+    current = repository()
+    runs_wanted = {INEXACT: (_words(case, "--no-exact"), current)}
     for parts in PARTS:
-        wanted[exact(parts)] = (_words(case, "--micro-batches", str(parts)), here)
+        runs_wanted[exact(parts)] = (_words(case, "--micro-batches", str(parts)), current)
     if former is not None:
-        wanted[before(INEXACT)] = (_words(case, "--no-exact"), former)
-        wanted[before(exact(8))] = (_words(case), former)
+        runs_wanted[before(INEXACT)] = (_words(case, "--no-exact"), former)
+        runs_wanted[before(exact(8))] = (_words(case), former)
     with contextlib.ExitStack() as stack:
         sides = {}
-        for name, (words, checkout) in wanted.items():
+        for name, (words, checkout) in runs_wanted.items():
             folder = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-"))
             )
@@ -143,11 +143,15 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
 def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> None:
     """Fill in the steps of all sides."""
     data = jobs.dataset(case.kind, SIZE)
-    alone = {PLAIN: _plain(case.kind, case.batch, data, parts=1)}
-    alone |= {kernels(parts): _plain(case.kind, case.batch, data, parts=parts) for parts in PARTS}
+    plain_programs = {PLAIN: _plain(case.kind, case.batch, data, parts=1)}
+    plain_programs |= {
+        kernels(parts): _plain(case.kind, case.batch, data, parts=parts) for parts in PARTS
+    }
     with _runs(case, former) as sides:
-        turns = by_turns(alone, sides, rounds=rounds, seconds=seconds)
-    case.steps = {name: [turn.seconds for turn in of] for name, of in turns.items()}
+        turns = by_turns(plain_programs, sides, rounds=rounds, seconds=seconds)
+    case.steps = {
+        name: [turn.seconds for turn in turns_of_side] for name, turns_of_side in turns.items()
+    }
 
 
 # Single things ------------------------------------------------------------------------------------
@@ -157,10 +161,10 @@ def _seconds(function: Callable[[], object], count: int) -> float:
     """Of processor time, for one call: the least of five, as others can only add to it."""
     times = []
     for _ in range(5):
-        since = time.process_time()
+        cpu_before = time.process_time()
         for _ in range(count):
             function()
-        times.append((time.process_time() - since) / count)
+        times.append((time.process_time() - cpu_before) / count)
     return min(times)
 
 
@@ -183,17 +187,19 @@ def measure_costs(case: Case) -> None:
     case.costs["NaN check"] = _seconds(lambda: job._loop.steps._is_to_be_applied(outcome), 1000)
     digests = _seconds(lambda: root_of(job.parts.state.digests()), 3)
     case.costs["digests"] = digests / CHECKPOINT_EVERY
-    held = Tensors(
+    tensors_data = Tensors(
         torch.zeros(1 << 16, 1), torch.zeros(1 << 16)
     )  # of a kind whose reading draws nothing by chance
-    feed = Feed(held, seed=0, global_batch_size=case.batch)
-    schedule = Schedule(samples=len(held), global_batch_size=case.batch, epochs=10_000)
-    wanted = partial(requests, schedule, parts=8, micro_batches=range(8), after=0)
-    reads = feed.read(wanted())
+    feed = Feed(tensors_data, seed=0, global_batch_size=case.batch)
+    schedule = Schedule(samples=len(tensors_data), global_batch_size=case.batch, epochs=10_000)
+    all_requests = partial(requests, schedule, parts=8, micro_batches=range(8), after=0)
+    reads = feed.read(all_requests())
     rows = itertools.cycle(
-        [feed.indices(0, request.span) for request in itertools.islice(wanted(), 64)]
+        [feed.indices(0, request.span) for request in itertools.islice(all_requests(), 64)]
     )
-    beyond = _seconds(lambda: next(reads), 1000) - _seconds(lambda: fetch(held, next(rows)), 1000)
+    beyond = _seconds(lambda: next(reads), 1000) - _seconds(
+        lambda: fetch(tensors_data, next(rows)), 1000
+    )
     case.costs["feed"] = 8 * beyond
 
 
@@ -206,16 +212,16 @@ def tell(cases: list[Case], report: Report, former: Path | None) -> None:
         for side in case.steps:
             row = [side, f"{1000 * case.median(side):.2f}", f"{case.ratio(PLAIN, side):.2f}"]
             if former is not None:
-                known = before(side) in case.steps
-                row.append(f"{case.ratio(before(side), side):.2f}" if known else "")
+                is_measured = before(side) in case.steps
+                row.append(f"{case.ratio(before(side), side):.2f}" if is_measured else "")
             rows.append(row)
         head = ["side", "ms a step", "speed, plain torch = 1"]
         head += ["speed, before = 1"] if former is not None else []
         aim = AIMS.get((case.kind, case.batch))
-        wanted = "Aims: inexact 1.0" + (f", exact {aim}." if aim else ".")
+        aims = "Aims: inexact 1.0" + (f", exact {aim}." if aim else ".")
         beyond = ", ".join(f"{1e6 * case.beyond(parts):.0f} (M = {parts})" for parts in PARTS)
         report.add(
-            f"## {case.kind}, batch {case.batch}\n\n{table(head, rows)}\n\n{wanted} "
+            f"## {case.kind}, batch {case.batch}\n\n{table(head, rows)}\n\n{aims} "
             f"Beyond its kernels a micro-batch of exact brim takes {beyond} µs."
         )
     rows = [
@@ -284,7 +290,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     former = None if arguments.before is None else arguments.before.resolve()
-    chosen = [each.split(":") for each in arguments.case or ()]
+    chosen = [case.split(":") for case in arguments.case or ()]
     cases = [Case(kind=kind, batch=int(batch)) for kind, batch in chosen or CASES]
     report = Report(HERE, "A step of one worker beside plain torch", seed=0)
     for case in cases:

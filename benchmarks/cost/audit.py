@@ -38,8 +38,8 @@ def gaps(kind: str, batch: int, *, workers: int, parts: int, steps: int) -> dict
         ]
         subprocess.run(words, check=True, cwd=repository(), capture_output=True, timeout=600)
         lines = (run / "steps.jsonl").read_text().splitlines()
-    made = [(line["step"], line["at"]) for line in map(json.loads, lines)]
-    return {step - 1: at - before for (_, before), (step, at) in pairwise(made)}
+    step_times = [(line["step"], line["at"]) for line in map(json.loads, lines)]
+    return {step - 1: moment - previous for (_, previous), (step, moment) in pairwise(step_times)}
 
 
 def cost_of(found: dict[int, float]) -> tuple[float, float, int]:
@@ -48,15 +48,20 @@ def cost_of(found: dict[int, float]) -> tuple[float, float, int]:
     extra = []
     for step in found:
         if plan.covers(step) and step > max(NEIGHBOURS):
-            near = [found[at] for by in NEIGHBOURS for at in (step - by, step + by) if at in found]
-            extra.append(found[step] / statistics.median(near) - 1)
+            neighbours = [
+                found[neighbour]
+                for distance in NEIGHBOURS
+                for neighbour in (step - distance, step + distance)
+                if neighbour in found
+            ]
+            extra.append(found[step] / statistics.median(neighbours) - 1)
     return statistics.median(found.values()), statistics.median(extra), len(extra)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1100)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     report = Report(HERE, "The cost of audits", seed=0)
     plan = AuditPlan((range(1),), first=0)
     audited = sum(plan.covers(256 + step) for step in range(2560)) / 2560
@@ -64,7 +69,7 @@ def main() -> None:
     for kind, batch in CASES:
         for workers, parts in WORLDS:
             report.say(f"{kind}, {batch}, {workers} workers")
-            found = gaps(kind, batch, workers=workers, parts=parts, steps=given.steps)
+            found = gaps(kind, batch, workers=workers, parts=parts, steps=arguments.steps)
             step, extra, count = cost_of(found)
             share = extra * audited
             figures[f"{kind} {batch} {workers} {parts}"] = [step, extra, share]

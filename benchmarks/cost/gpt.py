@@ -63,7 +63,7 @@ class Side:
     @property
     def total(self) -> list[float]:
         """Bytes of all processes, of each round."""
-        return [sum(each) for each in zip(*self.memory.values(), strict=True)]
+        return [sum(round_bytes) for round_bytes in zip(*self.memory.values(), strict=True)]
 
     def add(self, gaps: list[float], cpu: float, memory: dict[str, float]) -> None:
         self.cpu.append(cpu)
@@ -109,10 +109,10 @@ def _pss(pid: int) -> float:
 def _in_sessions(leaders: set[int]) -> list[int]:
     """All processes of these sessions: workers outlive the processes that they were forked by."""
     found = []
-    for each in Path("/proc").iterdir():
+    for entry in Path("/proc").iterdir():
         with contextlib.suppress(ValueError, ProcessLookupError):
-            if os.getsid(int(each.name)) in leaders:
-                found.append(int(each.name))
+            if os.getsid(int(entry.name)) in leaders:
+                found.append(int(entry.name))
     return found
 
 
@@ -155,8 +155,8 @@ def measure_peer(plan: Plan, side: Side) -> None:
     assert process.stdout is not None, "it was asked for"
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}")
-    told = json.loads(process.stdout.read())
-    side.add(told["seconds"], told["cpu"], watch.largest)
+    result = json.loads(process.stdout.read())
+    side.add(result["seconds"], result["cpu"], watch.largest)
 
 
 def measure_brim(plan: Plan, name: str, side: Side) -> None:
@@ -171,13 +171,13 @@ def measure_brim(plan: Plan, name: str, side: Side) -> None:
         assert contact is not None, "it has made steps"
         watch, first, cpu = Watch(), len(run.steps) - 1, _cpu_of(run)
 
-        def enough() -> bool:
+        def is_enough() -> bool:
             watch.look(_in_sessions({contact.pid, contact.keeper}), lambda pid: _kind(pid, run))
             time.sleep(_LOOK)
             return len(run.steps) > first + plan.steps
 
-        run.until("enough steps", enough, timeout=plan.timeout)
-        gaps = [after.at - before.at for before, after in pairwise(run.steps[first:])]
+        run.until("enough steps", is_enough, timeout=plan.timeout)
+        gaps = [current.at - previous.at for previous, current in pairwise(run.steps[first:])]
         cpu = (_cpu_of(run) - cpu) / len(gaps)
     side.add(gaps, cpu, watch.largest)
 
@@ -190,7 +190,7 @@ def _cpu_of(run: BrimRun) -> float:
     ]
     return (
         statistics.fmean(
-            int(user) + int(system) for *_, user, system in (each[:13] for each in stats)
+            int(user) + int(system) for *_, user, system in (stat[:13] for stat in stats)
         )
         / _HZ
     )
@@ -207,18 +207,18 @@ def measure_kernels() -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for number in range(4):
         for pieces in (1, max(SIDES.values()) // WORKERS):
-            before, size = time.process_time(), BATCH // WORKERS // pieces
+            cpu_before, size = time.process_time(), BATCH // WORKERS // pieces
             for piece in range(pieces):
                 model.zero_grad()
                 inputs, target = data.take(np.arange(piece * size, (piece + 1) * size))
                 jobs.loss("gpt", model(inputs), target).backward()
             if number:
-                found[f"kernels in {pieces}"].append(time.process_time() - before)
+                found[f"kernels in {pieces}"].append(time.process_time() - cpu_before)
     return found
 
 
-def times(ours: list[float], peers: list[float]) -> str:
-    return f"{statistics.median(ours) / statistics.median(peers):.2f}"
+def times(own_seconds: list[float], peers: list[float]) -> str:
+    return f"{statistics.median(own_seconds) / statistics.median(peers):.2f}"
 
 
 def tell(sides: dict[str, Side], kernels: dict[str, list[float]], report: Report) -> None:
@@ -248,15 +248,15 @@ def tell(sides: dict[str, Side], kernels: dict[str, list[float]], report: Report
             rows,
         )
     )
-    whole, pieces = (statistics.median(each) for each in kernels.values())
-    ours = statistics.median(sides["exact"].cpu) / statistics.median(peer.cpu)
+    whole, pieces = (statistics.median(kernel) for kernel in kernels.values())
+    own_ratio = statistics.median(sides["exact"].cpu) / statistics.median(peer.cpu)
     report.add(
         f"The kernels alone, in one process: {1000 * whole:.0f} ms for a worker's samples in one "
         "piece, as DDP and "
         f"inexact training take them, {1000 * pieces:.0f} ms in {max(SIDES.values()) // WORKERS} "
         "pieces: "
         f"{pieces / whole:.2f} times. Apart from that exact training takes "
-        f"{ours * whole / pieces:.2f} times "
+        f"{own_ratio * whole / pieces:.2f} times "
         "the processor time of DDP."
     )
     kinds = list(dict.fromkeys(kind for side in sides.values() for kind in side.memory))

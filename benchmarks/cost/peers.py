@@ -44,13 +44,13 @@ def measure(arguments: argparse.Namespace, rank: int, world: int) -> tuple[list[
     first, last = (batch * rank // world, batch * (rank + 1) // world) if world else (0, batch)
 
     def step(number: int) -> float:
-        before = time.perf_counter()
+        started = time.perf_counter()
         start = number % steps_in_order * batch
         inputs, target = dataset.take(order[start + first : start + last])
         optimizer.zero_grad()
         jobs.loss(kind, model(inputs), target).backward()
         optimizer.step()
-        return time.perf_counter() - before
+        return time.perf_counter() - started
 
     warm = [step(number) for number in range(WARM_UP)]
     count = torch.tensor(
@@ -76,8 +76,12 @@ def _member(rank: int, world: int, store: str, arguments: argparse.Namespace) ->
 
 
 def _tell(world: int, found: list[float], cpu: float) -> None:
-    told = {"workers": world, "seconds": [round(each, 7) for each in found], "cpu": round(cpu, 7)}
-    print(json.dumps(told), flush=True)
+    result = {
+        "workers": world,
+        "seconds": [round(second, 7) for second in found],
+        "cpu": round(cpu, 7),
+    }
+    print(json.dumps(result), flush=True)
 
 
 def main() -> None:

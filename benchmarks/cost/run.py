@@ -89,10 +89,10 @@ def measure_peers(plan: Plan, kind: str, optimizer: str, batch: int, cells: Cell
         cells[kind, optimizer, batch, found["workers"] or 1, side].add(found["seconds"])
 
 
-def _has_enough(run: BrimRun, plan: Plan, began: float) -> bool:
+def _has_enough(run: BrimRun, plan: Plan, start: float) -> bool:
     return (
         len(run.steps_of(run.round.round)) > WARM_UP + plan.least
-        and run.steps[-1].at - began > plan.seconds
+        and run.steps[-1].at - start > plan.seconds
     )
 
 
@@ -114,15 +114,15 @@ def measure_brim(
             if workers != plan.workers[0]:
                 run.resize(workers)
             run.until_steady(workers, steps=WARM_UP + 1, timeout=90)
-            began = run.steps[-1].at
+            start = run.steps[-1].at
             run.until(
                 "enough steps",
-                partial(_has_enough, run, plan, began),
+                partial(_has_enough, run, plan, start),
                 timeout=60,
             )
             steps = run.steps_of(run.round.round)[WARM_UP:][: MOST + 1]
             cell = cells[kind, optimizer, batch, workers, side]
-            cell.add([after.at - before.at for before, after in pairwise(steps)])
+            cell.add([current.at - previous.at for previous, current in pairwise(steps)])
             for phase in STEP_PHASES:
                 cell.phases[phase].append(
                     statistics.median(step.seconds.get(phase, 0.0) for step in steps)
@@ -170,8 +170,8 @@ def tell(plan: Plan, cells: Cells, report: Report) -> None:
                 rows.append(
                     [workers, ms(ddp.medians), ms(exact.medians), ms(inexact.medians)]
                     + [
-                        f"{ratio(ddp.medians, ours.medians)} ({ratio(ddp.means, ours.means)})"
-                        for ours in (exact, inexact)
+                        f"{ratio(ddp.medians, side_cell.medians)} ({ratio(ddp.means, side_cell.means)})"
+                        for side_cell in (exact, inexact)
                     ]
                 )
             plain = cells[kind, optimizer, batch, 1, "plain"]
@@ -186,7 +186,7 @@ def tell(plan: Plan, cells: Cells, report: Report) -> None:
         if cell.phases:
             parts = {phase: statistics.median(cell.phases[phase]) for phase in STEP_PHASES}
             rest = statistics.median(cell.medians) - sum(parts.values())
-            figures = [f"{1000 * each:.2f}" for each in (*parts.values(), rest)]
+            figures = [f"{1000 * second:.2f}" for second in (*parts.values(), rest)]
             rows.append([kind, optimizer, batch, workers, side, *figures])
     report.add(
         "## Where the time of brim's step goes\n\nMilliseconds, mean over the ranks, medians. "
@@ -246,7 +246,7 @@ def main() -> None:
         )
     plan.rounds = arguments.rounds or plan.rounds
     plan.networks = (
-        tuple(tuple(each.split(":")) for each in arguments.network)
+        tuple(tuple(network.split(":")) for network in arguments.network)
         if arguments.network
         else plan.networks
     )

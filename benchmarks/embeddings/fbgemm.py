@@ -49,8 +49,8 @@ class Fused(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, ids: Tensor) -> Tensor:
-        each = torch.arange(ids.numel() + 1)
-        rows = self.table(ids.flatten(), each).view(*ids.shape, WIDTH)
+        offsets = torch.arange(ids.numel() + 1)
+        rows = self.table(ids.flatten(), offsets).view(*ids.shape, WIDTH)
         wide = rows[:, :, clicks.DIM].sum(1) + self.bias
         logits: Tensor = self.deep(rows[:, :, : clicks.DIM].flatten(1)) + wide
         return logits
@@ -64,17 +64,17 @@ def main() -> None:
     target = clicks.target_of(ids)
     optimizer = torch.optim.Adagrad([*network.deep.parameters(), network.bias], lr=LR)
     steps.parent.mkdir(parents=True, exist_ok=True)
-    at = 0
+    position = 0
     with steps.open("a") as record:
         while True:
             wait_at_gate()
             optimizer.zero_grad()
-            batch = slice(at, at + BATCH)
+            batch = slice(position, position + BATCH)
             functional.binary_cross_entropy_with_logits(
                 network(ids[batch]), target[batch]
             ).backward()
             optimizer.step()
-            at = (at + BATCH) % (len(ids) - BATCH)
+            position = (position + BATCH) % (len(ids) - BATCH)
             record.write(json.dumps({"at": time.time()}) + "\n")
             record.flush()
 

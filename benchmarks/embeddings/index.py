@@ -22,9 +22,9 @@ TURNS = 40
 def quickest(run: Callable[[Tensor], object], keys: list[Tensor]) -> float:
     """Milliseconds of the quickest turn: other work on the machine only adds."""
     seconds = []
-    for each in keys:
+    for key in keys:
         started = time.perf_counter()
-        run(each)
+        run(key)
         seconds.append(time.perf_counter() - started)
     return 1000 * min(seconds)
 

@@ -55,15 +55,15 @@ def plain(rows: int, kind: type[nn.Module]) -> Step:
     network, ids = kind(rows), clicks.ids_of(rows)
     target = clicks.target_of(ids)
     optimizer = torch.optim.Adagrad(network.parameters(), lr=LR)
-    at = 0
+    position = 0
 
     def step() -> None:
-        nonlocal at
+        nonlocal position
         optimizer.zero_grad()
-        batch = slice(at, at + BATCH)
+        batch = slice(position, position + BATCH)
         functional.binary_cross_entropy_with_logits(network(ids[batch]), target[batch]).backward()
         optimizer.step()
-        at = (at + BATCH) % (len(ids) - BATCH)
+        position = (position + BATCH) % (len(ids) - BATCH)
 
     return step
 
@@ -71,13 +71,13 @@ def plain(rows: int, kind: type[nn.Module]) -> Step:
 def copy_of_rows(rows: int) -> Step:
     """The least that a step can do: copy the row of each lookup out of the tables, once."""
     deep, wide, ids = torch.zeros(rows, clicks.DIM), torch.zeros(rows, 1), clicks.ids_of(rows)
-    at = 0
+    position = 0
 
     def step() -> None:
-        nonlocal at
-        looked_up = ids[at : at + BATCH].flatten()
+        nonlocal position
+        looked_up = ids[position : position + BATCH].flatten()
         deep.index_select(0, looked_up)
         wide.index_select(0, looked_up)
-        at = (at + BATCH) % (len(ids) - BATCH)
+        position = (position + BATCH) % (len(ids) - BATCH)
 
     return step

@@ -55,7 +55,9 @@ class Sides(dict[str, list[Turn]]):
     def speed(self, side: str, peer: str) -> float:
         """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
         turns = zip(self[peer], self[side], strict=True)
-        return statistics.median(theirs.seconds / ours.seconds for theirs, ours in turns)
+        return statistics.median(
+            peer_turn.seconds / own_turn.seconds for peer_turn, own_turn in turns
+        )
 
     def phase(self, side: str, phase: str) -> float:
         """Milliseconds of a step's phase, mean over the workers."""
@@ -85,13 +87,13 @@ def _loops(rows: int) -> dict[str, Step]:
 def _runs(rows: int) -> dict[str, list[str]]:
     """What `brim train` is told, by side."""
     if rows > MANY_LIMIT:
-        wanted = {brim(workers): _words(rows, workers) for workers in WORKERS[:2]}
+        runs_wanted = {brim(workers): _words(rows, workers) for workers in WORKERS[:2]}
     else:
-        wanted = {brim(workers): _words(rows, workers) for workers in WORKERS}
-        wanted |= {
+        runs_wanted = {brim(workers): _words(rows, workers) for workers in WORKERS}
+        runs_wanted |= {
             brim(workers, exact=False): _words(rows, workers, "--no-exact") for workers in WORKERS
         }
-    return wanted if rows == TABLES[0] else {REFERENCE: _words(TABLES[0], 1), **wanted}
+    return runs_wanted if rows == TABLES[0] else {REFERENCE: _words(TABLES[0], 1), **runs_wanted}
 
 
 def measure(rows: int, rounds: int, seconds: float, fbgemm: str) -> Sides:
@@ -100,7 +102,7 @@ def measure(rows: int, rounds: int, seconds: float, fbgemm: str) -> Sides:
     Args:
         fbgemm: a Python that has fbgemm-gpu-cpu; empty where there is none.
     """
-    loops, here = _loops(rows), repository()
+    loops, current = _loops(rows), repository()
     with contextlib.ExitStack() as stack:
         programs: dict[str, Program] = {}
 
@@ -113,17 +115,17 @@ def measure(rows: int, rounds: int, seconds: float, fbgemm: str) -> Sides:
             return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-")))
 
         if fbgemm:
-            at = folder()
+            run_folder = folder()
             command = [
                 fbgemm,
                 "-m",
                 "benchmarks.embeddings.fbgemm",
                 str(rows),
-                str(at / "run" / "steps.jsonl"),
+                str(run_folder / "run" / "steps.jsonl"),
             ]
-            start(FBGEMM, Program(at, command, here))
+            start(FBGEMM, Program(run_folder, command, current))
         for name, words in _runs(rows).items():
-            start(name, Run(folder(), words, here))
+            start(name, Run(folder(), words, current))
         return Sides(by_turns(loops, programs, rounds=rounds, seconds=seconds))
 
 
@@ -131,11 +133,11 @@ def tell(rows: int, sides: Sides, report: Report) -> None:
     first, lines = brim(1), []
     for name in sides:
         one_part = f"{name}, --no-exact"
-        against = [
+        peers_of_side = [
             f"{sides.speed(name, peer):.2f}" if peer in sides else ""
             for peer in (SPARSE, first, one_part)
         ]
-        lines.append([name, f"{sides.median(name):.1f}", f"{sides.cpu(name):.1f}", *against])
+        lines.append([name, f"{sides.median(name):.1f}", f"{sides.cpu(name):.1f}", *peers_of_side])
     head = [
         "side",
         "ms a step",
@@ -181,8 +183,8 @@ def _judged(results: dict[int, Sides]) -> list[list[str]]:
         ),
     ]
     return [
-        [what, f"{got:.2f}", f"{aim:.2f}", "yes" if got >= aim else "**no**"]
-        for what, got, aim in rows
+        [aim_name, f"{found_text:.2f}", f"{aim:.2f}", "yes" if found_text >= aim else "**no**"]
+        for aim_name, found_text, aim in rows
     ]
 
 
@@ -193,9 +195,9 @@ def plot(results: dict[int, Sides]) -> Any:
     figure = Figure(figsize=(9.6, 4.2))
     by_rows, by_phase = figure.subplots(1, 2)
     for name in (FLOOR, MANY, DENSE, SPARSE, FBGEMM, *map(brim, WORKERS)):
-        known = {rows: sides.median(name) for rows, sides in results.items() if name in sides}
+        medians = {rows: sides.median(name) for rows, sides in results.items() if name in sides}
         style = "-" if name.startswith("brim") else ":" if name == FLOOR else "--"
-        by_rows.plot(list(known), list(known.values()), marker="o", linestyle=style, label=name)
+        by_rows.plot(list(medians), list(medians.values()), marker="o", linestyle=style, label=name)
     by_rows.set(
         xscale="log",
         yscale="log",
@@ -209,7 +211,8 @@ def plot(results: dict[int, Sides]) -> Any:
         height = [sides.phase(name, phase) for name in bottom]
         by_phase.barh(list(bottom), height, left=list(bottom.values()), label=phase)
         bottom = {
-            name: start + more for (name, start), more in zip(bottom.items(), height, strict=True)
+            name: start + addition
+            for (name, start), addition in zip(bottom.items(), height, strict=True)
         }
     by_phase.axvline(sides.median(FLOOR), color="black", linestyle=":", label=FLOOR)
     by_phase.set(xlabel=f"ms of a step, {TABLES[0]:,} rows, mean over the workers")

@@ -103,11 +103,11 @@ class BrimCluster:
 
     Args:
         cluster: the content of its cluster.yaml.
-        known: what its database knows from before, of these `kinds`.
+        learnt: what its database knows from before, of these `kinds`.
     """
 
     def __init__(
-        self, cluster: dict[str, Any], *, known: Learnt | None = None, kinds: Sequence[Kind] = ()
+        self, cluster: dict[str, Any], *, learnt: Learnt | None = None, kinds: Sequence[Kind] = ()
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
         self.state = self.folder / "state"
@@ -117,8 +117,8 @@ class BrimCluster:
         self._file = self.folder / "cluster.yaml"
         self._file.write_text(json.dumps(cluster) + "\n")  # JSON is YAML
         database = Database(self.state / "scheduler.db")
-        if known is not None:
-            _teach(Book(database), known, kinds)
+        if learnt is not None:
+            _teach(Book(database), learnt, kinds)
         database.close()
 
     def __enter__(self) -> Self:
@@ -173,7 +173,7 @@ class BrimCluster:
     def has_ended(self, job: str) -> bool:
         return self.asked[job].last.has_ended
 
-    def until(self, what: str, true: Callable[[], Any], *, timeout: float = 120.0) -> Any:
+    def until(self, subject: str, true: Callable[[], Any], *, timeout: float = 120.0) -> Any:
         """Look until `true()` is; its value."""
         end = time.monotonic() + timeout
         while True:
@@ -182,7 +182,7 @@ class BrimCluster:
             if value:
                 return value
             if time.monotonic() > end:
-                raise RuntimeError(f"no {what} within {timeout:g} s")
+                raise RuntimeError(f"no {subject} within {timeout:g} s")
             time.sleep(_LOOK)
 
     def history(self, job: str) -> RunHistory:
@@ -201,12 +201,12 @@ class BrimCluster:
             database.close()
 
 
-def _teach(book: Book, known: Learnt, kinds: Sequence[Kind]) -> None:
+def _teach(book: Book, learnt: Learnt, kinds: Sequence[Kind]) -> None:
     for kind in kinds:
-        book.learn(kind.submission(epochs=1), known.measured[kind.name], waiting.STEPS_PER_EPOCH)
-    for cost, seconds in known.costs.items():
-        for each in seconds:
-            book.learn_cost(cost, each)
+        book.learn(kind.submission(epochs=1), learnt.measured[kind.name], waiting.STEPS_PER_EPOCH)
+    for cost, seconds in learnt.costs.items():
+        for second in seconds:
+            book.learn_cost(cost, second)
 
 
 def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> Learnt:
@@ -228,17 +228,17 @@ def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) ->
             costs=dict(book.costs),
         )
         database.close()
-    for name, each in found.measured.items():
+    for name, measurement in found.measured.items():
         say(
             f"{name}: a step takes "
-            f"{', '.join(f'{1000 / rate:.0f} ms on {n}' for n, rate in each.rates.items())}"
+            f"{', '.join(f'{1000 / rate:.0f} ms on {n}' for n, rate in measurement.rates.items())}"
         )
     return found
 
 
-def replay_line(whose: str, found: Replay) -> str:
+def replay_line(owner: str, found: Replay) -> str:
     """How a replay went, in a sentence."""
     return (
-        f"Replay of {whose}: {found.cycles} cycles, {len(found.differences) or 'none'} decided "
+        f"Replay of {owner}: {found.cycles} cycles, {len(found.differences) or 'none'} decided "
         "otherwise."
     )

@@ -88,12 +88,12 @@ class BrimRun:
         ]
         while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(_POLL)
-        left = [pid for pid in pids if alive(pid)]
-        for pid in left:
+        survivors = [pid for pid in pids if alive(pid)]
+        for pid in survivors:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if left:
-            print(f"warning: workers {left} outlived their agent and were killed", flush=True)
+        if survivors:
+            print(f"warning: workers {survivors} outlived their agent and were killed", flush=True)
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
         else:
@@ -116,17 +116,17 @@ class BrimRun:
     @property
     def rounds(self) -> dict[int, RoundFormed]:
         return {
-            each.round: each
-            for each in self._reader.history.events
-            if isinstance(each, RoundFormed)
+            event.round: event
+            for event in self._reader.history.events
+            if isinstance(event, RoundFormed)
         }
 
     @property
     def re_formed(self) -> dict[int, WorldReFormed]:
         return {
-            each.round: each
-            for each in self._reader.history.events
-            if isinstance(each, WorldReFormed)
+            event.round: event
+            for event in self._reader.history.events
+            if isinstance(event, WorldReFormed)
         }
 
     @property
@@ -144,9 +144,9 @@ class BrimRun:
 
     @property
     def spares_ready(self) -> int:
-        inside = set(self.round.workers)
+        members = set(self.round.workers)
         workers = self._reader.history.workers.values()
-        return sum(life.state == "ready" and life.worker not in inside for life in workers)
+        return sum(life.state == "ready" and life.worker not in members for life in workers)
 
     def lost_at(self, worker: str) -> float | None:
         """When the master wrote down that a worker is gone."""
@@ -175,17 +175,19 @@ class BrimRun:
 
     def median_step(self, world_size: int) -> float:
         """Seconds between commits within rounds of this size."""
-        rounds = {each.round for each in self.rounds.values() if each.world_size == world_size}
+        rounds = {
+            formed.round for formed in self.rounds.values() if formed.world_size == world_size
+        }
         gaps = [
-            after.at - before.at
-            for before, after in zip(self.steps, self.steps[1:], strict=False)
-            if before.round == after.round and after.round in rounds
+            after.at - step.at
+            for step, after in zip(self.steps, self.steps[1:], strict=False)
+            if step.round == after.round and after.round in rounds
         ]
         return statistics.median(gaps)
 
     # What is done ---------------------------------------------------------------------------------
 
-    def until(self, what: str, true: Callable[[], Any], *, timeout: float = 30.0) -> Any:
+    def until(self, subject: str, true: Callable[[], Any], *, timeout: float = 30.0) -> Any:
         """Follow the records until `true()` is; its value.
 
         Raises:
@@ -200,9 +202,9 @@ class BrimRun:
             history = self._reader.history
             if history.failed or history.ended or self._handle.poll() is not None:
                 detail = history.failed.message if history.failed else "see its logs"
-                raise BrimStuck(f"the run ended while waiting for {what}: {detail}")
+                raise BrimStuck(f"the run ended while waiting for {subject}: {detail}")
             if time.monotonic() > deadline:
-                raise BrimStuck(f"no {what} within {timeout:g} s")
+                raise BrimStuck(f"no {subject} within {timeout:g} s")
             time.sleep(_POLL)
 
     def until_steady(
@@ -222,6 +224,6 @@ class BrimRun:
 
     def resize(self, workers: int) -> float:
         """Ask for so many workers; the wall clock before the question."""
-        asked = time.time()
+        asked_at = time.time()
         client.resize(self.directory, workers)
-        return asked
+        return asked_at

@@ -41,12 +41,12 @@ class _Paced(nn.Module):
 
     def forward(self, inputs: Any) -> Tensor:
         output: Tensor = self.inner(inputs)
-        said = json.loads(self._file.read_text())
+        fields = json.loads(self._file.read_text())
         me = os.environ.get("RANK") or Path("/proc/self/comm").read_text().strip().removeprefix(
             "brim-"
         )
-        times = said["times"] if me in said["slow"] else 1.0
-        time.sleep(len(output) * said["per_sample"] * times)
+        times = fields["times"] if me in fields["slow"] else 1.0
+        time.sleep(len(output) * fields["per_sample"] * times)
         return output
 
 

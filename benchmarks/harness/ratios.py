@@ -65,17 +65,17 @@ class Benchmark:
     report: str = "report"
 
 
-def _times(peer: Sequence[float], ours: Sequence[float]) -> float:
+def _times(peer: Sequence[float], own_seconds: Sequence[float]) -> float:
     """How many times less time ours takes, by medians."""
-    return statistics.median(peer) / statistics.median(ours)
+    return statistics.median(peer) / statistics.median(own_seconds)
 
 
 def _recovery(workers: int, spares: int) -> Callable[[Any], float]:
     def value(report: Any) -> float:
         (peer,) = (kills for kills in report["torchrun"] if kills["workers"] == workers)
         setting = {"workers": workers, "optimizer": "sgd", "spares": spares}
-        (ours,) = (kills for kills in report["brim"] if setting.items() <= kills.items())
-        return _times(peer["seconds"], ours["full_world"])
+        (own_kills,) = (kills for kills in report["brim"] if setting.items() <= kills.items())
+        return _times(peer["seconds"], own_kills["full_world"])
 
     return value
 
@@ -87,19 +87,19 @@ def _cost(side: str, workers: int) -> Callable[[Any], float]:
         key = ("network", "optimizer", "batch", "workers", "side")
         steps = {tuple(map(cell.get, key)): cell["median_steps"] for cell in report["cells"]}
         return statistics.geometric_mean(
-            _times(steps[(*setting, "ddp")], ours)
-            for (*setting, name), ours in steps.items()
+            _times(steps[(*setting, "ddp")], own_steps)
+            for (*setting, name), own_steps in steps.items()
             if (setting[-1], name) == (workers, side)
         )
 
     return value
 
 
-def _embeddings(peer: str, ours: str) -> Callable[[Any], float]:
+def _embeddings(peer: str, own_side: str) -> Callable[[Any], float]:
     def value(report: Any) -> float:
         turns = report["results"]["1000000"]
-        seconds = {side: [turn["seconds"] for turn in turns[side]] for side in (peer, ours)}
-        return _times(seconds[peer], seconds[ours])
+        seconds = {side: [turn["seconds"] for turn in turns[side]] for side in (peer, own_side)}
+        return _times(seconds[peer], seconds[own_side])
 
     return value
 
@@ -129,7 +129,7 @@ def _overhead(report: Any) -> float:
             for side in ("alone", "scheduled")
         }
         pairs = zip(pace["alone"], pace["scheduled"], strict=True)
-        return statistics.median(scheduled / alone for alone, scheduled in pairs)
+        return statistics.median(scheduled / plain_speed for plain_speed, scheduled in pairs)
 
     return statistics.median(map(speed, report["speeds"]))
 
@@ -200,8 +200,8 @@ COMPARED: Mapping[str, Benchmark] = {
     ),
     "embeddings": Benchmark(
         [
-            Ratio(f"{peer} to {ours}", _embeddings(peer, ours), STEPS)
-            for peer, ours in (
+            Ratio(f"{peer} to {own_side}", _embeddings(peer, own_side), STEPS)
+            for peer, own_side in (
                 ("torch, dense", "brim, 1 worker"),
                 ("torch, sparse=True", "brim, 1 worker"),
                 ("brim, 1 worker", "brim, 2 workers"),
@@ -256,9 +256,9 @@ def measured(name: str) -> Any:
 def verdict(ratio: Ratio, report: Any, found: Any) -> str:
     """Say what a ratio is, what it must be, and whether it holds."""
     value, bound = ratio.value(found), ratio.bound(report)
-    held = "held" if value >= bound else "BROKEN"
+    verdict_word = "held" if value >= bound else "BROKEN"
     need = f"at least {bound:.3g}, {ratio.share:.0%} of the report's {ratio.value(report):.3g}"
-    return f"{ratio.name}: {value:.3g} ({need}): {held}"
+    return f"{ratio.name}: {value:.3g} ({need}): {verdict_word}"
 
 
 def main() -> None:

@@ -58,15 +58,15 @@ def interval(values: Sequence[float], *, draws: int = 2000) -> tuple[float, floa
     return medians[round(0.025 * (draws - 1))], medians[round(0.975 * (draws - 1))]
 
 
-def ratio(peer: Sequence[float], ours: Sequence[float]) -> str:
+def ratio(peer: Sequence[float], own_seconds: Sequence[float]) -> str:
     """How many times less we need than the peer, by medians.
 
     >>> ratio([4.0], [2.0, 2.5])
     '1.8'
     """
-    if not peer or not ours:
+    if not peer or not own_seconds:
         return "–"
-    times = statistics.median(peer) / statistics.median(ours)
+    times = statistics.median(peer) / statistics.median(own_seconds)
     return f"{times:.0f}" if times >= 10 else f"{times:.1f}" if times >= 1.5 else f"{times:.2f}"
 
 
@@ -97,23 +97,23 @@ def as_json(content: Any, *, depth: int = 0) -> str:
      "none": []
     }
     """
-    here, inside = " " * depth, " " * (depth + 1)
+    indent, inner_indent = " " * depth, " " * (depth + 1)
     if not isinstance(content, dict | list) or not content or _is_series(content):
         line = json.dumps(content)
         return (
-            "\n".join(textwrap.wrap(line, 110, subsequent_indent=inside))
+            "\n".join(textwrap.wrap(line, 110, subsequent_indent=inner_indent))
             if _is_series(content)
             else line
         )
     if isinstance(content, dict):
         parts = [
-            f"{json.dumps(str(name))}: {as_json(each, depth=depth + 1)}"
-            for name, each in content.items()
+            f"{json.dumps(str(name))}: {as_json(value, depth=depth + 1)}"
+            for name, value in content.items()
         ]
     else:
-        parts = [as_json(each, depth=depth + 1) for each in content]
+        parts = [as_json(item, depth=depth + 1) for item in content]
     opens, closes = "{}" if isinstance(content, dict) else "[]"
-    return f"{opens}\n{inside}" + f",\n{inside}".join(parts) + f"\n{here}{closes}"
+    return f"{opens}\n{inner_indent}" + f",\n{inner_indent}".join(parts) + f"\n{indent}{closes}"
 
 
 def _is_series(content: Any) -> bool:
@@ -209,14 +209,14 @@ class Report:
         """
         stem = f"report-{name}" if name else "report"
         passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
-        known = self._facts
+        facts = self._facts
         made_on = (
-            f"{self._began:%Y-%m-%d %H:%M} UTC, {passed / 60:.1f} minutes. {known['processor']}, "
-            f"{known['cores']} cores, {known['memory_gib']} GiB, Linux {known['kernel']}; "
-            f"Python {known['python']}, "
-            + ", ".join(f"{name} {version}" for name, version in known["versions"].items())
-            + f" (commit {known['commit']}); seed {known['seed']}; "
-            f"load average at the start {known['load_at_start']}."
+            f"{self._began:%Y-%m-%d %H:%M} UTC, {passed / 60:.1f} minutes. {facts['processor']}, "
+            f"{facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}; "
+            f"Python {facts['python']}, "
+            + ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+            + f" (commit {facts['commit']}); seed {facts['seed']}; "
+            f"load average at the start {facts['load_at_start']}."
         )
         sections = [f"# {self._title}", made_on, *self._sections]
         if self._failures:
@@ -228,7 +228,7 @@ class Report:
             sections.append(f"![{self._title}]({stem}.png)")
         sections.append("How it was measured, and what it does not show: [README](README.md).")
         (self._folder / f"{stem}.md").write_text("\n\n".join(sections) + "\n")
-        content = {"title": self._title, "made_on": known, "seconds": passed, **data}
+        content = {"title": self._title, "made_on": facts, "seconds": passed, **data}
         (self._folder / f"{stem}.json").write_text(as_json(content) + "\n")
         self.say(
             f"wrote {self._folder / stem}.md, .json" + (", .png" if figure is not None else "")

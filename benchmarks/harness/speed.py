@@ -75,12 +75,16 @@ class Side:
         """Let it train for a moment, and stop it."""
         self.go()
         time.sleep(_SETTLE)
-        began, before, step = time.perf_counter(), self._used(), self._steps()
+        started, used_before, step = time.perf_counter(), self._used(), self._steps()
         time.sleep(seconds)
-        passed, after, steps = time.perf_counter() - began, self._used(), self._steps() - step
+        passed, used_after, steps = (
+            time.perf_counter() - started,
+            self._used(),
+            self._steps() - step,
+        )
         self.stop()
-        workers, others = (after[kind] - before[kind] for kind in (True, False))
-        return Speed(steps=steps, seconds=passed, workers=workers, others=others)
+        workers, other_seconds = (used_after[kind] - used_before[kind] for kind in (True, False))
+        return Speed(steps=steps, seconds=passed, workers=workers, others=other_seconds)
 
     def _processes(self) -> list[psutil.Process]:
         return [self.root, *self.root.children(recursive=True)]

@@ -63,7 +63,7 @@ def stream(*, jobs: int, slots: int, seed: int) -> list[Item]:
     and allows 1 to 1.5 times that.
     """
     rng = random.Random(seed)  # nosec: a stream, not a secret
-    found, at = [], 0.0
+    found, arrival = [], 0.0
     for number in range(jobs):
         kind = KINDS[rng.choice(sorted(KINDS))]
         epochs = max(4, round(rng.uniform(*_WORK) / nominal(kind, 1) / STEPS_PER_EPOCH))
@@ -74,12 +74,12 @@ def stream(*, jobs: int, slots: int, seed: int) -> list[Item]:
                 name=f"{kind.name}-{requested}",
                 kind=kind.name,
                 epochs=epochs,
-                at=at,
-                deadline=at + _START + duration * rng.uniform(1.0, 1.5),
+                at=arrival,
+                deadline=arrival + _START + duration * rng.uniform(1.0, 1.5),
                 new=number in (jobs // 3, 2 * jobs // 3),
             )
         )
-        at += rng.expovariate(slots / statistics.mean(_WORK))
+        arrival += rng.expovariate(slots / statistics.mean(_WORK))
     return found
 
 
@@ -95,8 +95,10 @@ def predict(
         The run, whose jobs are in the order of the stream.
     """
     curves = {
-        name: curve_of(each.rates, parts=MICRO_BATCHES, minimum=1, maximum=KINDS[name].maximum)
-        for name, each in measured.items()
+        name: curve_of(
+            measurement.rates, parts=MICRO_BATCHES, minimum=1, maximum=KINDS[name].maximum
+        )
+        for name, measurement in measured.items()
     }
     jobs = [
         Job(

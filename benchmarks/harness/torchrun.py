@@ -176,8 +176,8 @@ class Torchrun:
             for text in log.read_text().splitlines():
                 words = text.split()
                 if len(words) == 6:
-                    at, *rest = words
-                    found.append(Line(float(at), *map(int, rest)))
+                    moment, *rest = words
+                    found.append(Line(float(moment), *map(int, rest)))
         return sorted(found, key=lambda line: line.at)
 
     def until_all_stepped(
@@ -197,9 +197,9 @@ class Torchrun:
                     lives.setdefault(line.restart, {}).setdefault(line.rank, []).append(line)
             for ranks in lives.values():
                 if len(ranks) == self.workers and all(
-                    len(each) >= steps for each in ranks.values()
+                    len(steps_of_rank) >= steps for steps_of_rank in ranks.values()
                 ):
-                    return max(each[steps - 1].at for each in ranks.values())
+                    return max(steps_of_rank[steps - 1].at for steps_of_rank in ranks.values())
             if self._process.poll() is not None:
                 raise TorchrunStuck(f"torchrun ended with status {self._process.returncode}")
             time.sleep(_POLL)

@@ -58,11 +58,11 @@ def main() -> None:
     name = arguments.directory / f"rank-{rank}-{restart}-{os.getpid()}.log"
     log = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while True:
-        epoch, inside = divmod(step, steps_per_epoch)
+        epoch, step_of_epoch = divmod(step, steps_per_epoch)
         order = EpochOrder(
             seed=0, epoch=epoch, size=len(dataset), block_size=getattr(dataset, "block_size", 1)
         )
-        start = inside * arguments.batch
+        start = step_of_epoch * arguments.batch
         size = min(arguments.batch, len(dataset) - start)
         samples = order.samples(start + size * rank // world, start + size * (rank + 1) // world)
         inputs, target = fetch(dataset, samples)

@@ -89,10 +89,10 @@ class Program:
             _SETTLE
         )  # commits wait a tenth of a second for company on their way to the records
         spent, counted = self._cpu() - spent, self._records()[first + 1 :]
-        gaps = [after["at"] - before["at"] for before, after in pairwise(counted)]
+        gaps = [current["at"] - previous["at"] for previous, current in pairwise(counted)]
         if len(gaps) < _FEWEST:
             raise RuntimeError(f"{len(gaps)} steps in a turn: {self._output.read_text()}")
-        phases = _medians([each.get("seconds", {}) for each in counted[1:]])
+        phases = _medians([record.get("seconds", {}) for record in counted[1:]])
         return Turn(statistics.median(gaps), spent / (len(counted) + 1), phases)
 
     def _cpu(self) -> float:
@@ -144,7 +144,7 @@ class Run(Program):
 
 
 def _medians(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(each[name] for each in records) for name in records[0]}
+    return {name: statistics.median(record[name] for record in records) for name in records[0]}
 
 
 def await_all(runs: Collection[Program]) -> None:
@@ -175,10 +175,10 @@ def by_turns(
 
 def _turn(step: Step, seconds: float) -> Turn:
     step()
-    taken: list[float] = []
+    durations: list[float] = []
     spent, end = time.process_time(), time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken) < _FEWEST:
-        since = time.perf_counter()
+    while time.perf_counter() < end or len(durations) < _FEWEST:
+        started = time.perf_counter()
         step()
-        taken.append(time.perf_counter() - since)
-    return Turn(statistics.median(taken), (time.process_time() - spent) / len(taken), {})
+        durations.append(time.perf_counter() - started)
+    return Turn(statistics.median(durations), (time.process_time() - spent) / len(durations), {})

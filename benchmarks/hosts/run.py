@@ -86,7 +86,7 @@ class Records:
     def __init__(self, run: Path) -> None:
         self._reader = RunReader(run)
 
-    def until(self, what: str, found: Callable[[], Any]) -> Any:
+    def until(self, subject: str, found: Callable[[], Any]) -> Any:
         """Follow the records until there is something; raises RuntimeError after a while."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
@@ -95,7 +95,7 @@ class Records:
             if value := found():
                 return value
             time.sleep(_POLL)
-        raise RuntimeError(f"no {what} within {_PATIENCE:g} s")
+        raise RuntimeError(f"no {subject} within {_PATIENCE:g} s")
 
     @property
     def steps(self) -> list[StepRecord]:
@@ -108,8 +108,8 @@ class Records:
     def steady(self, workers: int) -> bool:
         """Whether a round of so many has made some steps."""
         now = self.round
-        made = [step for step in self.steps[-STEADY:] if now and step.round == now.round]
-        return now is not None and now.world_size == workers and len(made) == STEADY
+        recent_steps = [step for step in self.steps[-STEADY:] if now and step.round == now.round]
+        return now is not None and now.world_size == workers and len(recent_steps) == STEADY
 
     def hosts_of(self, round: int) -> set[str]:
         """The agents whose workers are in a round."""
@@ -118,10 +118,12 @@ class Records:
         workers = self._reader.history.workers
         return {workers[name].agent for name in named.workers if name in workers}
 
-    def redone(self, since: int) -> int:
+    def redone(self, first_round: int) -> int:
         """The steps made again in rounds behind this one."""
         events = self._reader.history.events
-        return sum(e.redone for e in events if isinstance(e, WorldReFormed) and e.round > since)
+        return sum(
+            e.redone for e in events if isinstance(e, WorldReFormed) and e.round > first_round
+        )
 
 
 @contextlib.contextmanager
@@ -170,49 +172,57 @@ def join(token: str, host: Host) -> subprocess.Popen[str]:
 def lose_host(event: Callable[[Joined], None]) -> Loss:
     """Have something happen to the second host, and follow what comes of it."""
     with run_on_two_hosts() as (records, host):
-        before = records.round
-        assert before is not None
-        (stays,) = {"a1"} & records.hosts_of(before.round)
-        began = time.time()
+        round_before = records.round
+        assert round_before is not None
+        (stays,) = {"a1"} & records.hosts_of(round_before.round)
+        event_time = time.time()
         event(host)
 
         def first_without() -> StepRecord | None:
-            later = (step for step in records.steps[-3000:] if step.round > before.round)
-            return next((s for s in later if records.hosts_of(s.round) == {stays}), None)
+            later_steps = (
+                step for step in records.steps[-3000:] if step.round > round_before.round
+            )
+            return next((s for s in later_steps if records.hosts_of(s.round) == {stays}), None)
 
         first = records.until("step without the host", first_without)
         last = max((step for step in records.steps if step.at < first.at), key=lambda step: step.at)
-        records.until("record of the round", lambda: records.redone(before.round) >= 0)
+        records.until("record of the round", lambda: records.redone(round_before.round) >= 0)
         status = host.agent.wait(timeout=60) if event is not cut else 0
-        return Loss(first.at - began, first.at - last.at, records.redone(before.round), status)
+        return Loss(
+            first.at - event_time, first.at - last.at, records.redone(round_before.round), status
+        )
 
 
 def lose_first_host() -> Loss:
     """Kill the host of the master; another is started at once on the second host."""
     with run_on_two_hosts() as (records, host):
-        before = records.round
-        assert before is not None
-        began = time.time()
+        round_before = records.round
+        assert round_before is not None
+        event_time = time.time()
         host.first.kill()
         with contextlib.suppress(FileNotFoundError):
             records.until("last record", lambda: True)
         last = records.steps[-1]
-        taken = host.host.folder / "taken"
+        taken_over = host.host.folder / "taken"
         driver = Driver(host.host.folder, BRIM_TOKEN=host.token).with_prefix(host.host.prefix)
-        words = ("master", "--listen", _NEXT, "--run-dir", str(taken))
+        words = ("master", "--listen", _NEXT, "--run-dir", str(taken_over))
         process = driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            later = Records(taken)
-            first = later.until(
+            later_records = Records(taken_over)
+            first = later_records.until(
                 "step with another master",
-                lambda: next((s for s in later.steps[-3000:] if s.round > before.round), None),
+                lambda: next(
+                    (s for s in later_records.steps[-3000:] if s.round > round_before.round), None
+                ),
             )
-            later.until("record of the round", lambda: later.redone(before.round) >= 0)
-            redone = later.redone(before.round)
+            later_records.until(
+                "record of the round", lambda: later_records.redone(round_before.round) >= 0
+            )
+            redone = later_records.redone(round_before.round)
         finally:
             driver.end()
             process.wait()
-        return Loss(first.at - began, first.at - last.at, redone, 0)
+        return Loss(first.at - event_time, first.at - last.at, redone, 0)
 
 
 def lose_host_under_torchrun() -> float:
@@ -237,20 +247,20 @@ def lose_host_under_torchrun() -> float:
             steps_of_world(runs, 4)
             killed = time.time()
             hosts[1].kill()
-            took = steps_of_world([first], 2, since=killed) - killed
+            took = steps_of_world([first], 2, start=killed) - killed
     shutil.rmtree(folder, ignore_errors=True)
     return took
 
 
-def steps_of_world(runs: Sequence[Torchrun], world: int, *, since: float = 0.0) -> float:
+def steps_of_world(runs: Sequence[Torchrun], world: int, *, start: float = 0.0) -> float:
     """When the last rank of a world of this size has made a step; raises RuntimeError."""
     deadline = time.monotonic() + 2 * _PATIENCE
     while time.monotonic() < deadline:
         all_lines = (line for run in runs for line in run.lines())
-        lines = [line for line in all_lines if line.world == world and line.at > since]
-        firsts = {rank: [each.at for each in lines if each.rank == rank] for rank in range(world)}
-        if all(len(each) >= (1 if since else 60) for each in firsts.values()):
-            return max(each[0] for each in firsts.values())
+        lines = [line for line in all_lines if line.world == world and line.at > start]
+        firsts = {rank: [line.at for line in lines if line.rank == rank] for rank in range(world)}
+        if all(len(steps_of_rank) >= (1 if start else 60) for steps_of_rank in firsts.values()):
+            return max(steps_of_rank[0] for steps_of_rank in firsts.values())
         time.sleep(_POLL)
     raise RuntimeError(f"torchrun made no step with {world} workers")
 
@@ -260,14 +270,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="once each, and no report")
     quick = parser.parse_args().quick
     report = Report(HERE, "A host goes, or is gone", seed=0)
-    many = 1 if quick else 5
+    repetitions = 1 if quick else 5
     found: dict[str, list[Loss]] = {name: [] for name in (*EVENTS, _MASTERS_HOST)}
     peer: list[float] = []
-    for turn in range(many):
+    for turn in range(repetitions):
         for name, event in EVENTS.items():
-            report.say(f"brim, {name}, {turn + 1} of {many}")
+            report.say(f"brim, {name}, {turn + 1} of {repetitions}")
             found[name].append(lose_host(event))
-        report.say(f"brim, {_MASTERS_HOST}, {turn + 1} of {many}")
+        report.say(f"brim, {_MASTERS_HOST}, {turn + 1} of {repetitions}")
         found[_MASTERS_HOST].append(lose_first_host())
         if turn < 3:
             report.say("torchrun, kill -9 of all its processes")
@@ -276,9 +286,9 @@ def main() -> None:
         [
             name,
             len(losses),
-            seconds([each.next_step for each in losses]),
-            seconds([each.pause for each in losses]),
-            max(each.redone for each in losses),
+            seconds([loss.next_step for loss in losses]),
+            seconds([loss.pause for loss in losses]),
+            max(loss.redone for loss in losses),
         ]
         for name, losses in found.items()
     ]
@@ -287,7 +297,7 @@ def main() -> None:
     report.add(table(head, rows))
     if not quick:
         data = {
-            "brim": {name: [asdict(each) for each in losses] for name, losses in found.items()},
+            "brim": {name: [asdict(loss) for loss in losses] for name, losses in found.items()},
             "torchrun": peer,
         }
         report.write(data)

@@ -54,59 +54,61 @@ class Story:
         pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
         pod["containers"][0]["resources"] = {"limits": {GPU: "8"}}
         guide.kubectl("apply", "-f", str(FILES / "priorityclasses.yaml"))
-        began = time.monotonic()
+        started = time.monotonic()
         guide.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-        self._running(began)
-        self._until("apply, until both train", 2, began)
+        self._running(started)
+        self._until("apply, until both train", 2, started)
         self._after("scale to 1", 1, "scale", "pytorchjob", NAME, "--replicas=1")
         self._after("scale to 2", 2, "scale", "pytorchjob", NAME, "--replicas=2")
         nodes = guide.nodes()
-        spare = next(each for each in guide.cluster.nodes if each not in nodes.values())
+        spare = next(node for node in guide.cluster.nodes if node not in nodes.values())
         guide.occupy("spare", spare, "inference-pc")
-        began = time.monotonic()
+        started = time.monotonic()
         guide.occupy("theirs", nodes.get(f"{NAME}-worker-1", spare), "inference-pc")
-        self._until("inference takes the node of worker 1, no other is free", 1, began)
+        self._until("inference takes the node of worker 1, no other is free", 1, started)
         self._after("inference ends", 2, "delete", "pod", "theirs", "spare", "--ignore-not-found")
         if first := guide.nodes().get(f"{NAME}-worker-0"):
-            began = time.monotonic()
+            started = time.monotonic()
             guide.occupy("first", first, "inference-pc")
-            self._until("inference takes the node of worker 0, another is free", 2, began)
+            self._until("inference takes the node of worker 0, another is free", 2, started)
         return self.events
 
-    def _running(self, began: float) -> None:
+    def _running(self, started: float) -> None:
         until(lambda: self.guide.conditions().get("Running") == "True", self.guide.told_of_guide)
-        self._note(Event("apply, until Running", time.monotonic() - began, ""))
+        self._note(Event("apply, until Running", time.monotonic() - started, ""))
         self.processes = self.guide.processes()
 
-    def _after(self, what: str, pods: int, *words: str) -> None:
-        began = time.monotonic()
+    def _after(self, description: str, pods: int, *words: str) -> None:
+        started = time.monotonic()
         self.guide.kubectl(*words)
-        self._until(what, pods, began)
+        self._until(description, pods, started)
 
-    def _until(self, what: str, pods: int, began: float) -> None:
-        while time.monotonic() < began + LIMIT:
+    def _until(self, description: str, pods: int, started: float) -> None:
+        while time.monotonic() < started + LIMIT:
             try:
                 if self.guide.trains_with(pods, self.processes):
-                    self._note(Event(what, time.monotonic() - began, self._state()))
+                    self._note(Event(description, time.monotonic() - started, self._state()))
                     return
             except EnvironmentFault:  # a pod has gone since its name was read
                 pass
             time.sleep(0.1)
-        self._note(Event(what, None, self._state()))
+        self._note(Event(description, None, self._state()))
 
     def _state(self) -> str:
         """The condition that holds, and the pods by phase."""
-        held = [kind for kind, holds in self.guide.conditions().items() if holds == "True"]
+        conditions = [kind for kind, holds in self.guide.conditions().items() if holds == "True"]
         phases = [
-            f"{each['metadata']['name'].removeprefix(f'{NAME}-')} {each['status']['phase']}"
-            for each in self.guide.pods_of_job()
+            f"{pod['metadata']['name'].removeprefix(f'{NAME}-')} {pod['status']['phase']}"
+            for pod in self.guide.pods_of_job()
         ]
-        return f"{held[-1] if held else 'no condition'}: {', '.join(phases) or 'no pod'}"
+        return (
+            f"{conditions[-1] if conditions else 'no condition'}: {', '.join(phases) or 'no pod'}"
+        )
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
-        told = "never" if event.seconds is None else f"{event.seconds:.1f} s"
-        self.say(f"{event.what}: {told}; {event.after}")
+        duration_text = "never" if event.seconds is None else f"{event.seconds:.1f} s"
+        self.say(f"{event.what}: {duration_text}; {event.after}")
 
 
 @contextmanager
@@ -140,29 +142,31 @@ SIDES = {"training-operator": training_operator, "brim": brim_operator}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", choices=SIDES, help="this one alone, and no report")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not is_up():
         raise SystemExit("no cluster is up: make cluster NODES=3")
     cluster = NodeCluster()
     report = Report(HERE, "The guide's elastic PyTorchJob", seed=0)
-    told: dict[str, list[Event]] = {}
-    for side in [asked.side] if asked.side else SIDES:
+    events_of: dict[str, list[Event]] = {}
+    for side in [arguments.side] if arguments.side else SIDES:
         report.say(side)
         guide = Guide(cluster, f"guide-{side}")
         guide.add_its_image()
         with SIDES[side](guide):
-            told[side] = Story(guide, report.say).run()
-    if asked.side:
-        print(json.dumps([asdict(event) for event in told[asked.side]], indent=1))
+            events_of[side] = Story(guide, report.say).run()
+    if arguments.side:
+        print(json.dumps([asdict(event) for event in events_of[arguments.side]], indent=1))
         return
-    report.add(_table(told))
-    report.write({"events": {side: [asdict(each) for each in told[side]] for side in told}})
+    report.add(_table(events_of))
+    report.write(
+        {"events": {side: [asdict(event) for event in events_of[side]] for side in events_of}}
+    )
 
 
 def _table(told: dict[str, list[Event]]) -> str:
-    def cell(side: str, what: str) -> str:
+    def cell(side: str, description: str) -> str:
         for event in told[side]:
-            if event.what == what:
+            if event.what == description:
                 took = (
                     f"not in {LIMIT:.0f} s" if event.seconds is None else f"{event.seconds:.1f} s"
                 )
@@ -170,7 +174,7 @@ def _table(told: dict[str, list[Event]]) -> str:
         return "was not reached"
 
     events: dict[str, Any] = {event.what: None for side in told for event in told[side]}
-    return table(["", *told], [[what, *(cell(side, what) for side in told)] for what in events])
+    return table(["", *told], [[event, *(cell(side, event) for side in told)] for event in events])
 
 
 if __name__ == "__main__":

@@ -49,33 +49,37 @@ class Measured:
 
     def join(self, free: str) -> float:
         """Let a worker come; return the seconds from its pod's POST to its first step."""
-        known = self._jobs.uids(JOB)
+        uids_before = self._jobs.uids(JOB)
         self._jobs.kubectl("delete", "pod", "others")
-        until(lambda: len(self._jobs.uids(JOB)) > len(known), self._told)
+        until(lambda: len(self._jobs.uids(JOB)) > len(uids_before), self._told)
         posted = time.time()
         self._jobs.until_training(JOB, 3)
-        formed = [each for each in self._jobs.events(JOB, "round") if each["world_size"] == 3][-1]
-        first = self._first_step(after=formed["at"])
+        formed = [event for event in self._jobs.events(JOB, "round") if event["world_size"] == 3][
+            -1
+        ]
+        first = self._first_step(start=formed["at"])
         self.say(f"a pod that joins makes a step {first - posted:.2f} s after its POST")
         return float(first - posted)
 
     def leave(self, free: str) -> tuple[float, int]:
         """Let it go; return the seconds from SIGTERM to the next step, and the steps redone."""
         (name,) = [pod for pod, node in self._jobs.workers(JOB).items() if node == free]
-        asked = time.time()
+        asked_at = time.time()
         agent = self._agent_of(name)
         signalled = time.time()
         os.kill(agent, signal.SIGTERM)
         self._jobs.occupy("others", free, "others")
         self._jobs.until_training(JOB, 2)
-        formed = next(each for each in self._jobs.events(JOB, "re_formed") if each["at"] > asked)
-        took: float = self._first_step(after=formed["at"]) - signalled
+        formed = next(
+            event for event in self._jobs.events(JOB, "re_formed") if event["at"] > asked_at
+        )
+        took: float = self._first_step(start=formed["at"]) - signalled
         self.say(f"the next step comes {took:.3f} s after SIGTERM, {formed['redone']} redone")
         return took, int(formed["redone"])
 
     def step_seconds(self) -> float:
         """The median time of the last steps."""
-        times = [each["at"] for each in self._jobs.records(JOB, "steps")][-50:]
+        times = [record["at"] for record in self._jobs.records(JOB, "steps")][-50:]
         return float(statistics.median(b - a for a, b in itertools.pairwise(times)))
 
     def import_torch(self, node: str) -> tuple[float, float]:
@@ -104,19 +108,21 @@ class Measured:
                 ],
             },
         }
-        asked = time.time()
+        asked_at = time.time()
         path = f"/api/v1/namespaces/{self._jobs.namespace}/pods"
         self._jobs.api.ask(path, method="POST", body=manifest)
         words = ("pod/imports", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
         self._jobs.kubectl("wait", *words)
-        began, took = map(float, self._jobs.kubectl("logs", "imports").split())
+        started, took = map(float, self._jobs.kubectl("logs", "imports").split())
         self._jobs.kubectl("delete", "pod", "imports", "--now")
-        return began - asked, took
+        return started - asked_at, took
 
-    def _first_step(self, *, after: float) -> float:
+    def _first_step(self, *, start: float) -> float:
         def look() -> float | None:
-            later = (each["at"] for each in self._jobs.records(JOB, "steps") if each["at"] > after)
-            return next(later, None)
+            later_steps = (
+                record["at"] for record in self._jobs.records(JOB, "steps") if record["at"] > start
+            )
+            return next(later_steps, None)
 
         return float(until(look, self._told))
 
@@ -145,7 +151,7 @@ def main() -> None:
     report = Report(HERE, "A job on real nodes", seed=0)
     jobs = JobsOnNodes(cluster, "job-measured")
     measured, free = Measured(jobs, report.say), cluster.nodes[-1]
-    joined, starts, imports, left, redone = [], [], [], [], 0
+    joined, starts, imports, departures, redone = [], [], [], [], 0
     try:
         jobs.install(SLOT)
         measured.begin(free)
@@ -154,9 +160,9 @@ def main() -> None:
             starts.append(start)
             imports.append(took)
             joined.append(measured.join(free))
-            took, again = measured.leave(free)
-            left.append(took)
-            redone += again
+            took, repeated = measured.leave(free)
+            departures.append(took)
+            redone += repeated
         step = measured.step_seconds()
     finally:
         jobs.uninstall()
@@ -165,13 +171,19 @@ def main() -> None:
         ["`import torch` in a pod there", seconds(imports)],
         ["POST of a pod there until it runs Python", seconds(starts)],
         ["POST to first step, less `import torch`", f"{statistics.median(joined) - statistics.median(imports):.2f}"],
-        ["SIGTERM to the next step of the others", seconds(left)],
+        ["SIGTERM to the next step of the others", seconds(departures)],
         ["a step before", f"{step:.3f}"],
         ["steps redone", redone],
     ]  # fmt: skip
     report.add(table(["seconds, median (least to most)", ""], rows))
     report.write(
-        {"joined": joined, "starts": starts, "imports": imports, "left": left, "redone": redone}
+        {
+            "joined": joined,
+            "starts": starts,
+            "imports": imports,
+            "left": departures,
+            "redone": redone,
+        }
     )
 
 

@@ -71,8 +71,8 @@ class Size:
     idle: float
 
     def __str__(self) -> str:
-        there = f"{self.nodes:,} nodes, {self.jobs:,} jobs of {self.workers} workers"
-        return f"{self.side.name}: {there}"
+        description = f"{self.nodes:,} nodes, {self.jobs:,} jobs of {self.workers} workers"
+        return f"{self.side.name}: {description}"
 
 
 SMALL = Size(side=Brim, nodes=100, jobs=1000, workers=4, burst=200, idle=60.0)
@@ -132,26 +132,26 @@ class Pods:
         job, uid = self._whose(pod.metadata.labels), pod.metadata.uid
         if not job:
             return
-        here = self.running.setdefault(job, set())
+        pods_of_job = self.running.setdefault(job, set())
         if change.after is None:
-            here.discard(uid)
+            pods_of_job.discard(uid)
             self.ended[uid] = now
         else:
             self.made.setdefault(uid, now)
             self.names[uid] = pod.metadata.name
             if change.after.status.phase == "Running" and not change.after.is_leaving:
-                here.add(uid)
-                if len(here) >= self.wanted:
+                pods_of_job.add(uid)
+                if len(pods_of_job) >= self.wanted:
                     self.complete.setdefault(job, now)
         self.moved.set()
 
-    async def until(self, holds: Callable[[], bool], what: str) -> None:
+    async def until(self, holds: Callable[[], bool], subject: str) -> None:
         deadline = time.monotonic() + _LIMIT
         while not holds():
             self.moved.clear()
             self.check()  # at least once a second
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{what}: not in {_LIMIT:.0f} s")
+                raise RuntimeError(f"{subject}: not in {_LIMIT:.0f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.moved.wait()
@@ -185,8 +185,10 @@ class Audit:
                     break
                 self._at += len(line)
                 event = json.loads(line)
-                about = event.get("objectRef", {})
-                kind = "/".join(filter(None, [about.get("resource"), about.get("subresource")]))
+                object_ref = event.get("objectRef", {})
+                kind = "/".join(
+                    filter(None, [object_ref.get("resource"), object_ref.get("subresource")])
+                )
                 is_watch = event["verb"] == "watch" and event["stage"] == "ResponseComplete"
                 if kind != "leases" and not is_watch:
                     code = event.get("responseStatus", {}).get("code", 0)
@@ -235,11 +237,11 @@ async def at_once(work: list[Callable[[], Awaitable[Any]]]) -> None:
     """Do all of it, a bounded number at a time."""
     gate = asyncio.Semaphore(_CLIENTS)
 
-    async def one(each: Callable[[], Awaitable[Any]]) -> None:
+    async def bounded(action: Callable[[], Awaitable[Any]]) -> None:
         async with gate:
-            await each()
+            await action()
 
-    await asyncio.gather(*map(one, work))
+    await asyncio.gather(*map(bounded, work))
 
 
 async def submit(server: ApiServer, operator: Side, names: list[str], workers: int) -> None:
@@ -254,16 +256,16 @@ async def lose(server: ApiServer, pods: Pods, job: str) -> tuple[float, float]:
     """Take a pod away at once; return the seconds until one in its place runs, and was made."""
     victim = sorted(pods.running[job])[0]
     name = pods.names[victim]
-    began = time.monotonic()
+    started = time.monotonic()
     await server.delete(PODS, name, namespace=TEAM, grace=0)
 
-    known = set(pods.running[job])
+    pods_before = set(pods.running[job])
 
     def new() -> set[str]:
-        return pods.running[job] - known
+        return pods.running[job] - pods_before
 
     await pods.until(lambda: bool(new()), "a lost pod has another in its place")
-    return time.monotonic() - began, min(pods.made[uid] for uid in new()) - began
+    return time.monotonic() - started, min(pods.made[uid] for uid in new()) - started
 
 
 def servers_cpu(plane: ControlPlane) -> dict[str, float]:
@@ -278,9 +280,9 @@ async def measure(size: Size, folder: Path, report: Report) -> Found:
     found = Found(size)
     with cluster(folder, size.side) as (plane, audit, operator):
         async with client(plane) as server, asyncio.TaskGroup() as tasks:
-            began = time.monotonic()
+            started = time.monotonic()
             names = await asyncio.to_thread(plane.add_fake_nodes, size.nodes, {"cpu": "64"})
-            report.say(f"{len(names)} nodes in {time.monotonic() - began:.0f} s")
+            report.say(f"{len(names)} nodes in {time.monotonic() - started:.0f} s")
             pods = Pods(size)
             watching = Reflector(server, PODS, changed=pods.changed, namespace=TEAM)
             watch = tasks.create_task(watching.run())
@@ -309,38 +311,40 @@ async def stages(
     names = [f"job-{number}" for number in range(size.jobs)]
     audit.new()
     cpu, servers = operator.cpu, servers_cpu(plane)
-    began = time.monotonic()
+    started = time.monotonic()
     await submit(server, operator, names, size.workers)
-    found.made = time.monotonic() - began
+    found.made = time.monotonic() - started
     report.say(f"{size.jobs} jobs made in {found.made:.1f} s")
     await pods.until(lambda: len(pods.complete) >= size.jobs, "all jobs run")
-    found.running = max(pods.complete.values()) - began
-    found.to_run = sorted(at - began for at in pods.complete.values())
+    found.running = max(pods.complete.values()) - started
+    found.to_run = sorted(completed_at - started for completed_at in pods.complete.values())
     report.say(f"all run after {found.running:.1f} s")
     await asyncio.sleep(20.0 if size.jobs > 100 else 5.0)  # statuses are written
     found.cpu = operator.cpu - cpu
-    found.server_cpu = {name: at - servers[name] for name, at in servers_cpu(plane).items()}
+    found.server_cpu = {
+        name: cpu_end - servers[name] for name, cpu_end in servers_cpu(plane).items()
+    }
     found.requests = dict(audit.new().most_common())
     found.reconcile = operator.reconciles()
     report.say(f"{found.cpu:.1f} CPU s; {found.requests}")
 
-    cpu, at = operator.cpu, time.monotonic()
+    cpu, cpu_start = operator.cpu, time.monotonic()
     await asyncio.sleep(size.idle)
-    found.idle_cpu_a_minute = (operator.cpu - cpu) * 60.0 / (time.monotonic() - at)
+    found.idle_cpu_a_minute = (operator.cpu - cpu) * 60.0 / (time.monotonic() - cpu_start)
     found.idle_requests = sum(audit.new().values())
     report.say(
         f"idle: {found.idle_cpu_a_minute:.2f} CPU s a minute, {found.idle_requests} requests"
     )
 
-    alone = sorted([await lose(server, pods, names[number]) for number in range(3)])
-    found.alone, found.alone_made = alone[1]  # the median
-    began, known = time.monotonic(), len(pods.complete)
-    more = [f"more-{number}" for number in range(size.burst)]
-    await submit(server, operator, more, size.workers)
+    lone_losses = sorted([await lose(server, pods, names[number]) for number in range(3)])
+    found.alone, found.alone_made = lone_losses[1]  # the median
+    started, complete_before = time.monotonic(), len(pods.complete)
+    burst_jobs = [f"more-{number}" for number in range(size.burst)]
+    await submit(server, operator, burst_jobs, size.workers)
     await asyncio.sleep(0.2)
     found.behind, found.behind_made = await lose(server, pods, names[5])
-    await pods.until(lambda: len(pods.complete) >= known + size.burst, "the burst runs")
-    found.burst = time.monotonic() - began
+    await pods.until(lambda: len(pods.complete) >= complete_before + size.burst, "the burst runs")
+    found.burst = time.monotonic() - started
     found.peak_mib = operator.peak_mib
     report.say(
         f"lost pod: alone {found.alone:.3f} s ({found.alone_made:.3f} s until it was made), "
@@ -352,13 +356,13 @@ async def stages(
     operator.stop()
     found.restarts = operator.restarts
     audit.new()
-    began = time.monotonic()
+    started = time.monotonic()
     await asyncio.to_thread(operator.start)
     while not await asyncio.to_thread(operator.has_reconciled, size.jobs + size.burst):
         await asyncio.sleep(0.05)
-        if time.monotonic() - began > _LIMIT:
+        if time.monotonic() - started > _LIMIT:
             raise RuntimeError("the operator does not come up")
-    found.restart, found.restart_cpu = time.monotonic() - began, operator.cpu
+    found.restart, found.restart_cpu = time.monotonic() - started, operator.cpu
     await asyncio.sleep(10.0)
     found.restart_requests = dict(audit.new().most_common())
     report.say(
@@ -371,9 +375,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run, without a report")
     columns = [*range(1, len(FULL) + 1)]
     parser.add_argument("--columns", nargs="+", type=int, choices=columns, help="only these")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     report = Report(HERE, "The operator at scale", seed=0)
-    sizes = list(QUICK) if given.quick else [FULL[k - 1] for k in given.columns or columns]
+    sizes = list(QUICK) if arguments.quick else [FULL[k - 1] for k in arguments.columns or columns]
     found: list[Found] = []
     for size in sizes:
         report.say(str(size))
@@ -381,43 +385,46 @@ def main() -> None:
             found.append(asyncio.run(measure(size, Path(folder), report)))
         print(shown(found))  # the next one may take long
     report.add(shown(found))
-    if not given.quick:
+    if not arguments.quick:
         sides = [
-            {**asdict(each), "size": {**asdict(each.size), "side": each.size.side.name}}
-            for each in found
+            {**asdict(result), "size": {**asdict(result.size), "side": result.size.side.name}}
+            for result in found
         ]
         report.write({"sizes": sides, "kubernetes": VERSION})
 
 
 def shown(found: list[Found]) -> str:
     """The figures as a table: a column for each size."""
-    per_job = [sum(each.requests.values()) / each.size.jobs for each in found]
+    per_job = [sum(result.requests.values()) / result.size.jobs for result in found]
     rows: list[list[object]] = [
-        ["jobs made, s", *(f"{each.made:.1f}" for each in found)],
-        ["all running, s", *(f"{each.running:.1f}" for each in found)],
-        ["median job running, s", *(f"{percentile(each.to_run, 0.5):.1f}" for each in found)],
-        ["reconcile p50 / p99, s", *("{:.3f} / {:.3f}".format(*each.reconcile) for each in found)],
-        ["operator, CPU s", *(f"{each.cpu:.1f}" for each in found)],
-        ["operator, peak MiB", *(f"{each.peak_mib:.0f}" for each in found)],
-        ["API server, CPU s", *(f"{each.server_cpu[API_SERVER]:.0f}" for each in found)],
-        ["ended by itself, times", *(str(each.restarts) for each in found)],
-        ["requests a job", *(f"{each:.1f}" for each in per_job)],
-        ["idle, CPU s a minute", *(f"{each.idle_cpu_a_minute:.2f}" for each in found)],
-        ["idle, requests", *(str(each.idle_requests) for each in found)],
-        ["lost pod replaced, s", *(f"{each.alone:.3f}" for each in found)],
-        ["until it was made, s", *(f"{each.alone_made:.3f}" for each in found)],
-        ["the same behind a burst, s", *(f"{each.behind:.3f}" for each in found)],
-        ["until it was made, s", *(f"{each.behind_made:.3f}" for each in found)],
-        ["the burst running, s", *(f"{each.burst:.1f}" for each in found)],
-        ["restart until reconciled, s", *(f"{each.restart:.1f}" for each in found)],
-        ["restart, writes", *(str(_writes(each.restart_requests)) for each in found)],
+        ["jobs made, s", *(f"{result.made:.1f}" for result in found)],
+        ["all running, s", *(f"{result.running:.1f}" for result in found)],
+        ["median job running, s", *(f"{percentile(result.to_run, 0.5):.1f}" for result in found)],
+        [
+            "reconcile p50 / p99, s",
+            *("{:.3f} / {:.3f}".format(*result.reconcile) for result in found),
+        ],
+        ["operator, CPU s", *(f"{result.cpu:.1f}" for result in found)],
+        ["operator, peak MiB", *(f"{result.peak_mib:.0f}" for result in found)],
+        ["API server, CPU s", *(f"{result.server_cpu[API_SERVER]:.0f}" for result in found)],
+        ["ended by itself, times", *(str(result.restarts) for result in found)],
+        ["requests a job", *(f"{per_job_count:.1f}" for per_job_count in per_job)],
+        ["idle, CPU s a minute", *(f"{result.idle_cpu_a_minute:.2f}" for result in found)],
+        ["idle, requests", *(str(result.idle_requests) for result in found)],
+        ["lost pod replaced, s", *(f"{result.alone:.3f}" for result in found)],
+        ["until it was made, s", *(f"{result.alone_made:.3f}" for result in found)],
+        ["the same behind a burst, s", *(f"{result.behind:.3f}" for result in found)],
+        ["until it was made, s", *(f"{result.behind_made:.3f}" for result in found)],
+        ["the burst running, s", *(f"{result.burst:.1f}" for result in found)],
+        ["restart until reconciled, s", *(f"{result.restart:.1f}" for result in found)],
+        ["restart, writes", *(str(_writes(result.restart_requests)) for result in found)],
     ]
-    return table(["", *(str(each.size) for each in found)], rows)
+    return table(["", *(str(result.size) for result in found)], rows)
 
 
 def _writes(requests: dict[str, int]) -> int:
     reads = ("get", "list", "watch")
-    return sum(count for what, count in requests.items() if not what.startswith(reads))
+    return sum(count for kind, count in requests.items() if not kind.startswith(reads))
 
 
 if __name__ == "__main__":

@@ -116,8 +116,8 @@ class Side(ABC):
             return
         self.restarts += 1
         if self.restarts > _MOST_RESTARTS:
-            said = (self.folder / "operator.log").read_text().splitlines()[-_LAST_LINES:]
-            raise RuntimeError("the operator has ended:\n" + "\n".join(said))
+            last_lines = (self.folder / "operator.log").read_text().splitlines()[-_LAST_LINES:]
+            raise RuntimeError("the operator has ended:\n" + "\n".join(last_lines))
         self._spent, self._cpu = self._spent + self._cpu, 0.0
         self.start()
 
@@ -242,9 +242,9 @@ class TrainingOperator(Side):
     def install(self, plane: ControlPlane) -> None:
         self._plane = plane
         overlay = str(self._program / "source" / TRAINING_OPERATOR.overlay)
-        there = yaml.safe_load_all(plane.kubectl("kustomize", overlay))
+        manifests = yaml.safe_load_all(plane.kubectl("kustomize", overlay))
         kinds = ("CustomResourceDefinition", "Secret")
-        text = yaml.safe_dump_all(each for each in there if each["kind"] in kinds)
+        text = yaml.safe_dump_all(manifest for manifest in manifests if manifest["kind"] in kinds)
         plane.kubectl("apply", "--server-side", "-f", "-", stdin=text)
 
     def command(self) -> list[str]:
@@ -293,9 +293,9 @@ class TrainingOperator(Side):
     def _metrics(self) -> str:
         with (
             contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as told,
+            urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as response,
         ):
-            return str(told.read().decode())
+            return str(response.read().decode())
         return ""
 
 
@@ -313,10 +313,10 @@ def percentile(ordered: list[float], part: float) -> float:
 
 def within(buckets: list[tuple[float, float]], part: float) -> float:
     """Return the least bound of a histogram's buckets below which this part of all values is."""
-    most = buckets[-1][1] if buckets else 0.0
-    return next((bound for bound, count in buckets if count >= part * most), 0.0)
+    total = buckets[-1][1] if buckets else 0.0
+    return next((bound for bound, count in buckets if count >= part * total), 0.0)
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -11,9 +11,9 @@ from brim.domain.schedule import Decision
 from brim.kubernetes import operator
 
 
-def timed(out: Path) -> type[LiveBackend]:
+def timed(out_file: Path) -> type[LiveBackend]:
     """Return a backend that adds a line for each cycle to a file: seconds of it and of its look."""
-    lines = out.open("a", buffering=1)
+    lines = out_file.open("a", buffering=1)
 
     class TimedBackend(LiveBackend):
         async def apply(self, decision: Decision) -> None:

@@ -87,18 +87,18 @@ def story(side: Side, say: Callable[[str], None]) -> Reclaim:
     """Lend everything to one job, and let the owner come."""
     side.begin("borrower", "ads", WORKERS, 1)
     _until(lambda: _trains_with(side, "borrower", WORKERS), lambda: side.state("borrower"))
-    before = side.running("borrower")
-    say(f"the borrower trains with {len(before)}")
-    asked = time.time()
+    borrowed = side.running("borrower")
+    say(f"the borrower trains with {len(borrowed)}")
+    asked_at = time.time()
     side.begin("owner", "search", QUOTA, QUOTA)
     _until(lambda: len(side.running("owner")) == QUOTA, lambda: side.state("owner"))
-    pods_after = time.time() - asked
+    pods_after = time.time() - asked_at
     _until(lambda: bool(side.steps("owner")), lambda: side.state("owner"))
-    steps_after = time.time() - asked
+    steps_after = time.time() - asked_at
     say(f"the owner's pods run after {pods_after:.1f} s, and train after {steps_after:.1f} s")
     time.sleep(SETTLED)
     now = side.running("borrower")
-    state, killed = side.state("borrower"), len(before.keys() - now.keys())
+    state, killed = side.state("borrower"), len(borrowed.keys() - now.keys())
     idle = WORKERS - len(now) - len(side.running("owner"))
     say(f"the borrower has {len(now)} ({state}), {idle} idle")
     ended = time.time()
@@ -110,7 +110,7 @@ def story(side: Side, say: Callable[[str], None]) -> Reclaim:
         back: float | None = time.time() - ended
     except AssertionError:
         back = None
-    stood = _longest_pause(side.steps("borrower"), asked)
+    stood = _longest_pause(side.steps("borrower"), asked_at)
     say(f"the borrower has all back: {back}")
     numbers = [number for _, number, _ in side.steps("borrower")]
     lost = len(numbers) - len(set(numbers))
@@ -127,19 +127,21 @@ def story(side: Side, say: Callable[[str], None]) -> Reclaim:
     )
 
 
-def _until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
-    until(holds, what, LIMIT)
+def _until(holds: Callable[[], bool], describe: Callable[[], str]) -> None:
+    until(holds, describe, LIMIT)
 
 
-def _trains_with(side: Side, name: str, workers: int, since: float = 0.0) -> bool:
-    sizes = [size for at, _, size in side.steps(name) if at > since][-2:]
+def _trains_with(side: Side, name: str, workers: int, start: float = 0.0) -> bool:
+    sizes = [size for moment, _, size in side.steps(name) if moment > start][-2:]
     return len(side.running(name)) == workers and sizes == [workers] * 2
 
 
-def _longest_pause(steps: list[tuple[float, int, int]], since: float) -> float | None:
+def _longest_pause(steps: list[tuple[float, int, int]], start: float) -> float | None:
     """The longest time between two steps, the later of them after a time; None: there are none."""
-    times = [at for at, _, _ in steps]
-    pauses = [after - at for at, after in itertools.pairwise(times) if after > since]
+    times = [moment for moment, _, _ in steps]
+    pauses = [
+        current - previous for previous, current in itertools.pairwise(times) if current > start
+    ]
     return max(pauses, default=None)
 
 
@@ -162,11 +164,11 @@ class Brim:
     def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
         self._begin(name, workers, fewest, tenant=tenant)
 
-    def _begin(self, name: str, workers: int, fewest: int, **more: Any) -> None:
+    def _begin(self, name: str, workers: int, fewest: int, **options: Any) -> None:
         self._jobs.submit(
             name,
             {"digits.py": (FILES / "digits.py").read_bytes()},
-            **more,
+            **options,
             workers={"min": fewest, "max": workers},
             microBatches=WORKERS,
             globalBatchSize=16 * WORKERS,
@@ -179,10 +181,10 @@ class Brim:
         return _running(pod for key, pod in pods.items() if key != f"{name}-master")
 
     def steps(self, name: str) -> list[tuple[float, int, int]]:
-        rounds = [(each["at"], each["world_size"]) for each in self._jobs.events(name, "round")]
+        rounds = [(event["at"], event["world_size"]) for event in self._jobs.events(name, "round")]
         return [
-            (each["at"], each["step"], _size_at(rounds, each["at"]))
-            for each in self._jobs.records(name, "steps")
+            (record["at"], record["step"], _size_at(rounds, record["at"]))
+            for record in self._jobs.records(name, "steps")
         ]
 
     def state(self, name: str) -> str:
@@ -256,14 +258,14 @@ def _remove(cluster: NodeCluster, kueue: str) -> None:
 def _running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """The uids of those that run and are to stay, by name."""
     return {
-        each["metadata"]["name"]: each["metadata"]["uid"]
-        for each in pods
-        if each["status"]["phase"] == "Running" and "deletionTimestamp" not in each["metadata"]
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
     }
 
 
 def _size_at(rounds: list[tuple[float, int]], time: float) -> int:
-    return next((size for at, size in reversed(rounds) if at <= time), 0)
+    return next((size for moment, size in reversed(rounds) if moment <= time), 0)
 
 
 class Kueue:
@@ -276,7 +278,7 @@ class Kueue:
     def installed(self) -> Iterator[None]:
         guide, kubectl = self._guide, self._guide.cluster.kubectl
         guide.add_its_image()
-        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook")
+        peer_parts = peer_manifests(guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook")
         kueue = peer_manifests(
             guide.cluster,
             KUEUE,
@@ -284,7 +286,7 @@ class Kueue:
             changes={'# - "kubeflow.org/pytorchjob"': '- "kubeflow.org/pytorchjob"'},
         )
         try:
-            install_peer(guide.cluster, TRAINING_OPERATOR, theirs)
+            install_peer(guide.cluster, TRAINING_OPERATOR, peer_parts)
             install_peer(guide.cluster, KUEUE, kueue)
             meta = {"name": guide.namespace}
             guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
@@ -293,7 +295,7 @@ class Kueue:
             yield
         finally:
             guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
-            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=theirs)
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=peer_parts)
             kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
             _remove(guide.cluster, kueue)
 
@@ -357,12 +359,14 @@ class Kueue:
     def steps(self, name: str) -> list[tuple[float, int, int]]:
         log = self._guide.folder / f"{name}.steps"  # the logs of pods that are gone are gone
         lines = log.read_text().splitlines() if log.exists() else []
-        return [(float(at), int(step), int(size)) for at, step, size in map(str.split, lines)]
+        return [
+            (float(moment), int(step), int(size)) for moment, step, size in map(str.split, lines)
+        ]
 
     def state(self, name: str) -> str:
         path = f"/apis/kubeflow.org/v1/namespaces/{self._guide.namespace}/pytorchjobs/{name}"
-        held = self._guide.api.ask(path).get("status", {}).get("conditions", [])
-        true = [each["type"] for each in held if each["status"] == "True"]
+        conditions = self._guide.api.ask(path).get("status", {}).get("conditions", [])
+        true = [condition["type"] for condition in conditions if condition["status"] == "True"]
         return f"{true[-1] if true else 'no condition'}, {len(self.running(name))} pods"
 
     def end(self, name: str) -> None:
@@ -378,13 +382,13 @@ class Volcano(Kueue):
         guide.add_its_image()
         volcano = volcano_manifests(guide.cluster, SCHEDULER.read_text())
         asks = {"- /manager": "- /manager\n        - --gang-scheduler-name=volcano"}
-        theirs = peer_manifests(
+        peer_parts = peer_manifests(
             guide.cluster, TRAINING_OPERATOR, excluded_kind="Webhook", changes=asks
         )
-        assert "gang-scheduler-name" in theirs
+        assert "gang-scheduler-name" in peer_parts
         queues = VOLCANO_QUEUES.read_text()
         try:
-            for text in (volcano, theirs):
+            for text in (volcano, peer_parts):
                 kubectl("apply", "--server-side", "-f", "-", stdin=text)
             for namespace in (NAMESPACE, TRAINING_OPERATOR.namespace):
                 ready = ("--for=condition=Available", "--timeout=180s")
@@ -395,7 +399,7 @@ class Volcano(Kueue):
             yield
         finally:
             guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
-            for text in (theirs, queues):
+            for text in (peer_parts, queues):
                 kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
             kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
             kubectl("delete", "-f", "-", "--ignore-not-found", stdin=volcano)
@@ -416,21 +420,21 @@ SIDES: dict[str, Callable[[NodeCluster], Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", choices=SIDES, help="this one alone, and no report")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not is_up():
         raise SystemExit("no cluster is up: make cluster NODES=3")
     report = Report(HERE, "A tenant takes its quota back", seed=0)
-    told: dict[str, Reclaim] = {}
-    for name in [asked.side] if asked.side else SIDES:
+    reclaims: dict[str, Reclaim] = {}
+    for name in [arguments.side] if arguments.side else SIDES:
         report.say(name)
         side = SIDES[name](NodeCluster())
         with side.installed():
-            told[name] = story(side, report.say)
-    if asked.side:
-        print(json.dumps(asdict(told[asked.side]), indent=1))
+            reclaims[name] = story(side, report.say)
+    if arguments.side:
+        print(json.dumps(asdict(reclaims[arguments.side]), indent=1))
         return
-    report.add(_table(told))
-    report.write({"reclaims": {name: asdict(reclaim) for name, reclaim in told.items()}})
+    report.add(_table(reclaims))
+    report.write({"reclaims": {name: asdict(reclaim) for name, reclaim in reclaims.items()}})
 
 
 def _table(told: Mapping[str, Reclaim]) -> str:
@@ -438,17 +442,19 @@ def _table(told: Mapping[str, Reclaim]) -> str:
         return "never" if value is None else f"{value:.1f} s"
 
     rows: list[tuple[str, Callable[[Reclaim], object]]] = [
-        ("the owner's pods run after", lambda each: seconds(each.pods_after)),
-        ("the owner makes a step after", lambda each: seconds(each.steps_after)),
-        ("pods of the borrower that ended", lambda each: each.killed),
-        ("workers that the borrower kept", lambda each: each.workers),
-        ("devices idle then, of 24", lambda each: 4 * each.idle),
-        ("longest time without a step of the borrower", lambda each: seconds(each.stood)),
-        ("its steps made again", lambda each: each.lost),
-        ("all workers again after the owner's end", lambda each: seconds(each.back)),
-        ("what its user saw", lambda each: each.state),
+        ("the owner's pods run after", lambda reclaim: seconds(reclaim.pods_after)),
+        ("the owner makes a step after", lambda reclaim: seconds(reclaim.steps_after)),
+        ("pods of the borrower that ended", lambda reclaim: reclaim.killed),
+        ("workers that the borrower kept", lambda reclaim: reclaim.workers),
+        ("devices idle then, of 24", lambda reclaim: 4 * reclaim.idle),
+        ("longest time without a step of the borrower", lambda reclaim: seconds(reclaim.stood)),
+        ("its steps made again", lambda reclaim: reclaim.lost),
+        ("all workers again after the owner's end", lambda reclaim: seconds(reclaim.back)),
+        ("what its user saw", lambda reclaim: reclaim.state),
     ]
-    return table(["", *told], [[what, *(read(told[name]) for name in told)] for what, read in rows])
+    return table(
+        ["", *told], [[row_name, *(read(told[name]) for name in told)] for row_name, read in rows]
+    )
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ class Side:
     @property
     def simulated_met(self) -> list[bool]:
         """Which deadlines were met there; its jobs have earlier ones, see `predict`."""
-        both = zip(self.live, self.simulated_ends, strict=True)
-        return [end is not None and end <= course.item.deadline for course, end in both]
+        pairs = zip(self.live, self.simulated_ends, strict=True)
+        return [end is not None and end <= course.item.deadline for course, end in pairs]
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -99,21 +99,26 @@ class Side:
         }
         submitted = [course.submitted for course in self.live]
         for name, estimate in (("when it first could", "first"), ("at half of the steps", "half")):
-            both = [(course, getattr(course, estimate)) for course in self.live]
-            known = [
-                (course, said)
-                for course, said in both
-                if said is not None and course.ended > said.at
+            pairs = [(course, getattr(course, estimate)) for course in self.live]
+            estimated = [
+                (course, estimate_made)
+                for course, estimate_made in pairs
+                if estimate_made is not None and course.ended > estimate_made.at
             ]
-            alone = [
-                (course, said)
-                for course, said in known
-                if not any(said.at < at < course.ended for at in submitted)
+            undisturbed = [
+                (course, estimate_made)
+                for course, estimate_made in estimated
+                if not any(
+                    estimate_made.at < submitted_at < course.ended for submitted_at in submitted
+                )
             ]
-            for which, those in ((name, known), (f"{name}, if nobody came later", alone)):
-                found[f"the scheduler, {which}"] = [
-                    (abs(said.error(course.ended)), course.error(said.finish))
-                    for course, said in those
+            for label, estimates in (
+                (name, estimated),
+                (f"{name}, if nobody came later", undisturbed),
+            ):
+                found[f"the scheduler, {label}"] = [
+                    (abs(estimate_made.error(course.ended)), course.error(estimate_made.finish))
+                    for course, estimate_made in estimates
                 ]
         return found
 
@@ -121,7 +126,7 @@ class Side:
 def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Course], Replay]:
     """The stream under a scheduler of its own, which knows what was measured before."""
     described = {"nodes": [{"name": "n1", "workers": SLOTS}], "policy": policy}
-    with BrimCluster(described, known=learnt, kinds=list(KINDS.values())) as cluster:
+    with BrimCluster(described, learnt=learnt, kinds=list(KINDS.values())) as cluster:
         cluster.warm_up(replace(KINDS["small"], salt="warm-up"))
         origin = time.time() + 0.5
         jobs: list[str] = []
@@ -149,10 +154,10 @@ def _submit(cluster: BrimCluster, item: Item, origin: float, *, salt: str) -> st
 
 
 def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course:
-    asked = cluster.asked[job]
-    view = asked.last
-    promised = any(each.promised for _, each in asked.views)
-    changes = [each for each in cluster.client.explain(job) if each.event == "workers"]
+    submission = cluster.asked[job]
+    view = submission.last
+    promised = any(view.promised for _, view in submission.views)
+    changes = [change for change in cluster.client.explain(job) if change.event == "workers"]
     assert view.ended is not None, "it was waited for"
     return Course(
         item=item,
@@ -164,7 +169,10 @@ def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course
         refused=view.was_refused and not promised and view.reason != Reason.NO_ADMISSION,
         first=_estimate(view.first_estimate, origin),
         half=_estimate(view.half_estimate, origin),
-        workers=(*((each.at - origin, each.after) for each in changes), (view.ended - origin, 0)),
+        workers=(
+            *((change.at - origin, change.after) for change in changes),
+            (view.ended - origin, 0),
+        ),
     )
 
 
@@ -211,8 +219,8 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
     rows = []
     for side in sides:
         promised = [course for course in side.live if course.promised]
-        both = zip(side.simulated.outcomes, side.simulated_met, strict=True)
-        simulated = [met for outcome, met in both if outcome.admitted]
+        pairs = zip(side.simulated.outcomes, side.simulated_met, strict=True)
+        simulated = [met for outcome, met in pairs if outcome.admitted]
         rows.append(
             [
                 side.policy,
@@ -236,9 +244,15 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
     for side in sides:
         for name, errors in side.errors().items():
             if errors:
-                left, whole = zip(*errors, strict=True)
+                remaining, whole = zip(*errors, strict=True)
                 rows.append(
-                    [side.policy, name, str(len(errors)), *_quantiles(left), *_quantiles(whole)]
+                    [
+                        side.policy,
+                        name,
+                        str(len(errors)),
+                        *_quantiles(remaining),
+                        *_quantiles(whole),
+                    ]
                 )
     report.add(
         "## Errors of predicted finish times\n\n"
@@ -287,8 +301,8 @@ def draw(sides: Sequence[Side], *, slots: int) -> Any:
         for row, course in enumerate(side.live):
             _draw_job(axis, row, course)
         finishes = side.simulated_ends
-        known = [(finish, row) for row, finish in enumerate(finishes) if finish is not None]
-        axis.plot(*zip(*known, strict=True), "kx", markersize=4, label="simulated end")
+        finished = [(finish, row) for row, finish in enumerate(finishes) if finish is not None]
+        axis.plot(*zip(*finished, strict=True), "kx", markersize=4, label="simulated end")
         axis.set_title(
             f"{side.policy}: a line for each job; the thicker, the more workers",
             loc="left",

@@ -45,15 +45,18 @@ _REPEAT = 2
 def tell_two_jobs(report: Report, found: TwoJobs) -> None:
     rows = []
     for side in SIDES:
-        spans = [makespan(each[side]) for each in found.rounds]
-        waits = [each[side][1].to_first_step for each in found.rounds]
-        means = [fmean(job.ended - job.submitted for job in each[side]) for each in found.rounds]
+        spans = [makespan(round_of_jobs[side]) for round_of_jobs in found.rounds]
+        waits = [round_of_jobs[side][1].to_first_step for round_of_jobs in found.rounds]
+        means = [
+            fmean(job.ended - job.submitted for job in round_of_jobs[side])
+            for round_of_jobs in found.rounds
+        ]
         predicted = found.predicted[side].makespan
         errors = [100 * error(span, predicted) for span in spans]
-        same = sum(
+        same_count = sum(
             course.digest == found.calm[course.name]
-            for each in found.rounds
-            for course in each[side]
+            for round_of_jobs in found.rounds
+            for course in round_of_jobs[side]
         )
         rows.append(
             [
@@ -65,7 +68,7 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
                     f"{predicted:.2f}",
                     spread(errors),
                 ),
-                *(seconds(means), seconds(waits), f"{same} of {2 * len(spans)}"),
+                *(seconds(means), seconds(waits), f"{same_count} of {2 * len(spans)}"),
             ]
         )
     head = ["run", "policy", "times", "makespan, s", "simulated, s", "live beyond simulated, %"]
@@ -75,7 +78,8 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
         "weights as undisturbed",
     ]
     gains = [
-        100 * error(makespan(each["elastic"]), makespan(each["gang"])) for each in found.rounds
+        100 * error(makespan(round_of_jobs["elastic"]), makespan(round_of_jobs["gang"]))
+        for round_of_jobs in found.rounds
     ]
     report.add(
         f"## Two jobs that want {found.scale.workers} of {found.scale.slots} slots each, the "
@@ -88,14 +92,14 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
 
 def tell_beside_service(report: Report, found: BesideService) -> None:
     slots, rounds = found.scale.slots, found.rounds
-    waited = [each for run in rounds for each in run.waited]
+    waited = [wait for run in rounds for wait in run.waited]
     used = [100 * run.use(slots) for run in rounds]
-    alone = [100 * run.use_of_service(slots) for run in rounds]
-    same = sum(run.course.digest == found.calm for run in rounds)
+    lone_use = [100 * run.use_of_service(slots) for run in rounds]
+    same_count = sum(run.course.digest == found.calm for run in rounds)
     rows: list[list[object]] = [
         ["slots in use from the job's first step to its last, %", spread(used)],
         ["simulated", f"{100 * found.predicted_use:.1f}"],
-        ["of these the service's", spread(alone)],
+        ["of these the service's", spread(lone_use)],
         ["the service wants more, times", len(waited)],
         ["until it has all of it, s", seconds(waited)],
         [f"until it has {max(found.scale.service)} that are free, s", f"{found.alone:.2f}"],
@@ -106,7 +110,7 @@ def tell_beside_service(report: Report, found: BesideService) -> None:
         ["the longest time without a step, s", seconds([run.longest_pause for run in rounds])],
         ["the job took, s", seconds([run.course.ended for run in rounds])],
         ["simulated, s", f"{found.predicted.makespan:.2f}"],
-        ["weights as undisturbed", f"{same} of {len(rounds)}"],
+        ["weights as undisturbed", f"{same_count} of {len(rounds)}"],
     ]  # fmt: skip
     report.add(
         "## A job beside an online service that takes and gives slots every "
@@ -119,7 +123,10 @@ def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
     rows = []
     for name, courses in (
         ("elastic", list(found.rounds)),
-        *((f"{n} workers", [one]) for n, one in zip(found.scale.fixed, found.fixed, strict=True)),
+        *(
+            (f"{n} workers", [fixed_course])
+            for n, fixed_course in zip(found.scale.fixed, found.fixed, strict=True)
+        ),
     ):
         changes = [float(len(course.workers) - 2) for course in courses]
         sizes = sorted({count for course in courses for _, count in course.workers if count})
@@ -198,7 +205,7 @@ def main() -> None:
         parser.error("--hosts is for experiments 1 and 3")
     os.environ["PYTHONPATH"] = str(repository())
     run = EXPERIMENTS[arguments.experiment]
-    on = _cluster(arguments)
+    make_cluster = _cluster(arguments)
     repeat = 1 if arguments.quick else arguments.repeat
     title = f"ElasticDL's experiment {arguments.experiment}, live" + (
         " on Criteo" if arguments.path else ""
@@ -208,7 +215,7 @@ def main() -> None:
     title += ", on Kubernetes" if arguments.kubernetes else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    found = run(_scale(arguments), folder, report.say, repeat=repeat, on=on)
+    found = run(_scale(arguments), folder, report.say, repeat=repeat, on=make_cluster)
     if isinstance(found, TwoJobs):
         tell_two_jobs(report, found)
         figure = two_jobs_figure(found)

@@ -60,8 +60,11 @@ class Pairs:
     @property
     def speed(self) -> float:
         """The scheduled job's, in parts of the other's: median of the pairs."""
-        both = zip(self.scheduled, self.alone, strict=True)
-        return statistics.median(under.steps_per_second / by.steps_per_second for under, by in both)
+        pairs_of_turns = zip(self.scheduled, self.alone, strict=True)
+        return statistics.median(
+            scheduled_turn.steps_per_second / plain_turn.steps_per_second
+            for scheduled_turn, plain_turn in pairs_of_turns
+        )
 
 
 @dataclass(slots=True)
@@ -74,18 +77,18 @@ class Found:
 
 
 def timed(function: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     function()
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def under_load(size: Size, found: Found, report: Report) -> None:
     """So many jobs, of which some run and the others wait, half of them with a deadline."""
-    known = Learnt(
+    learnt = Learnt(
         measured={WAITS.name: Measured({1: (20.0, 20.0 * MICRO_BATCHES * WAITS.wait)})}, costs={}
     )
     nodes = {"nodes": [{"name": "n1", "workers": size.running}]}
-    with BrimCluster(nodes, known=known, kinds=[WAITS]) as cluster:
+    with BrimCluster(nodes, learnt=learnt, kinds=[WAITS]) as cluster:
         client = cluster.client
         for number in range(size.submitted):
             deadline = time.time() + 36_000.0 + 3600.0 * number if number % 2 else None
@@ -133,9 +136,9 @@ def share(process: psutil.Process, seconds: float) -> float:
         times = process.cpu_times()
         return float(times.user + times.system)
 
-    before, began = used(), time.monotonic()
+    used_before, started = used(), time.monotonic()
     time.sleep(seconds)
-    return (used() - before) / (time.monotonic() - began)
+    return (used() - used_before) / (time.monotonic() - started)
 
 
 def pairs(number: int, size: Size) -> Pairs:
@@ -153,11 +156,14 @@ def pairs(number: int, size: Size) -> Pairs:
             partial(under_scheduler, cluster, scheduler_of(cluster), words),
         ]
         sides = {}
-        for which in (1, 0) if number % 2 else (0, 1):
-            sides[which] = stack.enter_context(starts[which]())
-            sides[which].stop()
+        for side_index in (1, 0) if number % 2 else (0, 1):
+            sides[side_index] = stack.enter_context(starts[side_index]())
+            sides[side_index].stop()
         found = in_turns(sides[0], sides[1], pairs=size.pairs, seconds=_TURN)
-    return Pairs(tuple(by for by, _ in found), tuple(under for _, under in found))
+    return Pairs(
+        tuple(plain_turn for plain_turn, _ in found),
+        tuple(scheduled_turn for _, scheduled_turn in found),
+    )
 
 
 def percentiles(values: list[float]) -> list[str]:
@@ -187,22 +193,22 @@ def tell(report: Report, size: Size, found: Found) -> dict[str, Any]:
         "processor_share": found.load["share"],
         "cycle_ms": {"count": cycles.count, "median": cycles.median_ms, "p99": cycles.p99_ms},
         "look_ms": {"count": looks.count, "median": looks.median_ms, "p99": looks.p99_ms},
-        "speeds": [asdict(each) for each in found.speeds],
+        "speeds": [asdict(speed) for speed in found.speeds],
     }
 
 
 def tell_speed(report: Report, found: Found) -> None:
     """Both sides, and what the clusters say of them."""
-    ratios = [each.speed for each in found.speeds]
+    ratios = [speed.speed for speed in found.speeds]
     rows = [
         [
             number + 1,
-            *(per(side, "steps", "seconds") for side in (each.alone, each.scheduled)),
-            *(per(side, "workers", "steps", 1000.0) for side in (each.alone, each.scheduled)),
-            *(per(side, "others", "steps", 1000.0) for side in (each.alone, each.scheduled)),
-            f"{each.speed:.3f}",
+            *(per(side, "steps", "seconds") for side in (speed.alone, speed.scheduled)),
+            *(per(side, "workers", "steps", 1000.0) for side in (speed.alone, speed.scheduled)),
+            *(per(side, "others", "steps", 1000.0) for side in (speed.alone, speed.scheduled)),
+            f"{speed.speed:.3f}",
         ]
-        for number, each in enumerate(found.speeds)
+        for number, speed in enumerate(found.speeds)
     ]
     head = [
         "cluster",
@@ -224,9 +230,9 @@ def tell_speed(report: Report, found: Found) -> None:
     )
 
 
-def per(side: Sequence[Speed], what: str, of: str, unit: float = 1.0) -> str:
+def per(side: Sequence[Speed], numerator: str, denominator: str, unit: float = 1.0) -> str:
     """So much of this for each of that, in all turns together."""
-    amount, count = (sum(getattr(each, name) for each in side) for name in (what, of))
+    amount, count = (sum(getattr(turn, name) for turn in side) for name in (numerator, denominator))
     return f"{unit * amount / count:.2f}"
 
 
@@ -259,13 +265,13 @@ def plot(found: Found) -> Any:
     left.set_xlabel("milliseconds to the answer")
     left.set_ylabel("part of the questions")
     left.legend()
-    for number, each in enumerate(found.speeds):
+    for number, speed in enumerate(found.speeds):
         ratios = [
             u.steps_per_second / a.steps_per_second
-            for u, a in zip(each.scheduled, each.alone, strict=True)
+            for u, a in zip(speed.scheduled, speed.alone, strict=True)
         ]
         right.plot([number + 1] * len(ratios), ratios, ".", color="tab:blue", alpha=0.4)
-        right.plot(number + 1, each.speed, "_", color="black", markersize=14)
+        right.plot(number + 1, speed.speed, "_", color="black", markersize=14)
     right.axhline(1.0, color="grey", linewidth=0.8)
     right.set_xlabel("cluster (bar: the median of its pairs)")
     right.set_ylabel("speed: submit / train")

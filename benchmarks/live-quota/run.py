@@ -84,50 +84,51 @@ class Scene:
             lambda: sum(self.worlds(job)[-1][1] for job in self.borrowers) == SLOTS,
         )
 
-    def reclaim(self, how: str = "", jobs: int = 1) -> None:
+    def reclaim(self, manner: str = "", jobs: int = 1) -> None:
         """The owner comes back, and is served; then it leaves again."""
-        at = time.time()
-        mine = [self._submit(LENDER, _OWNERS, maximum=GUARANTEED // jobs) for _ in range(jobs)]
-        self.owners += mine
+        asked_at = time.time()
+        own_jobs = [self._submit(LENDER, _OWNERS, maximum=GUARANTEED // jobs) for _ in range(jobs)]
+        self.owners += own_jobs
         self.cluster.until(
-            f"{mine[0]} running",
-            lambda: all(self._when(job, "running") is not None for job in mine),
+            f"{own_jobs[0]} running",
+            lambda: all(self._when(job, "running") is not None for job in own_jobs),
         )
-        given = max(self._when(job, "running") or 0.0 for job in mine)
-        asked = min(
+        served_at = max(self._when(job, "running") or 0.0 for job in own_jobs)
+        requested_at = min(
             change.at
             for job in self.borrowers
             for change in self.cluster.client.explain(job)
-            if change.reason == Reason.RECLAIMED and change.at >= at
+            if change.reason == Reason.RECLAIMED and change.at >= asked_at
         )
         forced = tuple(
             f"{job}: {change.detail}"
             for job in self.borrowers
             for change in self.cluster.client.explain(job)
-            if change.event == "forced" and change.at >= at
+            if change.event == "forced" and change.at >= asked_at
         )
         found = Reclaim(
-            how=how, job=", ".join(mine), submitted=at - self.origin, asked=asked - self.origin,
-            given=given - self.origin, forced=forced,
+            how=manner, job=", ".join(own_jobs), submitted=asked_at - self.origin, asked=requested_at - self.origin,
+            given=served_at - self.origin, forced=forced,
         )  # fmt: skip
         self.say(
-            f"reclaimed for {found.job} within {found.seconds:.2f} s{f' ({how})' if how else ''}"
+            f"reclaimed for {found.job} within {found.seconds:.2f} s{f' ({manner})' if manner else ''}"
         )
         self.reclaims.append(found)
         self.cluster.until(
-            "the owner's end", lambda: all(self.cluster.asked[job].last.has_ended for job in mine)
+            "the owner's end",
+            lambda: all(self.cluster.asked[job].last.has_ended for job in own_jobs),
         )
 
     def stop_a_worker(self) -> int:
         """SIGSTOP the last worker of a borrower; its process id."""
-        job = max(self.borrowers, key=lambda one: self.worlds(one)[-1][1])
+        job = max(self.borrowers, key=lambda job: self.worlds(job)[-1][1])
         history = self.cluster.history(job)
         assert history.round is not None
         return _stop(history.workers[history.round.workers[-1]].pid)
 
     def stop_a_master(self) -> int:
         """SIGSTOP the master of a borrower."""
-        job = max(self.borrowers, key=lambda one: self.worlds(one)[-1][1])
+        job = max(self.borrowers, key=lambda job: self.worlds(job)[-1][1])
         contact = read_contact(Path(self.cluster.asked[job].last.run))
         assert contact is not None
         return _stop(contact.pid)
@@ -154,11 +155,17 @@ class Scene:
         for change in self.cluster.client.explain(job):
             if change.event in ("suspended", "done"):
                 events.append((change.at, "", 0))
-        there: set[str] = set()
+        workers_present: set[str] = set()
         found: Workers = [(0.0, 0)]
-        for at, worker, here in sorted(events):
-            there = set() if not worker else there | {worker} if here else there - {worker}
-            found.append((at - self.origin, len(there)))
+        for moment, worker, is_present in sorted(events):
+            workers_present = (
+                set()
+                if not worker
+                else workers_present | {worker}
+                if is_present
+                else workers_present - {worker}
+            )
+            found.append((moment - self.origin, len(workers_present)))
         return found
 
     def _when(self, job: str, event: str) -> float | None:
@@ -183,10 +190,10 @@ def play(scene: Scene, *, quick: bool) -> None:
     stops: list[tuple[str, Callable[[], int]]] = [("a worker was stopped", scene.stop_a_worker)]
     if not quick:
         stops.append(("a master was stopped", scene.stop_a_master))
-    for how, stop in stops:
+    for manner, stop in stops:
         scene.until_all_is_lent()
         pid = stop()
-        scene.reclaim(how)
+        scene.reclaim(manner)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)  # where nobody has killed it
     scene.cluster.until(
@@ -216,11 +223,11 @@ def lost_within_quota(cluster: BrimCluster) -> list[str]:
     for row in database.cycles():
         snapshot, decision = decode_cycle(row.content)
         for tenant in TENANTS:
-            mine = [state for state in snapshot.jobs if state.job.tenant == tenant]
-            held = sum(state.workers for state in mine)
-            after = sum(decision.workers.get(state.job.id, 0) for state in mine)
-            if after < held <= GUARANTEED:
-                found.append(f"cycle {row.number}: {tenant} {held} -> {after}")
+            own_states = [state for state in snapshot.jobs if state.job.tenant == tenant]
+            workers_before = sum(state.workers for state in own_states)
+            workers_after = sum(decision.workers.get(state.job.id, 0) for state in own_states)
+            if workers_after < workers_before <= GUARANTEED:
+                found.append(f"cycle {row.number}: {tenant} {workers_before} -> {workers_after}")
     database.close()
     return found
 
@@ -256,19 +263,19 @@ def main() -> None:
         }
     report.say("the same jobs undisturbed, for the digests")
     calm = {True: undisturbed(epochs), False: undisturbed(_OWNERS)}
-    same = {
-        job: each["weights_sha256"] == calm[job in scene.borrowers]
-        for job, each in summaries.items()
+    same_weights = {
+        job: summary["weights_sha256"] == calm[job in scene.borrowers]
+        for job, summary in summaries.items()
     }
-    tell(report, scene.reclaims, summaries, same, lost)
+    tell(report, scene.reclaims, summaries, same_weights, lost)
     report.add(replay_line("the journal", replayed))
     for job, story in stories.items():
         report.add(f"```console\n$ brim explain {job}\n{story.rstrip()}\n```")
     if not arguments.quick:
         data = {
-            "reclaims": [asdict(each) for each in scene.reclaims],
+            "reclaims": [asdict(reclaim) for reclaim in scene.reclaims],
             "held": lines,
-            "same_weights": same,
+            "same_weights": same_weights,
         }
         report.write(data, draw(lines, scene.reclaims))
 
@@ -277,7 +284,7 @@ def tell(
     report: Report,
     reclaims: Sequence[Reclaim],
     summaries: dict[str, dict[str, Any]],
-    same: dict[str, bool],
+    same_weights: dict[str, bool],
     lost: Sequence[str],
 ) -> None:
     """The tables."""
@@ -287,33 +294,33 @@ def tell(
     report.add(
         f"## {SLOTS} worker slots, {owned}, grace period {GRACE:g} s\n\n" + table(head, rows)
     )
-    within = sum(each.seconds <= GRACE for each in reclaims)
+    within_grace = sum(reclaim.seconds <= GRACE for reclaim in reclaims)
     report.add(
-        f"Within the grace period: {within} of {len(reclaims)} reclaims. "
+        f"Within the grace period: {within_grace} of {len(reclaims)} reclaims. "
         f"Tenants within their quota that lost a worker to another: {'; '.join(lost) or 'none'}."
     )
     rows = [
         [
             job,
-            each["exit"],
-            str(each["steps"]),
-            str(each["steps_redone"]),
-            "yes" if same[job] else "NO",
+            summary["exit"],
+            str(summary["steps"]),
+            str(summary["steps_redone"]),
+            "yes" if same_weights[job] else "NO",
         ]
-        for job, each in summaries.items()
+        for job, summary in summaries.items()
     ]
     report.add(table(["job", "ended", "steps", "redone", "weights of the undisturbed run"], rows))
 
 
 def _held(scene: Scene, jobs: Sequence[str]) -> Workers:
     """Devices that these jobs hold together, over time."""
-    each = [scene.processes(job) for job in jobs]
-    times = sorted({at for points in each for at, _ in points})
-    return [(at, sum(_at(points, at) for points in each)) for at in times]
+    points_of_jobs = [scene.processes(job) for job in jobs]
+    times = sorted({moment for points in points_of_jobs for moment, _ in points})
+    return [(moment, sum(_at(points, moment) for points in points_of_jobs)) for moment in times]
 
 
 def _at(points: Workers, time: float) -> int:
-    return [count for at, count in points if at <= time][-1]
+    return [count for moment, count in points if moment <= time][-1]
 
 
 def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
@@ -324,8 +331,8 @@ def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     axis = figure.subplots()
-    times = sorted({at for points in lines.values() for at, _ in points})
-    rows = [[_at(points, at) for at in times] for points in lines.values()]
+    times = sorted({moment for points in lines.values() for moment, _ in points})
+    rows = [[_at(points, moment) for moment in times] for points in lines.values()]
     axis.stackplot(
         times, rows, step="post", labels=[f"held by {tenant}" for tenant in lines], alpha=0.6
     )
@@ -337,18 +344,18 @@ def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
         label=f"guaranteed to each: {GUARANTEED}",
     )
     axis.axhline(SLOTS, color="grey", linewidth=0.8)
-    for number, each in enumerate(reclaims):
+    for number, reclaim in enumerate(reclaims):
         axis.axvspan(
-            each.asked,
-            each.given,
+            reclaim.asked,
+            reclaim.given,
             color="C3",
             alpha=0.35,
             label=None if number else "reclaim: plan to start",
         )
         axis.annotate(
-            f"{each.seconds:.1f} "
-            "s" + (f"\n{textwrap.fill(each.how, 12)}:\nforced" if each.forced else ""),
-            (each.given, SLOTS), (2, 4), textcoords="offset points", fontsize=8, annotation_clip=False,
+            f"{reclaim.seconds:.1f} "
+            "s" + (f"\n{textwrap.fill(reclaim.how, 12)}:\nforced" if reclaim.forced else ""),
+            (reclaim.given, SLOTS), (2, 4), textcoords="offset points", fontsize=8, annotation_clip=False,
         )  # fmt: skip
     axis.set(xlabel="seconds", ylabel="worker processes", ylim=(0, SLOTS + 3), xlim=(0, None))
     axis.legend(loc="upper right", ncols=4, fontsize=8)

@@ -61,27 +61,27 @@ FACTS = wire.Facts(
 
 async def serve(folder: Path, port: int, hosts: int, token: str, *, profile: bool) -> None:
     """A master of a job on so many hosts, until it is killed or its standard input ends."""
-    clock, most = SystemClock(), hosts * WORKERS
+    clock, maximum = SystemClock(), hosts * WORKERS
     spec = JobSpec(
         file="none.py",
         parameters={},
-        workers=WorkerRange(minimum=most, maximum=most),
-        micro_batches=max(8, 1 << (most - 1).bit_length()),
+        workers=WorkerRange(minimum=maximum, maximum=maximum),
+        micro_batches=max(8, 1 << (maximum - 1).bit_length()),
         spares=0,
         epochs=1 << 10,
     )
     records = Records(folder)
 
     def begin(life: int, before: Before) -> Began:
-        at, now = clock.wall(), clock.now()
+        wall, now = clock.wall(), clock.now()
         return Began(
-            at=at,
+            at=wall,
             now=now,
             attempt="1",
             life=life,
             spec=spec,
             run=str(folder),
-            started=at,
+            started=wall,
             before=before,
             places={f"a{number}": WORKERS for number in range(hosts)},
         )
@@ -140,10 +140,12 @@ class Agent:
                 wire.ToWorker(message=wire.InstallRound(world=world))
                 | wire.InstallRound(world=world)
             ):
-                mine = [each.worker for each in world.members if each.agent == self.name]
+                own_workers = [
+                    member.worker for member in world.members if member.agent == self.name
+                ]
                 if world.round > self._round:
-                    self._round, self._mine = world.round, mine
-                    for worker in mine:
+                    self._round, self._mine = world.round, own_workers
+                    for worker in own_workers:
                         installed = wire.Installed(round=world.round, step=self.steps)
                         await self._say(wire.FromWorker(worker=worker, message=installed))
                     await self._arrive()
@@ -183,10 +185,10 @@ async def measure(hosts: int, seconds: float, *, profile: bool = False) -> tuple
                 if time.monotonic() > deadline or process.poll() is not None:
                     raise RuntimeError(f"the job of {hosts} hosts has made no steps")
                 await asyncio.sleep(0.05)
-            before, first, since = _cpu(process.pid), agents[0].steps, time.monotonic()
+            cpu_before, first, started = _cpu(process.pid), agents[0].steps, time.monotonic()
             await asyncio.sleep(seconds)
-            spent, made = _cpu(process.pid) - before, agents[0].steps - first
-            return 1000 * spent / made / hosts, made / (time.monotonic() - since)
+            spent, steps_made = _cpu(process.pid) - cpu_before, agents[0].steps - first
+            return 1000 * spent / steps_made / hosts, steps_made / (time.monotonic() - started)
         finally:
             for life in lives:
                 life.cancel()
@@ -206,8 +208,10 @@ def rows(counts: list[int], *, seconds: float, turns: int) -> list[list[object]]
     """For each number of hosts, the time for a step and host, and for a step."""
     found = []
     for hosts in counts:
-        each = [asyncio.run(measure(hosts, seconds))[0] for _ in range(turns)]
-        found.append([hosts, spread(each, digits=3), spread([hosts * time for time in each])])
+        milliseconds = [asyncio.run(measure(hosts, seconds))[0] for _ in range(turns)]
+        found.append(
+            [hosts, spread(milliseconds, digits=3), spread([hosts * time for time in milliseconds])]
+        )
     return found
 
 
@@ -222,15 +226,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="of the first number of hosts")
-    given = parser.parse_args()
-    if given.serve:
+    arguments = parser.parse_args()
+    if arguments.serve:
         token = os.environ["BRIM_TOKEN"]
-        served = serve(given.serve, given.port, given.hosts[0], token, profile=given.profile)
+        served = serve(
+            arguments.serve, arguments.port, arguments.hosts[0], token, profile=arguments.profile
+        )
         asyncio.run(served)
-    elif given.profile:
-        asyncio.run(measure(given.hosts[0], given.seconds, profile=True))
+    elif arguments.profile:
+        asyncio.run(measure(arguments.hosts[0], arguments.seconds, profile=True))
     else:
-        print(table(HEAD, rows(given.hosts, seconds=given.seconds, turns=given.turns)))
+        print(table(HEAD, rows(arguments.hosts, seconds=arguments.seconds, turns=arguments.turns)))
 
 
 if __name__ == "__main__":

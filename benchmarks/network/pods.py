@@ -19,17 +19,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.pods", description=__doc__)
     parser.add_argument("--gbit", type=float, default=1.0, help="of each cable (0: no limit)")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     found: dict[str, list[Measured]] = {words: [] for words in PODS}
-    with hosts(2, mbit=round(1000 * given.gbit) or None) as two:
-        for turn in range(given.rounds):
+    with hosts(2, mbit=round(1000 * arguments.gbit) or None) as two:
+        for turn in range(arguments.rounds):
             for words in PODS if turn % 2 else reversed(PODS):
                 found[words].append(measure(two, *PODS[words]))
     for words, runs in found.items():
-        step = statistics.median(each.step for each in runs)
-        sent = statistics.median(each.sent for each in runs)
-        processor = statistics.median(each.processor for each in runs)
-        memory = statistics.median(each.memory for each in runs)
+        step = statistics.median(run.step for run in runs)
+        sent = statistics.median(run.sent for run in runs)
+        processor = statistics.median(run.processor for run in runs)
+        memory = statistics.median(run.memory for run in runs)
         print(
             f"{words}: {1000 * step:.0f} ms, {sent / 1e6:.1f} MB a step and host, "
             f"{1000 * processor:.0f} ms of processors, {memory / 2**20:.0f} MiB"
@@ -37,8 +37,8 @@ def main() -> None:
 
 
 def measure(two: list[Place], split: tuple[int, ...], named: bool) -> Measured:
-    each = len(split) // len(two)
-    places = [host for host in two for _ in range(each)]
+    workers_each = len(split) // len(two)
+    places = [host for host in two for _ in range(workers_each)]
     return measure_brim(places, split, NETWORKS["20 M"], side="exact", named=named)
 
 

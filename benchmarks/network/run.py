@@ -99,19 +99,23 @@ class Watch:
     def busiest(self) -> int:
         """Bytes by the busiest cable, in its busier direction."""
         return max(
-            now - before
-            for was, there in zip(self._before, self._traffic(), strict=True)
-            for before, now in zip(was, there, strict=True)
+            now - wa
+            for previous_counts, current_counts in zip(self._before, self._traffic(), strict=True)
+            for wa, now in zip(previous_counts, current_counts, strict=True)
         )
 
-    def processor(self, *, of: Callable[[str], bool] = lambda _: True) -> float:
+    def processor(self, *, is_chosen: Callable[[str], bool] = lambda _: True) -> float:
         """Seconds that the processes took whose command is so."""
-        chosen = [each for each in self._processes if each.is_running() and of(_command(each))]
-        return sum(_cpu(each) - self._times[each.pid] for each in chosen)
+        chosen = [
+            process
+            for process in self._processes
+            if process.is_running() and is_chosen(_command(process))
+        ]
+        return sum(_cpu(process) - self._times[process.pid] for process in chosen)
 
     def memory(self) -> int:
         """Bytes of the processes that there are; what several share counts once."""
-        return sum(own_memory_of(each.pid) or 0 for each in self._processes)
+        return sum(own_memory_of(process.pid) or 0 for process in self._processes)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -136,13 +140,13 @@ def _family(pid: int) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
-def _until(what: str, true: Callable[[], Any]) -> Any:
+def _until(subject: str, true: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         if value := true():
             return value
         time.sleep(_POLL)
-    raise RuntimeError(f"no {what} within {_PATIENCE:g} s")
+    raise RuntimeError(f"no {subject} within {_PATIENCE:g} s")
 
 
 # brim -----------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def brim_on(
             second = Driver(BRIM_TOKEN=contact.token).with_prefix(_prefix(place, named))
             second.mark = driver.mark
             started.append(second.start("agent", contact.address, **quiet))
-        yield RunReader(run), lambda: [each for p in started for each in _family(p.pid)]
+        yield RunReader(run), lambda: [process for p in started for process in _family(p.pid)]
     finally:
         driver.mark.kill()
         for process in started:
@@ -213,25 +217,30 @@ def measure_brim(
             return [step for step in reader.history.steps if step.round == now.round]
 
         first = len(_until("steps", lambda: found if len(found := steps()) > WARM_UP else None))
-        watch, began = Watch(places[: len(split)], processes()), time.monotonic()
+        watch, started = Watch(places[: len(split)], processes()), time.monotonic()
         _until(
             "enough steps",
             lambda: (
-                len(steps()) > first + network.least and time.monotonic() - began > network.seconds
+                len(steps()) > first + network.least
+                and time.monotonic() - started > network.seconds
             ),
         )
-        sent, all_of_it, master = watch.busiest(), watch.processor(), watch.processor(of=_is_master)
+        sent, all_of_it, master = (
+            watch.busiest(),
+            watch.processor(),
+            watch.processor(is_chosen=_is_master),
+        )
         memory = watch.memory()
-        made = steps()
-        found, count = made[first:], len(made) - first
+        steps_made = steps()
+        found, count = steps_made[first:], len(steps_made) - first
         lives = [reader.history.workers[name] for name in reader.history.round.workers]  # type: ignore[union-attr]
-        where = [life.agent for life in lives]
+        agents = [life.agent for life in lives]
         return Measured(
-            statistics.median(after.at - before.at for before, after in pairwise(found)),
+            statistics.median(current.at - previous.at for previous, current in pairwise(found)),
             sent / count,
             all_of_it / count,
             master / count,
-            sorted((where.count(agent) for agent in set(where)), reverse=True),
+            sorted((agents.count(agent) for agent in set(agents)), reverse=True),
             memory,
         )
 
@@ -263,19 +272,19 @@ def measure_ddp(places: Sequence[Place], split: Sequence[int], network: Network)
             return [line.at for line in runs[0].lines() if line.rank == 0]
 
         first_of = len(_until("steps", lambda: f if len(f := steps()) > WARM_UP else None))
-        family = [each for run in runs for each in _family(run.pid)]
-        watch, began = Watch(places[: len(split)], family), time.monotonic()
+        family = [process for run in runs for process in _family(run.pid)]
+        watch, started = Watch(places[: len(split)], family), time.monotonic()
         _until(
             "enough steps",
             lambda: (
                 len(steps()) > first_of + network.least
-                and time.monotonic() - began > network.seconds
+                and time.monotonic() - started > network.seconds
             ),
         )
         sent, processor, memory = watch.busiest(), watch.processor(), watch.memory()
         found = steps()[first_of:]
     shutil.rmtree(folder, ignore_errors=True)
-    gaps = [after - before for before, after in pairwise(found)]
+    gaps = [current - previous for previous, current in pairwise(found)]
     count = len(found)
     step, wire, cpu = statistics.median(gaps), sent / count, processor / count
     return Measured(step, wire, cpu, 0.0, list(split), memory)
@@ -309,18 +318,28 @@ def name_of(split: Sequence[int]) -> str:
 def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
     rows, costs = [], []
     for (network, split, mbit), sides in found.items():
-        times = {side: [each.step for each in many] for side, many in sides.items()}
-        sent = {side: statistics.median(each.sent for each in many) for side, many in sides.items()}
+        times = {
+            side: [measurement.step for measurement in measurements]
+            for side, measurements in sides.items()
+        }
+        sent = {
+            side: statistics.median(measurement.sent for measurement in measurements)
+            for side, measurements in sides.items()
+        }
         wire = {side: sent[side] * 8e-6 / mbit if mbit else 0.0 for side in sides}
         limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
         speeds = [ratio(times["ddp"], times[s]) if s in sides else "–" for s in SIDES[1:]]
-        megabytes = [_of(sent, side, lambda each: f"{each / 1e6:.2f}") for side in SIDES]
-        over = [
+        megabytes = [
+            _of(sent, side, lambda byte_count: f"{byte_count / 1e6:.2f}") for side in SIDES
+        ]
+        measurements_over = [
             f"{statistics.median(times[s]) / wire[s]:.2f}" if mbit and s in sides else "–"
             for s in SIDES
         ]
         rows.append([network, split, limit, *(_of(times, s, ms) for s in SIDES), *speeds])
-        costs.append([network, split, limit, *megabytes, f"{1000 * wire['exact']:.0f}", *over])
+        costs.append(
+            [network, split, limit, *megabytes, f"{1000 * wire['exact']:.0f}", *measurements_over]
+        )
     head = ["network", "workers", "cable"]
     speeds = [f"{side}'s speed" for side in SIDES[1:]]
     steps = [*head, *(f"{side} (ms)" for side in SIDES), *speeds]
@@ -335,31 +354,31 @@ def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
         "side sends; and how many times that of its own bytes a step takes.\n\n"
         + table([*wires, *(f"{side}, times the wire" for side in SIDES)], costs)
     )
-    told = []
+    notes = []
     for (network, split, mbit), sides in found.items():
         limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
         cpu = [
-            spread([1000 * each.processor for each in sides[side]]) if side in sides else "–"
+            spread([1000 * side.processor for side in sides[side]]) if side in sides else "–"
             for side in SIDES
         ]
         count = split.count("+") + 1
         master = [
-            f"{statistics.median(1000 * each.master / count for each in sides[s]):.2f}"
+            f"{statistics.median(1000 * side.master / count for side in sides[s]):.2f}"
             if s in sides
             else "–"
             for s in SIDES[1:]
         ]
-        told.append([network, split, limit, *cpu, *master])
+        notes.append([network, split, limit, *cpu, *master])
     heads = [*head, *(f"{side} (ms)" for side in SIDES)]
     report.add(
         "## Processor time\n\nOf all processes, for a step, on all cores together; and of the "
         "master, for a step and host.\n\n"
-        + table([*heads, *(f"master, {side}" for side in SIDES[1:])], told)
+        + table([*heads, *(f"master, {side}" for side in SIDES[1:])], notes)
     )
 
 
-def _of(values: Mapping[str, T], side: str, shown: Callable[[T], str]) -> str:
-    return shown(values[side]) if side in values else "–"
+def _of(values: Mapping[str, T], side: str, show: Callable[[T], str]) -> str:
+    return show(values[side]) if side in values else "–"
 
 
 def main() -> None:
@@ -370,49 +389,60 @@ def main() -> None:
     parser.add_argument("--gbit", type=float, help="only this cable (0: no limit), and no report")
     parser.add_argument("--side", choices=SIDES, action="append", help="only this; no report")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     report = Report(HERE, "A step over a network", seed=0)
     cables: list[int | None] = [None, 1000]
-    if given.gbit is not None:
-        cables = [round(1000 * given.gbit) or None]
+    if arguments.gbit is not None:
+        cables = [round(1000 * arguments.gbit) or None]
     found: dict[Key, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
-    for turn in range(1 if given.quick else given.rounds):
-        for split in (each for each in SPLITS if given.hosts in (None, len(each))):
-            sides = [side for side in sides_on(split) if not given.side or side in given.side]
+    for turn in range(1 if arguments.quick else arguments.rounds):
+        for split in (split for split in SPLITS if arguments.hosts in (None, len(split))):
+            sides = [
+                side for side in sides_on(split) if not arguments.side or side in arguments.side
+            ]
             for mbit in cables if len(split) > 1 else [None]:
                 with hosts(len(split), mbit=mbit) as places:
                     for name, network in NETWORKS.items():
-                        if given.network not in (None, name):
+                        if arguments.network not in (None, name):
                             continue
-                        if given.quick:
+                        if arguments.quick:
                             network = Network(network.file, network.batch, 1.5, 4)
                         # another begins each time, so that none always runs behind the same other
                         for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
                             report.say(f"turn {turn + 1}: {name}, {name_of(split)}, {mbit}, {side}")
-                            got = report.attempt(measure, side, places, split, network)
-                            report.say(str(got))
-                            if tuple(got.hosts) != tuple(split):
-                                raise RuntimeError(f"workers stood {got.hosts}")
-                            found[name, name_of(split), mbit][side].append(got)
-    if given.side is None:
+                            measured_now = report.attempt(measure, side, places, split, network)
+                            report.say(str(measured_now))
+                            if tuple(measured_now.hosts) != tuple(split):
+                                raise RuntimeError(f"workers stood {measured_now.hosts}")
+                            found[name, name_of(split), mbit][side].append(measured_now)
+    if arguments.side is None:
         tell(report, found)
-    if not (given.quick or given.network or given.hosts or given.gbit is not None or given.side):
+    if not (
+        arguments.quick
+        or arguments.network
+        or arguments.hosts
+        or arguments.gbit is not None
+        or arguments.side
+    ):
         cells = [
             {
                 "network": network,
                 "workers": split,
                 "mbit": mbit,
-                "sides": {side: [asdict(each) for each in many] for side, many in sides_.items()},
+                "sides": {
+                    side: [asdict(measurement) for measurement in measurements]
+                    for side, measurements in sides_.items()
+                },
             }
             for (network, split, mbit), sides_ in found.items()
         ]
-        alone = master.rows([2, 4, 16], seconds=3.0, turns=3)
+        master_rows = master.rows([2, 4, 16], seconds=3.0, turns=3)
         report.add(
             "## The master's processor time, by hosts\n\nWith hosts that compute nothing "
             "([master.py](master.py)), two workers each, as many steps a second as come about.\n\n"
-            + table(master.HEAD, alone)
+            + table(master.HEAD, master_rows)
         )
-        report.write({"cells": cells, "master": alone})
+        report.write({"cells": cells, "master": master_rows})
 
 
 if __name__ == "__main__":

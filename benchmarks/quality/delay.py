@@ -27,7 +27,7 @@ def tell(report: Report, results: Results, epochs: int) -> None:
             [
                 f"{batch:,}",
                 *(
-                    spread([each["auc"][epoch] for each in seeds], digits=4)
+                    spread([seed["auc"][epoch] for seed in seeds], digits=4)
                     for seeds in delays.values()
                 ),
             ]
@@ -47,7 +47,7 @@ def plot(results: Results) -> Any:
     figure = Figure(figsize=(5.6, 3.8))
     axis = figure.subplots()
     for (batch, delays), color in zip(results.items(), ("tab:blue", "tab:orange"), strict=False):
-        first = {delay: [each["auc"][0] for each in seeds] for delay, seeds in delays.items()}
+        first = {delay: [seed["auc"][0] for seed in seeds] for delay, seeds in delays.items()}
         for delay, found in first.items():
             axis.plot([delay] * len(found), found, "o", markersize=4, color=color, alpha=0.5)
         axis.plot(
@@ -79,8 +79,8 @@ def main() -> None:
             report.say(f"batch {batch}, {delay} steps late")
             common = (arguments.path, batch, delay)
             found = [report.attempt(measure, *common, seed, arguments.epochs, 2) for seed in seeds]
-            alone = report.attempt(measure, *common, seeds[0], arguments.epochs, 1)
-            is_same &= alone["digest"] == found[0]["digest"]
+            undelayed = report.attempt(measure, *common, seeds[0], arguments.epochs, 1)
+            is_same &= undelayed["digest"] == found[0]["digest"]
             results.setdefault(batch, {})[delay] = found
     tell(report, results, arguments.epochs)
     report.add(

@@ -57,7 +57,7 @@ def brim(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Resu
         digest = json.loads(Driver().call(*job, timeout=LIMIT).stdout)["weights_sha256"]
         events = read_history(Path(scratch, "run")).events
     return {
-        "auc": [each.metrics["auc"] for each in events if isinstance(each, EpochEnded)],
+        "auc": [event.metrics["auc"] for event in events if isinstance(event, EpochEnded)],
         "digest": digest,
     }
 
@@ -112,21 +112,21 @@ def plot(results: Results, epochs: int) -> Any:
     """A panel for each model: each seed's AUC by epoch, and their median."""
     from matplotlib.figure import Figure
 
-    figure, shown = (
+    figure, panels = (
         Figure(figsize=(9.0, 3.4)),
         {ADAM: "gray", ADAGRAD: "tab:orange", brim_on(4): "tab:blue"},
     )
     axes = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for axis, (model, seeds) in zip(axes, results.items(), strict=True):
-        for place, (name, color) in enumerate(shown.items()):
-            at = [epoch + 0.08 * (place - 1) for epoch in range(1, epochs + 1)]
+        for place, (name, color) in enumerate(panels.items()):
+            positions = [epoch + 0.08 * (place - 1) for epoch in range(1, epochs + 1)]
             for sides in seeds:
-                axis.plot(at, sides[name]["auc"], "o", markersize=4, color=color, alpha=0.5)
+                axis.plot(positions, sides[name]["auc"], "o", markersize=4, color=color, alpha=0.5)
             medians = [
                 statistics.median(values)
-                for values in zip(*(each[name]["auc"] for each in seeds), strict=True)
+                for values in zip(*(seed[name]["auc"] for seed in seeds), strict=True)
             ]
-            axis.plot(at, medians, "-", color=color, label=name)
+            axis.plot(positions, medians, "-", color=color, label=name)
         axis.set(title=model, xlabel="epoch", xticks=range(1, epochs + 1))
     axes[0].set_ylabel("test AUC of the seeds, and their median")
     axes[0].legend(fontsize=7)
@@ -162,14 +162,18 @@ def main() -> None:
         f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch",
         seed=1,
     )
-    kept = arguments.keep
-    known: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    results = {model: known.get(model, []) for model in models}
+    kept_path = arguments.keep
+    known_results: Results = (
+        json.loads(kept_path.read_text()) if kept_path and kept_path.exists() else {}
+    )
+    results = {model: known_results.get(model, []) for model in models}
     if any(results.values()):
-        earlier = ", ".join(
-            f"{model} (seeds 1 to {len(of)})" for model, of in results.items() if of
+        earlier_text = ", ".join(
+            f"{model} (seeds 1 to {len(seeds_of_model)})"
+            for model, seeds_of_model in results.items()
+            if seeds_of_model
         )
-        report.add(f"An earlier call measured {earlier}.")
+        report.add(f"An earlier call measured {earlier_text}.")
     for model in models:
         for seed in seeds[len(results[model]) :]:
             report.say(f"{model}, seed {seed}")
@@ -177,8 +181,8 @@ def main() -> None:
                 measure, arguments.path, arguments.rows, model, seed, arguments.epochs
             )
             results[model].append(sides)
-            if kept:
-                write_whole(kept, json.dumps({**known, **results}).encode())
+            if kept_path:
+                write_whole(kept_path, json.dumps({**known_results, **results}).encode())
     tell(report, results, arguments.epochs)
     if not arguments.quick:
         report.write({"results": results}, plot(results, arguments.epochs), name="one-table")

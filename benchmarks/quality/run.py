@@ -25,10 +25,10 @@ def plain(path: str, model: str, seed: int) -> dict[str, Any]:
     return {"auc": result["metrics"]["auc"], "speed": result["samples_per_second"]}
 
 
-def brim(path: str, model: str, seed: int, *more: str) -> dict[str, Any]:
+def brim(path: str, model: str, seed: int, *options: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-quality-") as scratch:
         words = ["train", str(CRITEO), "--json", "--seed", str(seed), "--run-dir", f"{scratch}/run"]
-        words += ["--set", f"path={path}", "--set", f"model={model}", *more]
+        words += ["--set", f"path={path}", "--set", f"model={model}", *options]
         summary = json.loads(Driver().call(*words, timeout=300).stdout)
         steps = [
             json.loads(line)
@@ -70,16 +70,16 @@ def main() -> None:
             results["one"].append(brim(*common, "--workers", "1"))
             results["four"].append(brim(*common, "--workers", "4"))
             results["inexact"].append(brim(*common, "--workers", "1", "--no-exact"))
-        same = [
+        same_weights = [
             a["digest"] == b["digest"] for a, b in zip(results["one"], results["four"], strict=True)
         ]
-        inside = all(SPREAD[0] <= each["auc"] <= SPREAD[1] for each in results["one"])
-        failed |= not (all(same) and inside)
+        is_inside = all(SPREAD[0] <= result["auc"] <= SPREAD[1] for result in results["one"])
+        failed |= not (all(same_weights) and is_inside)
         rows.append(
             [
                 model,
                 *(_auc(results[name]) for name in ("plain", "one", "four", "inexact")),
-                all(same),
+                all(same_weights),
             ]
         )
         data[model] = results
@@ -112,11 +112,11 @@ def main() -> None:
 
 
 def _auc(results: list[dict[str, Any]]) -> str:
-    return spread([each["auc"] for each in results], digits=4)
+    return spread([result["auc"] for result in results], digits=4)
 
 
 def _times(results: list[dict[str, Any]]) -> list[float]:
-    return [1 / each["speed"] for each in results]
+    return [1 / result["speed"] for result in results]
 
 
 if __name__ == "__main__":

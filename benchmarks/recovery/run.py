@@ -55,7 +55,7 @@ Found = dict[Setting, list[Recovery]]
 def kill_one(run: BrimRun, setting: Setting, rng: random.Random) -> Recovery:
     """Kill a random member of a steady world, and follow what comes of it."""
     run.until_steady(setting.workers, spares=setting.spares)
-    before = run.round.round
+    round_before = run.round.round
     victim = rng.choice(run.members)
     time.sleep(rng.uniform(0, run.median_step(setting.workers)))  # anywhere in a step
     killed = time.time()
@@ -67,7 +67,7 @@ def kill_one(run: BrimRun, setting: Setting, rng: random.Random) -> Recovery:
             (
                 step
                 for step in run.steps[-2000:]
-                if step.round > before and rounds[step.round].world_size >= world_size
+                if step.round > round_before and rounds[step.round].world_size >= world_size
             ),
             None,
         )
@@ -82,8 +82,10 @@ def kill_one(run: BrimRun, setting: Setting, rng: random.Random) -> Recovery:
         survivors=first.at - killed,
         full_world=full.at - killed,
         step=run.median_step(setting.workers),
-        parts=tuple(after - earlier for earlier, after in pairwise(times)),
-        redone=sum(each.redone for number, each in run.re_formed.items() if number > before),
+        parts=tuple(current - previous for previous, current in pairwise(times)),
+        redone=sum(
+            event.redone for number, event in run.re_formed.items() if number > round_before
+        ),
     )
 
 
@@ -129,12 +131,12 @@ def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[di
     ) as run:
         for _ in range(stops):
             run.until_steady(4, spares=1)
-            before, victim = run.round.round, rng.choice(run.members)
+            round_before, victim = run.round.round, rng.choice(run.members)
             stopped = time.time()
             os.kill(victim.pid, signal.SIGSTOP)
             first = run.until(
                 "step without the stopped worker",
-                partial(_first_behind, run, before),
+                partial(_first_behind, run, round_before),
             )
             was_alive = alive(victim.pid)
             with contextlib.suppress(ProcessLookupError):
@@ -148,9 +150,9 @@ def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[di
                     "alive_after_waking": alive(victim.pid),
                     "lost_for": run.reason(victim.worker),
                     "in_a_later_round": any(
-                        victim.worker in each.workers
-                        for number, each in run.rounds.items()
-                        if number > before
+                        victim.worker in formed.workers
+                        for number, formed in run.rounds.items()
+                        if number > round_before
                     ),
                 }
             )
@@ -236,21 +238,25 @@ def tell_stops(
     report: Report, stops: dict[float, list[dict[str, Any]]], peer: float | None, patience: float
 ) -> None:
     rows = []
-    for heartbeat, each in stops.items():
+    for heartbeat, stops_of_timeout in stops.items():
         rows.append(
-            [f"{heartbeat:g}", len(each), seconds([stop["seconds"] for stop in each])]
+            [
+                f"{heartbeat:g}",
+                len(stops_of_timeout),
+                seconds([stop["seconds"] for stop in stops_of_timeout]),
+            ]
             + [
-                sum(stop[key] for stop in each)
+                sum(stop[key] for stop in stops_of_timeout)
                 for key in ("alive_when_others_went_on", "alive_after_waking")
             ]
             + [
-                sum(stop["in_a_later_round"] for stop in each),
-                ", ".join({stop["lost_for"] for stop in each}),
+                sum(stop["in_a_later_round"] for stop in stops_of_timeout),
+                ", ".join({stop["lost_for"] for stop in stops_of_timeout}),
             ]
         )
     head = ["heartbeat timeout, s", "stops", "to the next step, s", "alive when the others went on"]
     head += ["alive after SIGCONT", "in a later round", "recorded as lost by"]
-    told = (
+    note = (
         "it was not tried"
         if not patience
         else f"nothing within {patience:g} s"
@@ -260,7 +266,7 @@ def tell_stops(
     report.add(
         "## From SIGSTOP to the next committed step, 4 workers\n\n"
         + table(head, rows)
-        + f"\n\ntorchrun, one worker stopped: {told}."
+        + f"\n\ntorchrun, one worker stopped: {note}."
     )
 
 
@@ -271,7 +277,7 @@ def plot(found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]) -> 
     axis = figure.subplots()
     series = {str(setting): [kill.full_world for kill in kills] for setting, kills in found.items()}
     series |= {
-        f"torchrun, {workers} workers, {name}": [each for each, _ in kills]
+        f"torchrun, {workers} workers, {name}": [recovery for recovery, _ in kills]
         for (workers, name), kills in peer.items()
     }
     for place, (label, times) in enumerate(series.items()):
@@ -296,7 +302,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     rng = random.Random(SEED)
     settings = [Setting(4, name, spares) for name in ("sgd", "adam") for spares in (1, 0)]
-    others = (
+    other_numbers = (
         []
         if quick
         else [Setting(workers, "sgd", spares) for workers in (2, 8) for spares in (1, 0)]
@@ -304,7 +310,7 @@ def main() -> None:
     rounds, kills = (1, 2) if quick else (5, 4)
     if quick:
         settings = settings[:2]
-    found: Found = {setting: [] for setting in settings + others}
+    found: Found = {setting: [] for setting in settings + other_numbers}
     peer: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
     report = Report(HERE, "Recovery from kill -9, beside torchrun", seed=SEED)
     for number in range(rounds):
@@ -313,7 +319,7 @@ def main() -> None:
             found[setting] += report.attempt(kill_under_brim, setting, kills, rng)
         report.say(f"round {number + 1} of {rounds}: torchrun, 4 workers")
         peer[4, "sgd"].append(report.attempt(kill_under_torchrun, 4, "sgd", rng))
-    for setting in others:
+    for setting in other_numbers:
         report.say(f"brim, {setting}, 10 kills")
         found[setting] += report.attempt(kill_under_brim, setting, 10, rng)
     if not quick:
@@ -355,7 +361,8 @@ def main() -> None:
                 for (workers, name), values in peer.items()
             ],
             "stops": [
-                {"heartbeat_timeout": timeout, "stops": each} for timeout, each in stops.items()
+                {"heartbeat_timeout": timeout, "stops": stops_of_timeout}
+                for timeout, stops_of_timeout in stops.items()
             ],
             "torchrun_stopped": {"patience": patience, "seconds": stopped_peer},
         }

@@ -60,16 +60,18 @@ def resize(run: BrimRun, workers: int) -> tuple[float, int, int]:
     """Ask, and wait until the world asked for has done its steps; when, and the first and last
     rounds of it.
     """
-    before = run.round.round
-    asked = run.resize(workers)
+    round_before = run.round.round
+    asked_at = run.resize(workers)
     run.until_steady(workers, steps=_AFTER, spares=1)
-    return asked, before, run.round.round
+    return asked_at, round_before, run.round.round
 
 
-def change_of(run: BrimRun, asked: float, first: int, last: int, usual: dict[int, float]) -> Change:
-    sizes = {number: each.world_size for number, each in run.rounds.items()}
+def change_of(
+    run: BrimRun, asked_at: float, first: int, last: int, usual: dict[int, float]
+) -> Change:
+    sizes = {number: formed.world_size for number, formed in run.rounds.items()}
     steps = [step for step in run.steps if first <= step.round <= last]
-    pairs = [(a, b) for a, b in pairwise(steps) if b.at > asked]
+    pairs = [(a, b) for a, b in pairwise(steps) if b.at > asked_at]
     settled = [step for step in steps if step.round == last]
     pairs = [(a, b) for a, b in pairs if b.at <= settled[min(_AFTER, len(settled)) - 1].at]
 
@@ -77,7 +79,7 @@ def change_of(run: BrimRun, asked: float, first: int, last: int, usual: dict[int
         return b.at - a.at - usual[sizes[b.round]]
 
     return Change(
-        to_new_world=settled[0].at - asked,
+        to_new_world=settled[0].at - asked_at,
         pauses=tuple(beyond(a, b) for a, b in pairs if a.round != b.round),
         longest=max(beyond(a, b) for a, b in pairs),
         lost=sum(beyond(a, b) for a, b in pairs),
@@ -93,19 +95,19 @@ def resize_brim(times: int, found: Found) -> None:
         for _ in range(times):
             grown.append(resize(run, LARGE))
             shrunk.append(resize(run, SMALL))
-        seen = {each.world_size for each in run.rounds.values()}
+        seen = {formed.world_size for formed in run.rounds.values()}
         usual = {size: run.median_step(size) for size in seen if _has_steps(run, size)}
         usual |= dict.fromkeys(seen - usual.keys(), usual[LARGE])
-        found.grow += [change_of(run, *each, usual) for each in grown]
-        found.shrink += [change_of(run, *each, usual) for each in shrunk]
-        found.redone += sum(each.redone for each in run.re_formed.values())
+        found.grow += [change_of(run, *resize_made, usual) for resize_made in grown]
+        found.shrink += [change_of(run, *resize_made, usual) for resize_made in shrunk]
+        found.redone += sum(event.redone for event in run.re_formed.values())
         found.repeated += sum(
             count - 1 for count in Counter(step.step for step in run.steps).values()
         )
 
 
 def _has_steps(run: BrimRun, size: int) -> bool:
-    sizes = {number: each.world_size for number, each in run.rounds.items()}
+    sizes = {number: formed.world_size for number, formed in run.rounds.items()}
     return any(a.round == b.round and sizes[b.round] == size for a, b in pairwise(run.steps))
 
 
@@ -127,7 +129,7 @@ def start_brim() -> float:
         *("--run-dir", str(directory / "run"), "--json"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(repository())}
-    began = time.time()
+    started = time.time()
     process = subprocess.Popen(
         command,
         env=environment,
@@ -146,7 +148,7 @@ def start_brim() -> float:
         raise RuntimeError(f"the run ended as {summary['exit']}: see {directory}")
     first = json.loads((directory / "run" / "steps.jsonl").read_text().partition("\n")[0])
     shutil.rmtree(directory, ignore_errors=True)
-    return float(first["at"] - began)
+    return float(first["at"] - started)
 
 
 def start_and_grow_torchrun(found: Found) -> None:
@@ -156,11 +158,11 @@ def start_and_grow_torchrun(found: Found) -> None:
     with Torchrun(workers=SMALL, batch=BATCH) as run:
         found.peer_starts.append(run.until_all_stepped() - run.started)
         run.until_all_stepped(steps=60)
-        asked = time.time()
+        asked_at = time.time()
         run.end()
         reached = max(line.step for line in run.lines())
     with Torchrun(workers=LARGE, batch=BATCH, directory=run.directory) as larger:
-        found.peer_grow.append(larger.until_all_stepped() - asked)
+        found.peer_grow.append(larger.until_all_stepped() - asked_at)
         found.peer_lost.append(reached - min(line.step for line in larger.lines()) + 1)
     shutil.rmtree(run.directory, ignore_errors=True)
 
@@ -177,8 +179,8 @@ def tell(report: Report, found: Found) -> None:
                 statistics.median(len(change.pauses) for change in changes),
             ]
             + [
-                ms([getattr(change, what) for change in changes])
-                for what in ("longest", "lost", "usual")
+                ms([getattr(change, field_name) for change in changes])
+                for field_name in ("longest", "lost", "usual")
             ]
             + [ms([change.to_new_world for change in changes])]
         )
@@ -203,8 +205,8 @@ def tell(report: Report, found: Found) -> None:
     )
     grow = [change.to_new_world for change in found.grow]
     rows = [
-        [what, seconds(ours), seconds(theirs), ratio(theirs, ours)]
-        for what, ours, theirs in (
+        [row_name, seconds(own_times), seconds(peer_times), ratio(peer_times, own_times)]
+        for row_name, own_times, peer_times in (
             (f"command to first step, {SMALL} workers", found.starts, found.peer_starts),
             (f"request to first step, {SMALL} → {LARGE}", grow, found.peer_grow),
         )

@@ -79,14 +79,14 @@ class Trial(BrimRun):
             **fields,
         )
 
-    def has_checkpoints(self, wanted: int) -> bool:
-        return len(self.checkpoints()) >= wanted
+    def has_checkpoints(self, count: int) -> bool:
+        return len(self.checkpoints()) >= count
 
     def begin(self) -> float:
         """Seconds until the first step."""
-        began = time.time()
+        started = time.time()
         self.until("a step", lambda: self.steps[:1], timeout=PATIENCE)
-        return self.steps[0].at - began
+        return self.steps[0].at - started
 
     def steps_of_size(self, workers: int) -> list[float]:
         """Seconds of some steps with so many workers, once they are steady."""
@@ -94,13 +94,13 @@ class Trial(BrimRun):
         return gaps(self.steps_of(self.round.round)[5:])
 
     def checkpoints(self) -> list[CheckpointPublished]:
-        return [each for each in self.history.events if isinstance(each, CheckpointPublished)]
+        return [event for event in self.history.events if isinstance(event, CheckpointPublished)]
 
     def serve_by(self, servers: int) -> dict[str, float]:
         """Change the number of servers; seconds until a step with so many, and of the longest step
         until then.
         """
-        asked, before = time.time(), self.steps[-1]
+        asked_at, step_before = time.time(), self.steps[-1]
         client.resize(self.directory, 0, servers=servers)
 
         def first() -> StepRecord | None:
@@ -110,16 +110,16 @@ class Trial(BrimRun):
             return found[2] if len(found) > 2 else None
 
         last = self.until(f"steps with {servers} servers", first, timeout=PATIENCE)
-        meanwhile = [step for step in self.steps if before.at <= step.at <= last.at]
+        steps_meanwhile = [step for step in self.steps if step_before.at <= step.at <= last.at]
         return {
             "servers": servers,
-            "seconds": meanwhile[-3].at - asked,
-            "longest": max(gaps(meanwhile)),
+            "seconds": steps_meanwhile[-3].at - asked_at,
+            "longest": max(gaps(steps_meanwhile)),
         }
 
 
 def gaps(steps: Sequence[StepRecord]) -> list[float]:
-    return [after.at - before.at for before, after in pairwise(steps)]
+    return [current.at - previous.at for previous, current in pairwise(steps)]
 
 
 def steps_at(rows: int) -> dict[str, Any]:
@@ -147,34 +147,39 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
         run.resize(2)
         found["two"] = run.steps_of_size(2)
         report.say("steps with 1 and 2 workers are measured")
-        found["checkpoints"], since = [], run.steps[-1].at
+        found["checkpoints"], start = [], run.steps[-1].at
         for number in range(CHECKPOINTS):
             run.until(
                 "a checkpoint",
                 partial(run.has_checkpoints, number + 1),
                 timeout=PATIENCE,
             )
-            made = run.checkpoints()[number]
-            meanwhile = [step for step in run.steps if since <= step.at <= made.at]
-            since = made.at
+            checkpoint_made = run.checkpoints()[number]
+            steps_meanwhile = [step for step in run.steps if start <= step.at <= checkpoint_made.at]
+            start = checkpoint_made.at
             found["checkpoints"].append(
                 {
-                    "step": made.step,
-                    "bytes": made.bytes,
-                    "pause": made.pause,
-                    "longest_step": max(gaps(meanwhile), default=0.0),
+                    "step": checkpoint_made.step,
+                    "bytes": checkpoint_made.bytes,
+                    "pause": checkpoint_made.pause,
+                    "longest_step": max(gaps(steps_meanwhile), default=0.0),
                 }
             )
             report.say(
-                f"checkpoint {number + 1}: {made.bytes / 1e9:.2f} GB, pause {made.pause:.3f} s"
+                f"checkpoint {number + 1}: {checkpoint_made.bytes / 1e9:.2f} GB, pause {checkpoint_made.pause:.3f} s"
             )
         found["beside"] = gaps(
             [step for step in run.steps if step.step >= found["checkpoints"][0]["step"]]
         )
     found["peak_bytes"] = memory.end()
     memory = Memory()
-    again = {"checkpoints": str(place), "checkpoint_every": NEVER, "servers": 2, "resume": True}
-    with Trial(rows, workers=1, **again) as run:
+    resumed_spec = {
+        "checkpoints": str(place),
+        "checkpoint_every": NEVER,
+        "servers": 2,
+        "resume": True,
+    }
+    with Trial(rows, workers=1, **resumed_spec) as run:
         found["resumed"] = run.begin()
         report.say(f"first step from the checkpoint after {found['resumed']:.0f} s")
         found["served"] = run.steps_of_size(1)
@@ -189,7 +194,7 @@ def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[st
     words += ["--micro-batches", "8", "--workers", str(workers), "--ps", str(servers)]
     words += ["--spares", "0", "--run-dir", str(directory)]
     driver = Driver(repository())
-    began, memory = time.monotonic(), Memory()
+    started, memory = time.monotonic(), Memory()
     try:
         run = driver.call("train", str(TRAINING_FILE), "--json", *words, timeout=PATIENCE)
     finally:
@@ -199,7 +204,7 @@ def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[st
         "workers": workers,
         "servers": servers,
         "sha256": sha256,
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - started,
         "peak_bytes": peak,
     }
 
@@ -209,28 +214,28 @@ def tell(
 ) -> None:
     sides = (small, big)
     rows: list[list[object]] = [
-        ["from the command to the first step, s", *(f"{each['begin']:.1f}" for each in sides)],
-        ["a step, 1 worker, ms", *(ms(each["one"]) for each in sides)],
-        ["a step, 2 workers, ms", *(ms(each["two"]) for each in sides)],
+        ["from the command to the first step, s", *(f"{side['begin']:.1f}" for side in sides)],
+        ["a step, 1 worker, ms", *(ms(side["one"]) for side in sides)],
+        ["a step, 2 workers, ms", *(ms(side["two"]) for side in sides)],
         ["a step, 1 worker and 2 servers, ms", "–", ms(big["served"])],
         [
             "memory of all processes at most, GB",
-            *(f"{each['peak_bytes'] / 1e9:.1f}" for each in sides),
+            *(f"{side['peak_bytes'] / 1e9:.1f}" for side in sides),
         ],
         ["… of the resumed run with servers, GB", "–", f"{big['peak_bytes_served'] / 1e9:.1f}"],
         ["from a command that resumes to the first step, s", "–", f"{big['resumed']:.1f}"],
     ]
     report.add("Median (minimum–maximum) where there are several.")
-    report.add(table(["", *(f"{each['rows']:,} rows" for each in sides)], rows))
+    report.add(table(["", *(f"{side['rows']:,} rows" for side in sides)], rows))
     report.add("## Checkpoints, beside steps with 2 workers")
-    made = [
+    checkpoint_rows = [
         [
-            each["step"],
-            f"{each['bytes'] / 1e9:.2f}",
-            f"{1000 * each['pause']:.0f}",
-            f"{1000 * each['longest_step']:.0f}",
+            checkpoint_row["step"],
+            f"{checkpoint_row['bytes'] / 1e9:.2f}",
+            f"{1000 * checkpoint_row['pause']:.0f}",
+            f"{1000 * checkpoint_row['longest_step']:.0f}",
         ]
-        for each in big["checkpoints"]
+        for checkpoint_row in big["checkpoints"]
     ]
     report.add(
         table(
@@ -240,27 +245,27 @@ def tell(
                 "training waits, ms",
                 "longest step since the one before, ms",
             ],
-            made,
+            checkpoint_rows,
         )
     )
     report.add(f"A step from the first checkpoint to the last, ms: {ms(big['beside'])}.")
     report.add("## Servers that come and go while it trains")
     changes = [
-        [each["servers"], f"{each['seconds']:.1f}", f"{each['longest']:.1f}"]
-        for each in big["resizes"]
+        [resize_row["servers"], f"{resize_row['seconds']:.1f}", f"{resize_row['longest']:.1f}"]
+        for resize_row in big["resizes"]
     ]
     head = ["servers from then on", "to the first step with them, s", "longest step meanwhile, s"]
     report.add(table(head, changes))
     report.add(f"## {MANY} workers and {MANY} servers, {SMALL:,} rows, an epoch of 30 steps")
     lines = [
         [
-            each["workers"],
-            each["servers"],
-            each["sha256"][:12],
-            f"{each['seconds']:.0f}",
-            f"{each['peak_bytes'] / 1e9:.1f}",
+            digest["workers"],
+            digest["servers"],
+            digest["sha256"][:12],
+            f"{digest['seconds']:.0f}",
+            f"{digest['peak_bytes'] / 1e9:.1f}",
         ]
-        for each in digests
+        for digest in digests
     ]
     report.add(table(["workers", "servers", "weights", "seconds", "memory at most, GB"], lines))
 
@@ -280,8 +285,8 @@ def main() -> None:
             digest(scratch / f"{workers}-{servers}", rows=SMALL, workers=workers, servers=servers)
             for workers, servers in ((1, 0), (MANY, MANY))
         ]
-        report.say(f"digests: {', '.join(each['sha256'][:12] for each in digests)}")
-        if len({each["sha256"] for each in digests}) != 1:
+        report.say(f"digests: {', '.join(digest_row['sha256'][:12] for digest_row in digests)}")
+        if len({digest_row["sha256"] for digest_row in digests}) != 1:
             raise SystemExit("the digests differ")
         small = steps_at(SMALL)
         report.say(f"{SMALL:,} rows are measured")

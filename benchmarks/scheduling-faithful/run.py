@@ -46,8 +46,8 @@ def main(data: Path) -> None:
                 slot=float(slot),
             )
             ratio = found.metrics.deadline_satisfactory_ratio or 0.0
-            was = met / found.metrics.deadline_jobs
-            row = f"{was:.4f} | {ratio:.4f} | {ratio - was:+.4f} | {found.cpu_seconds:.2f}"
+            published = met / found.metrics.deadline_jobs
+            row = f"{published:.4f} | {ratio:.4f} | {ratio - published:+.4f} | {found.cpu_seconds:.2f}"
             print(f"| {trace} | {name} | {row} |", flush=True)
 
 

@@ -99,13 +99,15 @@ def timed(decide: Policy, snap: Snapshot) -> tuple[float, Decision]:
 
 
 def a_minute_later(first: Snapshot, decision: Decision) -> tuple[JobState, ...]:
-    later = []
+    later_states = []
     for state in first.jobs:
         workers = decision.workers.get(state.job.id, 0)
         ready = first.overheads.cost(0, workers)
         done = state.job.curve.rate(workers) * max(60.0 - ready, 0.0) if workers else 0.0
-        later.append(state._replace(workers=workers, remaining=state.remaining - done, ready=ready))
-    return tuple(later)
+        later_states.append(
+            state._replace(workers=workers, remaining=state.remaining - done, ready=ready)
+        )
+    return tuple(later_states)
 
 
 def aged(memory: object) -> object:
@@ -189,14 +191,14 @@ def large(profiles: Profiles, folder: Path) -> None:
 def main(data: Path, folder: Path) -> None:
     profiles = read_profiles(data / "profiles" / "a100")
     profiles = {key: curve for key, curve in profiles.items() if key[0] != "resnet50_cifar10"}
-    only = sys.argv[3:]
-    if not only:
+    names_given = sys.argv[3:]
+    if not names_given:
         traces(data, profiles)
         growth(profiles, folder)
-    if "large" not in only:
+    if "large" not in names_given:
         cycles(profiles)
         arrivals(profiles)
-    if "cycles" not in only:
+    if "cycles" not in names_given:
         large(profiles, folder)
 
 

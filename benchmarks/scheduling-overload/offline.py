@@ -36,9 +36,9 @@ class Row(NamedTuple):
 
 def sizes_of(job: Job, devices: int) -> list[tuple[int, float]]:
     """(workers, speed) between which a job may mix; in between no size is faster than a mix."""
-    most = min(job.ceiling, devices)
-    corners = [(int(n), rate) for n, rate in concave_envelope(job.curve.points) if 0 < n < most]
-    return [*corners, (most, job.curve.envelope[most])]
+    maximum = min(job.ceiling, devices)
+    corners = [(int(n), rate) for n, rate in concave_envelope(job.curve.points) if 0 < n < maximum]
+    return [*corners, (maximum, job.curve.envelope[maximum])]
 
 
 def rows_of(jobs: list[Job], devices: int, stretches: int) -> tuple[list[Row], int]:
@@ -56,19 +56,21 @@ def rows_of(jobs: list[Job], devices: int, stretches: int) -> tuple[list[Row], i
         assert job.deadline is not None
         begin, sizes = job.submitted + START, sizes_of(job, devices)
         work = [(k, job.work)]
-        for at in range(
+        for index in range(
             max(bisect_right(moments, begin) - 1, 0), bisect_left(moments, job.deadline)
         ):
-            seconds = min(moments[at + 1], job.deadline) - max(moments[at], begin)
+            seconds = min(moments[index + 1], job.deadline) - max(moments[index], begin)
             columns = range(column, column + len(sizes))
-            rows.append(Row(0.0, [(k, -seconds), *((each, 1.0) for each in columns)]))
-            used[at] += [(each, float(n)) for each, (n, _) in zip(columns, sizes, strict=True)]
-            work += [(each, -rate) for each, (_, rate) in zip(columns, sizes, strict=True)]
+            rows.append(Row(0.0, [(k, -seconds), *((column, 1.0) for column in columns)]))
+            used[index] += [
+                (column, float(n)) for column, (n, _) in zip(columns, sizes, strict=True)
+            ]
+            work += [(column, -rate) for column, (_, rate) in zip(columns, sizes, strict=True)]
             column += len(sizes)
         rows.append(Row(0.0, work))
     rows += [
-        Row(devices * (moments[at + 1] - moments[at]), terms)
-        for at, terms in enumerate(used)
+        Row(devices * (moments[index + 1] - moments[index]), terms)
+        for index, terms in enumerate(used)
         if terms
     ]
     return rows, column
@@ -83,11 +85,11 @@ def most_met(jobs: list[Job], devices: int, stretches: int, *, whole: bool) -> f
     upper = np.full(columns, solver.getInfinity())
     upper[: len(jobs)] = 1.0
     solver.addVars(columns, np.zeros(columns), upper)
-    mine = np.arange(len(jobs), dtype=np.int32)
-    solver.changeColsCost(len(jobs), mine, -np.ones(len(jobs)))
+    own_columns = np.arange(len(jobs), dtype=np.int32)
+    solver.changeColsCost(len(jobs), own_columns, -np.ones(len(jobs)))
     if whole:
         solver.changeColsIntegrality(
-            len(jobs), mine, np.full(len(jobs), highspy.HighsVarType.kInteger)
+            len(jobs), own_columns, np.full(len(jobs), highspy.HighsVarType.kInteger)
         )
     else:
         solver.setOptionValue("solver", "ipm")
@@ -105,17 +107,17 @@ def most_met(jobs: list[Job], devices: int, stretches: int, *, whole: bool) -> f
 
 
 def main(data: Path, trace: str, devices: int, *, whole: bool, stretches: int) -> None:
-    wanted = [job for job in read(data, trace) if job.deadline is not None]
+    with_deadline = [job for job in read(data, trace) if job.deadline is not None]
     able = [
         job
-        for job in wanted
+        for job in with_deadline
         if job.submitted + START + job.work / job.curve.best[min(job.ceiling, devices)]
         <= (job.deadline or 0.0)
     ]
     met = most_met(able, devices, stretches, whole=whole)
     print(
-        f"{trace} on {devices} devices: at most {met:.1f} of {len(wanted)} deadlines, "
-        f"{met / len(wanted):.4f}"
+        f"{trace} on {devices} devices: at most {met:.1f} of {len(with_deadline)} deadlines, "
+        f"{met / len(with_deadline):.4f}"
     )
 
 

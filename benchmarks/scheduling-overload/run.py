@@ -115,16 +115,16 @@ def unseen(data: Path, _: list[str]) -> None:
             for nodes in (8, 4, 2):
                 cluster = Cluster.uniform(nodes=nodes, devices=8)
                 bound = ceiling_with_capacity(jobs, devices=cluster.devices) or 1.0
-                ours, theirs = (
+                own_ratio, peer_ratio = (
                     run_policy(name, jobs, cluster, settings=Settings()).metrics
                     for name in ("brim", "elasticflow")
                 )
-                met, other = (
-                    ours.deadline_satisfactory_ratio or 0.0,
-                    theirs.deadline_satisfactory_ratio or 0.0,
+                met, other_met = (
+                    own_ratio.deadline_satisfactory_ratio or 0.0,
+                    peer_ratio.deadline_satisfactory_ratio or 0.0,
                 )
-                row = f"{bound:.3f} | {met:.4f} | {met / bound:.3f} | {other:.4f}"
-                tail = f"{ours.admitted} | {ours.admitted_missed}"
+                row = f"{bound:.3f} | {met:.4f} | {met / bound:.3f} | {other_met:.4f}"
+                tail = f"{own_ratio.admitted} | {own_ratio.admitted_missed}"
                 print(f"| {arrivals} | {seed} | {cluster.devices} | {row} | {tail} |", flush=True)
 
 

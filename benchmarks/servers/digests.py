@@ -63,8 +63,8 @@ class World(NamedTuple):
 
 def worlds_of(number: int) -> Iterator[World]:
     """The worlds of the models and optimizers at that place of `TRAINED`: of the first, all."""
-    every = [(workers, servers) for workers in WORKERS for servers in SERVERS]
-    yield from (World(*each) for each in (SOME if number else every))
+    all_worlds = [(workers, servers) for workers in WORKERS for servers in SERVERS]
+    yield from (World(*world_sizes) for world_sizes in (SOME if number else all_worlds))
     yield World(3, 2, is_disturbed=True)
 
 
@@ -78,8 +78,8 @@ def _disturb(run: BrimRun, rng: random.Random, steps: int) -> None:
         (int(steps * part), (workers, servers)) for part, workers, servers in RESIZES
     ]
     events += [(rng.randrange(steps // 10, steps * 9 // 10), ()) for _ in range(KILLS)]
-    for at, size in sorted(events):
-        run.until(f"step {at}", partial(_has_come_to, run, at), timeout=LIMIT)
+    for event_step, size in sorted(events):
+        run.until(f"step {event_step}", partial(_has_come_to, run, event_step), timeout=LIMIT)
         if size:
             client.resize(run.directory, size[0], servers=size[1])
         else:
@@ -134,7 +134,7 @@ def main() -> None:
             report.say(f"{model}, {optimizer}: {world}")
             ends[str(world)] = report.attempt(digest, world, model, optimizer, rng)
     lines = [
-        [name, len(ends), ", ".join(sorted({each[:12] for each in ends.values()}))]
+        [name, len(ends), ", ".join(sorted({end[:12] for end in ends.values()}))]
         for name, ends in found.items()
     ]
     different = [name for name, ends in found.items() if len(set(ends.values())) > 1]

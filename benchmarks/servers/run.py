@@ -59,7 +59,7 @@ def _steady(run: BrimRun) -> bool:
 
 def _usual_step(run: BrimRun) -> float:
     steps = run.steps_of(run.round.round)[1:]
-    return median(after.at - before.at for before, after in pairwise(steps))
+    return median(current.at - previous.at for previous, current in pairwise(steps))
 
 
 def _victim(run: BrimRun, rng: random.Random, *, server: bool) -> WorkerLife:
@@ -72,13 +72,17 @@ def kill_one(run: BrimRun, rng: random.Random, *, server: bool) -> Recovery:
     it.
     """
     run.until("steady steps of the whole world", lambda: _steady(run), timeout=PATIENCE)
-    before, usual, victim = run.round.round, _usual_step(run), _victim(run, rng, server=server)
+    round_before, usual, victim = (
+        run.round.round,
+        _usual_step(run),
+        _victim(run, rng, server=server),
+    )
     time.sleep(rng.uniform(0, usual))
     killed = time.time()
     os.kill(victim.pid, signal.SIGKILL)
 
     def first_after(*, whole: bool) -> Any:
-        steps = (step for step in run.steps[-500:] if step.round > before)
+        steps = (step for step in run.steps[-500:] if step.round > round_before)
         return next((step for step in steps if not whole or _is_whole(run, step.round)), None)
 
     whole = run.until("step of the whole world", lambda: first_after(whole=True), timeout=PATIENCE)
@@ -88,7 +92,9 @@ def kill_one(run: BrimRun, rng: random.Random, *, server: bool) -> Recovery:
         re_forming=run.re_formed[first.round].seconds,
         whole=whole.at - killed,
         step=usual,
-        redone=sum(each.redone for number, each in run.re_formed.items() if number > before),
+        redone=sum(
+            event.redone for number, event in run.re_formed.items() if number > round_before
+        ),
     )
 
 
@@ -109,22 +115,22 @@ def kills(victim: str, count: int, rng: random.Random) -> list[Recovery]:
 
 def tell(report: Report, found: dict[str, list[Recovery]]) -> None:
     rows = []
-    for victim, each in found.items():
-        beyond = [kill.first - kill.step for kill in each]
+    for victim, kills_of_victim in found.items():
+        beyond = [kill.first - kill.step for kill in kills_of_victim]
         rows.append(
             [
                 *(
                     victim,
-                    len(each),
-                    ms([kill.step for kill in each]),
-                    ms([kill.first for kill in each]),
+                    len(kills_of_victim),
+                    ms([kill.step for kill in kills_of_victim]),
+                    ms([kill.first for kill in kills_of_victim]),
                 ),
                 *(
                     ms(beyond),
-                    ms([kill.re_forming for kill in each]),
-                    ms([kill.whole for kill in each]),
+                    ms([kill.re_forming for kill in kills_of_victim]),
+                    ms([kill.whole for kill in kills_of_victim]),
                 ),
-                max(kill.redone for kill in each),
+                max(kill.redone for kill in kills_of_victim),
             ]
         )
     head = ["killed", "kills", "a usual step, ms", "to the next step, ms", "beyond a step, ms"]
@@ -141,14 +147,15 @@ def plot(found: dict[str, list[Recovery]]) -> Any:
     figure = Figure(figsize=(8, 2.4))
     axis = figure.subplots()
     series = {
-        f"a step before the kill of a {victim}": [k.step for k in each]
-        for victim, each in found.items()
+        f"a step before the kill of a {victim}": [k.step for k in kills_of_victim]
+        for victim, kills_of_victim in found.items()
     }
     series |= {
-        f"from the kill of a {victim}": [k.first for k in each] for victim, each in found.items()
+        f"from the kill of a {victim}": [k.first for k in kills_of_victim]
+        for victim, kills_of_victim in found.items()
     }
     for place, times in enumerate(series.values()):
-        axis.plot([1000 * each for each in times], [place] * len(times), "|", markersize=14)
+        axis.plot([1000 * second for second in times], [place] * len(times), "|", markersize=14)
         axis.plot([1000 * median(times)], [place], "o", color="black", markersize=4)
     axis.set_yticks(range(len(series)), list(series))
     axis.set_ylim(len(series) - 0.5, -0.5)
@@ -165,15 +172,15 @@ def main() -> None:
     found: dict[str, list[Recovery]] = {"server": [], "worker": []}
     rounds, count = (1, 3) if quick else (4, 10)
     for number in range(rounds):
-        for victim, each in found.items():
+        for victim, kills_of_victim in found.items():
             report.say(f"round {number + 1} of {rounds}: {count} kills of a {victim}")
-            each += report.attempt(kills, victim, count, rng)
+            kills_of_victim += report.attempt(kills, victim, count, rng)
     tell(report, found)
     if not quick:
         fields = ("first", "re_forming", "whole", "step", "redone")
         data = {
-            victim: {name: [getattr(kill, name) for kill in each] for name in fields}
-            for victim, each in found.items()
+            victim: {name: [getattr(kill, name) for kill in kills_of_victim] for name in fields}
+            for victim, kills_of_victim in found.items()
         }
         report.write(data, plot(found))
 

@@ -94,5 +94,5 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    made: torch.optim.Optimizer = OPTIMIZERS[OPTIMIZER](model.parameters())
-    return made
+    optimizer_made: torch.optim.Optimizer = OPTIMIZERS[OPTIMIZER](model.parameters())
+    return optimizer_made

@@ -25,11 +25,11 @@ class Plain:
     """The model of an export, with the tables by which it knows values."""
 
     def __init__(self, weights: Path, columns: Path) -> None:
-        known = json.loads(columns.read_text())["fits"][0]
+        fit = json.loads(columns.read_text())["fits"][0]
         self.ids: dict[str, dict[str, int]] = {}
         self.moments: dict[str, tuple[float, float]] = {}
         offset = 0
-        for column, fitted in zip(known["columns"], known["fitted"], strict=True):
+        for column, fitted in zip(fit["columns"], fit["fitted"], strict=True):
             if "vocabulary" in column:
                 values = fitted["values"]
                 self.ids[column["vocabulary"][0]] = {
@@ -66,13 +66,13 @@ def application(plain: Plain, *, threaded: bool) -> Starlette:
         threaded: compute in a thread, one request at a time, as a server does that is to go on
             answering.
     """
-    alone = asyncio.Lock()
+    lock = asyncio.Lock()
 
     async def predict(request: Request) -> JSONResponse:
         rows = (await request.json())["rows"]
         if not threaded:
             return JSONResponse({"output": plain.predict(rows)})
-        async with alone:
+        async with lock:
             return JSONResponse({"output": await asyncio.to_thread(plain.predict, rows)})
 
     return Starlette(routes=[Route("/predict", predict, methods=["POST"])])

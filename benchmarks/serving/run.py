@@ -62,9 +62,9 @@ def bodies(rows: int) -> list[str]:
     return [json.dumps({"rows": [row() for _ in range(rows)]}) for _ in range(_BODIES)]
 
 
-def client(port: int, rows: int, seconds: float, told: Any, ready: Any) -> None:
+def client(port: int, rows: int, seconds: float, durations: Any, ready: Any) -> None:
     """Ask without a pause over one connection, and tell how long each answer took."""
-    asked = bodies(rows)
+    request_bodies = bodies(rows)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
     took: list[float] = []
 
@@ -74,30 +74,30 @@ def client(port: int, rows: int, seconds: float, told: Any, ready: Any) -> None:
         answer.read()
         assert answer.status == 200, answer.status
 
-    for body in asked[:_FIRST]:
+    for body in request_bodies[:_FIRST]:
         ask(body)
     ready.wait(60.0)
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
-        ask(asked[len(took) % len(asked)])
+        ask(request_bodies[len(took) % len(request_bodies)])
         took.append(time.perf_counter() - start)
     connection.close()
-    told.put(took)
+    durations.put(took)
 
 
 def load(port: int, connections: int, rows: int, seconds: float) -> tuple[float, list[float]]:
     """Predictions a second over all connections, and seconds of each request."""
     context = multiprocessing.get_context("fork")
-    told, ready = context.Queue(), context.Barrier(connections)
+    durations, ready = context.Queue(), context.Barrier(connections)
     clients = [
-        context.Process(target=client, args=(port, rows, seconds, told, ready))
+        context.Process(target=client, args=(port, rows, seconds, durations, ready))
         for _ in range(connections)
     ]
-    for each in clients:
-        each.start()
-    took = [each for _ in clients for each in told.get(timeout=60.0 + seconds)]
-    for each in clients:
-        each.join(60.0)
+    for process in clients:
+        process.start()
+    took = [duration for _ in clients for duration in durations.get(timeout=60.0 + seconds)]
+    for process in clients:
+        process.join(60.0)
     return rows * len(took) / seconds, took
 
 
@@ -132,8 +132,8 @@ def _side(name: str, words: Sequence[str], folder: Path, port: int) -> subproces
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server_socket:
+        port: int = server_socket.getsockname()[1]
     return port
 
 
@@ -178,11 +178,11 @@ def measure(
         sides: dict[str, Figures] = {name: {kind: [] for kind in kinds} for name in ports}
         for _ in range(rounds):
             for name, server in ports.items():
-                before = server.cpu_seconds()
+                cpu_before = server.cpu_seconds()
                 speed, took = load(server.port, connections, rows, seconds)
                 took.sort()
-                asked = len(took) + connections * _FIRST
-                sides[name]["cpu"].append((server.cpu_seconds() - before) / asked)
+                request_count = len(took) + connections * _FIRST
+                sides[name]["cpu"].append((server.cpu_seconds() - cpu_before) / request_count)
                 sides[name]["per_second"].append(speed)
                 sides[name]["p50"].append(statistics.median(took))
                 sides[name]["p99"].append(took[int(0.99 * (len(took) - 1))])
@@ -196,10 +196,12 @@ def tell(results: dict[str, dict[str, Figures]], report: Report) -> None:
         lines = []
         for name, found in sides.items():
             ratio = statistics.median(
-                ours / theirs for ours, theirs in zip(found["per_second"], peer, strict=True)
+                own_rate / peer_rate
+                for own_rate, peer_rate in zip(found["per_second"], peer, strict=True)
             )
             latencies = [
-                f"{1000 * statistics.median(found[each]):.2f}" for each in ("p50", "p99", "cpu")
+                f"{1000 * statistics.median(found[figure_name]):.2f}"
+                for figure_name in ("p50", "p99", "cpu")
             ]
             lines.append(
                 [name, f"{statistics.median(found['per_second']):,.0f}", *latencies, f"{ratio:.2f}"]

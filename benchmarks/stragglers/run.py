@@ -30,8 +30,8 @@ STATES = ("alike", "one slow", "other shares")
 Found = dict[str, dict[str, list[float]]]  # side -> state -> medians, one of each run
 
 
-def gaps(at: list[float]) -> float:
-    return statistics.median(after - before for before, after in pairwise(at))
+def gaps(moments: list[float]) -> float:
+    return statistics.median(current - previous for previous, current in pairwise(moments))
 
 
 def ideal(times: float) -> float:
@@ -100,10 +100,10 @@ def measure(rounds: int, report: Report) -> Found:
 def tell(found: Found, report: Report) -> None:
     rows = []
     for side in SIDES:
-        known = found[side]
-        settled = known["other shares"] or known["one slow"]
+        results = found[side]
+        settled = results["other shares"] or results["one slow"]
         rows.append(
-            [side, *(ms(known[state]) for state in STATES), ratio(known["one slow"], settled)]
+            [side, *(ms(results[state]) for state in STATES), ratio(results["one slow"], settled)]
         )
     rows.append(
         ["ideal: the sleep alone", f"{1000 * ideal(1.0):.1f}", "", f"{1000 * ideal(TIMES):.1f}", ""]

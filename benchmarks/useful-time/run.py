@@ -56,43 +56,43 @@ class Course:
     @property
     def step(self) -> float:
         """The usual time between two steps, where nothing was killed in between."""
-        gaps = [after[0] - before[0] for before, after in pairwise(self.progress)]
+        gaps = [current[0] - previous[0] for previous, current in pairwise(self.progress)]
         return statistics.median(gaps) if gaps else float("nan")
 
 
 def strike_often(
-    victims: Callable[[], Sequence[int]], until: float, every: float, rng: random.Random
+    victims: Callable[[], Sequence[int]], deadline: float, interval: float, rng: random.Random
 ) -> list[float]:
     """Kill -9 one of the victims, again and again; when it was done."""
     struck: list[float] = []
-    due = time.time() + every
-    while due < until:
+    due = time.time() + interval
+    while due < deadline:
         time.sleep(max(0.0, due - time.time()))
         with contextlib.suppress(ProcessLookupError):
             pids = victims()
             if pids:
                 os.kill(rng.choice(list(pids)), signal.SIGKILL)
                 struck.append(time.time())
-        due += every
-    time.sleep(max(0.0, until - time.time()))
+        due += interval
+    time.sleep(max(0.0, deadline - time.time()))
     return struck
 
 
 def new_steps(steps: Sequence[tuple[float, int]], start: float, end: float) -> Progress:
     """The steps that nobody had done before, of those between `start` and `end`."""
-    most = max((step for at, step in steps if at <= start), default=0)
-    progress: Progress = [(0.0, most)]
-    for at, step in steps:
-        if start < at <= end and step > most:
-            most = step
-            progress.append((at - start, step))
+    maximum = max((step for moment, step in steps if moment <= start), default=0)
+    progress: Progress = [(0.0, maximum)]
+    for moment, step in steps:
+        if start < moment <= end and step > maximum:
+            maximum = step
+            progress.append((moment - start, step))
     return progress
 
 
 def brim_course(
-    path: str, seconds: float, every: float, rng: random.Random, *, master: bool = False
+    path: str, seconds: float, interval: float, rng: random.Random, *, master: bool = False
 ) -> Course:
-    """brim, with a random member of the world killed, or its master, or nobody where `every` is
+    """brim, with a random member of the world killed, or its master, or nobody where `interval` is
     infinite.
     """
     with BrimRun(
@@ -112,20 +112,24 @@ def brim_course(
                 return [json.loads((run.directory / "master.json").read_bytes())["pid"]]
             return [life.pid for life in run.members]
 
-        faults = strike_often(victims, start + seconds, every, rng)
+        faults = strike_often(victims, start + seconds, interval, rng)
         run.poll()
         steps = [(step.at, step.step) for step in run.steps]
-        more = _where_it_went(run, start, start + seconds)
+        account = _where_it_went(run, start, start + seconds)
     name = "brim, its master killed" if master else "brim"
     return Course(
-        name, new_steps(steps, start, start + seconds), [at - start for at in faults], seconds, more
+        name,
+        new_steps(steps, start, start + seconds),
+        [fault - start for fault in faults],
+        seconds,
+        account,
     )
 
 
 def _where_it_went(run: BrimRun, start: float, end: float) -> dict[str, Any]:
     """brim's own account of the measured time."""
     history = run.history
-    inside = [step for step in history.steps if start < step.at <= end]
+    steps_inside = [step for step in history.steps if start < step.at <= end]
     rounds = [
         event
         for event in history.events
@@ -138,7 +142,7 @@ def _where_it_went(run: BrimRun, start: float, end: float) -> dict[str, Any]:
     ]
     parts = time_breakdown(
         [],
-        inside,
+        steps_inside,
         history.restores,
         re_forming=sum(event.seconds for event in formed),
         rounds=[event.at for event in rounds],
@@ -150,23 +154,23 @@ def _where_it_went(run: BrimRun, start: float, end: float) -> dict[str, Any]:
     }
 
 
-def torchrun_course(path: str, seconds: float, every: float, rng: random.Random) -> Course:
+def torchrun_course(path: str, seconds: float, interval: float, rng: random.Random) -> Course:
     """torchrun, with a random one of its workers killed."""
     with Torchrun(workers=WORKERS, file=JOB, parameters={"path": path}, batch=BATCH) as run:
         run.until_all_stepped(steps=15, timeout=120.0)
         start = time.time()
-        faults = strike_often(run.pids, start + seconds, every, rng)
+        faults = strike_often(run.pids, start + seconds, interval, rng)
         lines = run.lines()
     shutil.rmtree(run.directory, ignore_errors=True)
     steps = [(line.at, line.step) for line in lines]
     restarts = max((line.restart for line in lines), default=0)
-    more = {"restarts": restarts, "lives_that_trained": len({line.restart for line in lines})}
+    facts = {"restarts": restarts, "lives_that_trained": len({line.restart for line in lines})}
     return Course(
         "torchrun",
         new_steps(steps, start, start + seconds),
-        [at - start for at in faults],
+        [fault - start for fault in faults],
         seconds,
-        more,
+        facts,
     )
 
 
@@ -185,7 +189,7 @@ def plot(courses: Sequence[Course], calm: dict[str, Course]) -> Any:
         # A level line to the end: what was not done in the last seconds must be seen.
         points = [*course.progress, (course.seconds, course.progress[-1][1])]
         axis.step(
-            [at for at, _ in points],
+            [moment for moment, _ in points],
             [step - first for _, step in points],
             where="post",
             label=course.name,
@@ -218,11 +222,11 @@ def main() -> None:
     report = Report(
         HERE, f"Useful time under a kill -9 every {arguments.every:g} s, beside torchrun", seed=SEED
     )
-    never = float("inf")
+    no_kills = float("inf")
     calm = {}
     for name, course_of in (("brim", brim_course), ("torchrun", torchrun_course)):
         report.say(f"{name}, undisturbed, {undisturbed:g} s")
-        calm[name] = report.attempt(course_of, path, undisturbed, never, random.Random(SEED))
+        calm[name] = report.attempt(course_of, path, undisturbed, no_kills, random.Random(SEED))
     courses = []
     for name, course_of in (("brim", brim_course), ("torchrun", torchrun_course)):
         report.say(f"{name}, a worker killed every {arguments.every:g} s, {seconds:g} s")

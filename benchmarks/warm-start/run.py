@@ -46,24 +46,24 @@ def first_step(run_dir: Path) -> float:
 
 def submit(cluster: BrimCluster) -> tuple[float, float]:
     """From the submission, and from the command, to the first step of one job."""
-    began = time.time()
+    started = time.time()
     job = cluster.brim("submit", *JOB).strip()
     view = cluster.client.wait(job, timeout=120.0)
     if view.state != "done":
         raise RuntimeError(f"{job} is {view.state}: {view.problem}")
     first = first_step(Path(view.run))
-    return first - view.submitted, first - began
+    return first - view.submitted, first - started
 
 
 def train() -> float:
     """From the command `brim train` to its first step."""
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     driver = Driver(PYTHONPATH=str(repository()))
-    began = time.time()
+    started = time.time()
     driver.call("train", *JOB, "--run-dir", str(directory / "run"), "--json")
     first = first_step(directory / "run")
     shutil.rmtree(directory, ignore_errors=True)
-    return first - began
+    return first - started
 
 
 def over_hosts(report: Report, times: int) -> dict[str, list[float]]:
@@ -77,12 +77,12 @@ def over_hosts(report: Report, times: int) -> dict[str, list[float]]:
         for number in range(times):
             for way, variables in ways.items():
                 job = cluster.submit(way, all_of_them, env=variables)
-                made = cluster.begin_and_cancel(job)
+                job_timing = cluster.begin_and_cancel(job)
                 story = cluster.client.explain(job.job)
                 decided = next(each.at for each in story if each.event == "running")
-                found[way].append(made - decided)
-            said = ", ".join(f"{way} {seconds[-1]:.2f} s" for way, seconds in found.items())
-            report.say(f"{number + 1} of {times}: {said}")
+                found[way].append(job_timing - decided)
+            note = ", ".join(f"{way} {seconds[-1]:.2f} s" for way, seconds in found.items())
+            report.say(f"{number + 1} of {times}: {note}")
     shutil.rmtree(folder, ignore_errors=True)
     forked = found["forked"]
     rows = [

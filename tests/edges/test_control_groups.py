@@ -120,7 +120,7 @@ def test_a_place_where_none_can_be_made(
     (tmp_path / "file").touch()
     (tmp_path / "unable").mkdir()
     mount = control_groups._Mount("cgroup2", "/", tmp_path / place, frozenset())
-    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda mount: mount.at)
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda mount: mount.mount_point)
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
     assert make_group(tmp_path) is None
     assert groups_of(tmp_path) == []

@@ -72,7 +72,7 @@ class Kept:
         self.killed = 0
         self.ended = asyncio.Event()
 
-    def heard(self) -> None:
+    def on_first_word(self) -> None:
         pass
 
     def mind_silence(self) -> None:

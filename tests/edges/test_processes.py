@@ -208,9 +208,9 @@ while len([each for each in children_of(os.getpid()) if state_of(each) == "Z"]) 
     time.sleep(0.01)
 left = set(children_of(os.getpid()))
 orphans = Orphans()
-orphans.clear_away(known={mine} & left)
+orphans.clear_away(awaited={mine} & left)
 assert set(children_of(os.getpid())) == left, "whose parent is about to look"
-orphans.clear_away(known={mine} & left)
+orphans.clear_away(awaited={mine} & left)
 print(len(left), len(children_of(os.getpid())))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

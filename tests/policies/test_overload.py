@@ -216,9 +216,11 @@ def test_continued_plans_admit_newcomers(
 def test_lost_devices_end_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.policies.brim._JOBS_PER_CYCLE", -10_000)
     jobs = [JobState(_job(name, 300.0, 100.0), 300.0) for name in "ab"]
-    before = brim(_snapshot(*jobs, fresh=("a", "b")))
+    first_decision = brim(_snapshot(*jobs, fresh=("a", "b")))
     promised = [job._replace(workers=4, standing=Standing.ADMITTED) for job in jobs]
-    fewer = replace(_snapshot(*promised, now=1.0), capacity=5, memory=before.memory)
-    after = brim(fewer)
-    assert after.memory.planned == 1.0
-    assert sum(after.workers.values()) <= 5
+    smaller_cluster = replace(
+        _snapshot(*promised, now=1.0), capacity=5, memory=first_decision.memory
+    )
+    next_decision = brim(smaller_cluster)
+    assert next_decision.memory.planned == 1.0
+    assert sum(next_decision.workers.values()) <= 5

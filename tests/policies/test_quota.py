@@ -25,24 +25,24 @@ def cohorts(draw: st.DrawFn) -> tuple[list[Tenant], dict[str, int], int]:
                 weight=draw(st.sampled_from((0.5, 1.0, 3.0))),
             )
         )
-    wanted = {tenant.id: draw(st.integers(0, 60)) for tenant in tenants}
+    demand = {tenant.id: draw(st.integers(0, 60)) for tenant in tenants}
     capacity = sum(tenant.guaranteed for tenant in tenants) + draw(st.integers(0, 20))
-    return tenants, wanted, capacity
+    return tenants, demand, capacity
 
 
 @given(cohorts())
 def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
-    tenants, wanted, capacity = case
-    given_ = allowances(tenants, wanted, capacity)
+    tenants, demand, capacity = case
+    allowed = allowances(tenants, demand, capacity)
     # capacity is never exceeded, not even by what exclusive owners leave idle
-    reserved = {t.id: max(given_[t.id], t.exclusive) for t in tenants}
+    reserved = {t.id: max(allowed[t.id], t.exclusive) for t in tenants}
     assert sum(reserved.values()) <= capacity
     for tenant in tenants:
-        got = given_[tenant.id]
+        allowance = allowed[tenant.id]
         # what is guaranteed is there on demand, whatever others borrow
-        assert got >= min(wanted[tenant.id], tenant.guaranteed)
-        assert got <= max(wanted[tenant.id], 0)
-        assert tenant.limit is None or got <= max(tenant.limit, 0)
+        assert allowance >= min(demand[tenant.id], tenant.guaranteed)
+        assert allowance <= max(demand[tenant.id], 0)
+        assert tenant.limit is None or allowance <= max(tenant.limit, 0)
     # lending stays within the cohort: what a cohort holds beyond its own comes from what nobody
     # owns
     unowned = capacity - sum(t.guaranteed for t in tenants)
@@ -57,10 +57,10 @@ def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
 def test_the_order_of_tenants_does_not_matter(
     case: tuple[list[Tenant], dict[str, int], int], random: object
 ) -> None:
-    tenants, wanted, capacity = case
+    tenants, demand, capacity = case
     shuffled = list(tenants)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert allowances(shuffled, wanted, capacity) == allowances(tenants, wanted, capacity)
+    assert allowances(shuffled, demand, capacity) == allowances(tenants, demand, capacity)
 
 
 def test_nothing_idles_that_somebody_may_use() -> None:

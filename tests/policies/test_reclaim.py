@@ -10,7 +10,7 @@ from brim.policies.reclaim import ReclaimCandidate, give_back
 
 
 @pytest.mark.parametrize(
-    ("holdings", "most", "expected"),
+    ("holdings", "limit", "expected"),
     [
         pytest.param([ReclaimCandidate("a", 6, 1)], 6, {"a": 6}, id="nothing to give"),
         pytest.param(
@@ -69,20 +69,20 @@ from brim.policies.reclaim import ReclaimCandidate, give_back
         ),
     ],
 )
-def test_who_gives(holdings: list[ReclaimCandidate], most: int, expected: dict[str, int]) -> None:
-    assert give_back(holdings, most) == expected
+def test_who_gives(holdings: list[ReclaimCandidate], limit: int, expected: dict[str, int]) -> None:
+    assert give_back(holdings, limit) == expected
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[ReclaimCandidate], int]:
     holdings = []
     for name in "abcdef"[: draw(st.integers(1, 6))]:
-        kept = draw(st.integers(1, 6))
+        protected = draw(st.integers(1, 6))
         holdings.append(
             ReclaimCandidate(
                 name,
-                kept + draw(st.integers(0, 6)),
-                kept,
+                protected + draw(st.integers(0, 6)),
+                protected,
                 draw(st.integers(0, 2)),
                 draw(st.booleans()),
                 draw(st.sampled_from((0.0, 10.0, 60.0))),
@@ -93,37 +93,39 @@ def cases(draw: st.DrawFn) -> tuple[list[ReclaimCandidate], int]:
 
 @given(cases(), st.randoms(use_true_random=False))
 def test_laws(case: tuple[list[ReclaimCandidate], int], random: object) -> None:
-    holdings, most = case
-    found = give_back(holdings, most)
-    by_name = {one.job: one for one in holdings}
-    held = sum(one.workers for one in holdings)
-    assert sum(found.values()) <= most or held <= most
+    holdings, limit = case
+    found = give_back(holdings, limit)
+    by_name = {holding.job: holding for holding in holdings}
+    total = sum(holding.workers for holding in holdings)
+    assert sum(found.values()) <= limit or total <= limit
     for name, count in found.items():
         assert count == 0 or by_name[name].protected <= count <= by_name[name].workers, (
             "a gang or nothing"
         )
     stopped = [by_name[name] for name, count in found.items() if count == 0]
-    if sum(one.protected for one in holdings) <= most:
+    if sum(holding.protected for holding in holdings) <= limit:
         assert not stopped, "shrink before suspend"
-    spare = most - sum(found.values())
+    spare = limit - sum(found.values())
     going = sum(by_name[name].protected for name, count in found.items() if count)
-    for one in stopped:
-        assert going + one.protected > most, "no suspension is unneeded"
+    for holding in stopped:
+        assert going + holding.protected > limit, "no suspension is unneeded"
     if any(0 < count < by_name[name].workers for name, count in found.items()):
         assert spare == 0, "nobody shrinks for nothing"
     shuffled = list(holdings)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert give_back(shuffled, most) == found
+    assert give_back(shuffled, limit) == found
 
 
 @given(cases())
 def test_no_smaller_set_gives_enough(case: tuple[list[ReclaimCandidate], int]) -> None:
-    holdings, most = case
-    over = sum(one.workers for one in holdings) - most
-    victims = [one for one in holdings if give_back(holdings, most)[one.job] < one.workers]
-    if not 0 < over <= sum(one.surplus for one in holdings):
+    holdings, limit = case
+    excess = sum(holding.workers for holding in holdings) - limit
+    victims = [
+        holding for holding in holdings if give_back(holdings, limit)[holding.job] < holding.workers
+    ]
+    if not 0 < excess <= sum(holding.surplus for holding in holdings):
         # only where shrinking is enough: among suspensions the priority comes before the number
         return
     for size in range(len(victims)):
-        for few in itertools.combinations(holdings, size):
-            assert sum(one.surplus for one in few) < over
+        for combination in itertools.combinations(holdings, size):
+            assert sum(holding.surplus for holding in combination) < excess

@@ -24,17 +24,18 @@ def _pieces(rng: random.Random, count: int) -> list[Piece]:
         stop = rng.randrange(start + 1, min(start + 60, END) + 1)
         workers = rng.randint(1, 6)
         if min(free[start:stop]) >= workers:
-            free[start:stop] = [each - workers for each in free[start:stop]]
+            free[start:stop] = [count - workers for count in free[start:stop]]
             found.append(Piece(float(start), float(stop), workers))
     return found
 
 
 def _counted(pieces: list[Piece]) -> list[int]:
     """Free devices in each second."""
-    taken = [
-        [piece.workers for piece in pieces if piece.start <= at < piece.stop] for at in range(END)
+    taken_by_second = [
+        [piece.workers for piece in pieces if piece.start <= second < piece.stop]
+        for second in range(END)
     ]
-    return [DEVICES - sum(each) for each in taken]
+    return [DEVICES - sum(taken_workers) for taken_workers in taken_by_second]
 
 
 @given(st.integers(0, 10_000), st.integers(0, 120))
@@ -50,9 +51,9 @@ def test_as_many_are_free_as_are_left(seed: int, count: int) -> None:
         assert line.fewest_free(float(start), float(stop)) == min(free[start:stop])
     assert not line.overdrawn(0.0)
     line.give_back(pieces[::2])
-    assert [line.fewest_free(float(at), at + 1.0) for at in range(0, END, 7)] == _counted(
-        pieces[1::2]
-    )[::7]
+    assert [
+        line.fewest_free(float(second), second + 1.0) for second in range(0, END, 7)
+    ] == _counted(pieces[1::2])[::7]
 
 
 @given(st.integers(0, 10_000), st.integers(0, 120), st.booleans())

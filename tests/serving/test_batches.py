@@ -48,27 +48,27 @@ class FakeModel:
 
 
 def run(
-    scenario: Callable[[Callable[..., Batches]], Awaitable[None]], *, here: bool = False
+    scenario: Callable[[Callable[..., Batches]], Awaitable[None]], *, in_loop: bool = False
 ) -> None:
-    """Run a scenario; `here`: the event loop computes, else a thread beside it."""
+    """Run a scenario; `in_loop`: the event loop computes, else a thread beside it."""
 
     async def all_of_it() -> None:
-        made: list[Batches] = []
+        batches_made: list[Batches] = []
 
         def batches(
             model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000
         ) -> Batches:
-            at_once = 1000 if here else 0
-            made.append(
+            at_once = 1000 if in_loop else 0
+            batches_made.append(
                 Batches(cast(Model, model), limit=most, wait=wait, room=room, at_once=at_once)
             )
-            return made[-1]
+            return batches_made[-1]
 
         try:
             await asyncio.wait_for(scenario(batches), _PATIENCE)
         finally:
-            for each in made:
-                each.close()
+            for batches_closed in batches_made:
+                batches_closed.close()
 
     asyncio.run(all_of_it())
 
@@ -84,7 +84,7 @@ def ask(batches: Batches, *rows: float) -> asyncio.Task[Prediction]:
 
 async def asked(*requests: asyncio.Task[Prediction]) -> None:
     """Each has been put where the thread finds it."""
-    while any(each.get_coro().cr_await is None for each in requests):  # type: ignore[union-attr]
+    while any(request.get_coro().cr_await is None for request in requests):  # type: ignore[union-attr]
         await asyncio.sleep(0)
 
 
@@ -95,11 +95,22 @@ def test_waiting_requests_are_computed_together() -> None:
         batches = make(model)
         first = ask(batches, 0)
         await asked(first)
-        others = [ask(batches, 1, 2), ask(batches, 3), ask(batches, 4, 5, 6, 7, 8), ask(batches, 9)]
-        await asked(*others)
+        requests = [
+            ask(batches, 1, 2),
+            ask(batches, 3),
+            ask(batches, 4, 5, 6, 7, 8),
+            ask(batches, 9),
+        ]
+        await asked(*requests)
         model.gate.set()
-        answers = await asyncio.gather(first, *others)
-        assert [each.columns["row"] for each in answers] == [[0], [1, 2], [3], [4, 5, 6, 7, 8], [9]]
+        answers = await asyncio.gather(first, *requests)
+        assert [answer.columns["row"] for answer in answers] == [
+            [0],
+            [1, 2],
+            [3],
+            [4, 5, 6, 7, 8],
+            [9],
+        ]
         assert sorted(row for batch in model.batches for row in batch) == list(range(10))
         assert len(model.batches) < 5
         assert max(map(len, model.batches)) <= 8
@@ -107,15 +118,15 @@ def test_waiting_requests_are_computed_together() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_a_zero_limit_computes_requests_singly(here: bool) -> None:
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_a_zero_limit_computes_requests_singly(in_loop: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model, limit=0)
         await asyncio.gather(*(ask(batches, row, row) for row in range(6)))
         assert model.batches == [[row, row] for row in range(6)]
 
-    run(scenario, here=here)
+    run(scenario, in_loop=in_loop)
 
 
 def test_requests_found_together_form_one_batch() -> None:
@@ -125,18 +136,18 @@ def test_requests_found_together_form_one_batch() -> None:
         await asyncio.gather(*(ask(batches, row) for row in range(6)))
         assert model.batches == [[0, 1, 2, 3, 4, 5]]
 
-    run(scenario, here=True)
+    run(scenario, in_loop=True)
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_a_batch_waits_for_what_comes_in_time(here: bool) -> None:
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_a_batch_waits_for_what_comes_in_time(in_loop: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model, limit=3, wait=_PATIENCE)
         await asyncio.gather(*(ask(batches, row) for row in range(3)))
         assert model.batches == [[0, 1, 2]]
 
-    run(scenario, here=here)
+    run(scenario, in_loop=in_loop)
 
 
 def test_one_bad_request_spoils_no_other() -> None:
@@ -146,11 +157,11 @@ def test_one_bad_request_spoils_no_other() -> None:
         batches = make(model)
         first = ask(batches, 0)
         await asked(first)
-        others = [ask(batches, 1), ask(batches, 13), ask(batches, -1), ask(batches, 2)]
-        await asked(*others)
+        requests = [ask(batches, 1), ask(batches, 13), ask(batches, -1), ask(batches, 2)]
+        await asked(*requests)
         model.gate.set()
         await first
-        good, failed, refused, also_good = await asyncio.gather(*others, return_exceptions=True)
+        good, failed, refused, also_good = await asyncio.gather(*requests, return_exceptions=True)
         assert isinstance(good, Prediction)
         assert good.columns["row"] == [1]
         assert isinstance(also_good, Prediction)
@@ -162,8 +173,8 @@ def test_one_bad_request_spoils_no_other() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_each_answer_is_of_one_version(here: bool) -> None:
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_each_answer_is_of_one_version(in_loop: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         models = [FakeModel(number) for number in range(20)]
         batches = make(models[0])
@@ -178,19 +189,19 @@ def test_each_answer_is_of_one_version(here: bool) -> None:
             return seen
 
         clients = [asyncio.ensure_future(client()) for _ in range(5)]
-        for before, model in pairwise(models):
+        for previous, model in pairwise(models):
             await ask(batches, 1)
             await batches.use(cast(Model, model))
-            done = len(before.batches)
+            done = len(previous.batches)
             await ask(batches, 1)
-            assert len(before.batches) == done, (
+            assert len(previous.batches) == done, (
                 "nobody computes with a version that another took over from"
             )
         stop = True
         seen = set().union(*await asyncio.gather(*clients))
         assert len(seen) > 10
 
-    run(scenario, here=here)
+    run(scenario, in_loop=in_loop)
 
 
 def test_excess_requests_are_refused() -> None:
@@ -225,7 +236,7 @@ def test_slow_requests_are_read_outside_the_loop() -> None:
         assert readers[0] == threading.main_thread().name
         assert readers[1].startswith("brim-predict")
 
-    run(scenario, here=True)
+    run(scenario, in_loop=True)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -244,7 +255,7 @@ def test_invalid_predictions_fail_only_their_request(value: float) -> None:
         assert isinstance(bad, EnvironmentFault)
         assert f"the model gives {value} for row 1, column 'row'" in str(bad)
 
-    run(scenario, here=True)
+    run(scenario, in_loop=True)
 
 
 def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
@@ -252,9 +263,9 @@ def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
         model = FakeModel(1)
         model.gate.clear()
         batches = make(model, room=2)
-        gone, stays = ask(batches, 1), ask(batches, 2)
-        await asked(gone, stays)
-        gone.cancel()
+        cancelled, stays = ask(batches, 1), ask(batches, 2)
+        await asked(cancelled, stays)
+        cancelled.cancel()
         model.gate.set()
         assert (await stays).columns["row"] == [2]
         assert isinstance(await ask(batches, 3, 4), Prediction)

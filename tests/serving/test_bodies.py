@@ -40,16 +40,16 @@ def body(**content: Any) -> Body:
 def test_rows_columns_and_inputs_are_read(rows: int) -> None:
     words = [f"word {row} of many" for row in range(rows)]
     by_row, by_column = body(rows=[{"word": word} for word in words]), body(columns={"word": words})
-    one, other = by_row.read(columns()), by_column.read(columns())
-    assert one[1] == other[1] == by_row.size(columns()) == by_column.size(columns()) == rows
-    assert one[0]["ids"].tolist() == other[0]["ids"].tolist()
+    first, second = by_row.read(columns()), by_column.read(columns())
+    assert first[1] == second[1] == by_row.size(columns()) == by_column.size(columns()) == rows
+    assert first[0]["ids"].tolist() == second[0]["ids"].tolist()
     assert by_row.is_large == (rows == 5000)
     image = [[[row + place / 64 for place in range(50)]] * 3 for row in range(rows)]
-    asked = body(inputs={"image": image})
-    assert asked.size(model_of(IMAGES)) == rows
-    made, count = asked.read(model_of(IMAGES))
+    request_body = body(inputs={"image": image})
+    assert request_body.size(model_of(IMAGES)) == rows
+    inputs, count = request_body.read(model_of(IMAGES))
     assert count == rows
-    assert made["image"].tolist() == image
+    assert inputs["image"].tolist() == image
 
 
 def test_cells_are_decoded_when_they_are_read() -> None:
@@ -63,7 +63,7 @@ def test_cells_are_decoded_when_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"[" * 100_000, "got `array`"),
         (b'{"inputs":' + b"[" * 100_000, "recursion"),
@@ -77,7 +77,7 @@ def test_cells_are_decoded_when_they_are_read() -> None:
         (b'{"columns": {"word": 1}}', "column 'word'"),
     ],
 )
-def test_what_is_no_request(content: bytes, said: str) -> None:
+def test_what_is_no_request(content: bytes, message: str) -> None:
     reader = model_of(IMAGES) if b"inputs" in content else columns()
-    with pytest.raises((Malformed, SpecError), match=f"(?i){said}"):
+    with pytest.raises((Malformed, SpecError), match=f"(?i){message}"):
         Body(content).read(reader)

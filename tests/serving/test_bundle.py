@@ -59,8 +59,8 @@ def columns_of(path: Path) -> dict[str, list[Any]]:
     header, *lines = path.read_text().splitlines()
     cells = zip(*(line.split(",") for line in lines), strict=True)
     return {
-        name: list(each)
-        for name, each in zip(header.split(","), cells, strict=True)
+        name: list(cell)
+        for name, cell in zip(header.split(","), cells, strict=True)
         if name != "sold"
     }
 
@@ -78,9 +78,9 @@ def test_raw_rows_match_the_trained_model(
     source: str, code: bool, program: bool, tmp_path: Path
 ) -> None:
     spec = run_of(tmp_path / "here", source, steps=(5,))
-    made = Exporter(spec).bundle(tmp_path / "bundle").manifest
-    assert (bool(made.code), bool(made.program)) == (code, program)
-    assert bool(made.left_out) == code
+    manifest = Exporter(spec).bundle(tmp_path / "bundle").manifest
+    assert (bool(manifest.code), bool(manifest.program)) == (code, program)
+    assert bool(manifest.left_out) == code
     expected = trained(spec)[1]
     rows = tmp_path / "rows.csv"
     Path(str(spec.parameters["path"])).rename(rows)  # what training needed is not needed any more
@@ -90,16 +90,16 @@ def test_raw_rows_match_the_trained_model(
 
 def test_deltas_make_what_a_whole_bundle_has(spec: JobSpec, versions: Path) -> None:
     path = spec.parameters["path"]
-    before = open_bundle(versions / "10")
-    first = predictions(before, path)
-    between = changed(before, versions / "20")
-    after = changed(between, versions / "30")
+    first_model = open_bundle(versions / "10")
+    first = predictions(first_model, path)
+    second_model = changed(first_model, versions / "20")
+    third_model = changed(second_model, versions / "30")
     whole = open_bundle(versions / "30-whole")
-    assert after.version == whole.version
-    assert all(torch.equal(after.state[name], whole.state[name]) for name in whole.state)
-    assert torch.equal(predictions(after, path), predictions(whole, path))
+    assert third_model.version == whole.version
+    assert all(torch.equal(third_model.state[name], whole.state[name]) for name in whole.state)
+    assert torch.equal(predictions(third_model, path), predictions(whole, path))
     assert torch.equal(predictions(whole, path), trained(spec)[1])
-    assert not torch.equal(first, predictions(after, path))
+    assert not torch.equal(first, predictions(third_model, path))
     assert torch.equal(predictions(open_bundle(versions / "10"), path), first), (
         "files stay as they are"
     )
@@ -127,21 +127,21 @@ def rewritten(directory: Path, copy: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     "name", ["model.pt2", "dense.safetensors", "rows-0.safetensors", "columns.json"]
 )
-@pytest.mark.parametrize("how", ["gone", "cut", "bit"])
-def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, how: str) -> None:
+@pytest.mark.parametrize("damage", ["gone", "cut", "bit"])
+def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, damage: str) -> None:
     copy = rewritten(versions / "10", tmp_path / "copy")
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
-    if how == "gone":
+    if damage == "gone":
         (copy / name).unlink()
     else:
-        (copy / name).write_bytes(content[:-1] if how == "cut" else content)
+        (copy / name).write_bytes(content[:-1] if damage == "cut" else content)
     with pytest.raises(EnvironmentFault, match=name):
         open_bundle(copy)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"format": 2}, "has format 2, this version of brim reads 1: export it again"),
         ({"step": "ten"}, "is damaged"),
@@ -154,9 +154,9 @@ def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, how:
     ],
 )
 def test_a_bundle_of_another_kind_is_refused(
-    versions: Path, tmp_path: Path, changes: dict[str, Any], said: str
+    versions: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(EnvironmentFault, match=said):
+    with pytest.raises(EnvironmentFault, match=message):
         open_bundle(rewritten(versions / "10", tmp_path / "copy", **changes))
 
 
@@ -169,7 +169,7 @@ def test_a_manifest_that_was_changed_by_hand(versions: Path, tmp_path: Path) -> 
 
 def _spoil(version: Path) -> None:
     """Overwrite all its files in place, as `cp` does."""
-    for path in [each for each in version.rglob("*") if each.is_file()]:
+    for path in [path for path in version.rglob("*") if path.is_file()]:
         size = path.stat().st_size
         with path.open("r+b") as file:
             file.write(b"\0" * size)
@@ -186,9 +186,9 @@ def test_what_becomes_of_its_files_changes_no_answer(source: str, tmp_path: Path
     path = run.parameters["path"]
     expected = predictions(open_bundle(tmp_path / "whole"), path)
     model = open_bundle(tmp_path / "10")
-    before = predictions(model, path)
+    answers_before = predictions(model, path)
     _spoil(tmp_path / "10")
-    assert torch.equal(predictions(model, path), before)
+    assert torch.equal(predictions(model, path), answers_before)
     model = changed(model, tmp_path / "20")
     _spoil(tmp_path / "20")
     model = changed(model, tmp_path / "30")
@@ -264,9 +264,9 @@ def test_a_damaged_delta_changes_nothing(versions: Path, tmp_path: Path, name: s
     (copy / name).write_bytes(content)
     with pytest.raises(EnvironmentFault, match=name):
         changed(model, copy)
-    after = changed(changed(model, versions / "20"), versions / "30")
+    changed_model = changed(changed(model, versions / "20"), versions / "30")
     whole = open_bundle(versions / "30-whole")
-    assert all(torch.equal(after.state[each], whole.state[each]) for each in whole.state)
+    assert all(torch.equal(changed_model.state[name], whole.state[name]) for name in whole.state)
 
 
 def test_a_delta_of_other_columns_does_not_fit(versions: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_delta_of_other_columns_does_not_fit(versions: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("since", "said"),
+    ("base", "message"),
     [
         ("yesterday", "need a version such as"),
         ("00000015-0123456789ab", "of whose step 15 the run has no checkpoint"),
@@ -284,17 +284,17 @@ def test_a_delta_of_other_columns_does_not_fit(versions: Path, tmp_path: Path) -
     ],
 )
 def test_a_delta_since_no_version_of_the_run(
-    spec: JobSpec, tmp_path: Path, since: str, said: str
+    spec: JobSpec, tmp_path: Path, base: str, message: str
 ) -> None:
-    with pytest.raises(SpecError, match=said):
-        Exporter(spec).delta(tmp_path / "delta", base_version=since)
+    with pytest.raises(SpecError, match=message):
+        Exporter(spec).delta(tmp_path / "delta", base_version=base)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_delta_since_another_model(spec: JobSpec, versions: Path, tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", TRACED.replace("9000", "9001"), steps=(40,))
+    other_model = run_of(tmp_path / "other", TRACED.replace("9000", "9001"), steps=(40,))
     with pytest.raises(SpecError, match="a version of another model"):
-        Exporter(other).delta(tmp_path / "delta", base_version=str(versions / "10"))
+        Exporter(other_model).delta(tmp_path / "delta", base_version=str(versions / "10"))
     with pytest.raises(SpecError, match="which is this version"):
         Exporter(spec).delta(tmp_path / "delta", base_version=str(versions / "30-whole"))
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
@@ -318,20 +318,24 @@ def test_followers_continue_beside_foreign_files(
     """A second exporter of the same run, or one before: its directories have the names of steps,
     too.
     """
-    steps, stop, made = [10], threading.Event(), []
+    steps, stop, exports = [10], threading.Event(), []
 
     def say(version: Exported) -> None:
-        made.append(version.manifest)
+        exports.append(version.manifest)
         if version.manifest.step == 30:
             stop.set()
         steps.append(version.manifest.step + 10)
-        taken = tmp_path / f"{steps[-1]:08d}"
-        taken.mkdir()
-        (taken / "file").touch()
+        foreign_folder = tmp_path / f"{steps[-1]:08d}"
+        foreign_folder.mkdir()
+        (foreign_folder / "file").touch()
 
     exporter = Exporter(spec)
     monkeypatch.setattr(exporter, "steps", lambda: steps)
     export_each(exporter, tmp_path, stop=stop, say=say)
-    assert [(each.step, bool(each.base)) for each in made] == [(10, False), (20, True), (30, True)]
+    assert [(export.step, bool(export.base)) for export in exports] == [
+        (10, False),
+        (20, True),
+        (30, True),
+    ]
     written = {read_manifest(path.parent).version for path in tmp_path.glob("*/manifest.json")}
-    assert written == {each.version for each in made}
+    assert written == {export.version for export in exports}

@@ -66,20 +66,21 @@ def test_rows_are_encoded_like_files(
     names = list(rows[0])
     path.write_text(
         "\n".join(
-            ",".join(each) for each in [names, *([row[name] for name in names] for row in rows)]
+            ",".join(row_text)
+            for row_text in [names, *([row[name] for name in names] for row in rows)]
         )
         + "\n"
     )
     of_file = trained.inputs_of(path)
     expected, _ = of_file.take(np.arange(len(of_file)))
-    got, count = reader_of(trained).read(columns_of_rows(rows))
+    encoded, count = reader_of(trained).read(columns_of_rows(rows))
     assert count == len(rows) == len(of_file)
-    assert torch.equal(got["ids"], expected["ids"])
-    assert torch.equal(got["numbers"], expected["numbers"])
-    each = [reader_of(trained).read(columns_of_rows([row]))[0] for row in rows]
-    alone = join(each)
-    assert torch.equal(alone["ids"], got["ids"])
-    assert torch.equal(alone["numbers"], got["numbers"]), (
+    assert torch.equal(encoded["ids"], expected["ids"])
+    assert torch.equal(encoded["numbers"], expected["numbers"])
+    single_rows = [reader_of(trained).read(columns_of_rows([row]))[0] for row in rows]
+    joined_rows = join(single_rows)
+    assert torch.equal(joined_rows["ids"], encoded["ids"])
+    assert torch.equal(joined_rows["numbers"], encoded["numbers"]), (
         "a row is seen alike, whatever it is sent with"
     )
 
@@ -95,9 +96,9 @@ def test_numbers_and_null_are_cells_too(trained: data.Columnar) -> None:
     as_json: dict[str, list[Any]] = {
         "color": ["c1", None], "word": [3.0, None], "size": [4, None], "price": [2.5, None], "weight": [True, 0]
     }  # fmt: skip
-    one, other = (reader_of(trained).read(each)[0] for each in (as_text, as_json))
-    assert torch.equal(one["ids"], other["ids"])
-    assert torch.equal(one["numbers"], other["numbers"])
+    first, second = (reader_of(trained).read(rows_given)[0] for rows_given in (as_text, as_json))
+    assert torch.equal(first["ids"], second["ids"])
+    assert torch.equal(first["numbers"], second["numbers"])
 
 
 GOOD: dict[str, list[Any]] = {
@@ -110,7 +111,7 @@ GOOD: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"color": None}, "column 'color': got nothing"),
         ({"colour": ["c1"]}, "did you mean 'color'"),
@@ -127,23 +128,23 @@ GOOD: dict[str, list[Any]] = {
     ],
 )
 def test_what_is_no_row_is_refused_by_name(
-    trained: data.Columnar, change: dict[str, Any], said: str
+    trained: data.Columnar, change: dict[str, Any], message: str
 ) -> None:
     columns = {name: cells for name, cells in {**GOOD, **change}.items() if cells is not None}
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         reader_of(trained).read(columns)
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([], "got none"),
         ([{"a": 1}, {}], "row 1: got one that lacks 'a'"),
         ([{}, {"a": 1}], "that has 'a'"),
     ],
 )
-def test_rows_have_the_same_columns(rows: list[dict[str, Any]], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_rows_have_the_same_columns(rows: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         columns_of_rows(rows)
 
 
@@ -154,12 +155,12 @@ SHAPES = {
 
 
 def test_inputs_as_they_go_into_the_model() -> None:
-    made, count = TensorReader(SHAPES).read(
+    tensors, count = TensorReader(SHAPES).read(
         {"image": [[[1, 2.5], [3, 4]]] * 3, "ids": [7, 8.0, 2**62 + 1]}
     )
     assert count == 3
-    assert made["image"].dtype is torch.float32
-    assert made["ids"].tolist() == [7, 8, 2**62 + 1], "8.0 is whole, and none is rounded"
+    assert tensors["image"].dtype is torch.float32
+    assert tensors["ids"].tolist() == [7, 8, 2**62 + 1], "8.0 is whole, and none is rounded"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_unrepresentable_numbers_are_refused(dtype: str, value: Any, right: bool
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         (3, "inputs: got a int"),
         ({"image": [[[1, 2], [3, 4]]]}, "inputs: got"),
@@ -208,8 +209,8 @@ def test_unrepresentable_numbers_are_refused(dtype: str, value: Any, right: bool
         ({"x" * 1000: 1}, "x{50,80}…"),
     ],
 )
-def test_inputs_of_other_shapes_are_refused(inputs: Any, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_inputs_of_other_shapes_are_refused(inputs: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         TensorReader(SHAPES).read(inputs)
 
 

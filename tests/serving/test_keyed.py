@@ -20,8 +20,8 @@ from brim.serving.program import Program, Served, load_program, save_program, ta
 IDS = torch.arange(300) * (2**62 // 300)
 
 
-def trained(rows: int, **how: Any) -> brim.Embedding:
-    embedding = brim.Embedding(4, **{"scale": 0.3, **how})
+def trained(rows: int, **options: Any) -> brim.Embedding:
+    embedding = brim.Embedding(4, **{"scale": 0.3, **options})
     keys = mix(IDS[:rows]).sort().values
     hold(embedding, HeldRows(keys, torch.randn(rows, 4, dtype=embedding.weight.dtype)))
     return embedding
@@ -43,10 +43,10 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("rows", [0, 1, 100, 300])
 @pytest.mark.parametrize(
-    "how", [{}, {"init": "normal"}, {"init": "zeros"}, {"dtype": torch.float64}], ids=str
+    "options", [{}, {"init": "normal"}, {"init": "zeros"}, {"dtype": torch.float64}], ids=str
 )
-def test_served_ids_have_their_trained_vectors(rows: int, how: dict[str, Any]) -> None:
-    embedding = trained(rows, **how)
+def test_served_ids_have_their_trained_vectors(rows: int, options: dict[str, Any]) -> None:
+    embedding = trained(rows, **options)
     lookup = KeyedLookup(embedding, "deep")
     for ids in (
         IDS.reshape(-1, 3)[:100],
@@ -63,12 +63,12 @@ def test_keys_that_do_not_spread_are_found_too() -> None:
     embedding = brim.Embedding(4)
     hold(embedding, HeldRows(keys, torch.randn(500, 4)))
     lookup = KeyedLookup(embedding, "deep")
-    for some in (
+    for queries in (
         keys,
         keys[::7],
         torch.tensor([0, 2**40 - 1, 2**40 + 499, 2**40 + 500, 2**63 - 1]),
     ):
-        assert torch.equal(lookup(unmix(some)), embedding(unmix(some)).detach())
+        assert torch.equal(lookup(unmix(queries)), embedding(unmix(queries)).detach())
 
 
 def test_no_id_is_negative() -> None:
@@ -81,7 +81,9 @@ def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:
     """It is traced once, with as many rows as there were then."""
     torch.manual_seed(0)
     served = Served(with_lookups(Net(50)), None, None).eval()
-    assert [(each.name, each.keyed) for each in tables_of(served)] == [("model.deep.weight", True)]
+    assert [(table.name, table.keyed) for table in tables_of(served)] == [
+        ("model.deep.weight", True)
+    ]
     assert save_program(tmp_path / "model.pt2", served, IDS[:12].reshape(4, 3)) == ""
     assert (tmp_path / "model.pt2").stat().st_size < 100_000
     programs = [
@@ -98,9 +100,9 @@ def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:
 
 
 def test_custom_lookups_are_refused() -> None:
-    class Own(Embedding):
+    class CustomEmbedding(Embedding):
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids % 7)
 
     with pytest.raises(SpecError, match=r"embedding '0'.*Own, which has a forward\(\) of its own"):
-        with_lookups(nn.Sequential(Own(4)))
+        with_lookups(nn.Sequential(CustomEmbedding(4)))

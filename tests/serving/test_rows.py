@@ -53,16 +53,16 @@ def copy_of(rows: EmbeddingRows) -> EmbeddingRows:
 def test_changes_turn_versions_into_others_exactly(
     old: dict[int, tuple[float, float]], new: dict[int, tuple[float, float]]
 ) -> None:
-    before, after = rows_of(old), rows_of(new)
-    change = change_between(before, after)
-    assert check_change(before, change) == ""
-    assert bits(put(copy_of(before), change)) == bits(after)
-    same = {
+    old_rows, new_rows = rows_of(old), rows_of(new)
+    change = change_between(old_rows, new_rows)
+    assert check_change(old_rows, change) == ""
+    assert bits(put(copy_of(old_rows), change)) == bits(new_rows)
+    unchanged = {
         key
         for key in old.keys() & new.keys()
         if bits(rows_of({0: old[key]})) == bits(rows_of({0: new[key]}))
     }
-    assert set(change.rows.keys.tolist()) == new.keys() - same
+    assert set(change.rows.keys.tolist()) == new.keys() - unchanged
     assert set(change.removed.tolist()) == old.keys() - new.keys()
 
 
@@ -75,11 +75,11 @@ def test_the_last_two_versions_are_readable(
     write_rows(path, versions[0])
     file = hashlib.sha256(path.read_bytes()).digest()
     sides = Sides({"w": path})
-    for before, after in pairwise(versions):
+    for previous, current in pairwise(versions):
         read = sides.now["w"]
-        sides.change({"w": change_between(before, after)})
-        assert bits(sides.now["w"]) == bits(after)
-        assert bits(read) == bits(before), "who still reads the version before sees it whole"
+        sides.change({"w": change_between(previous, current)})
+        assert bits(sides.now["w"]) == bits(current)
+        assert bits(read) == bits(previous), "who still reads the version before sees it whole"
     assert hashlib.sha256(path.read_bytes()).digest() == file, (
         "what is written is this process's own"
     )
@@ -94,20 +94,20 @@ def test_numbered_rows_change_in_place(tmp_path: Path) -> None:
         EmbeddingRows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64)
     )
     write_change(tmp_path / "change", change)
-    after = put(opened, open_change(tmp_path / "change"))
-    assert after.values.data_ptr() == opened.values.data_ptr()
-    assert torch.equal(after.values[[3, 999]], torch.ones(2, 4))
-    assert torch.equal(after.values[4:999], rows.values[4:999])
+    changed_rows = put(opened, open_change(tmp_path / "change"))
+    assert changed_rows.values.data_ptr() == opened.values.data_ptr()
+    assert torch.equal(changed_rows.values[[3, 999]], torch.ones(2, 4))
+    assert torch.equal(changed_rows.values[4:999], rows.values[4:999])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_rows_of_other_types(dtype: torch.dtype, tmp_path: Path) -> None:
-    before = EmbeddingRows(torch.tensor([1, 5]), torch.randn(2, 3).to(dtype))
-    after = EmbeddingRows(torch.tensor([1, 5, 2**62]), torch.randn(3, 3).to(dtype))
-    write_rows(tmp_path / "rows", before)
-    write_change(tmp_path / "change", change_between(before, after))
-    got = put(open_rows(tmp_path / "rows"), open_change(tmp_path / "change"))
-    assert torch.equal(got.values.view(torch.uint8), after.values.view(torch.uint8))
+    old_rows = EmbeddingRows(torch.tensor([1, 5]), torch.randn(2, 3).to(dtype))
+    new_rows = EmbeddingRows(torch.tensor([1, 5, 2**62]), torch.randn(3, 3).to(dtype))
+    write_rows(tmp_path / "rows", old_rows)
+    write_change(tmp_path / "change", change_between(old_rows, new_rows))
+    read_back = put(open_rows(tmp_path / "rows"), open_change(tmp_path / "change"))
+    assert torch.equal(read_back.values.view(torch.uint8), new_rows.values.view(torch.uint8))
 
 
 def header(content: bytes, **changes: object) -> bytes:
@@ -150,7 +150,7 @@ def test_keys_that_do_not_ascend_are_damage(keys: list[int], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changed", "removed", "width", "why"),
+    ("changed", "removed", "width", "reason"),
     [
         ([1], [], 3, "its rows are"),
         ([1], [7], 2, "removes rows that there are not"),
@@ -158,11 +158,11 @@ def test_keys_that_do_not_ascend_are_damage(keys: list[int], tmp_path: Path) -> 
     ],
 )
 def test_a_change_of_other_rows_does_not_fit(
-    changed: list[int], removed: list[int], width: int, why: str
+    changed: list[int], removed: list[int], width: int, reason: str
 ) -> None:
     rows = EmbeddingRows(torch.arange(4), torch.zeros(4, 2))
     keys: Tensor = torch.tensor(changed)
     change = RowChange(
         EmbeddingRows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64)
     )
-    assert why in check_change(rows, change)
+    assert reason in check_change(rows, change)

@@ -27,7 +27,7 @@ def at(step: int, base: int | None = None) -> Found:
 
 
 @pytest.mark.parametrize(
-    ("now", "there", "chosen"),
+    ("now", "candidates", "chosen"),
     [
         (None, [at(1), at(2)], at(2)),
         (None, [at(2, 1)], None),
@@ -42,10 +42,10 @@ def at(step: int, base: int | None = None) -> Found:
     ],
 )
 def test_the_newest_bundle_or_its_delta_is_chosen(
-    now: int | None, there: list[Found], chosen: Found | None
+    now: int | None, candidates: list[Found], chosen: Found | None
 ) -> None:
     current = None if now is None else at(now).manifest
-    found, _ = next_of(there, current)
+    found, _ = next_of(candidates, current)
     assert (found and found.path) == (chosen and chosen.path)
 
 
@@ -68,8 +68,8 @@ def test_refused_versions_are_retried_after_changes(
         raise EnvironmentFault("it is damaged")
 
     def look() -> None:
-        for each in versions.look():
-            versions.attempt(each, fail)
+        for version in versions.look():
+            versions.attempt(version, fail)
 
     look()
     look()
@@ -89,7 +89,9 @@ def test_refused_versions_are_retried_after_changes(
     assert tries == 3
     (directory / "1" / "code" / "file.py").unlink()
     versions.look()
-    assert [versions.attempt(each, lambda path: path.name) for each in versions.look()] == ["1"]
+    assert [versions.attempt(version, lambda path: path.name) for version in versions.look()] == [
+        "1"
+    ]
     assert not versions.problems
 
 
@@ -106,8 +108,8 @@ def test_refused_versions_with_dangling_links_are_retried(tmp_path: Path) -> Non
         raise EnvironmentFault("it is damaged")
 
     def look() -> None:
-        for each in versions.look():
-            versions.attempt(each, fail)
+        for version in versions.look():
+            versions.attempt(version, fail)
 
     look()
     for number in range(20):
@@ -126,10 +128,10 @@ def test_files_changing_while_read_are_reread(tmp_path: Path) -> None:
         (path / "rows-0.safetensors").write_bytes(b"now it is whole")
         raise EnvironmentFault("it is damaged")
 
-    for each in versions.look():
-        versions.attempt(each, fail)
+    for version in versions.look():
+        versions.attempt(version, fail)
     versions.look()
-    assert [each.path.name for each in versions.look()] == ["1"]
+    assert [version.path.name for version in versions.look()] == ["1"]
 
 
 def make_version(directory: Path, *, step: int) -> None:
@@ -139,14 +141,16 @@ def make_version(directory: Path, *, step: int) -> None:
 
 def test_late_versions_are_reported() -> None:
     served = at(20).manifest
-    other = Found(Path("again"), msgspec.structs.replace(served, version="v20-again"))
-    at_start = [at(10), at(20), other]
-    known: set[Path] = set()
-    told = passed_over(at_start, served, known)
-    assert list(told) == [Path("again")], "what is older at the start is history"
-    known |= {each.path for each in at_start}
-    assert passed_over([*at_start, at(30, 20), at(15), at(12, 10)], served, known).keys() == {
+    other_version = Found(Path("again"), msgspec.structs.replace(served, version="v20-again"))
+    at_start = [at(10), at(20), other_version]
+    paths_known: set[Path] = set()
+    notes = passed_over(at_start, served, paths_known)
+    assert list(notes) == [Path("again")], "what is older at the start is history"
+    paths_known |= {version.path for version in at_start}
+    assert passed_over([*at_start, at(30, 20), at(15), at(12, 10)], served, paths_known).keys() == {
         Path("15"),
         Path("12-delta"),
     }
-    assert "is of step 15, and 20 is served" in passed_over([at(15)], served, known)[Path("15")]
+    assert (
+        "is of step 15, and 20 is served" in passed_over([at(15)], served, paths_known)[Path("15")]
+    )

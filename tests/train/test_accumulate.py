@@ -38,27 +38,27 @@ def summed(parts: int, world: int, *, with_rows: bool) -> list[Tensor]:
     }
     for rank in range(world):
         blocks = plan.rank_blocks(rank)
-        mine = {block: rows[block] for block in blocks} if with_rows else {}
-        accumulator = Accumulator(parts, blocks, mine)
+        local_rows = {block: rows[block] for block in blocks} if with_rows else {}
+        accumulator = Accumulator(parts, blocks, local_rows)
         for micro in plan.micro_batches(rank):
             accumulator.add(micro, [torch.tensor([VALUES[micro]]), torch.tensor([micro])])
         if not with_rows and blocks:
             assert len(blocks) == 1, "without rows a worker has everything"
             rows[blocks[0]] = accumulator.local_sum()
-    at = {block.start: row for block, row in rows.items()}
+    row_of = {block.start: row for block, row in rows.items()}
     for left, right in fold(rows, plan.root, parts):
-        combine(at[left.start], at[right.start], at[left.start])
-    return at[0]
+        combine(row_of[left.start], row_of[right.start], row_of[left.start])
+    return row_of[0]
 
 
 @pytest.mark.parametrize("parts", range(1, 18))
 def test_every_world_gives_the_same_bits(parts: int) -> None:
-    alone = summed(parts, 1, with_rows=False)
-    assert alone[1].item() == parts - 1  # whole numbers take the larger
+    lone_sums = summed(parts, 1, with_rows=False)
+    assert lone_sums[1].item() == parts - 1  # whole numbers take the larger
     for world in range(1, 9):
         total = summed(parts, world, with_rows=True)
-        assert total[0].item() == alone[0].item(), world
-        assert total[1].item() == alone[1].item()
+        assert total[0].item() == lone_sums[0].item(), world
+        assert total[1].item() == lone_sums[1].item()
 
 
 def test_the_order_of_these_additions_matters() -> None:

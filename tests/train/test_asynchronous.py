@@ -40,49 +40,49 @@ def tree(value: float, *, size: int = 3) -> dict[str, Any]:
 
 def same(left: Any, right: Any) -> bool:
     named = left["tensors"].items()
-    alike = all(torch.equal(each, right["tensors"][name]) for name, each in named)
+    alike = all(torch.equal(tensor_named, right["tensors"][name]) for name, tensor_named in named)
     return bool(alike) and left["plain"] == right["plain"]
 
 
 def test_what_one_process_stores_another_loads(memory: int) -> None:
-    mine, theirs = Home(memory), Home(memory)
-    mine.begin(tree(1.5), 7)
-    mine.store(tree(2.5), 8)
-    assert theirs.newest == 8
-    assert same(theirs.load(7), tree(1.5))
-    assert same(theirs.load(8), tree(2.5))
+    first_home, second_home = Home(memory), Home(memory)
+    first_home.begin(tree(1.5), 7)
+    first_home.store(tree(2.5), 8)
+    assert second_home.newest == 8
+    assert same(second_home.load(7), tree(1.5))
+    assert same(second_home.load(8), tree(2.5))
     with pytest.raises(InternalError):
-        theirs.load(9)
+        second_home.load(9)
 
 
 def test_the_last_commit_survives_repeated_writes(memory: int) -> None:
-    mine, theirs = Home(memory), Home(memory)
-    mine.begin(tree(1.0), 0)
-    mine.store(tree(2.0), 1)
+    first_home, second_home = Home(memory), Home(memory)
+    first_home.begin(tree(1.0), 0)
+    first_home.store(tree(2.0), 1)
     for size in (3, 3000, 3):  # a step that does not count, and one that needs more room
-        mine.store(tree(9.0, size=size), 2)
-        assert same(theirs.load(1), tree(2.0))
-    theirs.store(tree(3.0), 2)
-    assert same(mine.load(2), tree(3.0))
-    assert same(mine.load(1), tree(2.0))
+        first_home.store(tree(9.0, size=size), 2)
+        assert same(second_home.load(1), tree(2.0))
+    second_home.store(tree(3.0), 2)
+    assert same(first_home.load(2), tree(3.0))
+    assert same(first_home.load(1), tree(2.0))
 
 
 def test_an_image_that_was_not_finished_is_none(
     memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, theirs = Home(memory), Home(memory)
-    mine.begin(tree(1.0), 0)
-    mine.store(tree(2.0), 1)
+    first_home, second_home = Home(memory), Home(memory)
+    first_home.begin(tree(1.0), 0)
+    first_home.store(tree(2.0), 1)
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, "_foreach_copy_", die)
     with pytest.raises(KeyboardInterrupt):
-        mine.store(tree(3.0), 2)
+        first_home.store(tree(3.0), 2)
     monkeypatch.undo()
-    assert theirs.newest == 1
-    assert same(theirs.load(1), tree(2.0))
+    assert second_home.newest == 1
+    assert same(second_home.load(1), tree(2.0))
 
 
 def test_the_rest_of_a_stopped_epoch_is_contiguous() -> None:
@@ -95,10 +95,10 @@ def test_the_rest_of_a_stopped_epoch_is_contiguous() -> None:
     applied.begin(5)
     assert applied.unapplied(stopped=False) == [1, 2, 4]
     assert applied.unapplied(stopped=True) == [1, 2]
-    other = AppliedBatches()
-    other.load_state_dict(applied.state_dict())
-    other.mark(1)
-    assert other.unapplied(stopped=False) == [2, 4]
+    second_batches = AppliedBatches()
+    second_batches.load_state_dict(applied.state_dict())
+    second_batches.mark(1)
+    assert second_batches.unapplied(stopped=False) == [2, 4]
     assert applied.unapplied(stopped=False) == [1, 2, 4]
 
 
@@ -154,10 +154,11 @@ def test_manual_changes_within_an_epoch_are_refused(memory: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"), [({"transport": "distributed"}, "distributed"), ({"agents": 2}, "--agents")]
+    ("fields", "reason"),
+    [({"transport": "distributed"}, "distributed"), ({"agents": 2}, "--agents")],
 )
-def test_what_cannot_be_asynchronous_is_refused(fields: dict[str, Any], what: str) -> None:
-    with pytest.raises(SpecError, match=what):
+def test_what_cannot_be_asynchronous_is_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
         JobSpec(
             file="f.py",
             parameters={},

@@ -154,13 +154,15 @@ HIDDEN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda case: case.__name__)
 def test_hidden_state_ends_the_first_step(hidden: Callable[[], Loss]) -> None:
-    with pytest.raises(UserCodeError, match=r"micro-batch 0 of step 1 was computed twice") as said:
+    with pytest.raises(
+        UserCodeError, match=r"micro-batch 0 of step 1 was computed twice"
+    ) as caught:
         train(hidden())
     named = "different gradient" if hidden is gradient_noise else "different loss"
-    assert named in str(said.value)
-    assert "hint: give networks to brim.join" in str(said.value)
+    assert named in str(caught.value)
+    assert "hint: give networks to brim.join" in str(caught.value)
 
 
 def test_an_honest_loss_passes() -> None:
@@ -194,22 +196,22 @@ def test_samples_that_change_are_named() -> None:
 
 
 def test_an_optimizer_beside_the_job_is_refused() -> None:
-    beside = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    second_optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
 
     def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
-        beside.step()
+        second_optimizer.step()
         return squared(prediction, batch)
 
     with pytest.raises(SpecError, match=r"a step of an optimizer \(SGD\) that brim.join was not"):
         train(loss)
-    beside.step()  # outside of batches it may
+    second_optimizer.step()  # outside of batches it may
 
 
 def test_networks_beside_the_job_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
-    other = nn.Linear(2, 1)
-    train(lambda prediction, batch: squared(prediction + other(batch.inputs), batch))
+    second_network = nn.Linear(2, 1)
+    train(lambda prediction, batch: squared(prediction + second_network(batch.inputs), batch))
     assert "the loss depends on 2 parameters that brim.join was not given" in capfd.readouterr().err
-    train(lambda _, batch: squared(other(batch.inputs), batch))
+    train(lambda _, batch: squared(second_network(batch.inputs), batch))
     assert "nothing of it is trained" in capfd.readouterr().err
 
 
@@ -218,7 +220,7 @@ def test_old_members_audit_newcomers() -> None:
     right, wrong = b"right", b"wrong"
     # Ranks 2 and 3 are new: they compute something else, for themselves and for the old ones.
     words = [(right, right), (right, right), (wrong, wrong), (wrong, wrong)]
-    found = [(each.owner, each.auditor) for each in plan.findings(words)]
+    found = [(finding.owner, finding.auditor) for finding in plan.findings(words)]
     assert found == [(2, 1), (0, 3)]
 
 

@@ -47,12 +47,14 @@ def test_a_tensor_dataset_is_gathered_at_once() -> None:
 
 
 def test_tensors_are_batched_and_items_agree() -> None:
-    held = Tensors({"a": torch.arange(5.0), "b": torch.arange(10).view(5, 2)}, torch.arange(5))
-    assert isinstance(held, Batched)
-    inputs, target = fetch(held, INDICES)
+    tensors_data = Tensors(
+        {"a": torch.arange(5.0), "b": torch.arange(10).view(5, 2)}, torch.arange(5)
+    )
+    assert isinstance(tensors_data, Batched)
+    inputs, target = fetch(tensors_data, INDICES)
     assert inputs["b"].tolist() == [[8, 9], [0, 1], [0, 1]]
-    assert held[4][0]["a"] == inputs["a"][0]
-    assert (len(held), target.tolist()) == (5, [4, 0, 0])
+    assert tensors_data[4][0]["a"] == inputs["a"][0]
+    assert (len(tensors_data), target.tolist()) == (5, [4, 0, 0])
     plain = Tensors(torch.arange(5.0), torch.arange(5))
     assert plain[2] == (torch.tensor(2.0), torch.tensor(2))
     assert fetch(plain, INDICES)[0].tolist() == [4.0, 0.0, 0.0]

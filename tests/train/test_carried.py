@@ -75,28 +75,28 @@ def test_columns_continue_their_own_hidden_state(micro_batches: int) -> None:
     job = new_job(micro_batches)
     job.carry("hidden", Recurrent().start(), dim=1)
     trained, expected = train(job), plain()
-    for one, other in zip(trained.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for one, expected_parameter in zip(trained.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, expected_parameter, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_carried_is_part_of_the_state() -> None:
-    job, other = new_job(2), new_job(2)
-    for each in (job, other):
-        each.carry("hidden", Recurrent().start(), dim=1)
+    job, second_job = new_job(2), new_job(2)
+    for carrying_job in (job, second_job):
+        carrying_job.carry("hidden", Recurrent().start(), dim=1)
     reads = job.batches(TensorDataset(INPUTS, TARGETS), global_batch_size=COLUMNS, shuffle=False)
     while not job.committed:
         batch = next(reads)
         output, batch.carried["hidden"] = job.model(batch.inputs, batch.carried["hidden"])
         job.step(functional.mse_loss(output, batch.target))
-    other.parts.state.put(job.parts.state.get())
-    everyone = Span(0, COLUMNS)
-    for one, its in zip(
-        job.parts.carried["hidden"].copy_at(everyone),
-        other.parts.carried["hidden"].copy_at(everyone),
+    second_job.parts.state.put(job.parts.state.get())
+    all_columns = Span(0, COLUMNS)
+    for column, second_column in zip(
+        job.parts.carried["hidden"].copy_at(all_columns),
+        second_job.parts.carried["hidden"].copy_at(all_columns),
         strict=True,
     ):
-        assert one.abs().sum() > 0
-        assert torch.equal(one, its)
+        assert column.abs().sum() > 0
+        assert torch.equal(column, second_column)
 
 
 def carried(start: Any, dim: int = 0) -> Carried:

@@ -101,16 +101,16 @@ def test_steps_overlap_the_copy_but_updates_wait(
 
     monkeypatch.setattr(StateCopy, "wait", open_and_wait)
     data = TensorDataset(torch.randn(24, 3), torch.randn(24, 1))
-    after: list[dict[str, Tensor]] = []
+    states_after: list[dict[str, Tensor]] = []
     batches: list[int] = []
     for batch in job.batches(data, global_batch_size=8, epochs=1):
         batches.append(job.committed)
         if job.step(nn.functional.mse_loss(network(batch.inputs), batch.target)) is not None:
-            after.append({name: part.clone() for name, part in network.state_dict().items()})
+            states_after.append({name: part.clone() for name, part in network.state_dict().items()})
     gate.open()  # where nobody waited: what is copied now is not what was to be kept
     job.parts.checkpoints.drain()
     assert waited[0] == (1, 4)  # not before both passes of the second step
     store = Store(Directory(tmp_path))
     assert 1 in store.steps()
-    kept = state_of(store.load(1))["model"]
-    assert all(torch.equal(kept[name], after[0][name]) for name in kept)
+    stored_model = state_of(store.load(1))["model"]
+    assert all(torch.equal(stored_model[name], states_after[0][name]) for name in stored_model)

@@ -63,11 +63,15 @@ class Ids(nn.Module):
 
 
 def a_job(
-    place: Path, *, sparse: bool = True, every: int = 1, make: Callable[[], nn.Module] | None = None
+    place: Path,
+    *,
+    sparse: bool = True,
+    interval: int = 1,
+    make: Callable[[], nn.Module] | None = None,
 ) -> Job:
     torch.manual_seed(1)
     net = Net(sparse=sparse) if make is None else make()
-    spec = replace(spec_of_a_loner(0), checkpoint_every=Interval(steps=every), keep=20)
+    spec = replace(spec_of_a_loner(0), checkpoint_every=Interval(steps=interval), keep=20)
     job = Job(net, torch.optim.Adagrad(net.parameters(), lr=0.1), spec=spec, context=None)
 
     class Permitting(Loner):
@@ -84,7 +88,7 @@ def train(job: Job, *, epochs: int = 2) -> dict[int, dict[str, Tensor]]:
     """The weights behind each step; of ids, the state dict."""
     ids = torch.arange(80).reshape(40, 2) % ROWS
     data = TensorDataset(ids, (ids[:, 0] % 2).float())
-    after: dict[int, dict[str, Tensor]] = {}
+    states_after: dict[int, dict[str, Tensor]] = {}
     for batch in job.batches(data, global_batch_size=16, epochs=epochs):
         await_storage(job)  # so that none is left out
         if job.step((job.model(batch.inputs) - batch.target).square().mean()) is not None:
@@ -93,8 +97,10 @@ def train(job: Job, *, epochs: int = 2) -> dict[int, dict[str, Tensor]]:
                 if isinstance(job.model, Ids)
                 else dict(job.model.named_parameters())
             )
-            after[job.committed] = {n: each.detach().clone() for n, each in state.items()}
-    return after
+            states_after[job.committed] = {
+                n: parameter.detach().clone() for n, parameter in state.items()
+            }
+    return states_after
 
 
 def await_storage(job: Job) -> None:
@@ -108,10 +114,10 @@ def await_storage(job: Job) -> None:
 def model_at(place: Path, step: int, *, net: nn.Module | None = None) -> nn.Module:
     module = ModuleType("job")
     module.model = lambda: net or Net()  # type: ignore[attr-defined]
-    wanted = Inference(
+    inference = Inference(
         kind="evaluate", run=str(place), checkpoints=str(place), step=step, checkpoint="it"
     )
-    spec: JobSpec = replace(spec_of_a_loner(0), inference=wanted)
+    spec: JobSpec = replace(spec_of_a_loner(0), inference=inference)
     return trained_model(module, spec)
 
 
@@ -126,22 +132,22 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return cast(str, request.param)
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(one[name], each) for name, each in other.items()
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], tensor_of_second) for name, tensor_of_second in second.items()
     )
 
 
 def test_each_checkpoint_has_the_weights_of_its_step(size: str, tmp_path: Path) -> None:
-    after = train(a_job(tmp_path), epochs=4)
+    states_after = train(a_job(tmp_path), epochs=4)
     store = Store(Directory(tmp_path))
     steps = store.steps()
     assert steps[-1] == 12
     assert len(steps) >= 4  # bases are written in between
-    assert all(same(weights_of(tmp_path, step), after[step]) for step in steps)
+    assert all(same(weights_of(tmp_path, step), states_after[step]) for step in steps)
     assert store.drafts() == []
     for step in steps:
-        assert [each.name for each in store.load(step).tables] == ["table.weight", "wide.weight"]
+        assert [table.name for table in store.load(step).tables] == ["table.weight", "wide.weight"]
     kinds = {part.since is None for table in store.load(12).tables for part in table.parts}
     assert kinds == ({True} if size == "small" else {True, False})
 
@@ -163,17 +169,17 @@ def test_a_model_of_another_shape_is_refused(size: str, tmp_path: Path) -> None:
 
 
 def test_checkpoints_have_the_rows_of_their_step(size: str, tmp_path: Path) -> None:
-    after = train(a_job(tmp_path, make=lambda: Ids()), epochs=5)
+    states_after = train(a_job(tmp_path, make=lambda: Ids()), epochs=5)
     store = Store(Directory(tmp_path))
     steps = store.steps()
     assert len(steps) >= 4
     assert all(
-        same(model_at(tmp_path, step, net=Ids()).state_dict(), after[step]) for step in steps
+        same(model_at(tmp_path, step, net=Ids()).state_dict(), states_after[step]) for step in steps
     )
-    assert all(0 < len(after[step]["wide.ids"]) < ROWS for step in steps), "rows go"
+    assert all(0 < len(states_after[step]["wide.ids"]) < ROWS for step in steps), "rows go"
     assert store.drafts() == []
     stored = store.load(steps[-1]).tables
-    assert [each.name for each in stored] == [
+    assert [stored_table.name for stored_table in stored] == [
         "table.weight",
         "table.weight, candidates",
         "wide.weight",
@@ -228,10 +234,10 @@ def test_a_checkpoint_without_embedding_rows_is_refused(size: str, tmp_path: Pat
 
 def test_a_brim_embedding_of_another_size_is_refused(size: str, tmp_path: Path) -> None:
     train(a_job(tmp_path, make=lambda: Ids()))
-    other = Ids()
-    other.table = brim.Embedding(5)
+    other_size = Ids()
+    other_size.table = brim.Embedding(5)
     with pytest.raises(SpecError, match=r"table.weight.*rows of 5 numbers.*rows of 4 numbers"):
-        model_at(tmp_path, 6, net=other)
+        model_at(tmp_path, 6, net=other_size)
 
 
 def test_training_does_not_wait_for_row_scans(
@@ -241,12 +247,12 @@ def test_training_does_not_wait_for_row_scans(
     take = table_parts.take
     followed: list[bool] = []
 
-    def watched(table: RowTable, chain: tuple[TablePart, ...], **how: Any) -> Any:
+    def watched(table: RowTable, chain: tuple[TablePart, ...], **options: Any) -> Any:
         followed.append(table.follows(chain[-1].step))
-        return take(table, chain, **how)
+        return take(table, chain, **options)
 
     monkeypatch.setattr(checkpoints, "take", watched)
     for epochs in (3, 8):  # of the second life nobody has seen the steps before
-        train(a_job(tmp_path, make=lambda: Both(sparse=True), every=2), epochs=epochs)
+        train(a_job(tmp_path, make=lambda: Both(sparse=True), interval=2), epochs=epochs)
     assert len(followed) > 4 * 5
     assert all(followed)

@@ -11,11 +11,11 @@ from brim.train.exchange import contribution
 from brim.train.exchange.contribution import Contributions
 
 
-@pytest.mark.parametrize(("most", "kept"), [(0, False), (1 << 20, True)])
+@pytest.mark.parametrize(("limit", "is_kept"), [(0, False), (1 << 20, True)])
 def test_large_gradients_live_until_the_update(
-    monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
+    monkeypatch: pytest.MonkeyPatch, limit: int, is_kept: bool
 ) -> None:
-    monkeypatch.setattr(contribution, "READY_BYTES", most)
+    monkeypatch.setattr(contribution, "READY_BYTES", limit)
     model = torch.nn.Linear(8, 1)
     contributions = Contributions(model)
     total = contributions.no_contribution()
@@ -29,4 +29,4 @@ def test_large_gradients_live_until_the_update(
     alive = weakref.ref(gradient)
     del gradient
     contributions.clear()
-    assert (alive() is not None) == kept
+    assert (alive() is not None) == is_kept

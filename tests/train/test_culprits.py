@@ -52,7 +52,7 @@ class Images(Dataset[int]):
 
 
 @pytest.mark.parametrize(
-    ("act", "how"),
+    ("act", "manner"),
     [
         (die_by(signal.SIGSEGV), "signal 11, SIGSEGV"),
         (die_by(signal.SIGABRT), "signal 6, SIGABRT"),
@@ -60,10 +60,10 @@ class Images(Dataset[int]):
     ],
     ids=["segmentation fault", "abort", "exit"],
 )
-def test_deadly_sample_is_named(act: Callable[[], None], how: str) -> None:
+def test_deadly_sample_is_named(act: Callable[[], None], manner: str) -> None:
     found = find_deadly_sample(Images(act), [4, 13, 5])
     assert str(found).startswith(
-        f"sample 13 of Images kills the process that reads it ({how})\n"
+        f"sample 13 of Images kills the process that reads it ({manner})\n"
         "  hint: repair it, or leave it out"
     )
 

@@ -156,9 +156,9 @@ def test_class_numbers_must_be_whole(tmp_path: Path) -> None:
 
 
 def refused(path: Any, **options: Any) -> str:
-    given: dict[str, Any] = {"columns": COLUMNS, "target": LATE} | options
+    options_given: dict[str, Any] = {"columns": COLUMNS, "target": LATE} | options
     with pytest.raises(SpecError) as caught:
-        data.csv(path, **given)
+        data.csv(path, **options_given)
     return str(caught.value)
 
 

@@ -84,11 +84,13 @@ def test_frequent_values_get_ids_and_others_0(table: Path) -> None:
 
 
 def test_each_field_has_ids_of_its_own(table: Path) -> None:
-    both = data.csv(table, columns=[data.vocabulary("color"), data.vocabulary("size")], target=LATE)
-    found = everything(both)[0]["ids"]
+    both_columns = data.csv(
+        table, columns=[data.vocabulary("color"), data.vocabulary("size")], target=LATE
+    )
+    found = everything(both_columns)[0]["ids"]
     assert found[:, 0].max() < 5
     assert found[:, 1].min() >= 5
-    assert found.max() < both.vocabulary_size == 5 + 4
+    assert found.max() < both_columns.vocabulary_size == 5 + 4
 
 
 def test_values_not_seen_in_training_get_id_0(table: Path) -> None:
@@ -223,9 +225,9 @@ def test_splits_by_place(tmp_path: Path, test: object, expected: list[float]) ->
 def test_splits_by_hash(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("row,user,late\n" + "".join(f"{row},u{row % 100},0\n" for row in range(5000)))
-    held = rows_of(path, "test", data.sample(0.2))
-    assert 900 < len(held) < 1100
-    assert held != rows_of(path, "test", data.sample(0.2, seed=1))
+    test_rows = rows_of(path, "test", data.sample(0.2))
+    assert 900 < len(test_rows) < 1100
+    assert test_rows != rows_of(path, "test", data.sample(0.2, seed=1))
     by_user = data.sample(0.2, by="user")
     users = [{row % 100 for row in rows_of(path, split, by_user)} for split in ("train", "test")]
     assert not users[0] & users[1]
@@ -241,21 +243,21 @@ def test_the_second_split_is_not_read_again(table: Path, monkeypatch: pytest.Mon
 
 
 def test_a_changed_file_is_read_again(table: Path) -> None:
-    before = data.csv(table, columns=COLUMNS, target=LATE)
+    first_read = data.csv(table, columns=COLUMNS, target=LATE)
     table.write_text(TABLE + "red,1,1,1\n")
-    assert (len(before), len(data.csv(table, columns=COLUMNS, target=LATE))) == (6, 7)
+    assert (len(first_read), len(data.csv(table, columns=COLUMNS, target=LATE))) == (6, 7)
 
 
 def test_packed_files_lists_globs_and_urls(table: Path, tmp_path: Path) -> None:
     packed, archive = tmp_path / "b.csv.gz", tmp_path / "c.csv.zip"
     packed.write_bytes(gzip.compress(TABLE.encode()))
-    with zipfile.ZipFile(archive, "w") as out:
-        out.writestr("inside.csv", TABLE)
-    alone = ids(table, *COLUMNS)
-    assert ids(packed, *COLUMNS) == ids(archive, *COLUMNS) == alone
-    assert ids(f"file://{table}", *COLUMNS) == alone
-    assert ids(tmp_path / "*.csv*", *COLUMNS) == alone * 3
-    assert ids([table, packed], *COLUMNS) == alone * 2
+    with zipfile.ZipFile(archive, "w") as output:
+        output.writestr("inside.csv", TABLE)
+    single_columns = ids(table, *COLUMNS)
+    assert ids(packed, *COLUMNS) == ids(archive, *COLUMNS) == single_columns
+    assert ids(f"file://{table}", *COLUMNS) == single_columns
+    assert ids(tmp_path / "*.csv*", *COLUMNS) == single_columns * 3
+    assert ids([table, packed], *COLUMNS) == single_columns * 2
 
 
 def test_a_file_without_a_header_and_tabs(tmp_path: Path) -> None:

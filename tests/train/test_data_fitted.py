@@ -43,10 +43,10 @@ def test_other_rows_use_the_fitted_encoding(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
     (tmp_path / "other.csv").write_text("late,size,color\n1,3,blue\n0,1,violet\n")
     inputs, target = dataset.over(tmp_path / "other.csv").take(np.array([0, 1]))
-    known, _ = dataset.take(np.array([1, 0]))
-    assert inputs["ids"][0].tolist() == known["ids"][0].tolist()
+    fitted_inputs, _ = dataset.take(np.array([1, 0]))
+    assert inputs["ids"][0].tolist() == fitted_inputs["ids"][0].tolist()
     assert inputs["ids"][1, 0] == 0, "what was not seen in training has the id 0"
-    assert torch.equal(inputs["numbers"], known["numbers"])
+    assert torch.equal(inputs["numbers"], fitted_inputs["numbers"])
     assert target.tolist() == [1, 0]
 
 
@@ -62,8 +62,8 @@ def test_inputs_need_no_target_and_keep_their_places(
     (part,) = inputs.survey.parts
     assert part.total == 5
     assert part.places[part.mask_of(None)].tolist() == [0, 2, 4]
-    told = (tmp_path / "run" / "quarantine" / "other.csv.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reason"] for line in told] == ["not a number", "3 fields, need 2"]
+    bad_rows = (tmp_path / "run" / "quarantine" / "other.csv.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in bad_rows] == ["not a number", "3 fields, need 2"]
 
 
 def test_parquet_rows_match_text_fits(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_parquet_rows_match_text_fits(tmp_path: Path) -> None:
         pa.table({"color": ["blue", None], "size": [3.0, 1.0]}), tmp_path / "other.parquet"
     )
     inputs, _ = dataset.inputs_of(tmp_path / "other.parquet").take(np.array([0]))
-    known, _ = dataset.take(np.array([1]))
-    assert torch.equal(inputs["ids"], known["ids"])
-    assert torch.equal(inputs["numbers"], known["numbers"])
+    fitted_inputs, _ = dataset.take(np.array([1]))
+    assert torch.equal(inputs["ids"], fitted_inputs["ids"])
+    assert torch.equal(inputs["numbers"], fitted_inputs["numbers"])
 
 
 def test_fits_are_used_without_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +83,14 @@ def test_fits_are_used_without_their_data(tmp_path: Path, monkeypatch: pytest.Mo
     trained_on = train_on(path, split="train", test=data.last(1))
     path.unlink()
     fitted.use(tmp_path)
-    again = data.csv(path, columns=COLUMNS, target=LATE, split="train", test=data.last(1))
-    assert again.encoder == trained_on.encoder
-    assert again.vocabulary_size == trained_on.vocabulary_size
-    assert again.example(3)["ids"].shape == (3, 2)
+    second_read = data.csv(path, columns=COLUMNS, target=LATE, split="train", test=data.last(1))
+    assert second_read.encoder == trained_on.encoder
+    assert second_read.vocabulary_size == trained_on.vocabulary_size
+    assert second_read.example(3)["ids"].shape == (3, 2)
     (tmp_path / "other.csv").write_text(OTHER)
-    assert len(again.inputs_of(tmp_path / "other.csv")) == 3
+    assert len(second_read.inputs_of(tmp_path / "other.csv")) == 3
     with pytest.raises(SpecError, match="no such file"):
-        len(again)
+        len(second_read)
 
 
 def test_rows_are_read_when_they_are_asked_for(
@@ -98,23 +98,25 @@ def test_rows_are_read_when_they_are_asked_for(
 ) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     path = tmp_path / "train.csv"
-    before = train_on(path)
+    first_read = train_on(path)
     fitted.use(tmp_path)
     path.write_text(TRAIN + "red,100,1\n" * 3)
-    again = data.csv(path, columns=COLUMNS, target=LATE)
-    assert again.encoder == before.encoder, "the data has grown, the columns are as they were"
-    assert len(again) == 8
-    assert again[0][0]["ids"].tolist() == before[0][0]["ids"].tolist()
+    second_read = data.csv(path, columns=COLUMNS, target=LATE)
+    assert second_read.encoder == first_read.encoder, (
+        "the data has grown, the columns are as they were"
+    )
+    assert len(second_read) == 8
+    assert second_read[0][0]["ids"].tolist() == first_read[0][0]["ids"].tolist()
 
 
 def test_fits_are_distinguished_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
-    one = train_on(tmp_path / "one.csv")
+    first_read = train_on(tmp_path / "one.csv")
     two = train_on(tmp_path / "two.csv", TRAIN.replace("9", "900"))
     fitted.use(tmp_path)
-    for dataset, name in ((one, "one.csv"), (two, "two.csv")):
+    for dataset, name in ((first_read, "one.csv"), (two, "two.csv")):
         assert data.csv(tmp_path / name, columns=COLUMNS, target=LATE).encoder == dataset.encoder
-    assert one.encoder != two.encoder
+    assert first_read.encoder != two.encoder
 
 
 def test_a_flipped_byte_of_fits_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,9 @@ def test_a_run_without_columns_changes_nothing(tmp_path: Path) -> None:
 
 def test_resumed_runs_keep_their_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
-    before = train_on(tmp_path / "train.csv")
+    first_read = train_on(tmp_path / "train.csv")
     train_on(tmp_path / "train.csv", TRAIN + "red,100,1\n" * 3)
     fitted.use(tmp_path)
-    assert data.csv(tmp_path / "train.csv", columns=COLUMNS, target=LATE).encoder == before.encoder
+    assert (
+        data.csv(tmp_path / "train.csv", columns=COLUMNS, target=LATE).encoder == first_read.encoder
+    )

@@ -56,10 +56,10 @@ def folder(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def same(one: data.Columnar, two: data.Columnar, indices: list[int] | None = None) -> None:
-    chosen = np.arange(len(one)) if indices is None else np.array(indices)
-    (first, target), (second, other) = one.take(chosen), two.take(chosen)
-    assert torch.equal(target, other)
+def same(first_data: data.Columnar, two: data.Columnar, indices: list[int] | None = None) -> None:
+    chosen = np.arange(len(first_data)) if indices is None else np.array(indices)
+    (first, target), (second, second_target) = first_data.take(chosen), two.take(chosen)
+    assert torch.equal(target, second_target)
     assert torch.equal(first["ids"], second["ids"])
     torch.testing.assert_close(first["numbers"], second["numbers"])
 

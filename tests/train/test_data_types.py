@@ -26,7 +26,7 @@ def extended(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 COLUMNS = {
-    "uuid": extended(pa.uuid(), [each.bytes for each in _UUIDS]),
+    "uuid": extended(pa.uuid(), [uuid_.bytes for uuid_ in _UUIDS]),
     "json": extended(pa.json_(), [f'{{"a": {row % 3}}}' for row in range(ROWS)]),
     "hugeint": extended(
         pa.opaque(pa.binary(16), "hugeint", "DuckDB"),

@@ -101,9 +101,9 @@ for name, way in ways.items():
 
 def test_it_is_loaded_by_who_compiles() -> None:
     ways = {name: textwrap.dedent(way).strip() for name, way in WAYS.items()}
-    given = f"import os, traceback\nways = {ways!r}\nend = {END!r}\n"
+    program = f"import os, traceback\nways = {ways!r}\nend = {END!r}\n"
     done = subprocess.run(
-        [sys.executable, "-c", given + BEGIN + TRY],
+        [sys.executable, "-c", program + BEGIN + TRY],
         capture_output=True,
         text=True,
         timeout=240,

@@ -81,8 +81,8 @@ def block_of(
         for block in blocks_of(micros, PARTS)
     }
     accumulator, void = Accumulator(PARTS, list(rows), rows), False
-    said: list[int] = []
-    sums = EarlySums(contributions.parameters, layout.pieces(128), accumulator, said.append)
+    ready_pieces: list[int] = []
+    sums = EarlySums(contributions.parameters, layout.pieces(128), accumulator, ready_pieces.append)
     for step in range(3):
         accumulator.begin()
         contributions.begin()
@@ -96,9 +96,11 @@ def block_of(
                 void = sums.settle() or void
             else:
                 loss.backward()
-            left = contributions.take(1 / PARTS, [loss.detach().reshape(1)], stop=False, due=False)
-            accumulator.add(micro, left)
-    return [each for row in rows.values() for each in row], said, void
+            gradients = contributions.take(
+                1 / PARTS, [loss.detach().reshape(1)], stop=False, due=False
+            )
+            accumulator.add(micro, gradients)
+    return [tensor_of_row for row in rows.values() for tensor_of_row in row], ready_pieces, void
 
 
 @pytest.mark.parametrize("micros", [range(1), range(3, 4), range(8), range(2, 4), range(1, 7)])
@@ -115,7 +117,7 @@ def test_bits_ignore_the_time_of_sums(
     kind: type[Network], hooks: Callable[[Network], None], is_void: bool, micros: range
 ) -> None:
     late, _, _ = block_of(kind, hooks, micros, early=False)
-    early, said, void = block_of(kind, hooks, micros, early=True)
+    early, ready_pieces, void = block_of(kind, hooks, micros, early=True)
     assert all(torch.equal(a, b) for a, b in zip(early, late, strict=True))
     assert void == is_void
-    assert said or kind is Reentrant, "nothing went out early"
+    assert ready_pieces or kind is Reentrant, "nothing went out early"

@@ -42,9 +42,11 @@ class Net(nn.Module):
 
     def __init__(self, *, bag: bool = False, sparse: bool = False) -> None:
         super().__init__()
-        made: dict[str, Any] = {"padding_idx": 3, "sparse": sparse}
+        options: dict[str, Any] = {"padding_idx": 3, "sparse": sparse}
         self.table = (
-            nn.EmbeddingBag(ROWS, 8, mode="mean", **made) if bag else nn.Embedding(ROWS, 8, **made)
+            nn.EmbeddingBag(ROWS, 8, mode="mean", **options)
+            if bag
+            else nn.Embedding(ROWS, 8, **options)
         )
         self.wide = nn.Embedding(ROWS, 1, sparse=sparse)
         self.out = nn.Linear(8 if bag else 8 * FIELDS, 1)
@@ -93,9 +95,9 @@ def trained(
     return job, loss
 
 
-def net(**how: bool) -> Net:
+def net(**options: bool) -> Net:
     torch.manual_seed(0)
-    return Net(**how)
+    return Net(**options)
 
 
 @pytest.fixture(autouse=True)
@@ -112,10 +114,10 @@ def test_sparse_training_equals_dense_training(
     ends = []
     for way in ("auto", "dense"):
         model = net(bag=bag)
-        made = OPTIMIZERS[optimizer](model.parameters())
-        job, loss = trained(model, made, samples=data(dtype), embeddings=way)
+        row_optimizer = OPTIMIZERS[optimizer](model.parameters())
+        job, loss = trained(model, row_optimizer, samples=data(dtype), embeddings=way)
         assert bool(job.parts.embeddings.names) is (way == "auto")
-        ends.append((weights_sha256(model), loss, made.state_dict()["state"]))
+        ends.append((weights_sha256(model), loss, row_optimizer.state_dict()["state"]))
     (sha, loss, state), (dense_sha, dense_loss, dense_state) = ends
     assert sha == dense_sha
     assert loss == dense_loss
@@ -189,10 +191,10 @@ def test_custom_forwards_run_in_training() -> None:
 def test_single_ids_are_looked_up_like_torch() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
-    before = model.table.weight.detach()[7].clone()
+    row_before = model.table.weight.detach()[7].clone()
     for batch in job.batches(data()):
         row = model.table(torch.tensor(7))
-        assert torch.equal(row, before)
+        assert torch.equal(row, row_before)
         job.step(row.sum() + 0 * model(batch.inputs).sum())
         break
     assert row.shape == (8,)
@@ -215,8 +217,8 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
     del model.out, plain.out
     model.forward = plain.forward = None  # type: ignore[assignment,method-assign]
 
-    def output(of: Net, ids: Tensor) -> Tensor:
-        found: Tensor = of.table(ids).sum((1, 2)) + of.wide(ids).sum((1, 2))
+    def output(network: Net, ids: Tensor) -> Tensor:
+        found: Tensor = network.table(ids).sum((1, 2)) + network.wide(ids).sum((1, 2))
         return found
 
     job = Job(
@@ -227,11 +229,11 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
     )
     optimizer = torch.optim.SparseAdam(plain.parameters(), lr=0.1)
     for batch in job.batches(data()):
-        for of in (model, plain):
+        for network in (model, plain):
             loss = functional.binary_cross_entropy_with_logits(
-                output(of, batch.inputs), batch.target
+                output(network, batch.inputs), batch.target
             )
-            if of is model:
+            if network is model:
                 job.step(loss)
             else:
                 loss.backward()
@@ -265,7 +267,8 @@ def test_delays_apply_earlier_gradients(delay: int) -> None:
     waiting: list[Tensor] = []
     for batch in job.batches(data()):
         losses = [
-            functional.mse_loss(of(batch.inputs).sum((1, 2)), batch.target) for of in (model, plain)
+            functional.mse_loss(network(batch.inputs).sum((1, 2)), batch.target)
+            for network in (model, plain)
         ]
         torch.testing.assert_close(*losses)
         job.step(losses[0])
@@ -285,13 +288,13 @@ def test_a_delay_without_a_table_is_refused() -> None:
 
 def test_unread_rows_stay_unchanged() -> None:
     model = net()
-    before = model.table.weight.detach().clone()
+    weights_before = model.table.weight.detach().clone()
     trained(model, OPTIMIZERS["adagrad"](model.parameters()))
     ids = data().tensors[0]
     used = torch.zeros(ROWS, dtype=torch.bool)
     used[ids.unique()] = True
     used[3] = False  # padding
-    changed = (model.table.weight != before).any(1)
+    changed = (model.table.weight != weights_before).any(1)
     assert torch.equal(changed, used)
 
 
@@ -299,15 +302,17 @@ def test_several_optimizers_each_reach_their_own_tables() -> None:
     ends = []
     for way in ("auto", "dense"):
         torch.manual_seed(0)
-        one, two = nn.Embedding(ROWS, 1), nn.Embedding(ROWS, 1)
-        first, second = (torch.optim.SGD(each.parameters(), lr=0.3) for each in (one, two))
-        job = Job([one, two], [first, second], spec=spec(embeddings=way), context=None)
+        first_embedding, two = nn.Embedding(ROWS, 1), nn.Embedding(ROWS, 1)
+        first, second = (
+            torch.optim.SGD(embedding.parameters(), lr=0.3) for embedding in (first_embedding, two)
+        )
+        job = Job([first_embedding, two], [first, second], spec=spec(embeddings=way), context=None)
         for batch in job.batches(data()):
-            a, b = (each(batch.inputs).sum((1, 2)) for each in (one, two))
+            a, b = (embedding(batch.inputs).sum((1, 2)) for embedding in (first_embedding, two))
             job.step(functional.mse_loss(a + b, batch.target), optimizer=first)
-            a, b = (each(batch.inputs).sum((1, 2)) for each in (one, two))
+            a, b = (embedding(batch.inputs).sum((1, 2)) for embedding in (first_embedding, two))
             job.step(functional.mse_loss(a - b, batch.target), optimizer=second)
-        ends.append(weights_sha256(nn.ModuleList([one, two])))
+        ends.append(weights_sha256(nn.ModuleList([first_embedding, two])))
     assert ends[0] == ends[1]
 
 
@@ -316,13 +321,13 @@ def test_several_optimizers_each_reach_their_own_tables() -> None:
 
 def test_modules_keep_classes_and_copies_are_plain() -> None:
     model = net()
-    own, ids = type(model.table), torch.tensor([[1, 2, 3, 4, 5]])
+    class_before, ids = type(model.table), torch.tensor([[1, 2, 3, 4, 5]])
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     for _ in job.epochs():
-        assert type(model.table) is not own
+        assert type(model.table) is not class_before
         assert repr(model) == repr(net())
         for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.table))):
-            assert "_ByRows" not in str([type(each).__mro__ for each in copied.modules()])
+            assert "_ByRows" not in str([type(module).__mro__ for module in copied.modules()])
         copied = copy.deepcopy(model)
         copied(ids).sum().backward()
         assert copied.table.weight.grad is not None
@@ -330,14 +335,14 @@ def test_modules_keep_classes_and_copies_are_plain() -> None:
             assert torch.equal(model(ids), copied(ids))
         for batch in job.batches(data()):
             job.step(functional.mse_loss(model(batch.inputs), batch.target))
-    assert type(model.table) is own
+    assert type(model.table) is class_before
     model(ids).sum().backward()
     assert model.table.weight.grad is not None
 
 
 def test_failed_loops_leave_plain_modules() -> None:
     model = net()
-    before = model.table.weight.detach().clone()
+    weights_before = model.table.weight.detach().clone()
 
     def fail() -> None:
         job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
@@ -350,7 +355,7 @@ def test_failed_loops_leave_plain_modules() -> None:
     assert type(model.table) is nn.Embedding
     job, _ = trained(model, OPTIMIZERS["sgd"](model.parameters()))
     assert job.parts.embeddings.names == ["table.weight", "wide.weight"]
-    assert not torch.equal(model.table.weight, before)
+    assert not torch.equal(model.table.weight, weights_before)
 
 
 def test_lookups_by_other_weights_are_untouched() -> None:
@@ -523,15 +528,15 @@ def test_schedulers_and_loaded_states_change_row_rates() -> None:
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("when", ["before", "later"])
-def test_optimizer_hooks_see_gradients_or_are_refused(when: str) -> None:
+@pytest.mark.parametrize("moment", ["before", "later"])
+def test_optimizer_hooks_see_gradients_or_are_refused(moment: str) -> None:
     model = net()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
-    if when == "before":
+    if moment == "before":
         optimizer.register_step_post_hook(lambda *_: None)
     job = Job(model, optimizer, spec=spec(micro_batches=1), context=None)
-    assert bool(job.parts.embeddings.names) is (when == "later")
-    if when == "later":
+    assert bool(job.parts.embeddings.names) is (moment == "later")
+    if moment == "later":
         optimizer.register_step_post_hook(lambda *_: None)
         batch = next(iter(job.batches(data())))
         with pytest.raises(SpecError, match="a hook on SGD"):

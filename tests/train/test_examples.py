@@ -41,8 +41,8 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     def load(name: str, *, folder: str = FIRST, **parameters: object) -> ModuleType:
-        given = {key: str(value) for key, value in parameters.items()}
-        monkeypatch.setenv(params.ENVIRONMENT_VARIABLE, json.dumps(given))
+        variables = {key: str(value) for key, value in parameters.items()}
+        monkeypatch.setenv(params.ENVIRONMENT_VARIABLE, json.dumps(variables))
         monkeypatch.syspath_prepend(str(EXAMPLES / folder))  # as brim does
         spec = importlib.util.spec_from_file_location("training_file", EXAMPLES / folder / name)
         assert spec is not None

@@ -50,13 +50,13 @@ def requests(
                 yield MicroBatchRequest(step, micro, schedule.epoch_of(step), spans[micro])
 
 
-def read(feed: Feed, **which: Any) -> list[Read]:
-    return list(feed.read(requests(feed, **which)))
+def read(feed: Feed, **options: Any) -> list[Read]:
+    return list(feed.read(requests(feed, **options)))
 
 
 def values(reads: Iterable[Read]) -> list[list[float]]:
     """The first part of each sample, as numbers."""
-    return [torch.as_tensor(first(each.sample)).reshape(-1).tolist() for each in reads]
+    return [torch.as_tensor(first(read.sample)).reshape(-1).tolist() for read in reads]
 
 
 def first(sample: Any) -> Any:
@@ -160,10 +160,10 @@ def test_all_data_is_read_in_order(
 
 def test_a_micro_batch_says_which_samples_it_has() -> None:
     feed = Feed(Numbers(), seed=3, global_batch_size=BATCH)
-    for each in read(feed):
-        span = each.request.span
-        order = EpochOrder(seed=3, epoch=each.request.epoch, size=SIZE)
-        assert each.crc32 == sample_checksum(order.samples(span.start, span.stop))
+    for micro_batch in read(feed):
+        span = micro_batch.request.span
+        order = EpochOrder(seed=3, epoch=micro_batch.request.epoch, size=SIZE)
+        assert micro_batch.crc32 == sample_checksum(order.samples(span.start, span.stop))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,16 @@ def test_samples_ignore_reader_and_history(
     batch: dict[str, Any] = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
     whole = values(read(Feed(data, seed=1, **batch)))
     assert any(number % 1 for part in whole for number in part) or not isinstance(data, Counting)
-    one, other = Feed(data, seed=1, **batch), Feed(data, seed=1, **batch)
+    first, second = Feed(data, seed=1, **batch), Feed(data, seed=1, **batch)
     torch.rand(7), random.random(), np.random.rand(5)
-    shares = [read(one, micros=[0]), read(other, micros=[1])]
-    parts = {(each.request.step, each.request.micro): each for share in shares for each in share}
+    shares = [read(first, micros=[0]), read(second, micros=[1])]
+    parts = {
+        (micro_batch.request.step, micro_batch.request.micro): micro_batch
+        for share in shares
+        for micro_batch in share
+    }
     assert values(parts[key] for key in sorted(parts)) == whole
-    assert values(read(Feed(data, seed=1, **batch), after=4)) == whole[-len(read(one, after=4)) :]
+    assert values(read(Feed(data, seed=1, **batch), after=4)) == whole[-len(read(first, after=4)) :]
     assert values(read(Feed(data, seed=2, **batch))) != whole
 
 
@@ -194,8 +198,8 @@ def test_streams_use_their_own_randomness() -> None:
     feed = Feed(Counting(noise=0.5), seed=1, global_batch_size=BATCH)
     undisturbed = values(read(feed))
     disturbed = []
-    for each in feed.read(requests(feed)):
-        disturbed += values([each])
+    for micro_batch in feed.read(requests(feed)):
+        disturbed += values([micro_batch])
         random.seed(0)
     assert disturbed == undisturbed
 
@@ -205,9 +209,9 @@ def test_repeated_steps_need_no_new_stream() -> None:
     feed = Feed(stream, seed=1, global_batch_size=BATCH)
     whole = read(feed, epochs=1)
     assert stream.iterations == 1
-    again = read(feed, epochs=1, after=1)
+    reread = read(feed, epochs=1, after=1)
     assert stream.iterations == 1
-    assert values(again) == values(whole[2:])
+    assert values(reread) == values(whole[2:])
 
 
 def test_self_sharding_streams_are_read_whole() -> None:
@@ -247,7 +251,9 @@ def test_samplers_draw_each_epoch_anew() -> None:
     assert drawn[0] != drawn[1]
     assert orders(fresh()) == drawn
     assert orders(fresh(seed=1)) != drawn
-    assert [each.crc32 for each in read(fresh())] == [each.crc32 for each in read(feed)]
+    assert [micro_batch.crc32 for micro_batch in read(fresh())] == [
+        micro_batch.crc32 for micro_batch in read(feed)
+    ]
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
@@ -285,13 +291,13 @@ def test_collate_functions_see_their_micro_batch() -> None:
     def collate(samples: list[tuple[float, int]]) -> dict[str, Tensor]:
         return {"noise": torch.rand(len(samples)), "last": torch.tensor(samples[-1])}
 
-    given = DataLoader(Numbers(), BATCH, collate_fn=collate)
-    reads = [read(Feed(given, seed=0)), read(Feed(given, seed=0), micros=[1])]
+    loader = DataLoader(Numbers(), BATCH, collate_fn=collate)
+    reads = [read(Feed(loader, seed=0)), read(Feed(loader, seed=0), micros=[1])]
     assert reads[0][1].sample["last"].tolist() == [7.0, 14.0]
     assert torch.equal(reads[0][1].sample["noise"], reads[1][0].sample["noise"])
     assert not torch.equal(reads[0][0].sample["noise"], reads[0][1].sample["noise"])
     feed = Feed(TensorDataset(torch.arange(20.0)), seed=0, global_batch_size=BATCH, collate_fn=len)
-    assert [each.sample for each in read(feed)] == [4, 4, 4, 4, 2, 2] * 2
+    assert [micro_batch.sample for micro_batch in read(feed)] == [4, 4, 4, 4, 2, 2] * 2
 
 
 def test_samples_are_collated_like_torch() -> None:
@@ -321,12 +327,12 @@ class Keeping(Numbers):
         self.numpy, self.state = np.random.default_rng(), np.random.RandomState()
         generator = torch.Generator()
         generator.seed()
-        own = random.Random()
+        own_random = random.Random()
         self.transforms: list[Callable[[Any], Any]] = [
             lambda x: x + torch.rand((), generator=generator).item(),
             Jitter(),
         ]
-        self.draw = own.random
+        self.draw = own_random.random
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         value = index + self.numpy.random() + self.state.rand() + self.draw()
@@ -362,7 +368,7 @@ def test_generators_that_data_keeps_are_seeded_too(kind: type[Any]) -> None:
 
 
 def test_a_samplers_own_numpy_generator_is_seeded_too() -> None:
-    class Own(Sampler[int]):
+    class NumpySampler(Sampler[int]):
         def __init__(self) -> None:
             self.rng = np.random.default_rng()
 
@@ -370,7 +376,8 @@ def test_a_samplers_own_numpy_generator_is_seeded_too() -> None:
             yield from self.rng.permutation(SIZE).tolist()
 
     drawn = [
-        orders(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Own())) for _ in range(2)
+        orders(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=NumpySampler()))
+        for _ in range(2)
     ]
     assert drawn[0] == drawn[1]
     assert drawn[0][0] != drawn[0][1]
@@ -677,11 +684,11 @@ def test_a_dataset_by_itself_needs_a_batch_size() -> None:
 
 
 def test_prefetched_errors_come_in_order() -> None:
-    asked: list[int] = []
+    indices_read: list[int] = []
 
     def read() -> Generator[Read]:
         for number in range(4):
-            asked.append(number)
+            indices_read.append(number)
             if number == 3:
                 raise ZeroDivisionError
             yield Read(MicroBatchRequest(number, 0, 0, Span(0, 1)), number, 0)
@@ -690,11 +697,11 @@ def test_prefetched_errors_come_in_order() -> None:
     assert next(reads).sample == 0
     reads.look_ahead()
     reads.look_ahead()
-    assert asked == [0, 1]
+    assert indices_read == [0, 1]
     assert [next(reads).sample, next(reads).sample] == [1, 2]
     reads.look_ahead()
     with pytest.raises(ZeroDivisionError):
         next(reads)
     slow = Reads(read(), is_quick=False)
     slow.look_ahead()
-    assert asked == [0, 1, 2, 3]
+    assert indices_read == [0, 1, 2, 3]

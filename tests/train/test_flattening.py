@@ -46,9 +46,9 @@ class Coded(Tensor):
 
     @staticmethod
     def __new__(cls, codes: Tensor, scale: Tensor) -> Coded:
-        made = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
-        made.codes, made.scale = codes, scale
-        return made
+        wrapped = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+        wrapped.codes, wrapped.scale = codes, scale
+        return wrapped
 
     def __init__(self, codes: Tensor, scale: Tensor) -> None:
         pass
@@ -57,8 +57,8 @@ class Coded(Tensor):
         return ["codes", "scale"], ("affine", None)
 
     @classmethod
-    def __tensor_unflatten__(cls, inner: dict[str, Tensor], about: Any, *size: Any) -> Coded:
-        assert about == ("affine", None)
+    def __tensor_unflatten__(cls, inner: dict[str, Tensor], metadata: Any, *size: Any) -> Coded:
+        assert metadata == ("affine", None)
         return cls(inner["codes"], inner["scale"])
 
     @classmethod
@@ -68,14 +68,14 @@ class Coded(Tensor):
 
 def there_and_back(tree: Any) -> Any:
     skeleton, tensors = flatten(tree)
-    return unflatten(json.loads(json.dumps(skeleton)), [each.contiguous() for each in tensors])
+    return unflatten(json.loads(json.dumps(skeleton)), [tensor.contiguous() for tensor in tensors])
 
 
 def by_stream(tree: Any) -> Any:
-    here, there = socket.socketpair()
-    with here, there:
-        send_state(here, tree, timeout=5.0, cancelled=lambda: False)
-        return receive_state(there, timeout=5.0, cancelled=lambda: False)
+    near_end, far_end = socket.socketpair()
+    with near_end, far_end:
+        send_state(near_end, tree, timeout=5.0, cancelled=lambda: False)
+        return receive_state(far_end, timeout=5.0, cancelled=lambda: False)
 
 
 def by_checkpoint(tree: Any) -> Any:
@@ -128,10 +128,10 @@ def test_other_memory_becomes_dense(tensor: Tensor) -> None:
 def test_digests_ignore_strides() -> None:
     columns = SHAPES["columns"]
     assert digests_of({"q": columns}) == digests_of({"q": columns.contiguous()})
-    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
-    other.load_state_dict(one.state_dict())
-    other.weight.data = other.weight.t().contiguous().t()
-    assert weights_sha256(one) == weights_sha256(other)
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.load_state_dict(first.state_dict())
+    second.weight.data = second.weight.t().contiguous().t()
+    assert weights_sha256(first) == weights_sha256(second)
 
 
 def test_a_tensor_in_two_places_stays_one() -> None:
@@ -246,12 +246,12 @@ def test_an_optimizer_takes_back_what_torch_would_cast() -> None:
         "step": 3,
     }
     restore(heir, there_and_back(donor.state_dict()))
-    given, found = donor.state[weight], heir.state[weight]
+    given_state, found = donor.state[weight], heir.state[weight]
     assert found["Q"][0].dtype == torch.float32
     assert found["Q"][0].stride() == (1, 3)
     assert found["Q"][1][0].dtype == torch.float64
     assert type(found["factors"]) is Factors
-    assert digests_of(given) == digests_of(found)
+    assert digests_of(given_state) == digests_of(found)
 
 
 def a_state(weight: Tensor) -> tuple[TrainingState, nn.Parameter]:
@@ -260,15 +260,17 @@ def a_state(weight: Tensor) -> tuple[TrainingState, nn.Parameter]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     spec = spec_of_a_loner()
     optimization = Optimization(model, [optimizer])
-    made = TrainingState(model, optimization, Embeddings(model, [optimizer], spec), spec=spec)
-    return made, model.weight
+    training_state = TrainingState(
+        model, optimization, Embeddings(model, [optimizer], spec), spec=spec
+    )
+    return training_state, model.weight
 
 
 def test_relaid_parameters_stay_so() -> None:
     donor, weight = a_state(torch.randn(3, 3))
     weight.data = weight.detach().t().contiguous().t()
-    made, found = a_state(torch.zeros(3, 3))
-    made.put(there_and_back(donor.get()))
+    training_state, found = a_state(torch.zeros(3, 3))
+    training_state.put(there_and_back(donor.get()))
     assert torch.equal(found, weight)
     assert found.stride() == (1, 3)
 
@@ -276,7 +278,7 @@ def test_relaid_parameters_stay_so() -> None:
 def test_an_older_checkpoint_leaves_parameters_where_they_lie() -> None:
     donor, weight = a_state(torch.randn(3, 3))
     older = {key: value for key, value in donor.get().items() if key != "strides"}
-    made, found = a_state(torch.zeros(3, 3).t())
-    made.put(older)
+    training_state, found = a_state(torch.zeros(3, 3).t())
+    training_state.put(older)
     assert torch.equal(found, weight)
     assert found.stride() == (1, 3)

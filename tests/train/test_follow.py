@@ -25,7 +25,7 @@ def test_wildcards_are_for_the_names_of_parts_alone(history: Columnar, pattern: 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         ("clics/*.csv", "no such folder.*did you mean 'clicks'"),
         ("clicks", r"got a folder.*hint: .*clicks/\*"),
@@ -33,11 +33,11 @@ def test_wildcards_are_for_the_names_of_parts_alone(history: Columnar, pattern: 
     ],
 )
 def test_missing_folders_are_not_awaited(
-    history: Columnar, pattern: str, said: str, tmp_path: Path
+    history: Columnar, pattern: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks").mkdir()
     followed = data.follow(history, str(tmp_path / pattern), rows=10, patience=1e9)
-    with pytest.raises(SpecError, match=rf"(?s){said}"):
+    with pytest.raises(SpecError, match=rf"(?s){message}"):
         next(iter(followed))
 
 

@@ -26,14 +26,14 @@ torch.cuda.is_current_stream_capturing = torch.accelerator.current_stream = reac
 
 
 @pytest.mark.parametrize(
-    ("does", "status"),
+    ("action", "status"),
     [
         ("from brim.worker import warm; warm.import_torch()", 0),
         ("p = torch.zeros(2); p.grad = p.clone(); torch.optim.Adam([p]).step()", 1),
     ],
 )
-def test_the_template_warms_up_without_cuda(does: str, status: int) -> None:
-    done = subprocess.run([sys.executable, "-c", FAKE + does], capture_output=True, text=True)
+def test_the_template_warms_up_without_cuda(action: str, status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", FAKE + action], capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     assert ("CUDA was asked" in done.stderr) == bool(status)
 
@@ -47,7 +47,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.parametrize(
-    ("count", "visible", "place", "own"),
+    ("count", "visible", "place", "expected_gpu"),
     [
         (4, None, 2, "2"),
         (4, None, 6, "2"),
@@ -62,22 +62,26 @@ def test_a_worker_sees_its_own_gpu(
     count: int,
     visible: str | None,
     place: int,
-    own: str | None,
+    expected_gpu: str | None,
 ) -> None:
     seen.setattr(torch.cuda, "device_count", lambda: count)
     if visible is not None:
         seen.setenv("CUDA_VISIBLE_DEVICES", visible)
     seen.setattr(gpus, "_take", lambda _: True)
     gpus.take_own_gpu(place)
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected_gpu
 
 
-@pytest.mark.parametrize(("taken", "own"), [("", "1"), ("1", "2"), ("12", "0"), ("012", "1")])
-def test_gpus_of_other_jobs_are_skipped(seen: pytest.MonkeyPatch, taken: str, own: str) -> None:
+@pytest.mark.parametrize(
+    ("taken_gpu", "expected_gpu"), [("", "1"), ("1", "2"), ("12", "0"), ("012", "1")]
+)
+def test_gpus_of_other_jobs_are_skipped(
+    seen: pytest.MonkeyPatch, taken_gpu: str, expected_gpu: str
+) -> None:
     seen.setattr(torch.cuda, "device_count", lambda: 3)
-    seen.setattr(gpus, "_take", lambda gpu: gpu not in taken)
+    seen.setattr(gpus, "_take", lambda gpu: gpu not in taken_gpu)
     gpus.take_own_gpu(1)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == own
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == expected_gpu
 
 
 def test_gpus_are_taken_until_process_end() -> None:
@@ -169,5 +173,5 @@ def test_jobs_on_one_host_get_different_gpus(tmp_path: Path) -> None:
         finally:
             for job in jobs:
                 job.terminate()
-    words = sorted(each.read_text() for each in seen.iterdir())
+    words = sorted(note.read_text() for note in seen.iterdir())
     assert words == ["0", "1", "2", "3"]

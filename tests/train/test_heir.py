@@ -69,13 +69,13 @@ class Counted:
 
 
 def checkpoints_of(
-    worker: str, state: Counted, place: Path, said: list[WorkerMessage]
+    worker: str, state: Counted, place: Path, messages: list[WorkerMessage]
 ) -> Checkpoints:
-    made = Checkpoints(
-        cast(TrainingState, state), SPEC, context=None, tell=said.append, listen=time.sleep
+    worker_checkpoints = Checkpoints(
+        cast(TrainingState, state), SPEC, context=None, tell=messages.append, listen=time.sleep
     )
-    made.keep_in(str(place), writer=worker)
-    return made
+    worker_checkpoints.keep_in(str(place), writer=worker)
+    return worker_checkpoints
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_an_heirs_recorded_state_is_resumed(
 ) -> None:
     """Another checkpoint of it is under way, and waits for a permission that will not come."""
     monkeypatch.setenv(SUCCESSION, "a")
-    said: list[WorkerMessage] = []
+    messages: list[WorkerMessage] = []
     state = Counted(5)
-    heir = checkpoints_of("w1", state, tmp_path, said)
+    heir = checkpoints_of("w1", state, tmp_path, messages)
     heir.begin(ends_epoch=False)
     heir.await_copy()
     state.go_on(6)
     heir.leave()
     assert state.asked == ["alone", "take back"]
-    assert said[0] == CheckpointDrafted(step=5)
+    assert messages[0] == CheckpointDrafted(step=5)
     store = Store(open_place(str(tmp_path)))
     assert store.steps() == []
     monkeypatch.setenv(SUCCESSION, start)
     state = Counted()
-    where, problems = checkpoints_of("w3", state, tmp_path, said).restore(recorded)
-    assert (state.committed, bool(where), problems) == (step, bool(step), [])
+    restored_from, problems = checkpoints_of("w3", state, tmp_path, messages).restore(recorded)
+    assert (state.committed, bool(restored_from), problems) == (step, bool(step), [])
     assert store.drafts() == []

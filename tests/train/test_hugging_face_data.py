@@ -29,9 +29,9 @@ def labels(feed: Feed) -> list[list[int]]:
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
     reads = list(feed.read(requests(schedule, parts=2, micro_batches=range(2), after=0)))
     epochs: list[list[int]] = [[], []]
-    for each in reads:
-        assert set(each.sample) == {"x", "label"}
-        epochs[each.request.epoch] += each.sample["label"].tolist()
+    for read in reads:
+        assert set(read.sample) == {"x", "label"}
+        epochs[read.request.epoch] += read.sample["label"].tolist()
     return epochs
 
 
@@ -90,9 +90,9 @@ def test_a_stream_needs_its_number_of_samples(rows: Any) -> None:
 
 
 def test_one_of_several_splits_is_wanted(rows: Any) -> None:
-    both = datasets.DatasetDict({"train": rows, "test": rows})
+    both_splits = datasets.DatasetDict({"train": rows, "test": rows})
     with pytest.raises(SpecError) as refusal:
-        Feed(both, seed=0, global_batch_size=BATCH)
+        Feed(both_splits, seed=0, global_batch_size=BATCH)
     assert str(refusal.value) == (
         "data: got a DatasetDict of 'train', 'test', need one dataset\n  hint: data['train']"
     )

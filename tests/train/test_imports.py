@@ -42,7 +42,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_imports_stop_at_dependent_code(script: str, expected: list[str], tmp_path: Path) -> None:
-    beside = {
+    modules_beside = {
         "loop.py": script,
         "alone.py": "x = 1\nimport wave",
         "begins.py": "import wave\nx = 1\nimport cgitb",
@@ -52,11 +52,13 @@ def test_imports_stop_at_dependent_code(script: str, expected: list[str], tmp_pa
         "turns.py": "import wave\nimport about",
         "about.py": "import turns\nimport cgitb",
     }
-    for name, text in beside.items():
+    for name, text in modules_beside.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     be_script(["python", str(tmp_path / "loop.py")], 0)
-    assert [ast.unparse(each) for each in leading_imports(tmp_path / "loop.py")] == expected
+    assert [
+        ast.unparse(leading_import) for leading_import in leading_imports(tmp_path / "loop.py")
+    ] == expected
 
 
 AHEAD = """
@@ -76,7 +78,7 @@ print(os.read(read, 99).decode())
 
 
 @pytest.mark.parametrize(
-    ("bad", "there"),
+    ("bad", "expected_modules"),
     [
         ("raise RuntimeError('no')", ["good"]),
         ("import sys; sys.exit(3)", ["good"]),
@@ -84,7 +86,9 @@ print(os.read(read, 99).decode())
         ("import sys; assert sys.argv[1:] == ['--lr', '1']", ["bad", "good", "late"]),
     ],
 )
-def test_template_errors_are_left_to_workers(bad: str, there: list[str], tmp_path: Path) -> None:
+def test_template_errors_are_left_to_workers(
+    bad: str, expected_modules: list[str], tmp_path: Path
+) -> None:
     installed = tmp_path / "installed"
     installed.mkdir()
     (installed / "good.py").write_text("import random; random.seed(5)")
@@ -95,4 +99,4 @@ def test_template_errors_are_left_to_workers(bad: str, there: list[str], tmp_pat
         [sys.executable, "-c", AHEAD, str(tmp_path / "loop.py")],
         capture_output=True, text=True, timeout=300, env={"PYTHONPATH": str(installed), "PATH": ""}, check=False,
     )  # fmt: skip
-    assert done.stdout == f"{random.Random(5).random()} {there}\n", done.stderr
+    assert done.stdout == f"{random.Random(5).random()} {expected_modules}\n", done.stderr

@@ -33,9 +33,9 @@ from brim.train.inference.predictions import (
 def test_job_steps_cover_samples_in_order(samples: int, parts: int) -> None:
     chunks: dict[int, Any] = {}
     for step in range(steps_of(samples, parts)):
-        some = chunks_of_step(step, parts, samples)
-        assert 1 <= len(some) <= parts
-        chunks |= some
+        step_chunks = chunks_of_step(step, parts, samples)
+        assert 1 <= len(step_chunks) <= parts
+        chunks |= step_chunks
     assert list(chunks) == list(range(len(chunks)))
     bounds = [(span.start, span.stop) for span in chunks.values()]
     assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
@@ -46,10 +46,10 @@ def test_kept_parts_end_at_the_first_gap(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "parts", samples=10)
     for step in (0, 1, 3):
         parts.keep(step, [f"{step}".encode(), b""])
-    again = Parts(tmp_path / "parts", samples=10)
-    assert again.restore() == (str(tmp_path / "parts"), [])
-    assert again.committed == 2
-    assert list(again.chunks()) == [b"0", b"", b"1", b""]
+    reopened = Parts(tmp_path / "parts", samples=10)
+    assert reopened.restore() == (str(tmp_path / "parts"), [])
+    assert reopened.committed == 2
+    assert list(reopened.chunks()) == [b"0", b"", b"1", b""]
 
 
 def test_a_damaged_part_is_named_and_computed_again(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_outputs_become_columns(output: Any, function: Any, names: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("output", "function", "got"),
+    ("output", "function", "actual"),
     [
         (torch.zeros(3, 2, 2), None, r"the model's output: got shape \[3, 2, 2\]"),
         (torch.zeros(()), None, r"got shape \[\]"),
@@ -99,8 +99,8 @@ def test_outputs_become_columns(output: Any, function: Any, names: list[str]) ->
         (torch.zeros(3), lambda output: {"a": 1.0}, r"predict\(output\): got a float"),
     ],
 )
-def test_what_is_no_column_is_refused(output: Any, function: Any, got: str) -> None:
-    with pytest.raises(SpecError, match=got):
+def test_what_is_no_column_is_refused(output: Any, function: Any, actual: str) -> None:
+    with pytest.raises(SpecError, match=actual):
         output_columns(output, function, 3)
 
 
@@ -120,8 +120,8 @@ def test_no_row_is_shifted(
     flat = np.concatenate([np.array(part, bool) for part in good])
     places = np.flatnonzero(flat)
     chunks = [
-        pack({"output": torch.tensor(places[at : at + width], dtype=torch.float32)})
-        for at in range(0, len(places), width)
+        pack({"output": torch.tensor(places[start : start + width], dtype=torch.float32)})
+        for start in range(0, len(places), width)
     ]
     rows = [PredictedRows(len(part), np.flatnonzero(np.array(part, bool))) for part in good]
     write_predictions(path, rows, iter(chunks), job="job")
@@ -129,7 +129,7 @@ def test_no_row_is_shifted(
     assert table.column("row").to_pylist() == list(range(len(flat)))
     expected = [float(row) if ok else None for row, ok in enumerate(flat.tolist())]
     assert table.column("output").to_pylist() == expected
-    assert [each.name for each in path.parent.iterdir()] == ["p.parquet"]
+    assert [path_kept.name for path_kept in path.parent.iterdir()] == ["p.parquet"]
 
 
 def test_unwritable_outputs_keep_the_old_one(tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ def archive_of_numpy(folder: Path, keep: ExitStack) -> Opened:
 def database(folder: Path, keep: ExitStack) -> Opened:
     rows = keep.enter_context(contextlib.closing(sqlite3.connect(folder / "rows.db")))
     rows.execute("create table rows (number integer primary key, bytes blob)")
-    every = [(number, record(number)) for number in range(RECORDS)]
-    rows.executemany("insert into rows values (?, ?)", every)
+    all_records = [(number, record(number)) for number in range(RECORDS)]
+    rows.executemany("insert into rows values (?, ?)", all_records)
     rows.commit()
 
     def read(number: int) -> int:
@@ -124,28 +124,28 @@ def _descriptor_of(path: Path) -> int:
     return next(n for place, n in places.items() if os.path.realpath(place) == str(path.resolve()))
 
 
-def in_fork(act: Callable[[], bytes], *, meanwhile: Callable[[], None] = lambda: None) -> bytes:
+def in_fork(act: Callable[[], bytes], *, action: Callable[[], None] = lambda: None) -> bytes:
     """What a fork that has made its descriptors its own returns.
 
     Args:
-        meanwhile: called between the listing of descriptors and the fork.
+        action: called between the listing of descriptors and the fork.
     """
     inherited = inherited_by_forks()
-    meanwhile()
-    here, there = os.pipe()
+    action()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
-            os.close(here)
+            os.close(reader)
             inherited.make_own()
-            os.write(there, act())
+            os.write(writer, act())
         finally:
             os._exit(0)
-    os.close(there)
-    with open(here, "rb") as answer:
-        said = answer.read()
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        answer_bytes = answer.read()
     os.waitpid(child, 0)
-    return said
+    return answer_bytes
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def test_fork_moves_no_position_but_its_own(
 ) -> None:
     opened = kind(tmp_path, keep)
     opened.read(3)
-    before = os.lseek(opened.descriptor, 0, os.SEEK_CUR)
+    position_before = os.lseek(opened.descriptor, 0, os.SEEK_CUR)
     assert in_fork(lambda: bytes(map(opened.read, range(RECORDS)))) == bytes(range(RECORDS))
-    assert os.lseek(opened.descriptor, 0, os.SEEK_CUR) == before
+    assert os.lseek(opened.descriptor, 0, os.SEEK_CUR) == position_before
     assert opened.read(5) == 5
 
 
@@ -191,14 +191,14 @@ def test_connections_closed_before_fork_are_ignored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         with server.accept()[0]:
-            assert in_fork(lambda: b"there", meanwhile=client.close) == b"there"
+            assert in_fork(lambda: b"there", action=client.close) == b"there"
 
 
 def test_pair_of_sockets_stays_in_fork() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        there.sendall(b"word")
-        assert in_fork(lambda: here.recv(4)) == b"word"
+    near_end, far_end = socket.socketpair()
+    with near_end, far_end:
+        far_end.sendall(b"word")
+        assert in_fork(lambda: near_end.recv(4)) == b"word"
 
 
 def test_file_written_to_stays_shared(tmp_path: Path) -> None:
@@ -247,7 +247,9 @@ def feed(tmp_path: Path, keep: ExitStack) -> Iterator[Feed]:
 
 def test_processes_that_read_have_positions_of_their_own(feed: Feed) -> None:
     descriptor = feed.dataset.opened.descriptor
-    read = [number for each in feed.read(ask(feed)) for number in each.sample.tolist()]
+    read = [
+        number for micro_batch in feed.read(ask(feed)) for number in micro_batch.sample.tolist()
+    ]
     assert read == 2 * list(range(RECORDS))
     assert os.lseek(descriptor, 0, os.SEEK_CUR) == 0
 

@@ -71,11 +71,11 @@ def new_job(
 ) -> tuple[Job, Listener]:
     """A job of one process; `halving` halves its learning rate with every step."""
     model = torch.nn.Linear(2, 1)
-    made = optimizer(model)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5) if halving else None
+    optimizer_made = optimizer(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer_made, 0.5) if halving else None
     job = Job(
         model,
-        made,
+        optimizer_made,
         spec=replace(spec_of_a_loner(0), audit=audit),
         context=None,
         scheduler=scheduler,
@@ -172,12 +172,12 @@ def test_mid_step_checkpoints_exclude_the_step(
     ):
         loss = job.step((job.model(batch.inputs) - batch.target).square().mean())
         if job.committed == 1 and loss is None:
-            before = table.fields["weight"].clone()
+            rows_before = table.fields["weight"].clone()
             torn = OwnedRows(GradientRows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
             job.parts.embeddings.update([torn], step=job.committed + 1)
-            assert not torch.equal(table.fields["weight"], before)
+            assert not torch.equal(table.fields["weight"], rows_before)
             job.parts.checkpoints.now()
-            assert torch.equal(table.fields["weight"], before)
+            assert torch.equal(table.fields["weight"], rows_before)
             break
     assert Store(Directory(tmp_path)).steps() == [1]
 
@@ -186,18 +186,18 @@ def test_thawing_is_refused_but_freezing_allowed() -> None:
     job, _ = new_job()
     weight, bias = job.model.parameters()
 
-    def train_with_bias(job: Job, *, when: int) -> None:
+    def train_with_bias(job: Job, *, step_at: int) -> None:
         for batch in job.batches(DATA, global_batch_size=16, epochs=2):
-            bias.requires_grad_(job.committed == when)
+            bias.requires_grad_(job.committed == step_at)
             job.step((job.model(batch.inputs) - batch.target).square().mean())
 
-    train_with_bias(job, when=0)
+    train_with_bias(job, step_at=0)
     bias.requires_grad_(False)
     job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
     with pytest.raises(
         SpecError, match="parameter 'bias': got requires_grad turned on while training"
     ):
-        train_with_bias(job, when=1)
+        train_with_bias(job, step_at=1)
     assert job.committed == 1
 
 
@@ -234,14 +234,14 @@ class Newcomer(Listener):
         super().__init__()
         self._tree = {**job.parts.state.get(), "committed": 1}
 
-    def next_round(self, kept: StateKeeper) -> Exchange:
-        kept.state.put(self._tree)
+    def next_round(self, keeper: StateKeeper) -> Exchange:
+        keeper.state.put(self._tree)
         return LocalExchange()
 
 
-@pytest.mark.parametrize(("between", "times"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("is_between", "times"), [(False, 1), (True, 2)])
 def test_states_are_put_after_user_code_only(
-    monkeypatch: pytest.MonkeyPatch, between: bool, times: int
+    monkeypatch: pytest.MonkeyPatch, is_between: bool, times: int
 ) -> None:
     job, _ = new_job()
     job.parts.members = Newcomer(job)
@@ -253,7 +253,7 @@ def test_states_are_put_after_user_code_only(
         return put(state, tree)
 
     monkeypatch.setattr(TrainingState, "put", counted)
-    if between:
+    if is_between:
         for _ in job.epochs(1):
             for batch in job.batches(DATA, global_batch_size=10):
                 job.step((job.model(batch.inputs) - batch.target).square().mean())

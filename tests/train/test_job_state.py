@@ -16,14 +16,14 @@ from brim.train.state.optimization import Optimization
 def state() -> tuple[TrainingState, torch.optim.Optimizer]:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = TrainingState(
+    training_state = TrainingState(
         model,
         Optimization(model, [optimizer]),
         Embeddings(model, [optimizer], spec_of_a_loner()),
         spec=spec_of_a_loner(),
     )
-    made.plan(Schedule(samples=40, global_batch_size=10, epochs=2))
-    return made, optimizer
+    training_state.plan(Schedule(samples=40, global_batch_size=10, epochs=2))
+    return training_state, optimizer
 
 
 def newcomer(*, committed: int) -> tuple[TrainingState, torch.optim.Optimizer]:
@@ -32,12 +32,12 @@ def newcomer(*, committed: int) -> tuple[TrainingState, torch.optim.Optimizer]:
     """
     donor, _ = state()
     donor.committed, donor.due = committed, True
-    made, optimizer = state()
-    made.put(donor.get())
-    made.due = False
+    training_state, optimizer = state()
+    training_state.put(donor.get())
+    training_state.due = False
     optimizer.param_groups[0]["lr"] *= 0.5
-    made.put_again()
-    return made, optimizer
+    training_state.put_again()
+    return training_state, optimizer
 
 
 def test_preambles_are_not_repeated_amid_epochs() -> None:
@@ -51,42 +51,42 @@ def test_preambles_run_at_epoch_start() -> None:
 
 
 def test_handled_checkpoints_are_not_due() -> None:
-    made, _ = newcomer(committed=2)
-    assert not made.due
+    training_state, _ = newcomer(committed=2)
+    assert not training_state.due
 
 
 DATA = Schedule(samples=40, global_batch_size=10, epochs=2)
 
 
 def test_newcomers_with_other_data_are_refused() -> None:
-    donor, made = state()[0], state()[0]
+    donor, training_state = state()[0], state()[0]
     donor.plan(DATA, mark="0 abc")
-    made.put(donor.get())
+    training_state.put(donor.get())
     with pytest.raises(SpecError, match="other samples, of the same number"):
-        made.plan(DATA, mark="0 xyz")
+        training_state.plan(DATA, mark="0 xyz")
 
 
 def test_data_may_be_another_in_each_epoch() -> None:
-    donor, made = state()[0], state()[0]
+    donor, training_state = state()[0], state()[0]
     donor.plan(DATA, mark="0 abc")
-    made.put(donor.get())
-    made.plan(DATA, mark="1 xyz")
-    assert made.mark == "1 xyz"
+    training_state.put(donor.get())
+    training_state.plan(DATA, mark="1 xyz")
+    assert training_state.mark == "1 xyz"
 
 
 def test_newcomers_agree_before_reading_data() -> None:
-    donor, made = state()[0], state()[0]
+    donor, training_state = state()[0], state()[0]
     donor.plan(DATA, mark="0 abc")
-    made.put(donor.get())
-    assert made.digests()["first samples"] == donor.digests()["first samples"]
+    training_state.put(donor.get())
+    assert training_state.digests()["first samples"] == donor.digests()["first samples"]
 
 
 def test_unchanged_states_reuse_their_digests() -> None:
-    made, _ = state()
-    digests = made.digests()
-    assert made.digests(unless_put=True) is digests
-    other, _ = state()
-    other.committed = 3
-    made.put(other.get())
-    assert made.digests(unless_put=True) == other.digests()
-    assert made.digests(unless_put=True) != digests
+    training_state, _ = state()
+    digests = training_state.digests()
+    assert training_state.digests(unless_put=True) is digests
+    other_state, _ = state()
+    other_state.committed = 3
+    training_state.put(other_state.get())
+    assert training_state.digests(unless_put=True) == other_state.digests()
+    assert training_state.digests(unless_put=True) != digests

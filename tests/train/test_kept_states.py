@@ -25,8 +25,8 @@ DATA = TensorDataset(ROWS, ROWS.sum(1))
 
 
 def a_job(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Job:
-    made = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    return Job(model, made, spec=spec_of_a_loner(0), context=None)
+    optimizer_used = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return Job(model, optimizer_used, spec=spec_of_a_loner(0), context=None)
 
 
 def train(job: Job, after_step: Callable[[], None] = lambda: None, *, epochs: int = 1) -> None:
@@ -95,9 +95,13 @@ def test_an_attribute_that_changes_again_is_refused(start: Any, values: list[Any
 
 
 def test_attributes_are_compared_where_all_have_set_them() -> None:
-    one = {"model attribute 'net.size'": b"1", "model attribute 'net.wide'": b"1", "step": b"1"}
-    other = {"model attribute 'net.size'": b"2", "step": b"1"}
-    assert _comparable([one, other]) == [
+    first_digests = {
+        "model attribute 'net.size'": b"1",
+        "model attribute 'net.wide'": b"1",
+        "step": b"1",
+    }
+    second_digests = {"model attribute 'net.size'": b"2", "step": b"1"}
+    assert _comparable([first_digests, second_digests]) == [
         {"model attribute 'net.size'": b"1", "step": b"1"},
         {"model attribute 'net.size'": b"2", "step": b"1"},
     ]
@@ -141,7 +145,7 @@ def test_empty_states_start_empty_per_micro_batch(start: Tensor | None) -> None:
     model.register_buffer("membrane", start)
     job = a_job(model)
     train(job)
-    assert all(each is start for each in found)
+    assert all(tensor_found is start for tensor_found in found)
     assert model.membrane is start
     newcomer = a_job(Growing())
     newcomer.model.register_buffer("membrane", torch.zeros(0))

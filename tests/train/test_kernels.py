@@ -18,8 +18,8 @@ from brim.embeddings.tables.kernels import distinct_of, gather, put
 def test_distinct_ids_and_places_are_those_of_torch(
     ids: list[int], dtype: torch.dtype, folded: bool
 ) -> None:
-    most = torch.iinfo(dtype).max
-    given_ids = torch.tensor([min(each, most) for each in ids], dtype=dtype)
+    largest = torch.iinfo(dtype).max
+    given_ids = torch.tensor([min(number, largest) for number in ids], dtype=dtype)
     if folded and len(ids) % 2 == 0:
         given_ids = given_ids.view(2, -1).T
     distinct, places = distinct_of(given_ids)
@@ -40,24 +40,24 @@ def test_a_single_id_has_a_place() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_rows_are_copied_from_and_to_places(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     rows = (torch.rand(shape) * 100).to(dtype)
-    before, places = rows.clone(), torch.tensor([8, 0, 3])
-    out = torch.empty_like(rows[:3])
-    gather(rows, places, out)
-    assert torch.equal(out, before[places])
-    put(rows, places, out + 1)
-    assert torch.equal(rows, before.index_copy(0, places, out + 1))
+    rows_before, places = rows.clone(), torch.tensor([8, 0, 3])
+    target = torch.empty_like(rows[:3])
+    gather(rows, places, target)
+    assert torch.equal(target, rows_before[places])
+    put(rows, places, target + 1)
+    assert torch.equal(rows, rows_before.index_copy(0, places, target + 1))
     nowhere = places[:0]
-    gather(rows, nowhere, out[:0])
-    put(rows, nowhere, out[:0])
-    assert torch.equal(rows, before.index_copy(0, places, out + 1))
+    gather(rows, nowhere, target[:0])
+    put(rows, nowhere, target[:0])
+    assert torch.equal(rows, rows_before.index_copy(0, places, target + 1))
 
 
 @pytest.mark.parametrize("place", [-1, 9])
 def test_a_place_that_is_not_there_changes_nothing(place: int) -> None:
     rows = torch.rand(9, 4)
-    before, places = rows.clone(), torch.tensor([1, place])
+    rows_before, places = rows.clone(), torch.tensor([1, place])
     with pytest.raises(IndexError, match="of 9 rows"):
         put(rows, places, torch.zeros(2, 4))
     with pytest.raises(IndexError, match="of 9 rows"):
         gather(rows, places, torch.zeros(2, 4))
-    assert torch.equal(rows, before)
+    assert torch.equal(rows, rows_before)

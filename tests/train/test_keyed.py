@@ -53,9 +53,9 @@ class Net(nn.Module):
         return looked_up
 
 
-def keyed(**how: Any) -> Net:
+def keyed(**options: Any) -> Net:
     torch.manual_seed(0)
-    return Net(brim.Embedding(8, **{"limit": 1000, "scale": 0.3, **how}))
+    return Net(brim.Embedding(8, **{"limit": 1000, "scale": 0.3, **options}))
 
 
 def compact(like: Net) -> Net:
@@ -78,7 +78,7 @@ def trained(
     epochs: int = 2,
     shuffle: bool = True,
     after: Callable[[Job], None] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Job:
     spec = JobSpec(
         command=("loop.py",),
@@ -86,7 +86,7 @@ def trained(
         workers=WorkerRange.parse("1"),
         epochs=epochs,
         global_batch_size=64,
-        **how,
+        **options,
     )
     job = Job(net, make(net.parameters()), spec=spec, context=None)
     for _ in job.epochs():
@@ -115,16 +115,16 @@ def test_ids_of_any_shape_are_looked_up() -> None:
 
 def test_torchs_chance_decides_what_rows_start_with() -> None:
     torch.manual_seed(3)
-    one, two = brim.Embedding(4), brim.Embedding(4)
+    first, two = brim.Embedding(4), brim.Embedding(4)
     torch.manual_seed(3)
-    again = brim.Embedding(4)
+    seeded_again = brim.Embedding(4)
     ids = torch.arange(10)
-    assert torch.equal(one(ids), again(ids))
-    assert not torch.equal(one(ids), two(ids))
+    assert torch.equal(first(ids), seeded_again(ids))
+    assert not torch.equal(first(ids), two(ids))
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("options", "words"),
     [
         ({"dim": 0}, "dim: got 0, need a whole number from 1"),
         (
@@ -138,9 +138,9 @@ def test_torchs_chance_decides_what_rows_start_with() -> None:
         ({"dtype": torch.float16}, "dtype: got torch.float16"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(how: dict[str, Any], words: str) -> None:
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=f"brim.Embedding: {words}"):
-        brim.Embedding(**{"dim": 4, **how})
+        brim.Embedding(**{"dim": 4, **options})
 
 
 def test_a_negative_id_is_refused_by_its_name() -> None:
@@ -161,9 +161,9 @@ def test_copies_pickles_and_state_dicts_have_the_rows() -> None:
     torch.manual_seed(7)
     loaded = Net(brim.Embedding(8, scale=0.3))
     loaded.load_state_dict(net.state_dict())
-    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), loaded):
-        assert torch.equal(other.rows(ids), net.rows(ids))
-        assert weights_sha256(other) == weights_sha256(net)
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), loaded):
+        assert torch.equal(copied.rows(ids), net.rows(ids))
+        assert weights_sha256(copied) == weights_sha256(net)
     state = net.rows.state_dict()
     assert torch.equal(net.rows(state["ids"]), state["weight"])
     assert sorted(state["ids"].tolist()) == sorted(ids_of(numbers().unique()).tolist())
@@ -210,27 +210,27 @@ def _lazily(net: Net, make: Make, samples: TensorDataset) -> None:
     rows.
     """
     weight = net.rows.weight.detach()
-    kept: dict[str, Tensor] = {}
+    states: dict[str, Tensor] = {}
     step = torch.tensor(0.0)
-    out = make(net.out.parameters())
+    output_optimizer = make(net.out.parameters())
     for _ in range(2):
         for ids, target in _batches(samples):
             rows = nn.Parameter(weight[ids.unique()].clone())
             places = torch.searchsorted(ids.unique(), ids)
             output = net.out(torch.tanh(functional.embedding(places, rows).flatten(1))).squeeze(1)
-            out.zero_grad()
+            output_optimizer.zero_grad()
             functional.binary_cross_entropy_with_logits(output, target).backward()
             small = make([rows])
-            state = {name: part[ids.unique()].clone() for name, part in kept.items()}
+            state = {name: part[ids.unique()].clone() for name, part in states.items()}
             if state:
                 small.state[rows] = {"step": step.clone(), **state}
             small.step()
-            out.step()
+            output_optimizer.step()
             step += 1
             weight[ids.unique()] = rows.detach()
             for name, part in small.state[rows].items():
                 if isinstance(part, Tensor) and part.dim() == 2:
-                    kept.setdefault(name, torch.zeros_like(weight))[ids.unique()] = part
+                    states.setdefault(name, torch.zeros_like(weight))[ids.unique()] = part
 
 
 def _batches(samples: TensorDataset) -> Any:
@@ -283,14 +283,14 @@ def test_optimizers_unable_by_rows_are_refused(make: Make, words: str) -> None:
 def test_evaluation_gives_nobody_a_row() -> None:
     net = keyed()
 
-    def after(job: Job) -> None:
-        before = len(held_by(net.rows).keys)
+    def evaluate_after(job: Job) -> None:
+        count_before = len(held_by(net.rows).keys)
         with torch.no_grad():
             net(torch.arange(10_000, 10_000 + FIELDS).unsqueeze(0))
         net(torch.arange(20_000, 20_000 + FIELDS).unsqueeze(0))  # nobody asks for its gradient
-        assert len(held_by(net.rows).keys) == before
+        assert len(held_by(net.rows).keys) == count_before
 
-    trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data(), after=after)
+    trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data(), after=evaluate_after)
     assert len(held_by(net.rows).keys) == len(numbers().unique())
 
 
@@ -300,7 +300,7 @@ def test_frequent_ids_get_rows() -> None:
     often, first = ids.unique(), net.rows(ids.unique()).detach().clone()
     moved = []
 
-    def after(job: Job) -> None:
+    def check_rows(job: Job) -> None:
         moved.append(not torch.equal(net.rows(often), first))
         assert len(held_by(net.rows).keys) == (len(often) if moved[-1] else 0)
 
@@ -311,24 +311,26 @@ def test_frequent_ids_get_rows() -> None:
         samples,
         epochs=4,
         micro_batches=1,
-        after=after,
+        after=check_rows,
     )
     assert moved == [False, False, True, True]
 
 
 def test_stale_rows_start_again() -> None:
     net = keyed(expire_after=2)
-    once, others = ids_of(numbers()[:64]), ids_of(numbers()[64:128] + 1000)
+    once, rare_ids = ids_of(numbers()[:64]), ids_of(numbers()[64:128] + 1000)
     first = net.rows(once).detach().clone()
-    there = []
+    presence = []
 
-    def after(job: Job) -> None:
-        there.append(not torch.equal(net.rows(once), first))
+    def check_presence(job: Job) -> None:
+        presence.append(not torch.equal(net.rows(once), first))
 
-    samples = TensorDataset(torch.cat([once, others, others, others, others]), torch.ones(320))
+    samples = TensorDataset(
+        torch.cat([once, rare_ids, rare_ids, rare_ids, rare_ids]), torch.ones(320)
+    )
     adam = lambda weights: torch.optim.Adam(weights, lr=0.1)  # noqa: E731
-    trained(net, adam, samples, epochs=1, micro_batches=1, shuffle=False, after=after)
-    assert there == [True, True, False, False, False]
+    trained(net, adam, samples, epochs=1, micro_batches=1, shuffle=False, after=check_presence)
+    assert presence == [True, True, False, False, False]
 
 
 def test_full_tables_report_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,9 +356,9 @@ def test_oversized_tables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_second_jobs_continue_with_rows() -> None:
     net = keyed()
     trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data())
-    held = held_by(net.rows)
+    rows_held = held_by(net.rows)
     trained(net, lambda weights: torch.optim.SGD(weights, lr=0.0), data())
-    assert all(map(torch.equal, held_by(net.rows), held))
+    assert all(map(torch.equal, held_by(net.rows), rows_held))
 
 
 def test_a_name_that_two_embeddings_have_is_refused() -> None:
@@ -460,11 +462,11 @@ def test_optimizer_states_include_row_states() -> None:
     net = keyed()
     optimizer = adam(net)
     loop(net, optimizer, epochs=1)
-    number = [id(each) for each in net.parameters()].index(id(net.rows.weight))
-    kept = optimizer.state_dict()["state"][number]
-    assert kept.keys() == {"step", "exp_avg", "exp_avg_sq"}
-    assert kept["exp_avg"].shape == net.rows.state_dict()["weight"].shape
-    assert bool(kept["exp_avg_sq"].any(1).all())
+    number = [id(parameter) for parameter in net.parameters()].index(id(net.rows.weight))
+    row_states = optimizer.state_dict()["state"][number]
+    assert row_states.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert row_states["exp_avg"].shape == net.rows.state_dict()["weight"].shape
+    assert bool(row_states["exp_avg_sq"].any(1).all())
 
 
 def test_training_resumes_exactly_from_state_dicts() -> None:
@@ -487,10 +489,10 @@ def test_an_optimizers_state_of_other_rows_is_refused() -> None:
     optimizer = adam(net)
     loop(net, optimizer, epochs=1)
     saved = copy.deepcopy(optimizer.state_dict())
-    other = keyed()
-    optimizer = adam(other)
+    other_net = keyed()
+    optimizer = adam(other_net)
     optimizer.load_state_dict(saved)
     with pytest.raises(
         SpecError, match="optimizer's state of embedding 'rows': got that of 298 rows"
     ):
-        loop(other, optimizer, epochs=1)
+        loop(other_net, optimizer, epochs=1)

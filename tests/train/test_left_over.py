@@ -39,8 +39,8 @@ def clip() -> Any:
 
 def two_views() -> Any:
     """SimCLR."""
-    both = torch.cat([one(), other()])
-    scores = (both @ both.T).masked_fill(torch.eye(2 * B, dtype=torch.bool), -9.0)
+    views = torch.cat([one(), other()])
+    scores = (views @ views.T).masked_fill(torch.eye(2 * B, dtype=torch.bool), -9.0)
     return functional.cross_entropy(scores, (torch.arange(2 * B) + B) % (2 * B))
 
 
@@ -109,9 +109,9 @@ COMPARING: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("loss", COMPARING, ids=lambda loss: str(loss.__name__))
 def test_losses_that_compare_samples_are_named(loss: Callable[[], Any]) -> None:
-    said = of_loss(loss(), samples=B)
-    assert said.startswith(f"the loss compares the {B} samples of a micro-batch")
-    assert "micro_batches=1" in said
+    message = of_loss(loss(), samples=B)
+    assert message.startswith(f"the loss compares the {B} samples of a micro-batch")
+    assert "micro_batches=1" in message
 
 
 def test_comparing_all_samples_of_a_step_is_healthy() -> None:
@@ -203,8 +203,8 @@ def chosen_actions() -> Any:
 
 
 def own_weights() -> Any:
-    each = functional.cross_entropy(ONE(DATA), LABELS, reduction="none")
-    return (each * torch.full((B,), 1 / B)).sum()
+    losses = functional.cross_entropy(ONE(DATA), LABELS, reduction="none")
+    return (losses * torch.full((B,), 1 / B)).sum()
 
 
 def penalised() -> Any:
@@ -241,9 +241,9 @@ def triplets_given() -> Any:
 
 
 def masked_mean() -> Any:
-    each = functional.cross_entropy(ONE(DATA), LABELS, reduction="none")
+    losses = functional.cross_entropy(ONE(DATA), LABELS, reduction="none")
     mask = (LABELS > 0).float()
-    return (each * mask).sum() / mask.sum()
+    return (losses * mask).sum() / mask.sum()
 
 
 HEALTHY: list[Callable[[], Any]] = [
@@ -333,5 +333,5 @@ def test_hooks_that_clamp_gradients_are_named(register: Callable[[Any], Any]) ->
 def test_leftover_clipping_is_named(tmp_path: Any, text: str, name: str) -> None:
     script = tmp_path / "loop.py"
     script.write_text(text)
-    said = of_script(str(script))
-    assert (f"calls {name}, which finds no gradients" in said) if name else not said
+    message = of_script(str(script))
+    assert (f"calls {name}, which finds no gradients" in message) if name else not message

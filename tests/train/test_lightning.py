@@ -158,19 +158,22 @@ def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("made", "line"),
+    ("make_metric", "line"),
     [
-        (lambda of: of.MeanAbsoluteError(), "torchmetrics.functional.mean_absolute_error(output, "),
         (
-            lambda of: of.Accuracy(task="multiclass", num_classes=3),
+            lambda torchmetrics_: torchmetrics_.MeanAbsoluteError(),
+            "torchmetrics.functional.mean_absolute_error(output, ",
+        ),
+        (
+            lambda torchmetrics_: torchmetrics_.Accuracy(task="multiclass", num_classes=3),
             "torchmetrics.functional.classification.multiclass_accuracy(output, ",
         ),
-        (lambda of: of.MeanMetric(), "value.mean()"),
+        (lambda torchmetrics_: torchmetrics_.MeanMetric(), "value.mean()"),
     ],
     ids=["regression", "classification", "aggregation"],
 )
-def test_a_logged_torchmetrics_object_gets_the_line_instead(made: Any, line: str) -> None:
-    metric = made(pytest.importorskip("torchmetrics"))
+def test_a_logged_torchmetrics_object_gets_the_line_instead(make_metric: Any, line: str) -> None:
+    metric = make_metric(pytest.importorskip("torchmetrics"))
 
     class Logging(Line):
         def validation_step(self, batch: Any) -> None:

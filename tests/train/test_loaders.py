@@ -52,45 +52,45 @@ class Stream(IterableDataset[dict[str, Any]]):
             yield {"noise": number + random.random(), "__reader__": os.getpid()}
 
 
-def ask(feed: Feed, **which: Any) -> Iterator[Any]:
+def ask(feed: Feed, **options: Any) -> Iterator[Any]:
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
     return requests(
-        schedule, **{"parts": PARTS, "micro_batches": range(PARTS), "after": 0, **which}
+        schedule, **{"parts": PARTS, "micro_batches": range(PARTS), "after": 0, **options}
     )
 
 
 @pytest.fixture
 def new_feed() -> Iterator[Any]:
-    made: list[Feed] = []
+    feeds: list[Feed] = []
 
-    def new(data: Any, loaders: int | None, **more: Any) -> Feed:
+    def new(data: Any, loaders: int | None, **options: Any) -> Feed:
         if not isinstance(data, DataLoader):
-            more["global_batch_size"] = BATCH
-        made.append(Feed(data, seed=0, loaders=loaders, **more))
-        return made[-1]
+            options["global_batch_size"] = BATCH
+        feeds.append(Feed(data, seed=0, loaders=loaders, **options))
+        return feeds[-1]
 
     yield new
-    for feed in made:
+    for feed in feeds:
         feed.close()
 
 
 def noise(reads: Iterable[Read]) -> list[Any]:
     return [
-        (each.request, each.crc32, torch.as_tensor(each.sample["noise"]).tolist()) for each in reads
+        (read.request, read.crc32, torch.as_tensor(read.sample["noise"]).tolist()) for read in reads
     ]
 
 
 def readers(reads: Iterable[Read]) -> set[int]:
-    return {int(pid) for each in reads for pid in each.sample["__reader__"]}
+    return {int(pid) for read in reads for pid in read.sample["__reader__"]}
 
 
 @pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
 def test_samples_ignore_the_number_of_loaders(data: Any, new_feed: Any) -> None:
-    in_step, *beside = [
+    in_step, *in_loaders = [
         list(feed.read(ask(feed))) for feed in (new_feed(data, count) for count in (0, 1, 2, 3))
     ]
     assert readers(in_step) == {os.getpid()}
-    for count, reads in enumerate(beside, 1):
+    for count, reads in enumerate(in_loaders, 1):
         assert noise(reads) == noise(in_step)
         assert os.getpid() not in readers(reads)
         assert len(readers(reads)) == (1 if isinstance(data, Stream) else count)
@@ -119,22 +119,22 @@ def test_new_rounds_reuse_loader_processes(data: Any, new_feed: Any) -> None:
     whole = noise(Feed(data, seed=0, global_batch_size=BATCH).read(ask(new_feed(data, 0))))
     feed = new_feed(data, 2)
     first = feed.read(ask(feed))
-    begun = [next(first) for _ in range(5)]
+    first_reads = [next(first) for _ in range(5)]
     first.close()
     second = list(feed.read(ask(feed, after=2)))
-    assert noise([*begun[:4], *second]) == whole
-    assert readers(second) <= readers(begun)
+    assert noise([*first_reads[:4], *second]) == whole
+    assert readers(second) <= readers(first_reads)
 
 
 def test_rounds_may_change_loader_counts(new_feed: Any) -> None:
     whole = noise(Feed(Noisy(), seed=0, global_batch_size=BATCH).read(ask(new_feed(Noisy(), 0))))
     feed = new_feed(Noisy(), 4)
     counts, reads, used = (4, 2, 1, 3), [], []
-    others = {each.pid for each in psutil.Process().children()}  # of fixtures that last
+    other_children = {child.pid for child in psutil.Process().children()}  # of fixtures that last
     for step, count in enumerate(counts):
         part = feed.read(ask(feed, after=step), loaders=count)
         of_step = [next(part) for _ in range(PARTS)]
-        used.append({each.pid for each in psutil.Process().children()} - others)
+        used.append({child.pid for child in psutil.Process().children()} - other_children)
         part.close()
         reads += of_step
     assert noise(reads) == whole[: PARTS * len(counts)]
@@ -240,12 +240,12 @@ def test_something_else_is_looked_at_while_nothing_comes(new_feed: Any) -> None:
     def look() -> None:
         raise Changed
 
-    others = psutil.Process().children()  # of fixtures that last
+    other_children = psutil.Process().children()  # of fixtures that last
     feed = new_feed(Stuck(), 1)
     with pytest.raises(Changed):
         next(feed.read(ask(feed), meanwhile=look))
     feed.close()
-    assert psutil.Process().children() == others
+    assert psutil.Process().children() == other_children
 
 
 def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:
@@ -264,7 +264,7 @@ def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:
     feed = new_feed(
         DataLoader(Initialised(), BATCH, num_workers=2, worker_init_fn=initialise), None
     )
-    samples = [each.sample for each in feed.read(ask(feed))]
+    samples = [micro_batch.sample for micro_batch in feed.read(ask(feed))]
     assert [sample["noise"][0].item() for sample in samples[:4]] == [10, 11, 10, 11]
     assert all(sample["info"].all() for sample in samples)
 
@@ -299,7 +299,7 @@ def test_loaders_die_with_their_worker() -> None:
         assert worker.stdout is not None
         loaders = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
         assert len(loaders) == 2
-        assert {each.name() for each in loaders} == {"brim-loader-0", "brim-loader-1"}
+        assert {loader.name() for loader in loaders} == {"brim-loader-0", "brim-loader-1"}
         try:
             loaders[0].terminate()
             deadline = time.monotonic() + 10.0
@@ -328,11 +328,11 @@ def test_loaders_keep_no_worker_sockets(new_feed: Any) -> None:
 
 
 def through(value: Any) -> Any:
-    ours, theirs = Pipe()
-    parcels.send(ours, value)
-    received = parcels.receive(theirs)
-    ours.close()
-    theirs.close()
+    near_end, far_end = Pipe()
+    parcels.send(near_end, value)
+    received = parcels.receive(far_end)
+    near_end.close()
+    far_end.close()
     return received
 
 

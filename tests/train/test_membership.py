@@ -49,7 +49,7 @@ SAID = Unheard(session="s", number=1, message=Warn(message="of the agent"))
 class Calm:
     """No signal ever comes."""
 
-    asked, wakeup = False, None
+    is_requested, wakeup = False, None
 
 
 class Nothing:
@@ -96,10 +96,10 @@ class Agent:
     def answer(self, step: int, *, hold: bool = False) -> None:
         self.say(Released(round=1, step=step, phase="commit", hold=hold, payloads=[]))
 
-    def die(self, run_dir: Path, *, left: bool = True) -> None:
+    def die(self, run_dir: Path, *, is_left: bool = True) -> None:
         """Its file stays, with what it had said."""
         journal = Journal(run_dir / heir.UNHEARD)
-        if left:
+        if is_left:
             journal.append(self._unheard.encode(SAID))
         journal.close()
         self._end.close()
@@ -111,18 +111,18 @@ class Agent:
             data = self._end.recv(1 << 20)
         except BlockingIOError:
             data = b""
-        return [self._decode.decode(each) for each in self._frames.feed(data)]
+        return [self._decode.decode(frame_bytes) for frame_bytes in self._frames.feed(data)]
 
     def arrivals(self) -> list[list[int]]:
         """The steps of the commits that have come by now."""
         arrivals = [message for message in self.heard() if isinstance(message, Arrive)]
         assert all(arrival.step == arrival.made[-1].step for arrival in arrivals)
-        return [[made.step for made in arrival.made] for arrival in arrivals]
+        return [[step_made.step for step_made in arrival.made] for arrival in arrivals]
 
 
 def world(round: int) -> World:
-    alone = (Member(worker="w1", agent="a1", address="127.0.0.1:1"),)
-    return World(round=round, members=alone, donors={}, restore=True, shares=(8,))
+    lone_members = (Member(worker="w1", agent="a1", address="127.0.0.1:1"),)
+    return World(round=round, members=lone_members, donors={}, restore=True, shares=(8,))
 
 
 @pytest.fixture
@@ -134,20 +134,20 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     monkeypatch.setattr(membership, "beat_forever", lambda *_, **__: None)
     monkeypatch.setattr(membership, "give_notice", os.close)
     monkeypatch.setattr(membership, "close_in_children", lambda _: None)
-    ours, theirs = socket.socketpair()
+    worker_end, agent_end = socket.socketpair()
     context = WorkerContext(
         place=0,
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
-        host="127.0.0.1", secret=b"", link=ours, start_method="alone",
+        host="127.0.0.1", secret=b"", link=worker_end, start_method="alone",
         memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY),
         notice=os.open(os.devnull, os.O_WRONLY),
     )  # fmt: skip
-    worker, agent = Membership(context), Agent(theirs)
+    worker, agent = Membership(context), Agent(agent_end)
     worker.join(Layout([torch.zeros(1)]), None)
     agent.say(InstallRound(world=world(1)))
     worker.next_round(Nothing())
     assert agent.arrivals() == []
-    with ours, theirs, contextlib.closing(worker._listener):
+    with worker_end, agent_end, contextlib.closing(worker._listener):
         yield worker, agent
     os.close(context.memory)
     os.close(context.tables)
@@ -176,11 +176,11 @@ def test_overlapped_work_follows_the_arrival(
     )
     seen: list[list[int]] = []
 
-    def meanwhile() -> None:
-        seen.append([each.step for each in agent.heard() if isinstance(each, Arrive)])
+    def look_ahead() -> None:
+        seen.append([message.step for message in agent.heard() if isinstance(message, Arrive)])
         agent.say(Released(round=1, step=0, phase="commit", hold=True, payloads=[]))
 
-    assert worker.commit(0, b"", overlap=meanwhile)
+    assert worker.commit(0, b"", overlap=look_ahead)
     assert seen == [[0]]
 
 
@@ -194,7 +194,7 @@ def fails(worker: Membership) -> None:
 
 
 @pytest.mark.parametrize(
-    ("say", "behind"),
+    ("say", "next_type"),
     [
         (lambda worker: worker.tell(Evaluated(epoch=1, step=3, metrics={})), Evaluated),
         (lambda worker: worker._beat(), Beat),
@@ -203,7 +203,7 @@ def fails(worker: Membership) -> None:
     ids=["a message", "a heartbeat", "a failure"],
 )
 def test_short_steps_are_reported_together(
-    pair: tuple[Membership, Agent], say: Callable[[Membership], None], behind: type
+    pair: tuple[Membership, Agent], say: Callable[[Membership], None], next_type: type
 ) -> None:
     worker, agent = pair
     worker.commit(0, b"")
@@ -215,10 +215,10 @@ def test_short_steps_are_reported_together(
         worker.commit(step, b"")
     assert agent.arrivals() == [[0]]
     say(worker)
-    told, next_to_it = agent.heard()
-    assert isinstance(told, Arrive)
-    assert [made.step for made in told.made] == [1, 2]
-    assert isinstance(next_to_it, behind)
+    arrival, next_to_it = agent.heard()
+    assert isinstance(arrival, Arrive)
+    assert [step_made.step for step_made in arrival.made] == [1, 2]
+    assert isinstance(next_to_it, next_type)
 
 
 def test_grouped_steps_are_answered_before_more(
@@ -234,7 +234,7 @@ def test_grouped_steps_are_answered_before_more(
     agent.answer(2, hold=True)
     with pytest.raises(RoundChanged):
         worker.commit(3, b"")
-    assert [made for made in worker._participant._steps_made if made.step == 3] == []
+    assert [step_made for step_made in worker._participant._steps_made if step_made.step == 3] == []
 
 
 def test_a_last_commits_answer_ends_the_round(
@@ -294,7 +294,7 @@ def left_in(run_dir: Path, worker: Membership) -> list[Unheard]:
     assert worker._inheritance._journal is not None
     worker._inheritance._journal.close()
     codec: Codec[Unheard] = Codec(Unheard)
-    return [codec.decode(each) for each in Journal(run_dir / heir.UNHEARD).written]
+    return [codec.decode(entry) for entry in Journal(run_dir / heir.UNHEARD).written]
 
 
 def logged(step: int) -> Logged:
@@ -325,11 +325,11 @@ def test_heirs_leave_unheard_messages_then_state(
     with pytest.raises(SystemExit):
         worker.next_round(state)
     assert state.left
-    said, *words = left_in(tmp_path, worker)
-    assert said == SAID
-    assert [(each.session, each.number) for each in words] == [("", 0)] * 3
-    *before, commit = (each.message for each in words)
-    assert before == [FromWorker(worker="w1", message=logged(step)) for step in (3, 4)]
+    first_message, *words = left_in(tmp_path, worker)
+    assert first_message == SAID
+    assert [(word.session, word.number) for word in words] == [("", 0)] * 3
+    *messages_before, commit = (word.message for word in words)
+    assert messages_before == [FromWorker(worker="w1", message=logged(step)) for step in (3, 4)]
     assert isinstance(commit, Commits)
     (record,) = commit.records
     step, report = (6, b"made") if is_answered else (5, b"told")
@@ -359,21 +359,21 @@ def test_permission_waits_end_with_the_agent(
         worker.listen(0.01)
 
 
-@pytest.mark.parametrize("why", ["the agent lives", "its file is empty"])
+@pytest.mark.parametrize("reason", ["the agent lives", "its file is empty"])
 def test_heirs_leave_no_unrecorded_state(
-    pair: tuple[Membership, Agent], tmp_path: Path, why: str
+    pair: tuple[Membership, Agent], tmp_path: Path, reason: str
 ) -> None:
     worker, agent = pair
-    agent.die(tmp_path, left=why == "the agent lives")
-    held = Journal(tmp_path / heir.UNHEARD) if why == "the agent lives" else None
+    agent.die(tmp_path, is_left=reason == "the agent lives")
+    journal_held = Journal(tmp_path / heir.UNHEARD) if reason == "the agent lives" else None
     state = Nothing()
     with pytest.raises(RoundChanged):
         worker.poll()
     with pytest.raises(EnvironmentFault):
         worker.next_round(state)
     assert not state.left
-    if held:
-        held.close()
+    if journal_held:
+        journal_held.close()
 
 
 def test_non_heirs_end_with_their_agent(pair: tuple[Membership, Agent], tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ def test_auc_counts_pairs(rows: list[tuple[int, bool]], size: int) -> None:
 @pytest.mark.parametrize("make", ALL)
 def test_which_worker_observed_a_chunk_does_not_matter(make: Callable[[], metrics.Metric]) -> None:
     output, target = torch.randn(1000), torch.randint(0, 2, (1000,)).float()
-    one, two = make(), make()
-    alone = chunks_of(one, output, target, 128)
+    first, two = make(), make()
+    chunks_of_one = chunks_of(first, output, target, 128)
     # Two workers observe every other chunk each; the states are put back in chunk order.
     states = [
-        (one if index % 2 else two).observe(output[s : s + 128], target[s : s + 128])
+        (first if index % 2 else two).observe(output[s : s + 128], target[s : s + 128])
         for index, s in enumerate(range(0, 1000, 128))
     ]
-    assert one.result(alone) == two.result(states)
+    assert first.result(chunks_of_one) == two.result(states)
 
 
 def test_log_loss_is_that_of_scikit_learn() -> None:

@@ -64,7 +64,7 @@ def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "got"),
+    ("arguments", "actual"),
     [
         (lambda net: (sgd(net), net), "an optimizer (SGD) in place of the model"),
         (lambda net: (nn.Linear, sgd(net)), "the class Linear in place of the model"),
@@ -95,9 +95,9 @@ def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_arguments_of_join_are_named(
-    given: Callable[[nn.Module], tuple[Any, Any]], got: str
+    arguments: Callable[[nn.Module], tuple[Any, Any]], actual: str
 ) -> None:
-    assert refused(lambda: brim.join(*given(nn.Linear(2, 1)))).got.startswith(got)
+    assert refused(lambda: brim.join(*arguments(nn.Linear(2, 1)))).got.startswith(actual)
 
 
 def test_an_optimizer_is_no_scheduler() -> None:
@@ -162,28 +162,28 @@ def two_losses(job: Job, batch: Any, models: list[nn.Module], _: object) -> None
     job.step(functional.mse_loss(models[0](batch[0]), batch[1] * 0))
 
 
-def two_losses_of_one(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+def two_losses_of_one(job: Job, batch: Any, models: list[nn.Module], optimizers: list[Any]) -> None:
     for target in (batch[1], batch[1] * 0):
-        job.step(functional.mse_loss(models[0](batch[0]), target), optimizer=by[0])
+        job.step(functional.mse_loss(models[0](batch[0]), target), optimizer=optimizers[0])
 
 
-def one_label_for_two(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+def one_label_for_two(job: Job, batch: Any, models: list[nn.Module], optimizers: list[Any]) -> None:
     """DCGAN's `label.fill_(fake_label)`, once the two losses are added."""
     label = torch.ones_like(batch[1])
     real = functional.binary_cross_entropy(models[0](batch[0]).sigmoid(), label)
     label.fill_(0.0)
     fake = functional.binary_cross_entropy(models[0](batch[0]).sigmoid(), label)
-    job.step(real + fake, optimizer=by[0])
+    job.step(real + fake, optimizer=optimizers[0])
 
 
-def one_graph_for_two(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+def one_graph_for_two(job: Job, batch: Any, models: list[nn.Module], optimizers: list[Any]) -> None:
     verdict = models[0](models[1](batch[0]).repeat(1, 2)).exp()
-    job.step(verdict.mean(), optimizer=by[0])
-    job.step(-verdict.mean(), optimizer=by[1])
+    job.step(verdict.mean(), optimizer=optimizers[0])
+    job.step(-verdict.mean(), optimizer=optimizers[1])
 
 
 @pytest.mark.parametrize(
-    ("body", "networks", "got", "hint"),
+    ("body", "networks", "actual", "hint"),
     [
         (two_losses, 1, "a second call for one batch", "add the losses: job.step("),
         (two_losses_of_one, 2, "a second loss of one optimizer", "add them: job.step("),
@@ -197,10 +197,10 @@ def one_graph_for_two(job: Job, batch: Any, models: list[nn.Module], by: list[An
     ],
 )
 def test_losses_that_fit_no_batch_are_explained(
-    body: Callable[..., object], networks: int, got: str, hint: str
+    body: Callable[..., object], networks: int, actual: str, hint: str
 ) -> None:
     wrong = refused(lambda: first_batch(body, networks))
-    assert wrong.got.startswith(got)
+    assert wrong.got.startswith(actual)
     assert hint in wrong.hint
 
 
@@ -224,25 +224,25 @@ def test_other_backward_errors_are_unchanged() -> None:
 
 
 def test_losses_of_frozen_networks_stay_apart() -> None:
-    frozen, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    of_frozen, of_other = sgd(frozen), sgd(other)
+    frozen, other_network = nn.Linear(2, 2), nn.Linear(2, 2)
+    of_frozen, of_other = sgd(frozen), sgd(other_network)
     frozen.requires_grad_(False)
-    both = Optimization(nn.ModuleList([frozen, other]), [of_frozen, of_other])
-    loss: Tensor = frozen(other(torch.ones(1, 2))).mean()
-    both.backward(loss, 1.0, of_frozen)
-    assert all(parameter.grad is None for parameter in other.parameters())
-    both.backward(loss, 1.0, of_other)
-    assert all(parameter.grad is not None for parameter in other.parameters())
+    optimization = Optimization(nn.ModuleList([frozen, other_network]), [of_frozen, of_other])
+    loss: Tensor = frozen(other_network(torch.ones(1, 2))).mean()
+    optimization.backward(loss, 1.0, of_frozen)
+    assert all(parameter.grad is None for parameter in other_network.parameters())
+    optimization.backward(loss, 1.0, of_other)
+    assert all(parameter.grad is not None for parameter in other_network.parameters())
 
 
 def test_freezing_within_steps_gets_a_hint() -> None:
     model = nn.Linear(2, 1)
-    one = Optimization(model, [sgd(model)])
-    one.begin()
+    optimization = Optimization(model, [sgd(model)])
+    optimization.begin()
     model.requires_grad_(False)
-    one.check_rates()
+    optimization.check_rates()
     model.requires_grad_(True)
-    assert "leave it out" in refused(one.check_rates).hint
+    assert "leave it out" in refused(optimization.check_rates).hint
 
 
 # job.batches --------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_values_without_a_name_or_number_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "got"),
+    ("metrics", "actual"),
     [
         ({"half": lambda output, target: 0.5}, "<lambda> as 'half'"),
         ({"accuracy": brim.metrics.accuracy}, "accuracy as 'accuracy'"),
@@ -303,8 +303,8 @@ def test_values_without_a_name_or_number_are_refused(
         (None, "None"),
     ],
 )
-def test_metrics_that_are_functions_are_refused(metrics: Any, got: str) -> None:
+def test_metrics_that_are_functions_are_refused(metrics: Any, actual: str) -> None:
     model = nn.Linear(2, 1)
     job = brim.join(model, sgd(model))
     wrong = refused(lambda: job.evaluate(DATA, metrics))
-    assert (wrong.field, wrong.got) == ("job.evaluate", got)
+    assert (wrong.field, wrong.got) == ("job.evaluate", actual)

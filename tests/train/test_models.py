@@ -35,10 +35,10 @@ def test_click_models_give_logits_and_gradients(
 @pytest.mark.parametrize("make", CLICK_MODELS)
 def test_logits_do_not_depend_on_the_batch(make: type[torch.nn.Module]) -> None:
     model, batch = make(50, 5, 2), inputs(6, 5, 2)
-    alone = torch.cat(
+    logits_alone = torch.cat(
         [model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)]
     )
-    torch.testing.assert_close(model(batch), alone)
+    torch.testing.assert_close(model(batch), logits_alone)
 
 
 def test_no_hidden_layer_is_a_linear_perceptron() -> None:
@@ -69,9 +69,11 @@ def test_the_interactions_are_those_of_the_paper() -> None:
     first, second = network.mixers
     symmetric = torch.zeros(4, fields, fields, dtype=torch.float64)
     symmetric[:, network.pairs[0], network.pairs[1]] = first.detach()
-    one = torch.relu(torch.einsum("oij,bid,bjd->bod", symmetric, x, x))
-    two = torch.relu(torch.einsum("oij,bid,bjd->bod", second.view(2, fields, 2), x, one[:, :2]))
-    pooled = torch.cat([one[:, 2:].sum(2), two.sum(2)], 1)
+    expected_interactions = torch.relu(torch.einsum("oij,bid,bjd->bod", symmetric, x, x))
+    two = torch.relu(
+        torch.einsum("oij,bid,bjd->bod", second.view(2, fields, 2), x, expected_interactions[:, :2])
+    )
+    pooled = torch.cat([expected_interactions[:, 2:].sum(2), two.sum(2)], 1)
     torch.testing.assert_close(network(x), network.output(pooled).squeeze(1))
 
 
@@ -108,19 +110,21 @@ def test_in_batch_users_skip_duplicate_items() -> None:
         [True, False, False],
     ]
     cosines = model.users(ids[:, :1]) @ model.items(ids[:, 1:]).T
-    shown = ~scores.isinf()
+    is_shown = ~scores.isinf()
     expected = cosines / model.temperature - torch.tensor([10.0, 11.0, 10.0]).log()
-    torch.testing.assert_close(scores[shown], expected[shown])
+    torch.testing.assert_close(scores[is_shown], expected[is_shown])
     in_batch_softmax(scores, torch.ones(3)).backward()
     gradients = [parameter.grad for parameter in model.parameters()]
-    assert all(each is not None and each.isfinite().all() for each in gradients)
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
     torch.testing.assert_close(model.eval()({"ids": ids}), cosines.diagonal() / model.temperature)
 
 
 def test_the_in_batch_softmax_matches_the_paper() -> None:
     scores, rewards = torch.randn(4, 4, dtype=torch.float64), torch.tensor([1.0, 0.0, 2.0, 1.0])
-    own = (scores.diagonal().exp() / scores.exp().sum(1)).log()
-    torch.testing.assert_close(in_batch_softmax(scores, rewards), -(own * rewards).sum() / 4)
+    own_log_softmax = (scores.diagonal().exp() / scores.exp().sum(1)).log()
+    torch.testing.assert_close(
+        in_batch_softmax(scores, rewards), -(own_log_softmax * rewards).sum() / 4
+    )
 
 
 def test_the_cnn_classifies_images_of_28_by_28() -> None:

@@ -57,13 +57,13 @@ def a_job(place: Path) -> Job:
 def train(job: Job) -> int:
     """The steps that it made."""
     ids = torch.arange(80).reshape(40, 2) % 20
-    before = None
+    loss_before = None
     for batch in job.batches(
         TensorDataset(ids, (ids[:, 0] % 2).float()), global_batch_size=16, epochs=2
     ):
-        before = job.committed if before is None else before
+        loss_before = job.committed if loss_before is None else loss_before
         job.step((job.model(batch.inputs) - batch.target).square().mean())
-    return 0 if before is None else job.committed - before
+    return 0 if loss_before is None else job.committed - loss_before
 
 
 @pytest.mark.parametrize("format", [2])
@@ -74,17 +74,17 @@ def test_it_ends_as_that_brim_did(format: int, tmp_path: Path) -> None:
     assert train(job) == 3
     expected = state_of(Store(Directory(old)).load(6))
     check_weights(job, expected["model"])
-    assert [each.name for each in Store(Directory(tmp_path)).load(6).tables] == ["table.weight"]
+    assert [table.name for table in Store(Directory(tmp_path)).load(6).tables] == ["table.weight"]
     manifest = json.loads((tmp_path / "step-00000006" / "manifest.json").read_bytes())
     assert manifest["format"] > format
-    again = a_job(tmp_path)
-    assert train(again) == 0
-    check_weights(again, dict(job.model.named_parameters()), exactly=True)
+    resumed = a_job(tmp_path)
+    assert train(resumed) == 0
+    check_weights(resumed, dict(job.model.named_parameters()), exactly=True)
     sums = [state["sum"] for state in expected["optimizer"]["state"].values()]
-    (optimizer,) = again.parts.optimization.optimizers
+    (optimizer,) = resumed.parts.optimization.optimizers
     found = optimizer.state_dict()["state"].values()
-    for one, each in zip(found, sums, strict=True):
-        torch.testing.assert_close(one["sum"], each, rtol=1e-6, atol=1e-7)
+    for state, expected_sum in zip(found, sums, strict=True):
+        torch.testing.assert_close(state["sum"], expected_sum, rtol=1e-6, atol=1e-7)
 
 
 def check_weights(job: Job, expected: Mapping[str, Tensor], *, exactly: bool = False) -> None:
@@ -92,6 +92,6 @@ def check_weights(job: Job, expected: Mapping[str, Tensor], *, exactly: bool = F
     on which the last bits depend.
     """
     weights = dict(job.model.named_parameters())
-    for name, each in expected.items():
+    for name, tensor_expected in expected.items():
         tolerance = 0.0 if exactly else 1e-6
-        torch.testing.assert_close(weights[name], each, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(weights[name], tensor_expected, rtol=tolerance, atol=tolerance)

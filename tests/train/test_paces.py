@@ -7,18 +7,18 @@ import torch
 from brim.embeddings.paces import Paces
 
 
-def steps(many: int, owners: list[Paces], a_row: list[float]) -> float:
+def steps(count: int, owners: list[Paces], a_row: list[float]) -> float:
     """Let each owner take so many seconds for each row, of 1,000 in a step; seconds of the slowest
     in the last one.
     """
     slowest = 0.0
-    for _ in range(many):
-        for each in owners:
-            each.look()
-        assert len({tuple(each.parts) for each in owners}) == 1
+    for _ in range(count):
+        for owner in owners:
+            owner.look()
+        assert len({tuple(owner.parts) for owner in owners}) == 1
         took = [1000 * part * pace for part, pace in zip(owners[0].parts, a_row, strict=True)]
-        for each, seconds in zip(owners, took, strict=True):
-            each.took(seconds)
+        for owner, seconds in zip(owners, took, strict=True):
+            owner.took(seconds)
         slowest = max(took)
     return slowest
 
@@ -50,9 +50,9 @@ def test_rounds_begin_with_even_parts() -> None:
     owners = [Paces(shared, 3, owner) for owner in range(3)]
     onlooker = Paces(shared, 3, None)
     onlooker.took(7.0)
-    for each in (*owners, onlooker):
-        each.look()
-        assert each.parts == [1 / 3] * 3
+    for pace in (*owners, onlooker):
+        pace.look()
+        assert pace.parts == [1 / 3] * 3
 
 
 def test_excess_owners_have_even_parts() -> None:

@@ -64,13 +64,13 @@ def test_misspelt_names_are_refused(
 def test_names_that_modules_beside_it_read_pass(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = ModuleType("beside")
-    beside.__file__ = str(Path(str(module.__file__)).with_name("beside.py"))
-    Path(beside.__file__).write_text('def dropout(): return brim.param("dropout", 0.1)\n')
+    neighbour = ModuleType("beside")
+    neighbour.__file__ = str(Path(str(module.__file__)).with_name("beside.py"))
+    Path(neighbour.__file__).write_text('def dropout(): return brim.param("dropout", 0.1)\n')
     give(monkeypatch, dropout="0.3")
     with pytest.raises(SpecError, match="does not read"):
         check_all_used(module)
-    monkeypatch.setitem(sys.modules, "beside", beside)
+    monkeypatch.setitem(sys.modules, "beside", neighbour)
     check_all_used(module)
 
 

@@ -39,9 +39,9 @@ class Image:
     __module__ = "PIL.Image"
 
 
-def refused(check: Callable[..., object], *given: Any) -> SpecError:
+def refused(check: Callable[..., object], *arguments: Any) -> SpecError:
     with pytest.raises(SpecError) as raised:
-        check(*given)
+        check(*arguments)
     wrong = raised.value
     assert wrong.field
     assert wrong.got
@@ -56,7 +56,7 @@ def test_self_describing_data_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "got", "hint"),
+    ("dataset", "actual", "hint"),
     [
         (None, "None", "return"),
         (TensorDataset, "the class TensorDataset", "call the class"),
@@ -91,10 +91,10 @@ def test_self_describing_data_is_left_alone() -> None:
         ([(Image(), 1)], "a PIL image in the sample", "ToTensor"),
     ],
 )
-def test_what_is_no_dataset(dataset: Any, got: str, hint: str) -> None:
+def test_what_is_no_dataset(dataset: Any, actual: str, hint: str) -> None:
     wrong = refused(check_dataset, dataset, "train")
     assert wrong.field in ("dataset('train')", "dataset('train')[0]")
-    assert got in wrong.got
+    assert actual in wrong.got
     assert hint in wrong.hint
 
 
@@ -121,7 +121,7 @@ def test_there_may_be_nothing_to_test_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "got", "hint"),
+    ("model", "actual", "hint"),
     [
         (None, "None", "return"),
         (torch.nn.Linear, "the class Linear", "Linear(...)"),
@@ -130,14 +130,14 @@ def test_there_may_be_nothing_to_test_with() -> None:
         (lambda inputs: inputs, "a function", "torch.nn.Module"),
     ],
 )
-def test_what_is_no_model(model: Any, got: str, hint: str) -> None:
+def test_what_is_no_model(model: Any, actual: str, hint: str) -> None:
     wrong = refused(check_model, model)
-    assert got in wrong.got
+    assert actual in wrong.got
     assert hint in wrong.hint
 
 
 @pytest.mark.parametrize(
-    ("metrics", "got"),
+    ("metrics", "actual"),
     [
         (None, "None"),
         ([brim.metrics.auc()], "a list"),
@@ -145,8 +145,8 @@ def test_what_is_no_model(model: Any, got: str, hint: str) -> None:
         ({"accuracy": lambda output, target: 1.0}, "<lambda> as 'accuracy'"),
     ],
 )
-def test_what_are_no_metrics(metrics: Any, got: str) -> None:
-    assert got in refused(check_metrics, metrics).got
+def test_what_are_no_metrics(metrics: Any, actual: str) -> None:
+    assert actual in refused(check_metrics, metrics).got
     check_metrics({"auc": brim.metrics.auc()})
 
 

@@ -46,10 +46,10 @@ def dense(rows: GradientRows) -> torch.Tensor:
 def densely(leaves: list[GradientRows]) -> torch.Tensor:
     parts = len(leaves)
     sums = {Block(micro, 1): [dense(rows)] for micro, rows in enumerate(leaves)}
-    at = {block.start: each for block, each in sums.items()}
+    sum_of = {block.start: gradient for block, gradient in sums.items()}
     for left, right in fold(sums, ReductionPlan(parts, (1,)).root, parts):
-        combine(at[left.start], at[right.start], at[left.start])
-    return at[0][0]
+        combine(sum_of[left.start], sum_of[right.start], sum_of[left.start])
+    return sum_of[0][0]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -57,7 +57,7 @@ def test_every_world_equals_the_dense_sum(seed: int) -> None:
     chance = random.Random(seed)
     parts = chance.randint(1, 12)
     leaves = [drawn_of_two(chance) for _ in range(parts)]
-    wanted = [densely([tables[table] for tables in leaves]) for table in range(2)]
+    expected_sums = [densely([tables[table] for tables in leaves]) for table in range(2)]
     for world, servers in product(range(1, min(parts, 5) + 1), range(3)):
         plan = ReductionPlan(
             parts, (world + servers,), (*even_shares(parts, world), *[0] * servers)
@@ -70,22 +70,22 @@ def test_every_world_equals_the_dense_sum(seed: int) -> None:
             SharedRows(shelf, index, plan, rank=rank, keeps_total=True)
             for rank in range(world + servers)
         ]
-        for rank, each in enumerate(ranks):
+        for rank, rank_rows in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
             for micro in plan.micro_batches(rank):
                 sums.add(micro, leaves[micro])
-            each.put(sums.blocks())
-            each.paces.took(chance.choice([0.001, 0.01, 0.1]))
-        for each in ranks:
+            rank_rows.put(sums.blocks())
+            rank_rows.paces.took(chance.choice([0.001, 0.01, 0.1]))
+        for rank_rows in ranks:
             for _ in range(5):
-                each.paces.look()  # owners whose parts are uneven cut alike
-            each.fold()
+                rank_rows.paces.look()  # owners whose parts are uneven cut alike
+            rank_rows.fold()
         for table, total in enumerate(ranks[-1].total()):
-            assert torch.equal(dense(total), wanted[table])
+            assert torch.equal(dense(total), expected_sums[table])
             assert total.ids.tolist() == sorted(
-                {id for each in leaves for id in each[table].ids.tolist()}
+                {id for leaf in leaves for id in leaf[table].ids.tolist()}
             )
-            parts_of_it = [each.owned()[table] for each in ranks]
+            parts_of_it = [rank.owned()[table] for rank in ranks]
             owners = parts_of_it[world:] or parts_of_it
             assert torch.equal(torch.cat([part.rows.ids for part in owners]), total.ids)
             assert torch.equal(torch.cat([part.rows.values for part in owners]), total.values)
@@ -109,7 +109,7 @@ def test_keyed_rows_are_partitioned_without_loss(seed: int) -> None:
             sorted(chance.sample(keys, chance.choice([0, 3, 20]))), dtype=torch.int64
         )
         leaves.append(GradientRows(ids, torch.rand(len(ids), 3)))
-    wanted = fold_rows(
+    expected_rows = fold_rows(
         {Block(n, 1): [rows] for n, rows in enumerate(leaves)},
         ReductionPlan(parts, (1,)).root,
         parts,
@@ -122,20 +122,20 @@ def test_keyed_rows_are_partitioned_without_loss(seed: int) -> None:
         ranks = [
             SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world)
         ]
-        for rank, each in enumerate(ranks):
+        for rank, rank_rows in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
             for micro in plan.micro_batches(rank):
                 sums.add(micro, [leaves[micro]])
-            each.put(sums.blocks())
-        for each in ranks:
-            each.fold()
-        for rank, each in enumerate(ranks):
-            (part,) = each.owned()
+            rank_rows.put(sums.blocks())
+        for rank_rows in ranks:
+            rank_rows.fold()
+        for rank, rank_rows in enumerate(ranks):
+            (part,) = rank_rows.owned()
             assert (part.owner, part.owners) == (rank, world)
             assert set((part.rows.ids >> 57).tolist()) <= set(partitions_of(64, rank, world))
         (total,) = ranks[0].total()
-        assert torch.equal(total.ids, wanted.ids)
-        assert torch.equal(total.values, wanted.values)
+        assert torch.equal(total.ids, expected_rows.ids)
+        assert torch.equal(total.values, expected_rows.values)
 
 
 def test_steps_with_too_many_ids_are_refused() -> None:

@@ -55,10 +55,10 @@ class Job:
         for owner in range(owners):
             partitions = partitions_of(self.table.partitions, owner, owners)
             part = self.table.roster.index.partitions_of(keys)
-            own = keys[(part >= partitions.start) & (part < partitions.stop)]
+            own_keys = keys[(part >= partitions.start) & (part < partitions.stop)]
             self.table.roster.begin(self.step, partitions)
-            change = self.table.roster.look(own, self.step)
-            chosen = own[change.number]
+            change = self.table.roster.look(own_keys, self.step)
+            chosen = own_keys[change.number]
             logged = self.table.log(chosen, change, partitions, step=self.step + 1, owner=owner)
             value = (chosen % 997).float().unsqueeze(1) + self.step
             self.table.write(
@@ -71,9 +71,9 @@ class Job:
         self.table.settle(self.step + 1)
         self.step += 1
 
-    def _some(self, count: int, of: int) -> Tensor:
+    def _some(self, count: int, universe: int) -> Tensor:
         # Half are new ids in each step, so that places are given to others.
-        ids = self.chance.sample(range(of), count // 2)
+        ids = self.chance.sample(range(universe), count // 2)
         ids += [1000 + 50 * self.step + number for number in range(count // 2)]
         return mix(torch.tensor(ids)).sort().values
 
@@ -86,17 +86,17 @@ def _no_lookups(ids: Tensor, *, as_keys: bool) -> tuple[Tensor, Tensor]:
     raise AssertionError("nobody looks up here")
 
 
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def restored(store: Store, stored: list[StoredTable], step: int, **rules: int) -> Job:
     job = Job(**rules)
     job.step = step
     job.table.clear()
-    for each, table in zip(stored, job.rows.stored(), strict=True):
-        assert each.name == table.name
-        put_table(store, each, table)
+    for stored_table, table in zip(stored, job.rows.stored(), strict=True):
+        assert stored_table.name == table.name
+        put_table(store, stored_table, table)
     return job
 
 
@@ -127,14 +127,14 @@ def test_concurrent_reads_and_deltas_are_consistent(
     chains = []
     for number in range(len(job.rows.stored())):
         parts = []
-        for since in (None, job.step):
-            view, at = job.rows.stored()[number], job.step
-            rows = between(job, view.chunks(9, since=since))
-            parts.append(write_part(store, rows, base_step=since, step=at, writer="w"))
+        for base_step in (None, job.step):
+            view, read_step = job.rows.stored()[number], job.step
+            rows = between(job, view.chunks(9, since=base_step))
+            parts.append(write_part(store, rows, base_step=base_step, step=read_step, writer="w"))
         chains.append(tuple(parts))
     for _ in range(3):
         views = job.rows.stored()
-        taken = [
+        copies = [
             take(view, chain, step=job.step) for view, chain in zip(views, chains, strict=True)
         ]
         expected = job.content()
@@ -142,9 +142,9 @@ def test_concurrent_reads_and_deltas_are_consistent(
             view.follow(job.step)
         step = job.step
         job.train()
-        stored = list(store_taken(store, taken, writer="w"))
+        stored = list(store_taken(store, copies, writer="w"))
         assert same(restored(store, stored, step, **rules).content(), expected)
-        chains = [each.parts for each in stored]
+        chains = [stored_table.parts for stored_table in stored]
         for _ in range(9):
             job.train()
         assert all(view.follows(step) for view in job.rows.stored())
@@ -166,12 +166,15 @@ def test_written_rows_are_known_without_scans(rules: dict[str, int]) -> None:
     for view in job.rows.stored():
         assert view.follows(start)
         assert not view.follows(start - 1)
-        known = view.changed_since(start)
+        changed_rows = view.changed_since(start)
         view._changes.forget()
         looked = view.changed_since(start)
-        assert torch.equal(known.keys, looked.keys)
-        assert torch.equal(known.changed, looked.changed)
-        assert all(torch.equal(known.fields[name], each) for name, each in looked.fields.items())
+        assert torch.equal(changed_rows.keys, looked.keys)
+        assert torch.equal(changed_rows.changed, looked.changed)
+        assert all(
+            torch.equal(changed_rows.fields[name], tensor_looked)
+            for name, tensor_looked in looked.fields.items()
+        )
 
 
 def test_steps_that_others_made_are_not_known() -> None:
@@ -196,13 +199,13 @@ def test_expired_rows_stay_gone(tmp_path: Path) -> None:
         job.train()
     (view,) = job.rows.stored()
     (stored,) = store_taken(store, [take(view, base.parts, step=job.step)], writer="w")
-    again = restored(store, [stored], job.step, expire_after=1000)
-    expected = again.content()
+    resumed = restored(store, [stored], job.step, expire_after=1000)
+    expected = resumed.content()
     assert same(expected, job.content())
-    (view,) = again.rows.stored()
-    taken = take(view, stored.parts, step=again.step, oldest=stored.oldest)
+    (view,) = resumed.rows.stored()
+    copied = take(view, stored.parts, step=resumed.step, oldest=stored.oldest)
     assert same(
-        restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(),
+        restored(store, list(store_taken(store, [copied], writer="w")), resumed.step).content(),
         expected,
     )
     assert oldest_of_both(stored.oldest, (0,)) == stored.oldest

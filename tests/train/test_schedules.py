@@ -82,15 +82,15 @@ def step_twice(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
-@pytest.mark.parametrize("where", ["in_step", "in_epoch"])
+@pytest.mark.parametrize("place", ["in_step", "in_epoch"])
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_leftover_scheduler_steps_are_refused(kind: str, where: str) -> None:
+def test_leftover_scheduler_steps_are_refused(kind: str, place: str) -> None:
     model = nn.Linear(2, 1)
     optimizer = sgd(model)
     scheduler = SCHEDULERS[kind](optimizer)
     job = new_job(optimizer, model, scheduler)
     with pytest.raises(SpecError, match=r"scheduler.step\(\).*need none") as raised:
-        train(job, **{where: lambda: step(scheduler)})
+        train(job, **{place: lambda: step(scheduler)})
     assert raised.value.hint.startswith("remove scheduler.step() from the loop")
 
 
@@ -140,11 +140,11 @@ def test_a_rate_set_from_the_step_passes() -> None:
 
 
 def test_another_optimizers_scheduler_is_still_watched() -> None:
-    one, other = nn.Linear(2, 1), nn.Linear(1, 1)
-    optimizers = [sgd(one), sgd(other)]
-    schedulers = [lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
+    first, second = nn.Linear(2, 1), nn.Linear(1, 1)
+    optimizers = [sgd(first), sgd(second)]
+    schedulers = [lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers]
     job = Job(
-        nn.Sequential(one, other),
+        nn.Sequential(first, second),
         optimizers,
         spec=spec_of_a_loner(0),
         context=None,

@@ -59,26 +59,31 @@ class Members:
     """A worker that is the first of its host, in a world of so many hosts with a worker each.
 
     Args:
-        others: what each other host says of the tables.
+        survivors: what each other host says of the tables.
     """
 
     is_newcomer = False
     rank = 0
     neighbours = range(1)
 
-    def __init__(self, *others: bool) -> None:
-        self.others, self.world_size = others, 1 + len(others)
+    def __init__(self, *survivors: bool) -> None:
+        self.others, self.world_size = survivors, 1 + len(survivors)
         self.given: list[dict[int, int | None]] = []
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> SimpleNamespace:
-        return SimpleNamespace(payloads=[payload, *(b"1" if each else b"" for each in self.others)])
-
-    def hand_over(self, have: list[bool], tables: Embeddings) -> bool:
-        members = tuple(
-            Member(worker=f"w{rank}", agent=f"a{rank}", address="") for rank in range(len(have))
+        return SimpleNamespace(
+            payloads=[payload, *(b"1" if is_survivor else b"" for is_survivor in self.others)]
         )
-        world = World(round=2, members=members, donors={}, restore=False, shares=(1,) * len(have))
-        self.given.append(world.givers(have))
+
+    def hand_over(self, has_tables: list[bool], tables: Embeddings) -> bool:
+        members = tuple(
+            Member(worker=f"w{rank}", agent=f"a{rank}", address="")
+            for rank in range(len(has_tables))
+        )
+        world = World(
+            round=2, members=members, donors={}, restore=False, shares=(1,) * len(has_tables)
+        )
+        self.given.append(world.givers(has_tables))
         return bool(self.given[-1])
 
 
@@ -99,15 +104,15 @@ def settle(tables: Embeddings, members: Members, *, step: int) -> None:
     settle_tables(parts)
 
 
-@pytest.mark.parametrize("others", [(), (False,)])
+@pytest.mark.parametrize("survivors", [(), (False,)])
 def test_workers_without_step_tables_give_up(
-    kind: str, memory: int, others: tuple[bool, ...]
+    kind: str, memory: int, survivors: tuple[bool, ...]
 ) -> None:
     """It has the rest of the state of step 9 from one who died before its host had the tables."""
     born(kind, memory).start(5)
     tables = born(kind, memory)
     with pytest.raises(EnvironmentFault, match="embeddings of step 9"):
-        settle(tables, Members(*others), step=9)
+        settle(tables, Members(*survivors), step=9)
     assert tables.step is None
 
 
@@ -130,9 +135,9 @@ def test_tables_of_no_step_are_rejected(kind: str, memory: int) -> None:
     """A host's workers die amid the change for step 6. Newcomers, at step 9, forget what could be
     taken back, and die before they have the tables of step 9. Then all go back to step 5.
     """
-    before = born(kind, memory)
-    before.start(5)
-    changed(before, step=6)
+    born_before = born(kind, memory)
+    born_before.start(5)
+    changed(born_before, step=6)
     with pytest.raises(RoundChanged):
         settle(born(kind, memory), Lost(True), step=9)
     members = Members(True)
@@ -144,13 +149,13 @@ def test_dying_survivors_report_their_tables_step(kind: str, memory: int) -> Non
     """The first of its host dies behind the commit of step 6, before it has noted it, and the one
     that takes its place dies as well. Then all go back to step 5.
     """
-    before = born(kind, memory)
-    before.start(5)
-    changed(before, step=6)
-    before.show()
+    born_before = born(kind, memory)
+    born_before.start(5)
+    changed(born_before, step=6)
+    born_before.show()
     with pytest.raises(RoundChanged):
-        settle(before, Lost(True), step=6)
-    assert before.step == 6
+        settle(born_before, Lost(True), step=6)
+    assert born_before.step == 6
 
 
 def test_half_filled_tables_have_no_step(
@@ -158,14 +163,14 @@ def test_half_filled_tables_have_no_step(
 ) -> None:
     tables = born(kind, memory)
     tables.start(5)
-    given = tables.get()
+    state_given = tables.get()
 
     def die(*_: object) -> None:
         raise RoundChanged
 
     monkeypatch.setattr(type(tables._all[0]), "put", die)
     with pytest.raises(RoundChanged):
-        tables.put(given)
+        tables.put(state_given)
     assert tables.step is None
 
 
@@ -178,8 +183,8 @@ def test_unheard_newcomers_ignore_their_given_step(
     tables = Embeddings(model, optimizers, SPEC)
     tables.open(memory)
     state = TrainingState(model, Optimization(model, optimizers), tables, spec=SPEC)
-    given = {**state.get(), "committed": 9}
+    state_given = {**state.get(), "committed": 9}
     state.start()
-    state.put(given)
+    state.put(state_given)
     with pytest.raises(EnvironmentFault, match="embeddings of step 9"):
         state.start()

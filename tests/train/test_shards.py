@@ -54,8 +54,8 @@ def new_feed(**options: Any) -> Feed:
     return Feed(Files(), seed=0, global_batch_size=BATCH, **{"shards": SHARDS, **options})
 
 
-def read_all(feed: Feed, **which: Any) -> list[Read]:
-    return list(feed.read(ask(feed, **which)))
+def read_all(feed: Feed, **options: Any) -> list[Read]:
+    return list(feed.read(ask(feed, **options)))
 
 
 def numbers(read: Read) -> list[float]:
@@ -63,23 +63,23 @@ def numbers(read: Read) -> list[float]:
 
 
 def by_place(reads: list[Read]) -> dict[tuple[int, int], list[float]]:
-    return {(each.request.step, each.request.micro): numbers(each) for each in reads}
+    return {(read.request.step, read.request.micro): numbers(read) for read in reads}
 
 
 @pytest.mark.parametrize(
     "cuts", [(0, 8), (0, 3, 8), (0, 2, 5, 8), range(9)], ids=["1", "2", "3", "8"]
 )
 def test_any_world_reads_each_sample_once(cuts: Any) -> None:
-    alone = by_place(read_all(new_feed()))
-    together: dict[tuple[int, int], list[float]] = {}
+    read_alone = by_place(read_all(new_feed()))
+    read_together: dict[tuple[int, int], list[float]] = {}
     for start, stop in itertools.pairwise(cuts):
         feed = new_feed()
-        together |= by_place(list(feed.read(ask(feed, ranks=range(start, stop)))))
-    assert together == alone
+        read_together |= by_place(list(feed.read(ask(feed, ranks=range(start, stop)))))
+    assert read_together == read_alone
     for epoch in (0, 1):
         seen = [
             int(number)
-            for (step, _), part in alone.items()
+            for (step, _), part in read_alone.items()
             if step // 3 == epoch
             for number in part
         ]
@@ -96,16 +96,16 @@ def test_workers_read_only_their_shards() -> None:
 def test_shard_takeovers_skip_to_the_others() -> None:
     whole = by_place(read_all(new_feed()))
     feed = new_feed()
-    begun = list(itertools.islice(feed.read(ask(feed, ranks=range(4))), 6))
+    first_reads = list(itertools.islice(feed.read(ask(feed, ranks=range(4))), 6))
     rest = by_place(list(feed.read(ask(feed, after=1))))
-    assert by_place(begun) == {place: whole[place] for place in by_place(begun)}
+    assert by_place(first_reads) == {place: whole[place] for place in by_place(first_reads)}
     assert rest == {place: part for place, part in whole.items() if place[0] >= 1}
 
 
 def test_micro_batches_cross_shards_in_order() -> None:
     whole, crossing = read_all(new_feed()), read_all(new_feed(), parts=3)
-    assert [n for each in crossing for n in numbers(each)] == [
-        n for each in whole for n in numbers(each)
+    assert [n for micro_batch in crossing for n in numbers(micro_batch)] == [
+        n for micro_batch in whole for n in numbers(micro_batch)
     ]
 
 
@@ -119,13 +119,13 @@ def test_each_shard_may_have_a_process(loaders: int) -> None:
         feed.close()
     assert feed.loaders == min(loaders, SHARDS)
     assert by_place(reads) == whole
-    assert len({pid for each in reads for pid in each.sample[1].tolist()}) == feed.loaders
+    assert len({pid for read in reads for pid in read.sample[1].tolist()}) == feed.loaders
 
 
 def test_a_loader_of_a_stream_is_cut_too() -> None:
     feed = Feed(DataLoader(Files(), BATCH, drop_last=True), seed=0, shards=SHARDS)
     assert feed.samples == 32
-    assert sum(len(numbers(each)) for each in feed.read(ask(feed))) == 64
+    assert sum(len(numbers(micro_batch)) for micro_batch in feed.read(ask(feed))) == 64
 
 
 def test_resumed_jobs_keep_shard_counts() -> None:
@@ -226,8 +226,8 @@ def streamed() -> Any:
 
 def labels(feed: Feed, ranks: range) -> list[tuple[int, int, list[int]]]:
     return [
-        (each.request.step, each.request.micro, each.sample["label"].tolist())
-        for each in feed.read(ask(feed, ranks=ranks))
+        (micro_batch.request.step, micro_batch.request.micro, micro_batch.sample["label"].tolist())
+        for micro_batch in feed.read(ask(feed, ranks=ranks))
     ]
 
 
@@ -241,17 +241,18 @@ def test_hugging_face_streams_use_their_cut(streamed: Any, form: str | None, loa
         "samples": SIZE,
         "shards": SHARDS,
     }
-    alone = labels(Feed(stream, **kind), range(PARTS))
-    together: list[tuple[int, int, list[int]]] = []
+    labels_alone = labels(Feed(stream, **kind), range(PARTS))
+    labels_together: list[tuple[int, int, list[int]]] = []
     for ranks in (range(3), range(3, PARTS)):
         feed = Feed(stream, loaders=loaders, **kind)
         try:
-            together += labels(feed, ranks)
+            labels_together += labels(feed, ranks)
         finally:
             feed.close()
-    assert sorted(together) == sorted(alone)
+    assert sorted(labels_together) == sorted(labels_alone)
     epochs = [
-        [n for step, _, part in alone if step // 3 == epoch for n in part] for epoch in (0, 1)
+        [n for step, _, part in labels_alone if step // 3 == epoch for n in part]
+        for epoch in (0, 1)
     ]
     assert [sorted(epoch) for epoch in epochs] == [list(range(SIZE))] * 2
     assert epochs[0] != epochs[1]
@@ -264,12 +265,12 @@ def test_hugging_face_streams_report_shards(streamed: Any) -> None:
 
 @pytest.mark.parametrize("in_a_loader", [False, True])
 def test_streams_may_declare_shards_and_samples(in_a_loader: bool) -> None:
-    said = stream(Files(), samples=SIZE - SHARDS, shards=SHARDS)
-    data = DataLoader(said, batch_size=BATCH) if in_a_loader else said
+    declared = stream(Files(), samples=SIZE - SHARDS, shards=SHARDS)
+    data = DataLoader(declared, batch_size=BATCH) if in_a_loader else declared
     feed = Feed(data, seed=0, global_batch_size=BATCH)
-    asked = new_feed(samples=SIZE - SHARDS)
-    assert (feed.samples, feed.dataset) == (SIZE - SHARDS, said.dataset)
-    assert by_place(read_all(feed)) == by_place(read_all(asked))
+    undeclared = new_feed(samples=SIZE - SHARDS)
+    assert (feed.samples, feed.dataset) == (SIZE - SHARDS, declared.dataset)
+    assert by_place(read_all(feed)) == by_place(read_all(undeclared))
 
 
 def test_sharded_streams_need_no_batch_size() -> None:

@@ -135,7 +135,7 @@ class State:
 
     def rows(self) -> dict[str, Tensor]:
         return {
-            **{name: each.clone() for name, each in self.table.fields.items()},
+            **{name: tensor.clone() for name, tensor in self.table.fields.items()},
             "": self.table.changed.clone(),
         }
 
@@ -169,10 +169,10 @@ class Worker:
             self.checkpoints.permit(Publish(step=message.step, writers=[]))
 
     def warnings(self) -> list[str]:
-        return [each.message for each in self.told if isinstance(each, Warn)]
+        return [message.message for message in self.told if isinstance(message, Warn)]
 
     def written(self) -> list[int]:
-        return [each.size_bytes for each in self.told if isinstance(each, CheckpointMade)]
+        return [message.size_bytes for message in self.told if isinstance(message, CheckpointMade)]
 
     def checkpoint(self, *, ends_epoch: bool = False) -> dict[str, Tensor]:
         """Write one as soon as that can be; what the table was then."""
@@ -195,7 +195,7 @@ class Worker:
 
     def parts(self, step: int) -> list[tuple[int | None, int, int]]:
         return [
-            (each.since, each.step, each.rows) for each in self.store.load(step).tables[0].parts
+            (part.since, part.step, part.rows) for part in self.store.load(step).tables[0].parts
         ]
 
 
@@ -209,14 +209,16 @@ def wait(until: Callable[[], bool]) -> None:
 def restored(place: Path, *, name: str = "w9") -> Worker:
     worker = Worker(place, name=name)
     worker.state.table.write(list(range(ROWS)), -1.0, step=77)
-    where, problems = worker.checkpoints.restore()
-    assert where
+    place_restored, problems = worker.checkpoints.restore()
+    assert place_restored
     assert problems == []
     return worker
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], each) for name, each in other.items())
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(
+        torch.equal(first[name], tensor_of_second) for name, tensor_of_second in second.items()
+    )
 
 
 def files(place: Path) -> int:
@@ -355,14 +357,14 @@ def test_bases_are_abandoned_with_their_round(
     table.may_go_on.clear()
     worker.checkpoints.begin(ends_epoch=False)
     assert table.is_held.wait(PATIENCE)
-    before = worker.state.rows()
+    rows_before = worker.state.rows()
     table.write([600], 3.0, step=11)  # by a step that does not count: another worker dies over it
     table.may_go_on.set()
     worker.await_bases()
     worker.checkpoints.end_round()
     for name, field in table.fields.items():
-        field.copy_(before[name])
-    table.changed.copy_(before[""])
+        field.copy_(rows_before[name])
+    table.changed.copy_(rows_before[""])
     worker.state.train(6)
     assert worker.checkpoints.is_due(12), "it is still to be written"
     rows = worker.checkpoint()
@@ -449,7 +451,7 @@ def test_removed_bases_are_followed_by_new(
     next((tmp_path / "tables").iterdir()).unlink()
     worker.state.train(6)
     worker.checkpoint()
-    assert ["builds on" in each for each in worker.warnings()] == [True]
+    assert ["builds on" in warning for warning in worker.warnings()] == [True]
     worker.state.train(7)
     rows = worker.checkpoint()
     assert worker.parts(3) == [(None, 3, ROWS)]
@@ -473,8 +475,8 @@ def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.Monke
     heir.checkpoints.leave()
     assert heir.store.steps() == [1]
     worker = Worker(tmp_path, name="w2")
-    where, _ = worker.checkpoints.restore(2)
-    assert where == heir.store.location(2)
+    place_restored, _ = worker.checkpoints.restore(2)
+    assert place_restored == heir.store.location(2)
     assert same(worker.state.rows(), heir.state.rows())
     assert worker.store.drafts() == []
 
@@ -524,7 +526,7 @@ def test_failing_bases_are_reported_and_retried(
     worker = Worker(tmp_path)
     worker.state.train(5)
     worker.checkpoint()
-    assert ["cannot write" in each for each in worker.warnings()] == [True]
+    assert ["cannot write" in warning for warning in worker.warnings()] == [True]
     assert not worker.checkpoints.is_due(11)
     (tmp_path / "tables").unlink()
     assert worker.checkpoints.is_due(20)
@@ -547,7 +549,7 @@ def test_the_verb_lists_tables_and_parts(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path), "--json"])
     rows = json.loads(result.stdout)["checkpoints"]
     (table,) = rows[1]["tables"]
-    assert [each["rows"] for each in (table["base"], *table["deltas"])] == [ROWS, 2, 2]
+    assert [part["rows"] for part in (table["base"], *table["deltas"])] == [ROWS, 2, 2]
     sizes = [path.stat().st_size for path in (tmp_path / "checkpoints" / "tables").iterdir()]
     assert table["bytes"] == sum(sizes)
     assert rows[1]["bytes"] > sum(sizes)
@@ -575,10 +577,10 @@ def test_damaged_parts_fall_back_to_older_bases(tmp_path: Path) -> None:
     content = bytearray((tmp_path / damaged).read_bytes())
     content[-1] ^= 1
     (tmp_path / damaged).write_bytes(content)
-    other = Worker(tmp_path, name="w2")
-    where, problems = other.checkpoints.restore()
-    assert where == worker.store.location(2)
-    assert [damaged in each for each in problems] == [True]
+    second_worker = Worker(tmp_path, name="w2")
+    place_restored, problems = second_worker.checkpoints.restore()
+    assert place_restored == worker.store.location(2)
+    assert [damaged in problem for problem in problems] == [True]
     for file in (tmp_path / "tables").iterdir():
         file.write_bytes(b"")
     with pytest.raises(SpecError, match="only damaged checkpoints"):

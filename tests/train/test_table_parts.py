@@ -168,8 +168,8 @@ class World:
 
     def chain(self) -> tuple[TablePart, ...]:
         """What the first worker finds to build upon."""
-        known = self.first.store.tables_of(self.lineage, at_most=self.step)
-        return known[0].parts if known else ()
+        tables_known = self.first.store.tables_of(self.lineage, at_most=self.step)
+        return tables_known[0].parts if tables_known else ()
 
     def write(self, *, base: bool = False, chain: tuple[TablePart, ...] | None = None) -> None:
         """The first worker stores a draft."""
@@ -179,9 +179,9 @@ class World:
         chain = () if base else self.chain() if chain is None else chain
         if chain and outweighs(chain):
             chain = ()
-        taken = take(self.table, chain, step=self.step)
+        copied = take(self.table, chain, step=self.step)
         with given_up(store) as new:
-            stored = store_taken(store, [taken], writer=worker.name)
+            stored = store_taken(store, [copied], writer=worker.name)
             new += new_files(stored[0], chain)
             checkpoint = Checkpoint(
                 step=self.step,
@@ -204,9 +204,11 @@ class World:
         except EnvironmentFault:  # another has removed what it builds upon
             worker.store.give_up(worker.new, remove=False)
             return
-        other = self.other if worker is self.first else self.first
+        second_worker = self.other if worker is self.first else self.first
         self.once |= self.official_parts()
-        worker.store.prune(keep=self.keep, best=None, writers={other.name}, newest=self.step)
+        worker.store.prune(
+            keep=self.keep, best=None, writers={second_worker.name}, newest=self.step
+        )
         needed = worker.store._named_parts(self.place.names()) or set()
         assert not self.once & set(self.place.files) - needed, (
             "what old checkpoints had goes with them"
@@ -301,25 +303,25 @@ def test_kills_leave_official_checkpoints_whole(keep: int, deeds: list[Any]) -> 
         patch.setattr(table_file, "LARGEST", 4 * Keyed.row_bytes)
         patch.setattr("brim.embeddings.table_parts.LARGEST", 4 * Keyed.row_bytes)
         world = World(keep)
-        for kind, *how in deeds:
+        for kind, *details in deeds:
             try:
                 match kind:
                     case "train":
-                        world.train(how[0])
+                        world.train(details[0])
                     case "base":
                         world.write(base=True)
                     case "write":
-                        world.place.lives = how[0]
+                        world.place.lives = details[0]
                         world.write()
                     case "whole":
                         world.write()
-                        world.place.lives = how[0]
+                        world.place.lives = details[0]
                         world.publish(world.first)
                     case "publish" | "late":
-                        world.place.lives = how[0]
+                        world.place.lives = details[0]
                         world.publish(world.first if kind == "publish" else world.other)
                     case _:
-                        getattr(world, kind)(*how)
+                        getattr(world, kind)(*details)
             except KilledError:
                 world.place.lives = -1
                 if kind == "late":
@@ -400,10 +402,12 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
     table = NumberedRows("t", {"weight": weight, "sum": weight * 2}, torch.arange(5))
     changed = table.changed_since(2)
     assert table.count_since(2) == len(changed.keys) == 2
-    (also,) = table.chunks(10, since=2)
+    (delta_chunk,) = table.chunks(10, since=2)
     assert all(
-        torch.equal(one, other)
-        for one, other in zip(also.fields.values(), changed.fields.values(), strict=True)
+        torch.equal(delta_field, field_changed)
+        for delta_field, field_changed in zip(
+            delta_chunk.fields.values(), changed.fields.values(), strict=True
+        )
     )
     for chunk in (
         *table.chunks(2),
@@ -415,7 +419,10 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
         assert torch.equal(found.keys, chunk.keys)
         assert torch.equal(found.changed, chunk.changed)
         assert found.fields.keys() == chunk.fields.keys()
-        assert all(torch.equal(found.fields[name], each) for name, each in chunk.fields.items())
+        assert all(
+            torch.equal(found.fields[name], field_stored)
+            for name, field_stored in chunk.fields.items()
+        )
 
 
 @pytest.mark.parametrize(

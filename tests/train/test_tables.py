@@ -56,10 +56,12 @@ def content(tables: list[Table]) -> list[torch.Tensor]:
     return [part.clone() for table in tables for part in (*table.fields.values(), table.changed)]
 
 
-def update(table: Table, ids: list[int], *, step: int, owner: int = 0, at: int = 0) -> None:
+def update(
+    table: Table, ids: list[int], *, step: int, owner: int = 0, first_place: int = 0
+) -> None:
     places = torch.tensor(ids, dtype=torch.int64)
-    before = table.log(places, step=step, owner=owner, at=at)
-    table.write(places, {name: rows + step for name, rows in before.items()}, step=step)
+    logged = table.log(places, step=step, owner=owner, at=first_place)
+    table.write(places, {name: rows + step for name, rows in logged.items()}, step=step)
 
 
 def test_late_comers_find_table_pages() -> None:
@@ -73,16 +75,16 @@ def test_late_comers_find_table_pages() -> None:
     memory.step = 7
     blocks, step = os.fstat(file).st_blocks, torch.arange(0, 800_000, 64)
     newcomer = Table("deep", (800_000, 16), torch.float32, ("sum",))
-    its = TableMemory([newcomer], file)
+    late_memory = TableMemory([newcomer], file)
     assert os.fstat(file).st_blocks == blocks
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for field in (newcomer.seen["weight"], *newcomer.fields.values()):
         field.index_select(0, step)
     for field in newcomer.fields.values():
         field.index_fill_(0, step, 1.0)
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before
     os.close(file)
-    assert its.step == 7
+    assert late_memory.step == 7
     assert faults < 1000, (
         faults
     )  # of 37,500 pages that are touched, but for what tensors of the test took
@@ -104,12 +106,12 @@ def test_leaving_tables_waits_for_writers(descriptor: int) -> None:
     memory.be_alone(0.0)
     memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], descriptor)
     command = [sys.executable, "-c", WRITES, str(descriptor)]
-    with subprocess.Popen(command, pass_fds=[descriptor], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"there\n"
+    with subprocess.Popen(command, pass_fds=[descriptor], stdout=subprocess.PIPE) as writer_process:
+        assert writer_process.stdout is not None
+        assert writer_process.stdout.readline() == b"there\n"
         with pytest.raises(EnvironmentFault, match="another process may still write"):
             memory.be_alone(0.05)
-        other.kill()
+        writer_process.kill()
         memory.be_alone(30.0)
 
 
@@ -117,11 +119,11 @@ def test_another_process_sees_what_was_written(descriptor: int) -> None:
     memory, tables = tables_in(descriptor)
     filled(tables)
     memory.step = 7
-    other, theirs = tables_in(descriptor)
-    assert other.step == 7
-    update(theirs[0], [3, 9], step=8)
-    assert all(map(torch.equal, content(tables), content(theirs)))
-    assert torch.equal(tables[0].seen["weight"], theirs[0].fields["weight"])
+    second_memory, second_tables = tables_in(descriptor)
+    assert second_memory.step == 7
+    update(second_tables[0], [3, 9], step=8)
+    assert all(map(torch.equal, content(tables), content(second_tables)))
+    assert torch.equal(tables[0].seen["weight"], second_tables[0].fields["weight"])
     assert tables[0].changed.nonzero().flatten().tolist() == [3, 9]
 
 
@@ -136,16 +138,16 @@ class _Killed(Exception):
 
 def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """Raise half-way through one of the writes to rows that follow."""
-    left, chance = moment, random.Random(moment)
+    writes_left, chance = moment, random.Random(moment)
 
     def dying(rows: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
-        nonlocal left
-        left -= 1
-        if left >= 0:
+        nonlocal writes_left
+        writes_left -= 1
+        if writes_left >= 0:
             kernels.put(rows, places, values)
             return
-        some = chance.randrange(len(places) + 1)
-        kernels.put(rows, places[:some], values[:some])
+        count = chance.randrange(len(places) + 1)
+        kernels.put(rows, places[:count], values[:count])
         raise _Killed
 
     patch.setattr("brim.embeddings.tables.table.put", dying)
@@ -158,27 +160,27 @@ def test_a_dead_owners_work_is_undone(descriptor: int, monkeypatch: pytest.Monke
     memory, tables = tables_in(descriptor)
     filled(tables)
     update(tables[0], [1, 2], step=1)
-    before = content(tables)
+    content_before = content(tables)
     deaths = 0
     for moment in range(1000):
         with monkeypatch.context() as patch:
             _die_at(moment, patch)
             try:
-                update(tables[0], [2, 5, 30], step=2, owner=0, at=2)
-                update(tables[1], [1, 7, 8], step=2, owner=0, at=1)
-                update(tables[0], [31, 33], step=2, owner=1, at=31)
+                update(tables[0], [2, 5, 30], step=2, owner=0, first_place=2)
+                update(tables[1], [1, 7, 8], step=2, owner=0, first_place=1)
+                update(tables[0], [31, 33], step=2, owner=1, first_place=31)
             except _Killed:
                 deaths += 1
             else:
                 assert deaths == moment > 5
                 break
         memory.take_back(1)
-        assert all(map(torch.equal, content(tables), before)), moment
+        assert all(map(torch.equal, content(tables), content_before)), moment
     memory.take_back(2)  # it counts
-    after = content(tables)
-    assert not any(map(torch.equal, after[:1], before[:1]))
+    content_after = content(tables)
+    assert not any(map(torch.equal, content_after[:1], content_before[:1]))
     memory.take_back(1)  # what counted once is never taken back
-    assert all(map(torch.equal, content(tables), after))
+    assert all(map(torch.equal, content(tables), content_after))
 
 
 def test_any_deaths_keep_committed_rows(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ def test_any_deaths_keep_committed_rows(descriptor: int, monkeypatch: pytest.Mon
         chance = random.Random(seed)
         memory, tables = tables_in(descriptor)
         filled(tables)
-        wanted = content(tables)
+        expected = content(tables)
         for step in range(1, 7):
             while True:  # until it counts
                 with monkeypatch.context() as patch:
@@ -202,7 +204,7 @@ def test_any_deaths_keep_committed_rows(descriptor: int, monkeypatch: pytest.Mon
                                 list(range(first, last, 2)),
                                 step=step,
                                 owner=owner,
-                                at=first,
+                                first_place=first,
                             )
                         except _Killed:
                             deaths += 1
@@ -210,13 +212,13 @@ def test_any_deaths_keep_committed_rows(descriptor: int, monkeypatch: pytest.Mon
                     else:
                         if chance.random() < 0.8:
                             break
-                if any((content(tables)[i] != wanted[i]).any() for i in range(len(wanted))):
+                if any((content(tables)[i] != expected[i]).any() for i in range(len(expected))):
                     taken_back += 1
                 memory.take_back(step - 1)
-                assert all(map(torch.equal, content(tables), wanted)), seed
+                assert all(map(torch.equal, content(tables), expected)), seed
             for table in (0, 1):
-                _add_to(wanted, table, _ids_of_a_step(seed * 10 + step, table), step)
-            assert all(map(torch.equal, content(tables), wanted)), seed
+                _add_to(expected, table, _ids_of_a_step(seed * 10 + step, table), step)
+            assert all(map(torch.equal, content(tables), expected)), seed
     assert deaths > 1000
     assert taken_back > 1000
 
@@ -240,8 +242,8 @@ def _parts_of_a_step(seed: int, chance: random.Random) -> list[tuple[int, int, t
     return found
 
 
-def _add_to(wanted: list[torch.Tensor], table: int, ids: range, step: int) -> None:
-    fields = wanted[:3] if table == 0 else wanted[3:]
+def _add_to(expected: list[torch.Tensor], table: int, ids: range, step: int) -> None:
+    fields = expected[:3] if table == 0 else expected[3:]
     for field in fields[:-1]:
         field[list(ids)] += step
     fields[-1][list(ids)] = step
@@ -252,11 +254,11 @@ def test_repeated_undone_steps_are_undone_again(
 ) -> None:
     memory, tables = tables_in(descriptor)
     filled(tables)
-    before = content(tables)
+    content_before = content(tables)
     for _ in range(3):
         update(tables[0], [4, 6], step=1)
         memory.take_back(0)
-    assert all(map(torch.equal, content(tables), before))
+    assert all(map(torch.equal, content(tables), content_before))
 
 
 def test_rowless_owners_hide_no_log(descriptor: int) -> None:
@@ -274,22 +276,22 @@ def test_rowless_owners_hide_no_log(descriptor: int) -> None:
     server.show()
     worker.open(descriptor)
     worker.show()
-    before = [table.fields["weight"].clone() for table in server.tables]
+    weights_before = [table.fields["weight"].clone() for table in server.tables]
     rows = [
         GradientRows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables
     ]
-    server.update([OwnedRows(each.copy(), owner=0, start=2) for each in rows], step=1)
-    nothing = [
-        OwnedRows(GradientRows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0)
-        for each in rows
+    server.update([OwnedRows(row.copy(), owner=0, start=2) for row in rows], step=1)
+    no_rows = [
+        OwnedRows(GradientRows(row.ids[:0], row.values[:0]), owner=0, start=ROWS, owners=0)
+        for row in rows
     ]
-    worker.update(nothing, step=1)
+    worker.update(no_rows, step=1)
     assert not any(
         torch.equal(table.fields["weight"], old)
-        for table, old in zip(server.tables, before, strict=True)
+        for table, old in zip(server.tables, weights_before, strict=True)
     )
     server.take_back(0)
-    for table, old in zip(server.tables, before, strict=True):
+    for table, old in zip(server.tables, weights_before, strict=True):
         assert torch.equal(table.fields["weight"], old)
     worker.settle()
     state = optimizers[1].state[models[1].table.weight]
@@ -302,11 +304,11 @@ def test_user_writes_are_private_and_seen(descriptor: int) -> None:
     assert not memory.is_written_to
     tables[0].seen["weight"].sum()
     written = [memory.is_written_to]
-    before = content(tables)
+    content_before = content(tables)
     tables[0].seen["weight"][5] = 1.0
     written.append(memory.is_written_to)
     assert written == [False, True]
-    assert all(map(torch.equal, content(tables), before))
+    assert all(map(torch.equal, content(tables), content_before))
 
 
 def test_manually_changed_weights_are_refused() -> None:

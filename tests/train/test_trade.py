@@ -70,12 +70,12 @@ def contribution(chance: random.Random) -> list[Tensor]:
         )
         for like in LIKE
     ]
-    return [each.to(like.dtype) for each, like in zip(drawn, LIKE, strict=True)]
+    return [tensor_drawn.to(like.dtype) for tensor_drawn, like in zip(drawn, LIKE, strict=True)]
 
 
 def folded(leaves: list[list[Tensor]], want: Block, parts: int) -> list[Tensor]:
     micros = range(want.start, min(want.start + want.size, parts))
-    sums = {micro: [each.clone() for each in leaves[micro]] for micro in micros}
+    sums = {micro: [leaf.clone() for leaf in leaves[micro]] for micro in micros}
     for left, right in fold([Block(micro, 1) for micro in micros], want, parts):
         combine(sums[left.start], sums[right.start], sums[left.start])
     return sums[want.start]
@@ -100,8 +100,8 @@ class Hosts:
         self.memories = [os.memfd_create("test") for _ in plan.hosts]
         self.listeners = [Listener("127.0.0.1", SECRET) for _ in range(plan.world_size)]
         members = tuple(
-            Member(worker=f"w{rank}", agent=f"a{plan.host_of(rank)}", address=each.address)
-            for rank, each in enumerate(self.listeners)
+            Member(worker=f"w{rank}", agent=f"a{plan.host_of(rank)}", address=listener.address)
+            for rank, listener in enumerate(self.listeners)
         )
         self.world = World(round=3, members=members, donors={}, restore=False, shares=plan.shares)
 
@@ -148,9 +148,9 @@ class Hosts:
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    made = Hosts(*request.param)
-    yield made
-    made.close()
+    hosts_made = Hosts(*request.param)
+    yield hosts_made
+    hosts_made.close()
 
 
 def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: range) -> None:
@@ -173,33 +173,41 @@ def test_pieces_come_to_the_bits_of_one_worker(
     chance, plan = random.Random(5), hosts.plan
     steps = [[contribution(chance) for _ in range(plan.parts)] for _ in range(3)]
     meet = threading.Barrier(plan.world_size, timeout=DEADLINE)  # as the agents' barriers are
-    here = [threading.Barrier(ranks, timeout=DEADLINE) for ranks in plan.hosts]
+    barriers = [threading.Barrier(ranks, timeout=DEADLINE) for ranks in plan.hosts]
 
     def work(rank: int) -> list[Tensor]:
         exchange = hosts.exchange(rank)
-        many, totals = len(exchange.pieces), []
+        piece_count, totals = len(exchange.pieces), []
         for step, leaves in enumerate(steps):
             exchange.begin(step)
             blocks = {b: folded(leaves, b, plan.parts) for b in plan.rank_blocks(rank)}
-            is_void = way == "void" and rank == plan.world_size - 1 and step == 1 and many > 1
-            for number in range(0 if way in ("late", "on a device") else many):
-                values = {b: [2 * t for t in each] for b, each in blocks.items()}
+            is_void = (
+                way == "void" and rank == plan.world_size - 1 and step == 1 and piece_count > 1
+            )
+            for number in range(0 if way in ("late", "on a device") else piece_count):
+                values = {
+                    b: [2 * t for t in tensors_of_block] for b, tensors_of_block in blocks.items()
+                }
                 fill(exchange, values if is_void else blocks, range(number, number + 1))
-                exchange.have_ready(step, number + (number < many - 1))
-            fill(exchange, blocks, range(many))
-            exchange.have_ready(step, many, void=is_void)
-            here[plan.host_of(rank)].wait()
+                exchange.have_ready(step, number + (number < piece_count - 1))
+            fill(exchange, blocks, range(piece_count))
+            exchange.have_ready(step, piece_count, void=is_void)
+            barriers[plan.host_of(rank)].wait()
             exchange.add("blocks", step)
             meet.wait()
-            totals += [each.clone() for each in exchange.fetch(exchange.total([]))]
+            totals += [
+                tensor_fetched.clone() for tensor_fetched in exchange.fetch(exchange.total([]))
+            ]
             meet.wait()
         exchange.close()
         return totals
 
-    wanted = [each for leaves in steps for each in folded(leaves, plan.root, plan.parts)]
+    expected_sums = [
+        sum_folded for leaves in steps for sum_folded in folded(leaves, plan.root, plan.parts)
+    ]
     for totals in hosts.each(work):
         assert totals is not None
-        assert all(torch.equal(a, b) for a, b in zip(totals, wanted, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(totals, expected_sums, strict=True))
     anew = len(steps) if way == "with worn keys" and streams == "encrypted" else 0
     assert set(Counter(hosts.calls).values()) == {1 + anew}
 
@@ -208,7 +216,7 @@ def test_pieces_come_to_the_bits_of_one_worker(
 @pytest.mark.parametrize("ends", ["peer", "agent"])
 def test_broken_trades_write_nothing(hosts: Hosts, ends: str) -> None:
     leaves = [contribution(random.Random(micro)) for micro in range(8)]
-    begun = threading.Event()
+    is_begun = threading.Event()
 
     def work(rank: int) -> None:
         exchange = hosts.exchange(rank)
@@ -217,12 +225,12 @@ def test_broken_trades_write_nothing(hosts: Hosts, ends: str) -> None:
         fill(exchange, blocks, range(len(exchange.pieces)))
         exchange.have_ready(0, 2 if rank else len(exchange.pieces))
         if rank:  # it dies with a part of its pieces gone out
-            begun.wait(DEADLINE)
+            is_begun.wait(DEADLINE)
             if ends == "agent":
                 hosts.called.set()
             exchange.close()
             return
-        begun.set()
+        is_begun.set()
         with pytest.raises(PeerLost if ends == "peer" else (Interrupted, PeerLost)):
             exchange.add("blocks", 0)
         exchange.close()

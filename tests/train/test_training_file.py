@@ -39,23 +39,23 @@ def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
 
 
 def test_gpu_jobs_prepare_only_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = tmp_path / "asked"
-    told = f"""
+    marker = tmp_path / "asked"
+    program = f"""
 def dataset(split):
-    with open({str(asked)!r}, "a") as file: print(split, file=file)
+    with open({str(marker)!r}, "a") as file: print(split, file=file)
     return [(torch.zeros(2), torch.zeros(1))] * 16 if split == "train" else None
 def model():
-    with open({str(asked)!r}, "a") as file: print("model", file=file)
+    with open({str(marker)!r}, "a") as file: print("model", file=file)
     return torch.nn.Linear(2, 1)
 """
-    job = spec(tmp_path, told)
+    job = spec(tmp_path, program)
     with monkeypatch.context() as patched:
         patched.setattr(warm, "device_of", lambda _: torch.device("cuda"))
         prepared = warm.prepare_file(job)
     assert isinstance(prepared, warm.FileAndData)
-    assert asked.read_text().split() == ["train", "test"]
+    assert marker.read_text().split() == ["train", "test"]
     assert isinstance(prepared.prepare(job), Prepared)
-    assert asked.read_text().split() == ["train", "test", "model"]
+    assert marker.read_text().split() == ["train", "test", "model"]
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
@@ -73,7 +73,7 @@ def test_files_may_request_separate_loading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "scheduled", "interval"),
+    ("result_text", "scheduled", "interval"),
     [
         ("made", False, None),
         ("(made,)", False, None),
@@ -82,11 +82,11 @@ def test_files_may_request_separate_loading(tmp_path: Path) -> None:
     ],
 )
 def test_an_optimizer_may_come_with_a_scheduler(
-    tmp_path: Path, given: str, scheduled: bool, interval: str | None
+    tmp_path: Path, result_text: str, scheduled: bool, interval: str | None
 ) -> None:
     changed = (
         "def optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1)\n    "
-        f"return {given}\n"
+        f"return {result_text}\n"
     )
     job = spec(tmp_path, changed)
     prepared = prepare(load(job.file), job)
@@ -95,7 +95,7 @@ def test_an_optimizer_may_come_with_a_scheduler(
 
 
 @pytest.mark.parametrize(
-    ("changed", "field", "got"),
+    ("changed", "field", "actual"),
     [
         ("def model(): return 7\n", "model()", "an int"),
         ("def model(): return torch.nn.Sequential()\n", "optimizer", ""),
@@ -127,12 +127,12 @@ def test_an_optimizer_may_come_with_a_scheduler(
     ],
 )
 def test_mismatches_are_told_before_start(
-    tmp_path: Path, changed: str, field: str, got: str
+    tmp_path: Path, changed: str, field: str, actual: str
 ) -> None:
     with pytest.raises((SpecError, UserCodeError)) as caught:
         warm.prepare_file(spec(tmp_path, changed))
     assert field in str(caught.value)
-    assert got.replace("64", "16") in str(caught.value)
+    assert actual.replace("64", "16") in str(caught.value)
 
 
 ROWS = "def dataset(split): return [(torch.zeros(2), torch.zeros(1))] * {rows}\n"
@@ -173,8 +173,8 @@ def test_what_would_fail_only_later_is_tried_first(
 ) -> None:
     with pytest.raises((SpecError, UserCodeError)) as caught:
         warm.prepare_file(spec(tmp_path, changed))
-    for each in words:
-        assert each in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(

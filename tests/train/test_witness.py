@@ -123,7 +123,9 @@ def test_advice_names_the_package() -> None:
 def marks_of(reads: list[Read]) -> dict[tuple[int, int], StreamMark]:
     """The mark of each shard at the end of each step."""
     return {
-        (each.request.step, shard): mark for each in reads for shard, mark in each.marks.items()
+        (micro_batch.request.step, shard): mark
+        for micro_batch in reads
+        for shard, mark in micro_batch.marks.items()
     }
 
 
@@ -140,14 +142,14 @@ def test_all_readers_have_the_same_marks(micros: list[int], loaders: int) -> Non
 def test_parts_of_steps_sum_to_marks() -> None:
     reads = read(new_feed(Counting(noise=0.5)), epochs=1)
     for step, mark in enumerate(marks_of(reads).values()):
-        total = sum(each.crc32 for each in reads if each.request.step <= step)
+        total = sum(micro_batch.crc32 for micro_batch in reads if micro_batch.request.step <= step)
         assert total % (1 << 32) == mark.digest % (1 << 32)
 
 
 def test_reread_steps_have_equal_marks() -> None:
     feed = new_feed(Counting())
-    once, again = read(feed, epochs=1), read(feed, epochs=1, after=1)
-    assert marks_of(again) == {
+    once, reread = read(feed, epochs=1), read(feed, epochs=1, after=1)
+    assert marks_of(reread) == {
         place: mark for place, mark in marks_of(once).items() if place[0] >= 1
     }
 
@@ -162,14 +164,14 @@ def test_newcomer_finds_what_others_have_read() -> None:
     feed = new_feed(Counting())
     feed.marks_of = lambda epoch: {0: agreed}
     read(feed, after=1, epochs=1)
-    other = new_feed(Shuffled(by_process, first=2))
-    other.marks_of = lambda epoch: {0: agreed}
+    other_feed = new_feed(Shuffled(by_process, first=2))
+    other_feed.marks_of = lambda epoch: {0: agreed}
     with pytest.raises(SpecError, match="other samples among the first 8 of epoch 1 than this job"):
-        read(other, after=1, epochs=1)
+        read(other_feed, after=1, epochs=1)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (1.0, 2.0),
         ("a", "b"),
@@ -180,9 +182,9 @@ def test_newcomer_finds_what_others_have_read() -> None:
         ({"text": "a"}, {"text": "b"}),
     ],
 )
-def test_hash_tells_samples_apart(one: Any, other: Any) -> None:
-    assert hash_of(one) == hash_of(one) != hash_of(other)
-    assert hash_of(one, seed=1) != hash_of(one, seed=2)
+def test_hash_tells_samples_apart(first: Any, second: Any) -> None:
+    assert hash_of(first) == hash_of(first) != hash_of(second)
+    assert hash_of(first, seed=1) != hash_of(first, seed=2)
 
 
 def test_hash_sees_images_and_passes_over_origins() -> None:
@@ -206,8 +208,8 @@ class Members:
     world_size = 2
     names = ("w1", "w2")
 
-    def __init__(self, theirs: Marks) -> None:
-        self.theirs = theirs
+    def __init__(self, other_marks: Marks) -> None:
+        self.theirs = other_marks
         self.arrivals = 0
 
     def arrive(self, step: int, phase: str, payload: bytes) -> Any:
@@ -215,15 +217,15 @@ class Members:
         return SimpleNamespace(payloads=[payload, msgspec.msgpack.encode(self.theirs)])
 
 
-def new_witness(theirs: Marks) -> tuple[Witness, Any, Feed]:
+def new_witness(other_marks: Marks) -> tuple[Witness, Any, Feed]:
     state = SimpleNamespace(streams={}, committed=0)
-    parts: Any = SimpleNamespace(asynchrony=None, state=state, members=Members(theirs))
+    parts: Any = SimpleNamespace(asynchrony=None, state=state, members=Members(other_marks))
     feed = new_feed(Counting())
     return Witness(parts, feed), parts, feed
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "kept"),
+    ("own_marks", "other_marks", "kept_marks"),
     [
         ({0: StreamMark(8, 5)}, {0: StreamMark(8, 5)}, {0: StreamMark(8, 5)}),
         ({0: StreamMark(8, 5)}, {}, {0: StreamMark(8, 5)}),
@@ -231,11 +233,13 @@ def new_witness(theirs: Marks) -> tuple[Witness, Any, Feed]:
     ],
     ids=["alike", "one read nothing", "shards"],
 )
-def test_marks_that_agree_are_kept_in_the_state(mine: Marks, theirs: Marks, kept: Marks) -> None:
-    witness, parts, feed = new_witness(theirs)
-    witness.compare(3, mine, commits=0, ends_epoch=False)
+def test_marks_that_agree_are_kept_in_the_state(
+    own_marks: Marks, other_marks: Marks, kept_marks: Marks
+) -> None:
+    witness, parts, feed = new_witness(other_marks)
+    witness.compare(3, own_marks, commits=0, ends_epoch=False)
     assert feed.marks_of is not None
-    assert feed.marks_of(3) == kept
+    assert feed.marks_of(3) == kept_marks
     assert feed.marks_of(4) == {}
     assert parts.state.streams["epoch"] == [3]
 

@@ -107,20 +107,22 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def exact_ones(cases: list[Case]) -> pytest.MarkDecorator:
     """A test of each exact case, of which every fourth is in the gate."""
-    return _by_name([case for case in cases if not case.words], every=4)
+    return _by_name([case for case in cases if not case.words], interval=4)
 
 
 def refused_ones(cases: list[Case]) -> pytest.MarkDecorator:
     """A test of each refused case."""
-    return _by_name([case for case in cases if case.words], every=1)
+    return _by_name([case for case in cases if case.words], interval=1)
 
 
-def _by_name(cases: list[Case], *, every: int) -> pytest.MarkDecorator:
+def _by_name(cases: list[Case], *, interval: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "case",
         [
             pytest.param(
-                case, id=case.name, marks=_marks(case, is_long=case.is_long or bool(place % every))
+                case,
+                id=case.name,
+                marks=_marks(case, is_long=case.is_long or bool(place % interval)),
             )
             for place, case in enumerate(cases)
         ],
@@ -132,8 +134,8 @@ def _marks(case: Case, *, is_long: bool) -> list[pytest.MarkDecorator]:
 
 
 def _absent(case: Case) -> list[pytest.MarkDecorator]:
-    there = not case.needs or find_spec(case.needs)
-    return [] if there else [pytest.mark.skip(reason=f"no package {case.needs}")]
+    is_present = not case.needs or find_spec(case.needs)
+    return [] if is_present else [pytest.mark.skip(reason=f"no package {case.needs}")]
 
 
 def check_exact(zoo: Zoo, case: Case) -> None:

@@ -75,7 +75,7 @@ class Nursery:
         return bool(data)
 
     def _begin(self, request: dict[str, Any]) -> None:
-        stdin, ours = os.pipe()
+        stdin, own_end = os.pipe()
         output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         pid = os.fork()
         if not pid:
@@ -86,7 +86,7 @@ class Nursery:
         os.close(stdin)
         os.close(output)
         run = Forked(pid)
-        self._runs[run] = (request["number"], time.monotonic() + TIME_LIMIT, ours)
+        self._runs[run] = (request["number"], time.monotonic() + TIME_LIMIT, own_end)
         self._watch.register(run, selectors.EVENT_READ)
 
     def _become(self, work: Any, request: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def keep_pace() -> None:
             return
         events = run_dir / "events.jsonl"
         _until(lambda: _is_settled(spec, step, events))
-        if not _is_settled(spec, step, events, there=("active",)):
+        if not _is_settled(spec, step, events, present_states=("active",)):
             time.sleep(TO_BE_ASKED)
 
     def arrive(self: Membership, step: int, phase: str, payload: bytes = b"") -> Any:
@@ -44,10 +44,10 @@ def keep_pace() -> None:
             wait(self, step)
         return usual_arrive(self, step, phase, payload)
 
-    def commit(self: Membership, step: int, report: bytes, **more: Any) -> bool:
+    def commit(self: Membership, step: int, report: bytes, **options: Any) -> bool:
         if self.world_size > 1:  # who is alone does not wait there
             wait(self, step)
-        return usual_commit(self, step, report, **more)
+        return usual_commit(self, step, report, **options)
 
     Membership.arrive, Membership.commit = arrive, commit  # type: ignore[method-assign]
 
@@ -61,7 +61,7 @@ def _until(condition: Any) -> None:
 
 
 def _is_settled(
-    spec: JobSpec, step: int, events: Path, *, there: Sequence[str] = ("ready", "active")
+    spec: JobSpec, step: int, events: Path, *, present_states: Sequence[str] = ("ready", "active")
 ) -> bool:
     """Whether the faults that are due were performed, their victims are known to be gone, and
     newcomers are warm, or in one of these states.
@@ -83,7 +83,7 @@ def _is_settled(
     return (
         all(describe(fault) in performed for fault in due)
         and all(states.get(worker) == "lost" for worker in killed if worker)
-        and sum(state in there for state in states.values()) >= _wanted(spec, due)
+        and sum(state in present_states for state in states.values()) >= _wanted(spec, due)
     )
 
 

@@ -98,8 +98,8 @@ class Nursery:
         for line in self._process.stdout:
             answer = json.loads(line)
             self._waiting.pop(answer["number"]).set_result((answer["status"], answer["pid"]))
-        for left in self._waiting.values():
-            left.set_exception(RuntimeError("the nursery died"))
+        for waiting in self._waiting.values():
+            waiting.set_exception(RuntimeError("the nursery died"))
 
     def _ask(self, **request: Any) -> int:
         """Have a run forked, and wait for its end: its exit status."""
@@ -160,8 +160,8 @@ class Nursery:
 def _wait_until_gone(session: int) -> None:
     """Nothing of a run may be left: its processes have a session of their own."""
     end = time.monotonic() + TO_BE_GONE
-    while left := _of_session(session):
-        assert time.monotonic() < end, f"processes left over: {left}"
+    while remaining := _of_session(session):
+        assert time.monotonic() < end, f"processes left over: {remaining}"
         time.sleep(0.005)
 
 
@@ -179,8 +179,8 @@ def _of_session(session: int) -> list[str]:
             )
         except OSError:
             continue
-        state, _, _, of, *_ = rest.split()
-        if int(of) == session and state != "Z":
+        state, _, _, session_of_process, *_ = rest.split()
+        if int(session_of_process) == session and state != "Z":
             found.append(f"{entry} {name}")
     return found
 
@@ -202,7 +202,7 @@ def _ended(folder: Path) -> Ended:
 
 
 def _said(folder: Path, history: RunHistory) -> str:
-    told = [f"{history.failed.message}\n{history.failed.trace}"] if history.failed else []
-    told += [str(getattr(event, "message", "")) for event in history.events]
-    told += [path.read_text() for path in sorted((folder / "logs").glob("*.log"))]
-    return "\n".join(text for text in told if text)
+    messages = [f"{history.failed.message}\n{history.failed.trace}"] if history.failed else []
+    messages += [str(getattr(event, "message", "")) for event in history.events]
+    messages += [path.read_text() for path in sorted((folder / "logs").glob("*.log"))]
+    return "\n".join(text for text in messages if text)

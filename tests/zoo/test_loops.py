@@ -28,7 +28,7 @@ TEACHER = next(case for case in LOOPS if case.name == "hidden_target")
 
 
 @pytest.mark.parametrize(
-    ("faults", "options", "said", "is_true"),
+    ("faults", "options", "message", "is_true"),
     [
         (("add 1 at step 7",), {}, "was turned away, and the run goes on with 1 worker", True),
         (("term rank 0 at step 7", ""), {}, "than before the job was suspended", False),
@@ -37,12 +37,12 @@ TEACHER = next(case for case in LOOPS if case.name == "hidden_target")
     ids=["joined", "suspended", "killed"],
 )
 def test_a_network_beside_the_model_is_noticed(
-    zoo: Zoo, faults: tuple[str, ...], options: dict[str, Any], said: str, is_true: bool
+    zoo: Zoo, faults: tuple[str, ...], options: dict[str, Any], message: str, is_true: bool
 ) -> None:
     """A mean teacher that the script changes between steps, and that one worker trains."""
     slow = replace(TEACHER, arguments=("target", "0.1"), options=options)
     case = replace(slow, name=f"teacher-{faults[0][:4]}", faults=faults)
     ended = zoo.lives(replace(case, workers=(1,) * len(faults)))
     assert ended.done, ended.said
-    assert said in ended.said
+    assert message in ended.said
     assert (ended.digest == zoo.results(TEACHER)["alone"].digest) is is_true

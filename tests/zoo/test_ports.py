@@ -171,15 +171,15 @@ def test_ports_keep_weights_through_a_kill(runs: Runs, port: Port) -> None:
     plain = ended.pop("plain")
     assert port.says in plain.said
     assert "Traceback" not in plain.said
-    for name, each in ended.items():
-        assert each.done, f"{name}:\n{each.said}"
-        assert each.steps == port.steps, name
-        assert "the loss is" not in each.said, name
-        assert "the loss compares" not in each.said, name
-    assert {name: each.digest for name, each in ended.items()} == dict.fromkeys(
+    for name, ended_run in ended.items():
+        assert ended_run.done, f"{name}:\n{ended_run.said}"
+        assert ended_run.steps == port.steps, name
+        assert "the loss is" not in ended_run.said, name
+        assert "the loss compares" not in ended_run.said, name
+    assert {name: ended_run.digest for name, ended_run in ended.items()} == dict.fromkeys(
         ended, ended["alone"].digest
     )
-    assert {name: each.metrics for name, each in ended.items()} == dict.fromkeys(
+    assert {name: ended_run.metrics for name, ended_run in ended.items()} == dict.fromkeys(
         ended, ended["alone"].metrics
     )
     assert ended["two"].exactly_once

@@ -225,7 +225,7 @@ class Records:
         No journal has this message.
         """
         with contextlib.suppress(OSError):
-            self._note("failed", clock, caller="environment", message=message, trace="")
+            self._note("failed", clock, who="environment", message=message, trace="")
 
     def _note(self, kind: str, clock: Clock, **fields: str) -> None:
         """Record an event that follows from no entry."""

@@ -12,9 +12,9 @@ def test_excess_keys_are_not_followed() -> None:
     changes.begin(3)
     for step in range(4, 24):
         changes.add(step, np.arange(70_000) + 70_000 * step)
-    known = changes.keys_since(3)
-    assert known is not None
-    assert len(known) == 20 * 70_000
+    keys_changed = changes.keys_since(3)
+    assert keys_changed is not None
+    assert len(keys_changed) == 20 * 70_000
     for step in range(24, 40):
         changes.add(step, np.arange(70_000) + 70_000 * step)
     assert changes.keys_since(3) is None

@@ -47,11 +47,11 @@ def tensor(keys: Any) -> Tensor:
 
 def add(index: Index, keys: Any) -> dict[int, int]:
     """Insert what has room."""
-    wanted = tensor(keys)
-    places = index.reserve(wanted)
-    wanted, places = wanted[places >= 0], places[places >= 0]
-    index.insert(wanted, places)
-    return dict(zip(wanted.tolist(), places.tolist(), strict=True))
+    keys_wanted = tensor(keys)
+    places = index.reserve(keys_wanted)
+    keys_wanted, places = keys_wanted[places >= 0], places[places >= 0]
+    index.insert(keys_wanted, places)
+    return dict(zip(keys_wanted.tolist(), places.tolist(), strict=True))
 
 
 def crowd(chance: random.Random, buckets: int = 3, count: int = 60) -> list[int]:
@@ -75,16 +75,16 @@ def assert_is(index: Index, model: dict[int, int], universe: list[int]) -> None:
 def assert_sound(index: Index) -> None:
     """All places can be taken, and no mark of a removed key lies where nothing needs it."""
     whole = Index(torch.from_numpy(index._words.copy()).view(torch.uint8), index.shape)
-    before = whole.items()[0]
-    keys = tensor(set(range(1, 1 << 63, (1 << 63) // 97)) - set(before.tolist()))
+    items_before = whole.items()[0]
+    keys = tensor(set(range(1, 1 << 63, (1 << 63) // 97)) - set(items_before.tolist()))
     added = add(whole, keys.tolist())
     assert whole.used() == index.shape.all_places
     assert_is(
         whole,
-        {**dict(zip(*(each.tolist() for each in index.items()), strict=True)), **added},
+        {**dict(zip(*(item.tolist() for item in index.items()), strict=True)), **added},
         keys.tolist(),
     )
-    whole.remove(tensor({*before.tolist(), *added}))
+    whole.remove(tensor({*items_before.tolist(), *added}))
     assert whole.used() == 0
     buckets = whole._parts[:, 8 : whole._order_word].reshape(-1, 2, 8)[:, 0]
     assert not buckets.any()
@@ -102,9 +102,9 @@ def test_it_is_a_dict_over_random_schedules(seed: int) -> None:
                 new = chance.sample(universe, chance.randint(0, len(universe)))
                 model |= add(index, set(new) - set(model))
             else:
-                gone = chance.sample(universe, chance.randint(0, 20))
-                index.remove(tensor(gone))
-                for key in gone:
+                removed = chance.sample(universe, chance.randint(0, 20))
+                index.remove(tensor(removed))
+                for key in removed:
                     model.pop(key, None)
             assert_is(index, model, universe)
         assert_sound(index)
@@ -120,9 +120,9 @@ def test_large_tables_hold_their_limit(seed: int) -> None:
     for number, part in enumerate(ids[:20_000].chunk(17)):
         model |= add(index, mix(part).tolist())
         if number % 4 == 3:
-            gone = [key for key in model if key % 5 == number % 5]
-            index.remove(tensor(gone))
-            for key in gone:
+            removed = [key for key in model if key % 5 == number % 5]
+            index.remove(tensor(removed))
+            for key in removed:
                 del model[key]
     model |= add(index, set(mix(ids[:20_000]).tolist()) - set(model))
     assert len(model) == 20_000
@@ -141,19 +141,19 @@ def test_only_the_full_partition_refuses() -> None:
 
 def test_reserving_writes_nothing() -> None:
     index = empty()
-    before = index._words.copy()
+    words_before = index._words.copy()
     index.reserve(tensor(range(10)))
     index.find(tensor(range(10)))
-    assert (index._words == before).all()
+    assert (index._words == words_before).all()
 
 
 def test_two_owners_write_the_same_memory() -> None:
     memory = torch.zeros(TINY.bytes, dtype=torch.uint8)
-    one, two = Index(memory, TINY), Index(memory, TINY)
-    low = add(one, range(10))
+    first, two = Index(memory, TINY), Index(memory, TINY)
+    low = add(first, range(10))
     high = add(two, [(1 << 62) + key for key in range(10)])
-    assert_is(one, {**low, **high}, [*low, *high])
-    assert one.items(range(1, 2))[0].tolist() == sorted(high)
+    assert_is(first, {**low, **high}, [*low, *high])
+    assert first.items(range(1, 2))[0].tolist() == sorted(high)
 
 
 def test_places_that_were_not_reserved_are_refused() -> None:
@@ -169,21 +169,21 @@ def test_a_writer_may_die_after_any_write(seed: int, verb: str) -> None:
     chance = random.Random(seed)
     universe = crowd(chance, count=50)
     model: dict[int, int] = {}
-    before = empty()
+    index_before = empty()
     for _ in range(4):  # so that there are marks, and moved places
-        model |= add(before, set(chance.sample(universe, 12)) - set(model))
-        gone = chance.sample(sorted(model), 5)
-        before.remove(tensor(gone))
-        model = {key: place for key, place in model.items() if key not in gone}
+        model |= add(index_before, set(chance.sample(universe, 12)) - set(model))
+        removed = chance.sample(sorted(model), 5)
+        index_before.remove(tensor(removed))
+        model = {key: place for key, place in model.items() if key not in removed}
     touched = (
         sorted(set(universe) - set(model))[:8]
         if verb == "insert"
         else chance.sample(sorted(model), 8)
     )
-    kept = {key: place for key, place in model.items() if key not in touched}
+    remaining = {key: place for key, place in model.items() if key not in touched}
     deaths = 0
     while True:
-        index = Mortal(torch.from_numpy(before._words.copy()).view(torch.uint8), TINY)
+        index = Mortal(torch.from_numpy(index_before._words.copy()).view(torch.uint8), TINY)
         index.writes_left = deaths
         try:
             if verb == "insert":
@@ -192,9 +192,9 @@ def test_a_writer_may_die_after_any_write(seed: int, verb: str) -> None:
                 index.remove(tensor(touched))
         except Died:
             index.writes_left = None
-            assert all(int(index.find(tensor([key]))) == place for key, place in kept.items())
+            assert all(int(index.find(tensor([key]))) == place for key, place in remaining.items())
             index.remove(tensor(touched))
-            assert_is(index, kept, universe)
+            assert_is(index, remaining, universe)
             assert_sound(index)
             deaths += 1
             continue
@@ -204,7 +204,7 @@ def test_a_writer_may_die_after_any_write(seed: int, verb: str) -> None:
 
 def test_a_mending_writer_may_die_as_well() -> None:
     index = Mortal(torch.zeros(TINY.bytes, dtype=torch.uint8), TINY)
-    kept, touched = add(index, range(5, 12)), list(range(20, 30))
+    inserted, touched = add(index, range(5, 12)), list(range(20, 30))
     index.writes_left = 9
     with pytest.raises(Died):
         add(index, touched)
@@ -214,7 +214,7 @@ def test_a_mending_writer_may_die_as_well() -> None:
             index.remove(tensor(touched))
     index.writes_left = None
     index.remove(tensor(touched))
-    assert_is(index, kept, touched)
+    assert_is(index, inserted, touched)
     assert_sound(index)
 
 

@@ -33,8 +33,8 @@ class Model:
         self.full: set[int] = set()
 
     def is_there(self, key: int, step: int) -> bool:
-        after = self.rules.expire_after
-        return key in self.rows and (after is None or step - self.rows[key] <= after)
+        lifetime = self.rules.expire_after
+        return key in self.rows and (lifetime is None or step - self.rows[key] <= lifetime)
 
     def step(self, step: int, keys: list[int]) -> int:
         rules, full = self.rules, self.full
@@ -53,12 +53,12 @@ class Model:
         return refused
 
     def _admits(self, key: int) -> bool:
-        wanted = self.rules.admit_after
-        if wanted == 1:
+        threshold = self.rules.admit_after
+        if threshold == 1:
             return True
         if key in self.seen:
-            self.seen[key] = 1 if self.seen[key] == wanted else self.seen[key] + 1
-            return self.seen[key] == wanted
+            self.seen[key] = 1 if self.seen[key] == threshold else self.seen[key] + 1
+            return self.seen[key] == threshold
         if self._in(self.seen, key) < self.rules.candidates.places:
             self.seen[key] = 1
         else:
@@ -66,7 +66,7 @@ class Model:
         return False
 
     def _in(self, keys: Any, key: int) -> int:
-        return sum(each >> 57 == key >> 57 for each in keys)
+        return sum(other_key >> 57 == key >> 57 for other_key in keys)
 
 
 def tensor(keys: Any) -> Tensor:
@@ -90,8 +90,8 @@ def assert_same(roster: KeyRoster, model: Model, step: int) -> None:
     assert keys.tolist() == sorted(key for key in model.rows if model.is_there(key, step))
     assert torch.equal(roster.find(keys, step), places)
     assert len(places.unique()) == len(places)
-    gone = tensor(key for key in model.rows if not model.is_there(key, step))
-    assert (roster.find(gone, step) == -1).all()
+    expired = tensor(key for key in model.rows if not model.is_there(key, step))
+    assert (roster.find(expired, step) == -1).all()
     if roster.candidates is not None:
         waiting, counts, changed = roster.candidates.items(step)
         assert bool(((changed >= 1) & (changed <= step)).all())

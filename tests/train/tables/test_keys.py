@@ -13,9 +13,9 @@ LAST = (1 << 63) - 1
 
 def ids_of_many_kinds() -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    anywhere = torch.randint(0, LAST, (200_000,), generator=generator)
+    random_ids = torch.randint(0, LAST, (200_000,), generator=generator)
     powers = torch.tensor([1 << bit for bit in range(63)])
-    kinds = [torch.arange(100_000), LAST - torch.arange(1_000), powers, anywhere]
+    kinds = [torch.arange(100_000), LAST - torch.arange(1_000), powers, random_ids]
     found: torch.Tensor = torch.cat(kinds).unique()
     return found
 
@@ -31,8 +31,8 @@ def test_keys_and_ids_map_one_to_one() -> None:
 
 
 def test_keys_never_change_between_versions() -> None:
-    known = [0, 2558316640067307269, 6616413020432831626, 6514504133438201533]
-    assert mix(torch.tensor([0, 1, 2, LAST])).tolist() == known
+    known_keys = [0, 2558316640067307269, 6616413020432831626, 6514504133438201533]
+    assert mix(torch.tensor([0, 1, 2, LAST])).tolist() == known_keys
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from brim.embeddings.tables.table import Table
 
 def test_nothing_is_read_behind_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tables = TableMemory([Table("rows", (1000, 16), torch.float32, ())], None)
-    asked = []
+    questions = []
 
     class Maps(io.FileIO):
         def read(self, size: int | None = -1, /) -> bytes:
             found = super().read(-1 if size is None else size)
-            asked.append(len(found))
+            questions.append(len(found))
             return found
 
     class Place:
@@ -30,10 +30,10 @@ def test_nothing_is_read_behind_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_
             assert (mode, buffering) == ("rb", 0)
             return Maps(tmp_path / "maps")
 
-    ours = f"{tables._seen.data_ptr():x}-ff rw-p\nAnonymous:         4 kB\n"
+    own_mapping = f"{tables._seen.data_ptr():x}-ff rw-p\nAnonymous:         4 kB\n"
     (tmp_path / "maps").write_text(
-        "00-10 r--p\nAnonymous:         0 kB\n" + ours + "Rss: 9 kB\n" * 1000
+        "00-10 r--p\nAnonymous:         0 kB\n" + own_mapping + "Rss: 9 kB\n" * 1000
     )
     monkeypatch.setattr(memory, "_MAPS", Place())
     assert tables.is_written_to
-    assert sum(asked) < 1000
+    assert sum(questions) < 1000

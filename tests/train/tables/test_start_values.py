@@ -16,8 +16,8 @@ from brim.embeddings.tables.start_values import KINDS, start_values
 KEYS = mix(torch.arange(20_000)).sort().values
 
 
-def values(keys: Tensor = KEYS, dim: int = 7, **how: Any) -> Tensor:
-    return start_values(keys, dim, **{"kind": "uniform", "scale": 0.01, "seed": 5, **how})
+def values(keys: Tensor = KEYS, dim: int = 7, **options: Any) -> Tensor:
+    return start_values(keys, dim, **{"kind": "uniform", "scale": 0.01, "seed": 5, **options})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,8 +35,8 @@ def test_values_depend_on_key_and_column(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
 def test_seed_key_and_column_each_count(kind: str) -> None:
     first = values(kind=kind)
-    for other in (values(kind=kind, seed=6), values(KEYS + 1, kind=kind)):
-        correlation = torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1]
+    for other_values in (values(kind=kind, seed=6), values(KEYS + 1, kind=kind)):
+        correlation = torch.corrcoef(torch.stack([first.flatten(), other_values.flatten()]))[0, 1]
         assert abs(float(correlation)) < 0.015  # of 140,000 pairs: one in 10 million is larger
     between_columns = torch.corrcoef(first.T)
     assert float((between_columns - torch.eye(7)).abs().max()) < 0.04
@@ -48,8 +48,8 @@ def test_uniform_values_fill_their_range_evenly() -> None:
     assert 0.4999 < float(found.max()) < 0.5
     assert abs(float(found.mean())) < 0.004
     counts = torch.histc(found.float(), bins=64, min=-0.5, max=0.5)
-    even = found.numel() / 64
-    assert float(((counts - even) ** 2 / even).sum()) < 110
+    average = found.numel() / 64
+    assert float(((counts - average) ** 2 / average).sum()) < 110
     assert not (found == 0).any()
 
 

@@ -50,7 +50,7 @@ class ObjectChange(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownObject(Generic[T]):
+class _ListedObject(Generic[T]):
     uid: str
     version: str
     value: T
@@ -60,7 +60,7 @@ class KnownObjects(Generic[T]):
     """The objects of a kind, as the last list and the events since then have them."""
 
     def __init__(self) -> None:
-        self._entries: dict[ObjectKey, _KnownObject[T]] = {}
+        self._entries: dict[ObjectKey, _ListedObject[T]] = {}
         self._values: dict[ObjectKey, T] = {}
 
     @property
@@ -96,7 +96,7 @@ class KnownObjects(Generic[T]):
             entry = None
         if sighting.value is None or (entry is not None and entry.version == sighting.version):
             return changes
-        self._entries[key] = _KnownObject(sighting.uid, sighting.version, sighting.value)
+        self._entries[key] = _ListedObject(sighting.uid, sighting.version, sighting.value)
         self._values[key] = sighting.value
         changes.append(ObjectChange(key, entry.value if entry else None, sighting.value))
         return changes
@@ -110,5 +110,5 @@ class KnownObjects(Generic[T]):
         return ObjectChange(key, self._entries.pop(key).value, None)
 
 
-def _is_gone(entry: _KnownObject[T], sighting: Sighting[T] | None) -> bool:
+def _is_gone(entry: _ListedObject[T], sighting: Sighting[T] | None) -> bool:
     return sighting is None or sighting.uid != entry.uid
