@@ -225,7 +225,7 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
 def _actor_sentence(actor: str, action: str = "") -> str:
     """A sentence for a story.
 
-    >>> _by("ads from 10.0.0.3", "may have 2 workers"), _by("")
+    >>> _actor_sentence("ads from 10.0.0.3", "may have 2 workers"), _actor_sentence("")
     ('may have 2 workers, by ads from 10.0.0.3', '')
     """
     return ", ".join(part for part in (action, f"by {actor}" if actor else "") if part)
