@@ -802,7 +802,7 @@ def test_questions_are_answered_during_long_cycles(
         return policy(snapshot)
 
     monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
-    monkeypatch.setitem(POLICIES, "brim", slow)
+    monkeypatch.setattr("brim.scheduler.loop.POLICIES", {**POLICIES, "brim": slow})
     client.submit(ask(tenant="web"))
     assert is_asked.wait(20.0)
     assert [view.job for view in client.jobs()] == ["job-1", "job-2"]
