@@ -33,7 +33,7 @@ def wish(book: Book, job: ScheduledJob, wish: Happening, *, now: float) -> None:
 def hear(book: Book, event: Event, now: float) -> None:
     """Have a scheduler with this book hear of an event."""
     jobs = ScheduledJobs(book.unfinished(), SPEC, book)
-    write_down(book, jobs.handle(event, now), now)
+    write_down(book, jobs.handle(event, now))
 
 
 _PARTS = {

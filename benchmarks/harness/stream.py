@@ -14,9 +14,9 @@ from brim.domain.cluster import Cluster
 from brim.domain.measuring import Measured, curve_of
 from brim.domain.resizing import Overheads
 from brim.domain.workload import Job
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import Run
+from brim.user_code.policies import POLICIES
 
 KINDS = {
     kind.name: kind

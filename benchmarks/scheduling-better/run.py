@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from brim.domain.cluster import Cluster
-from brim.policies.named import POLICIES
 from brim.simulator.compare import ceilings, run_policy
 from brim.simulator.engine import Settings
 from brim.simulator.profiles import read_profiles
 from brim.simulator.traces import read_trace
+from brim.user_code.policies import POLICIES
 
 SHAPES = {
     "itp/195job": "16x8",

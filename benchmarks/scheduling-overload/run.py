@@ -18,13 +18,13 @@ from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
 from brim.policies.baselines.ceiling import ceiling_with_capacity
 from brim.policies.brim import brim
-from brim.policies.named import POLICIES
 from brim.simulator.compare import run_policy
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.generate import ARRIVALS, Recipe, generate
 from brim.simulator.profiles import read_profiles
 from brim.simulator.run import measure
 from brim.simulator.traces import read_trace
+from brim.user_code.policies import POLICIES
 
 PARTS = (1, 2, 4)
 CURVES = (

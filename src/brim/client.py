@@ -18,6 +18,7 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile
 from brim.errors import EnvironmentFault, SpecError
@@ -25,7 +26,6 @@ from brim.host.account import home
 from brim.host.clock import monotonic, sleep
 from brim.storage.contact import is_alive, read_contact, read_scheduler_contact, read_token
 from brim.wire.cluster import (
-    ChangeView,
     ClusterView,
     Down,
     Forecast,
@@ -252,9 +252,9 @@ class Client:
             if follow and not has_more:
                 sleep(_CALL_INTERVAL)
 
-    def explain(self, job: str) -> list[ChangeView]:
-        """List the events of a job, with the reasons."""
-        return self._call("GET", f"{_path(job)}/explain", list[ChangeView])
+    def explain(self, job: str) -> list[Change]:
+        """List what happened to a job, with the reasons."""
+        return self._call("GET", f"{_path(job)}/explain", list[Change])
 
     def files(self, job: str) -> list[KeptFile]:
         """List the files of a job's records and checkpoints."""

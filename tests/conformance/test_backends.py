@@ -22,8 +22,8 @@ from brim.domain.schedule import (
 )
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
+from brim.user_code.policies import POLICIES
 from conformance.worlds import LiveWorld, SimulatedWorld, World, run
 
 CLUSTER = Cluster.parse("1x8")

@@ -19,8 +19,8 @@ from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
 from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.workload import Job
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, foresee, simulate
+from brim.user_code.policies import POLICIES
 from coordination.scheduled import Heard, Taught
 from workloads import random_jobs
 

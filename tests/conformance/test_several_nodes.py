@@ -14,9 +14,9 @@ from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.lifecycle import Phase
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
-from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.scheduler.loop import decide
+from brim.user_code.policies import POLICIES
 from conformance.worlds import LiveWorld, run
 
 CLUSTER = Cluster(nodes=(Node(id="n1", devices=4), Node(id="n2", devices=4)))

@@ -14,12 +14,12 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnCost,
     LearnSpeed,
     Lose,
-    Note,
     Save,
     ScheduledJobs,
     Submitted,
 )
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.scheduled_job import ScheduledJob
@@ -81,7 +81,7 @@ class Heard:
                 lessons = self.lessons.measured(command.submission.fingerprint)
                 merged = command.measured.merged([lessons])
                 self.lessons.speeds[command.submission.fingerprint] = merged
-            elif isinstance(command, Note):
+            elif isinstance(command, Change):
                 self.story.append(f"{command.job} {command.event}")
             words = in_words(command)
             descriptions += [words] if words else []
@@ -103,7 +103,7 @@ def in_words(command: Command) -> str:
             return f"suspend {job}"
         case Lose(job=job, node=node):
             return f"lose {job}: {node}"
-        case Note(job=job, event=event):
+        case Change(job=job, event=event):
             return f"{job or 'cluster'} {event}"
         case Save() | LearnSpeed() | LearnCost() | Decide():
             return ""

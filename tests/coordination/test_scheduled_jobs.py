@@ -24,7 +24,6 @@ from brim.coordination.cluster.scheduled_jobs import (
     KindFreed,
     Looked,
     Lose,
-    Note,
     RangeChanged,
     Save,
     ScheduledJobs,
@@ -34,6 +33,7 @@ from brim.coordination.cluster.scheduled_jobs import (
 )
 from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.course import Change
 from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase
@@ -41,7 +41,7 @@ from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing,
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import InternalError
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
+from brim.user_code.policies import POLICIES
 from coordination.scheduled import Heard
 
 Row = tuple[float, Event, list[str]]
@@ -691,7 +691,7 @@ def test_a_submission_is_saved_and_triggers_a_decision(heard: Heard) -> None:
     job = Heard().submit()
     job.id = "job-3"
     commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
-    assert [type(command).__name__ for command in commands] == ["Save", "Note", "Decide"]
+    assert [type(command).__name__ for command in commands] == ["Save", "Change", "Decide"]
 
 
 def test_masters_hear_once_of_a_lost_foreign_node() -> None:
@@ -728,7 +728,7 @@ def test_a_job_reports_once_waiting_for_one_kind() -> None:
     jobs.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
     jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), 4.0)
     assert jobs.story.count("job-1 waits") == 2
-    (note,) = [command for command in jobs.commands if isinstance(command, Note)]
+    (note,) = [command for command in jobs.commands if isinstance(command, Change)]
     assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", decision_reason[1])
 
 
@@ -881,7 +881,7 @@ def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
     jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), 7.0)
     detail = "no node is of its kind: torch 2.12.0 on the nodes where it began and 2.13.0 on node0"
     assert jobs.jobs.waits_for(job) == detail
-    (note,) = [command for command in jobs.commands if isinstance(command, Note)]
+    (note,) = [command for command in jobs.commands if isinstance(command, Change)]
     assert (note.event, note.detail) == ("waits", detail)
 
 
@@ -896,7 +896,7 @@ def test_its_owner_may_allow_another_node_kind() -> None:
     jobs.hear(Looked(other_nodes, {}), 6.0)
     assert seen_by_policy(jobs) == ()
     jobs.hear(KindFreed("job-1", "by ads"), 7.0)
-    assert [type(command).__name__ for command in jobs.commands] == ["Save", "Note", "Decide"]
+    assert [type(command).__name__ for command in jobs.commands] == ["Save", "Change", "Decide"]
     assert seen_by_policy(jobs) is None
     jobs.hear(KindFreed("job-1", "by ads"), 7.0)
     assert not jobs.commands, "once is as good as twice"
@@ -955,7 +955,7 @@ def test_the_story_names_nodes_on_start() -> None:
         return [
             (command.event, command.detail)
             for command in jobs.commands
-            if isinstance(command, Note)
+            if isinstance(command, Change)
         ]
 
     assert notes_of(given("n2"), 1.0) == [("workers", "")]

@@ -13,7 +13,7 @@ from brim.domain.schedule import Admitted, Decision, Reason
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
+from brim.user_code.policies import POLICIES
 from coordination.scheduled import Heard
 
 FULL = Reason.CLUSTER_FULL, "no device is left for it"

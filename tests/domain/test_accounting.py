@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -109,7 +110,9 @@ def test_every_use_of_every_sample_is_counted(
 def test_a_worker_that_fed_other_samples_is_found() -> None:
     steps = run(1, 2, 3, 4, 5, 6)
     first, second = steps[1].parts
-    steps[1] = replace(steps[1], parts=(first, second._replace(crc32=second.crc32 ^ 1)))
+    steps[1] = replace(
+        steps[1], parts=(first, msgspec.structs.replace(second, crc32=second.crc32 ^ 1))
+    )
     ledger = account(steps)
     assert counts(ledger)[0] == (20, 0, 0)
     assert ledger.epochs[0].mismatched == 1

@@ -1,5 +1,5 @@
 """What another account of the host tries, and another host of the network, door by door, while jobs
-train: the tables of SECURITY.md, and the digests.
+train: the tables of the pages beside this file, and the digests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from attempts import check_page
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.authority import Authority
@@ -65,8 +66,6 @@ COLUMNS = {
 }
 # Of a worker, who hears others only while it waits for one: they are sent away, or never answered.
 OF_HOSTS = {"master": "port of the master", "worker": "ports of workers"}
-OF_HOSTS_BEGIN, OF_HOSTS_END = "<!-- attempts of hosts -->\n", "<!-- end of attempts of hosts -->\n"
-BEGIN, END = "<!-- attempts -->\n", "<!-- end of attempts -->\n"
 
 
 @pytest.fixture
@@ -263,8 +262,7 @@ def test_attempts_of_another_account_achieve_nothing(folder: Path) -> None:
         assert end["weights_sha256"] == calm["weights_sha256"]
         assert end["steps_redone"] == 0
     check_ledger(folder / "run")
-    written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
-    assert written.strip() == table(found).strip(), f"SECURITY.md should say:\n{table(found)}"
+    check_page(Path(__file__).with_name("attempts_of_accounts.md"), table(found))
 
 
 def put_into(host: Host, port: int) -> tuple[int, ...]:
@@ -424,7 +422,5 @@ def test_attempts_of_another_host_achieve_nothing(
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] == 0
     check_ledger(run_dir)
-    written = (ROOT / "SECURITY.md").read_text()
-    written = written.partition(OF_HOSTS_BEGIN)[2].partition(OF_HOSTS_END)[0]
-    rows_shown = table(found, OF_HOSTS, "another host")
-    assert written.strip() == rows_shown.strip(), f"SECURITY.md should say:\n{rows_shown}"
+    shown = table(found, OF_HOSTS, "another host")
+    check_page(Path(__file__).with_name("attempts_of_hosts.md"), shown)

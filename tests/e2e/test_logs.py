@@ -132,8 +132,8 @@ def test_heavy_printing_does_not_change_weights(
 
 
 @pytest.mark.long
-def test_agent_kills_during_cuts_repeat_no_line(tmp_path: Path) -> None:
-    job = (CHATTY, *JOB[2:], "--epochs", "2", "--checkpoint-every", "10000")
+def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
+    job = (CHATTY, *JOB[2:], "--epochs", "6", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
     logs = tmp_path / "run" / "logs"
     with started(

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from attempts import check_page
 from brim.wire.authority import Authority
 from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import AGENT
@@ -215,9 +216,6 @@ def test_pods_ending_together_write_a_checkpoint_first(
         assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
 
-OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"
-
-
 def test_attempts_of_a_foreign_pod_achieve_nothing(hosts: tuple[Host, ...], calm: str) -> None:
     """On a network that lets it: where that enforces NetworkPolicies, it cannot even call."""
     own_authority, other_authority = (
@@ -256,8 +254,6 @@ def test_attempts_of_a_foreign_pod_achieve_nothing(hosts: tuple[Host, ...], calm
         summary = finish(run)
     assert summary["weights_sha256"] == calm
     assert summary["steps_redone"] == 0
-    written = (ROOT / "SECURITY.md").read_text()
-    written = written.partition(OF_PODS_BEGIN)[2].partition(OF_PODS_END)[0]
     columns = {"master": "port of the job's master"}
     rows_shown = table(json.loads(attempts.stdout), columns, "a pod of somebody else")
-    assert written.strip() == rows_shown.strip(), f"SECURITY.md should say:\n{rows_shown}"
+    check_page(Path(__file__).with_name("attempts_of_pods.md"), rows_shown)

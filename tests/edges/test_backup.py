@@ -25,6 +25,7 @@ from click.testing import CliRunner, Result
 
 from bookkeeping import submit, wish
 from brim.cli.__main__ import cli
+from brim.domain.course import Change
 from brim.domain.lifecycle import Happening, Life, Phase
 from brim.domain.scheduled_job import Allocation, JobProgress
 from brim.storage import backup as backup_module
@@ -148,7 +149,7 @@ def test_concurrent_writes_do_not_delay_it(state: Path, tmp_path: Path) -> None:
     """
     with opened(state) as book:
         for k in range(2_000):
-            book.note(1.0, "job-2", "measured", detail="x" * 5_000 + str(k))
+            book.note(Change(1.0, "job-2", "measured", detail="x" * 5_000 + str(k)))
     stop = threading.Event()
 
     def write() -> None:

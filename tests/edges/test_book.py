@@ -9,6 +9,7 @@ import pytest
 from bookkeeping import hear, submit, wish
 from brim.coordination.cluster.scheduled_jobs import Foretold
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
@@ -125,7 +126,7 @@ def test_a_story_reads_no_estimates_of_earlier_versions(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
     record = submit(book, submission(), name="job", now=0.0)
-    book.note(15.0, record.id, "estimate", detail="99.000")
+    book.note(Change(15.0, record.id, "estimate", detail="99.000"))
     assert [row[2] for row in database.history(record.id)] == ["submitted"]
     assert [change.event for change in book.story(record)] == ["submitted"]
 

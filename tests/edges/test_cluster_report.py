@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_who_is_refused_a_promise_runs_on() -> None:
         Change(float(moment), "a", event, 0, count, "", "")
         for moment, (event, count) in enumerate(events)
     ]
-    spans = [span[:3] for span in holdings_by([*story, story[2]._replace(at=6.0)], 9.0)]
+    spans = [span[:3] for span in holdings_by([*story, replace(story[2], at=6.0)], 9.0)]
     assert spans == [(0.0, 2.0, 0), (2.0, 4.0, 1), (4.0, 5.0, 3), (5.0, 6.0, 0), (6.0, 9.0, 3)]
 
 

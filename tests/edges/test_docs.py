@@ -23,6 +23,7 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
         *(ROOT / "changes").glob("*.md"),
+        *(ROOT / "tests").rglob("attempts*.md"),
     ]
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -41,17 +42,42 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert not missing
 
 
-def test_every_door_has_a_test_that_exists() -> None:
-    doors = (
-        _words(ROOT / "SECURITY.md").partition("| door |")[2].partition("\n\n")[0].splitlines()[2:]
-    )
-    assert len(doors) > 10
-    for door in doors:
-        files = [ROOT / link for link in LINK.findall(door) if link.startswith("tests/")]
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [("docs/design/security.md", "| door |"), ("tests/edges/attempts_of_tenants.md", "| tried by")],
+)
+def test_rows_of_security_name_their_tests(page: str, head: str) -> None:
+    table = _words(ROOT / page).partition(f"\n{head}")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) > 10
+    for row in rows:
+        links = (link for link in LINK.findall(row) if link.endswith(".py"))
+        files = [(ROOT / page).parent / link for link in links]
         tests = set(re.findall(r"^def (test_\w+)", "\n".join(map(_words, files)), re.MULTILINE))
-        named = set(re.findall(r"`(test_\w+)`", door))
-        assert named, door
-        assert named <= tests, door
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= tests, row
+
+
+def test_pages_named_in_code_exist() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", _words(path)):
+            assert (ROOT / page).exists(), f"{path} names {page}"
+
+
+def test_each_decision_has_a_status() -> None:
+    folder = ROOT / "docs" / "design" / "decisions"
+    index = dict(
+        re.findall(
+            r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \| (.+) \|$", _words(folder / "README.md"), re.M
+        )
+    )
+    pages = {page.name: page for page in folder.glob("*.md") if page.name != "README.md"}
+    assert index.keys() == pages.keys()
+    for name, page in pages.items():
+        status = _words(page).splitlines()[2].removeprefix("Status: ")
+        assert status == index[name]
+        assert re.fullmatch(r"proposed|accepted|superseded by \[.+\]\(([\w-]+\.md)\)", status), name
 
 
 def test_every_document_is_reached_from_the_index() -> None:
@@ -77,7 +103,7 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert len(brim.__all__) <= 25
 
 
-@pytest.mark.parametrize("page", ["python", "timeouts"])
+@pytest.mark.parametrize("page", ["python", "stability", "timeouts"])
 def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
     script = ROOT / "docs" / "reference" / f"make_{page}.py"
     rendered = runpy.run_path(str(script))["render"]()
@@ -88,6 +114,20 @@ def test_documented_import_laws_are_the_proven_ones() -> None:
     settings = tomllib.loads(_words(ROOT / "pyproject.toml"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     assert "\n".join(["```", *layers, "```"]) in _words(ROOT / "CONTRIBUTING.md")
+
+
+def test_paths_of_a_job_pass_rooms_that_exist() -> None:
+    text = _words(ROOT / "docs" / "path-of-a-job.md")
+    rooms = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
+    source = ROOT / "src" / "brim"
+    assert [room for room in rooms if not (source / room / "__init__.py").exists()] == []
+    packages = {path.parent.name for path in source.glob("*/__init__.py")}
+    named = {
+        word.partition("/")[0]
+        for word in re.findall(r"`([a-z_/]+)`|src/brim/([a-z_]+)/", text)
+        for word in word
+    }
+    assert packages <= named
 
 
 def test_the_readme_shows_its_two_commands_early() -> None:

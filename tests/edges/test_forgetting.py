@@ -21,6 +21,7 @@ from bookkeeping import submit, wish
 from brim.cli.__main__ import cli
 from brim.client import Client, _AnswerLost
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.lifecycle import Happening
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, InternalError, SpecError
@@ -284,7 +285,7 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
     records = [cancelled(book) for _ in range(20)]
     for record in records:
         for _ in range(20):
-            book.note(1.0, record.id, "measured", detail="x" * 1_000)
+            book.note(Change(1.0, record.id, "measured", detail="x" * 1_000))
     pages_before = pages(tmp_path / "db")
     for record in records:
         book.forget(record)

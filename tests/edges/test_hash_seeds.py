@@ -9,7 +9,7 @@ PROGRAM = """
 from brim.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.tenancy import Tenant
-from brim.policies.named import POLICIES
+from brim.user_code.policies import POLICIES
 from workloads import random_jobs
 for name, policy in POLICIES.items():
     world = Settings(placed=True, record=True, tenants=(Tenant(id="default", guaranteed=8),))

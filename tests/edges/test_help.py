@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import brim
 from brim.cli.__main__ import cli
+from brim.cli.shared.sections import SECTIONS
 from recorded_run import RecordedRun, spec
 
 VERBS = cli.list_commands(click.Context(cli))
@@ -44,6 +46,52 @@ def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb:
         "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "Lead",
         "List", "Pause", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
     }  # fmt: skip
+
+
+SECTIONED = ("train", "run", "master", "submit")
+
+
+def command_of(verb: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
+@pytest.mark.parametrize("verb", SECTIONED)
+def test_sections_list_each_option_once(verb: str) -> None:
+    listed = [option for options in SECTIONS.values() for option in options]
+    assert len(listed) == len(set(listed))
+    command = command_of(verb)
+    params = command.get_params(click.Context(command))
+    options = [param for param in params if isinstance(param, click.Option)]
+    assert all(set(param.opts) & set(listed) for param in options)
+    lines = said(verb, "--help").stdout.splitlines()
+    for param in options:
+        shown = [line for line in lines if line.startswith(("  -h, ", "  --"))]
+        assert sum(param.opts[-1] in line.split() for line in shown) == 1
+
+
+def test_sections_have_no_unused_option() -> None:
+    used = {
+        option for verb in SECTIONED for param in command_of(verb).params for option in param.opts
+    }
+    listed = {option for options in SECTIONS.values() for option in options}
+    assert listed - used == {"--help"}
+
+
+@pytest.mark.parametrize("verb", ["train", "submit"])
+def test_ten_usual_options_come_first(verb: str) -> None:
+    text = said(verb, "--help").stdout
+    usual = text.partition("\nUsual options:\n")[2].partition("\n\n")[0]
+    assert len(re.findall(r"^  --", usual, re.MULTILINE)) == 10
+    assert text.index("Usual options:") < text.index("Code and data:")
+
+
+@pytest.mark.parametrize("verb", SECTIONED)
+def test_options_fit_a_terminal_of_80_columns(verb: str) -> None:
+    text = CliRunner().invoke(cli, [verb, "--help"], terminal_width=80).stdout
+    options = text.partition("\nUsual options:\n")[2].partition("\nHelp:\n")[0]
+    assert max(map(len, options.splitlines())) <= 80
 
 
 def test_a_verb_is_in_the_file_of_its_name() -> None:

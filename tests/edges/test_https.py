@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from attempts import check_page
 from brim.backends.authority import AUTHORITY, authority_of
 from brim.cli.__main__ import cli
 from brim.client import Client
@@ -41,14 +42,13 @@ from brim.wire.identity import (
     token_with,
 )
 from brim.wire.renewed import RenewedCertificate
-from e2e.running import ROOT, until
+from e2e.running import until
 from edges.test_identity import TlsServer
 from edges.test_scheduler import Served
 
 HOST = "127.0.0.1"
 CROWD = 500
 ASK = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"
-BEGIN, END = "<!-- attempts over https -->\n", "<!-- end of attempts over https -->\n"
 
 
 class Encrypted(Served):
@@ -589,7 +589,7 @@ def test_a_clock_that_was_set_renews_it(monkeypatch: pytest.MonkeyPatch) -> None
     asyncio.run(live())
 
 
-# The table of SECURITY.md ------------------------------------------------------------------------
+# The page of attempts ----------------------------------------------------------------------------
 
 
 def answer_to(served: Encrypted, token: str) -> str:
@@ -694,6 +694,5 @@ def test_attempts_of_a_tokenless_host_achieve_nothing(served: Encrypted, room: N
     found = {tried: ask() for tried, ask in asks.items()}
     rows = ["| tried by another host | it got |", "|---|---|"]
     table = "\n".join([*rows, *(f"| {tried} | {result} |" for tried, result in found.items())])
-    written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
-    assert written.strip() == table, f"SECURITY.md should say:\n{table}"
+    check_page(Path(__file__).with_name("attempts_over_https.md"), table)
     assert os.environ.get(INSECURE) is None

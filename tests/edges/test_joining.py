@@ -31,7 +31,6 @@ from brim.wire.authority import Authority
 from brim.wire.frames import frame
 from brim.wire.identity import client_context, server_name
 from brim.wire.joining import (
-    AgentThere,
     BeginGuest,
     EndGuest,
     Enrolled,
@@ -81,7 +80,7 @@ def test_a_node_joins_renews_and_is_told(tmp_path: Path) -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
             assert await heard(line) == Welcome()
-            line.send(Renew(number=7, up=True, agents=(AgentThere(job="j", launch=1, workers=2),)))
+            line.send(Renew(number=7, up=True, agents=(AgentSeen(job="j", launch=1, workers=2),)))
             assert await heard(line) == Renewed(number=7)
             (seen,) = far.seen(["home"]).values()
             assert (seen.up, seen.brings) == (True, Node(id="n1", devices=2))

@@ -14,6 +14,7 @@ import pytest
 from bookkeeping import job_of
 from brim import client as client_module
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.lifecycle import Life, Phase
 from brim.errors import SpecError
 from brim.scheduler.loop import CLUSTER, Scheduler
@@ -139,17 +140,19 @@ def many_jobs(folder: Path) -> None:
                 life=Life(Phase.DONE), ended=moment + 300.0,
             )  # fmt: skip
             book.save(record)
-            book.note(moment, record.id, "submitted")
+            book.note(Change(moment, record.id, "submitted"))
             for part in range(6):
                 sizes = {"before": part, "after": 1 + part % 3}
                 book.note(
-                    moment + 1 + 40.0 * part,
-                    record.id,
-                    "workers",
-                    **sizes,
-                    reason="surplus",
-                    detail="grew",
+                    Change(
+                        moment + 1 + 40.0 * part,
+                        record.id,
+                        "workers",
+                        **sizes,
+                        reason="surplus",
+                        detail="grew",
+                    )
                 )
-                book.note(moment + 1 + 40.0 * part, record.id, "running")
-            book.note(moment + 300.0, record.id, "done")
+                book.note(Change(moment + 1 + 40.0 * part, record.id, "running"))
+            book.note(Change(moment + 300.0, record.id, "done"))
     database.close()

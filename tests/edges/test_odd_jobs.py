@@ -15,6 +15,7 @@ import pytest
 
 from bookkeeping import job_of
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.estimates import Estimate
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Life, Phase, Wish
@@ -115,13 +116,17 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("1x8"))))
         for record in records:
             book.save(record)
-            book.note(now - 60.0, record.id, "submitted", detail=r"$\frac{$ \x1b")
+            book.note(Change(now - 60.0, record.id, "submitted", detail=r"$\frac{$ \x1b"))
             if record.ended is not None:
                 book.note(
-                    now - 50.0, record.id, "workers", after=2, reason="fits", detail=record.id
+                    Change(
+                        now - 50.0, record.id, "workers", after=2, reason="fits", detail=record.id
+                    )
                 )
-                book.note(now - 50.0, record.id, "running")
-                book.note(record.ended, record.id, record.life.phase.value, detail=record.problem)
+                book.note(Change(now - 50.0, record.id, "running"))
+                book.note(
+                    Change(record.ended, record.id, record.life.phase.value, detail=record.problem)
+                )
     database.close()
     return [record.id for record in records]
 

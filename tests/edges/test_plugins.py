@@ -38,7 +38,12 @@ greet = acme_module:greet
 broken = acme_module_that_is_not_there:verb
 odd = acme_module:POLICIES
 simulate.greet = acme_module:greet
+simulate.replay = acme_module:greet
 train = acme_module:greet
+
+[brim.baselines]
+edf = acme_module:greedy
+greedy = acme_module:greedy
 
 [brim.policies]
 acme = acme_module:POLICIES
@@ -178,3 +183,28 @@ def test_brim_imports_the_laboratory_only_on_demand() -> None:
     )
     assert done.stdout.splitlines()[-1] == "False", done.stderr
     assert "chaos" in plugins.plugins(plugins.VERBS)
+
+
+def test_published_policies_are_imported_on_demand() -> None:
+    program = (
+        "import sys; from brim.user_code.policies import POLICIES; names = list(POLICIES);"
+        " before = 'brim.policies.baselines.edf' in sys.modules; POLICIES['edf'];"
+        " print(*names, before, 'brim.policies.baselines.edf' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    published = "chronus edf edf-admission elasticflow fifo-gang gandiva pollux themis tiresias"
+    assert done.stdout == f"brim {published} False True\n", done.stderr
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_scheduler_knows_no_policy_of_another_package() -> None:
+    policies = plugins.own_plugins.__wrapped__(plugins.BASELINES)
+    assert "greedy" not in policies
+    assert policies["edf"].module == "brim.policies.baselines.edf"
+
+
+@pytest.mark.usefixtures("acme")
+def test_no_package_replaces_a_part_of_brim() -> None:
+    assert plugins.plugins(plugins.VERBS)["simulate.replay"].module == "brim.cli.replay"

@@ -21,11 +21,11 @@ from brim.domain.resizing import OVERHEADS
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.policies.brim import Remembered
-from brim.policies.named import POLICIES
 from brim.scheduler.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.scheduler.loop import Scheduler
 from brim.scheduler.replay import CourseOfDecisions, replay
 from brim.storage.database import CycleRow, Database
+from brim.user_code.policies import POLICIES
 from conformance.worlds import LiveWorld, measured, run
 from pages import assert_loads_nothing
 from submissions import submission

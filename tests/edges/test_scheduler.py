@@ -43,7 +43,6 @@ from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
-from brim.policies.named import POLICIES
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
 from brim.scheduler.api import openapi
@@ -58,6 +57,7 @@ from brim.storage.contact import (
     write_scheduler_contact,
 )
 from brim.storage.database import Alarm, Database
+from brim.user_code.policies import POLICIES
 from brim.wire.authority import Authority
 from brim.wire.cluster import Submit
 from brim.wire.renewed import RenewedCertificate
@@ -281,7 +281,7 @@ def test_owners_regain_lent_devices(served: Served) -> None:
     assert rows == {"ads": (4, 0), "web": (4, 0)}
     story = [change for change in client.explain("job-1") if change.reason == "reclaimed-by-owner"]
     assert "tenant web takes 4 (held 0, guaranteed 4)" in story[0].detail
-    ads = replace(TENANTS[0], guaranteed=2, limit=3)
+    ads = msgspec.structs.replace(TENANTS[0], guaranteed=2, limit=3)
     client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(TENANTS[1], ads)))
     client.cancel("job-2")
     until(lambda: client.job("job-1").workers == 3, "its new limit")
@@ -802,7 +802,7 @@ def test_questions_are_answered_during_long_cycles(
         return policy(snapshot)
 
     monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
-    monkeypatch.setitem(POLICIES, "brim", slow)
+    monkeypatch.setattr("brim.scheduler.loop.POLICIES", {**POLICIES, "brim": slow})
     client.submit(ask(tenant="web"))
     assert is_asked.wait(20.0)
     assert [view.job for view in client.jobs()] == ["job-1", "job-2"]

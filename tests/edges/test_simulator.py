@@ -13,11 +13,11 @@ from brim.errors import InternalError
 from brim.policies.baselines.edf import admit_all, edf
 from brim.policies.baselines.fifo_gang import fifo_gang
 from brim.policies.brim import brim
-from brim.policies.named import POLICIES
 from brim.simulator.courses import course_of
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.generate import Recipe, generate
 from brim.simulator.run import measure
+from brim.user_code.policies import POLICIES
 from brim_lab.experiments.simulated import around_a_service, two_jobs
 from workloads import CONCAVE, random_jobs
 

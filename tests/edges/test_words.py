@@ -94,13 +94,16 @@ NAMES_CEILING: dict[str, float] = {
     "coordination": 1.9,
     "data": 1.7,
     "demo": 1.6,
-    "domain": 2.0,
-    "kubernetes": 8.8,
-    "telemetry": 2.2,
+    "domain": 1.8,
+    "kubernetes": 8.7,
+    "policies": 1.8,
+    "telemetry": 1.9,
     "tests": 3.4,
 }
 DOCSTRINGS_CEILING: dict[str, float] = {
+    "backends": 6.3,
     "benchmarks": 16.4,
+    "brim": 6.4,
     "demo": 23.9,
     "kubernetes": 13.7,
     "tests": 24.3,
@@ -378,6 +381,7 @@ def test_a_refused_word_is_found() -> None:
     [
         *sorted(set((ROOT / "docs").rglob("*.md")) - GENERATED),
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *sorted((ROOT / "tests").rglob("attempts*.md")),
     ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )

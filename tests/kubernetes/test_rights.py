@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from attempts import check_page
 from brim.errors import EnvironmentFault
 from brim.kubernetes.client.access import find_access
 from brim.kubernetes.client.api_server import ApiServer
@@ -42,9 +43,6 @@ from kubernetes.test_operator import OWN, House, run
 OPERATOR = f"system:serviceaccount:{OWN}:{NAME}"
 CODE = pack({"flights.py": b""})
 ANN = "3f1c9a6e5d7b4a20"  # a token of somebody of a namespace
-SECURITY = Path(__file__).parents[2] / "SECURITY.md"
-BEGIN = "<!-- attempts in kubernetes -->\n"
-END = "<!-- end of attempts in kubernetes -->\n"
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -701,6 +699,4 @@ def test_what_somebody_of_a_namespace_gets(house: House, installed: list[dict[st
             found.extend(await attempts(ann))
 
     run(work)
-    shown = "\n".join(found)
-    written = SECURITY.read_text().partition(BEGIN)[2].partition(END)[0]
-    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
+    check_page(Path(__file__).with_name("attempts_in_kubernetes.md"), "\n".join(found))

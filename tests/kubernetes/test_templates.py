@@ -64,7 +64,7 @@ def test_templates_without_their_nulls() -> None:
     chosen = read_templates(SPEC)
     assert chosen.image == "images/flights:1"
     assert (chosen.priority_class, chosen.claim) == ("low", {"size": 1 << 30})
-    assert "null" not in json.dumps(chosen)
+    assert "null" not in json.dumps([chosen.worker, chosen.master, chosen.claim])
     master, worker = pods(chosen)
     assert worker["spec"]["containers"][0]["image"] == "images/flights:1"
     assert {"name": "data", "emptyDir": {}} in worker["spec"]["volumes"]

@@ -167,7 +167,7 @@ def test_slow_workers_pause_repeatedly_then_continue(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
         history = RunHistory(
             round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
-            workers={"w1": WorkerLife(worker="w1", state="ready", since=0.0, pid=worker.pid)},
+            crew={"w1": WorkerLife(at=0.0, worker="w1", state="ready", pid=worker.pid)},
         )
         (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
         outside_faults.perform(slow, history)

@@ -13,9 +13,9 @@ from brim.policies.baselines.ceiling import (
     ceiling_with_capacity,
     least_device_time,
 )
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import measure
+from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
 pytest.importorskip("highspy", reason="the solver is in the extra `simulate`")

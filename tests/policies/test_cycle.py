@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
+from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")
@@ -207,7 +208,7 @@ def test_unusable_shares_are_lent_to_whole_jobs() -> None:
     assert dict(decision.workers) == {"a1": 12}
     decision = cycle(_snapshot(_state(large, 12), waits, _state(_job("b2", "b"))), brim)
     assert dict(decision.workers) == {"b2": 8}
-    exclusive = tuple(replace(owner, exclusive=8) for owner in OWNERS)
+    exclusive = tuple(msgspec.structs.replace(owner, exclusive=8) for owner in OWNERS)
     decision = cycle(_snapshot(_state(large), waits, tenants=exclusive), brim)
     assert dict(decision.workers) == {}, "what is exclusive is never lent"
 

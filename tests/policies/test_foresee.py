@@ -11,8 +11,8 @@ from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
 from brim.domain.schedule import Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, foresee, simulate
+from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("1x8")

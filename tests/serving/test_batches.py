@@ -56,11 +56,11 @@ def run(
         batches_made: list[Batches] = []
 
         def batches(
-            model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000
+            model: FakeModel, *, limit: int = 8, wait: float = 0.0, room: int = 1000
         ) -> Batches:
             at_once = 1000 if in_loop else 0
             batches_made.append(
-                Batches(cast(Model, model), limit=most, wait=wait, room=room, at_once=at_once)
+                Batches(cast(Model, model), limit=limit, wait=wait, room=room, at_once=at_once)
             )
             return batches_made[-1]
 

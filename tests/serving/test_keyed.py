@@ -104,5 +104,7 @@ def test_custom_lookups_are_refused() -> None:
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids % 7)
 
-    with pytest.raises(SpecError, match=r"embedding '0'.*Own, which has a forward\(\) of its own"):
+    with pytest.raises(
+        SpecError, match=r"embedding '0'.*CustomEmbedding, which has a forward\(\) of its own"
+    ):
         with_lookups(nn.Sequential(CustomEmbedding(4)))

@@ -9,9 +9,9 @@ import pytest
 from brim.domain.cluster import Cluster
 from brim.policies.baselines.ceiling import ceiling_per_job
 from brim.policies.brim import brim
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import Metrics, measure
+from brim.user_code.policies import POLICIES
 from tiers import long_after
 from tracedata import TRACES, jobs_of
 

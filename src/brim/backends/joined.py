@@ -213,7 +213,6 @@ def _event(line: NodeLine, message: FromNode, own_kind: HostKind) -> NodeEvent:
                 address=_address(message.address) or line.host,
             )
         case Renew():
-            agents = tuple(AgentSeen(a.job, a.launch, a.workers) for a in message.agents)
             seen = NodeSeen(
                 up=message.up,
                 gone=message.gone,
@@ -221,7 +220,7 @@ def _event(line: NodeLine, message: FromNode, own_kind: HostKind) -> NodeEvent:
                 again=message.again,
                 problem=_in_one_line(message.problem),
                 leaving=message.leaving,
-                agents=agents,
+                agents=message.agents,
             )
             return NodeRenewed(line=line.number, number=message.number, seen=seen)
         case Farewell():

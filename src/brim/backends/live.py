@@ -30,13 +30,13 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnSpeed,
     Looked,
     Lose,
-    Note,
     Save,
     ScheduledJobs,
     Unanswered,
 )
 from brim.coordination.cluster.sightings import Seen
 from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
@@ -61,23 +61,15 @@ _ANSWER_TIMEOUT = (
 )
 
 
-def write_down(book: Book, commands: Iterable[Command], now: float) -> None:
-    """Store the content of commands, as a whole or not at all."""
+def write_down(book: Book, commands: Iterable[Command]) -> None:
+    """Write down what commands say, as a whole or not at all."""
     with book.transaction():  # the disk is waited for once
         for command in commands:
             match command:
                 case Save(job=job):
                     book.save(job)
-                case Note():
-                    book.note(
-                        now,
-                        command.job,
-                        command.event,
-                        before=command.before,
-                        after=command.after,
-                        reason=command.reason,
-                        detail=command.detail,
-                    )
+                case Change():
+                    book.note(command)
                 case LearnSpeed():
                     book.learn(command.submission, command.measured, command.steps)
                 case LearnCost(kind=kind, seconds=seconds):
@@ -182,10 +174,8 @@ class LiveBackend:
         now = self._clock.wall()
         commands = self.jobs.handle(event, now)
         # A look also proves that something could be written, though there may be nothing to write.
-        if isinstance(event, Looked) or any(
-            not isinstance(command, Decide) for command in commands
-        ):
-            write_down(self._book, commands, now)
+        if isinstance(event, Looked) or any(not isinstance(each, Decide) for each in commands):
+            write_down(self._book, commands)
         if any(isinstance(command, Decide) for command in commands):
             self._news = True
             self.stir()
@@ -371,7 +361,7 @@ class LiveBackend:
                     telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
                     questions.append(command)
-                case Save() | Note() | LearnSpeed() | LearnCost() | Decide() | Lose():
+                case Save() | Change() | LearnSpeed() | LearnCost() | Decide() | Lose():
                     pass  # is done, or is about no job any more
                 case _:
                     assert_never(command)

@@ -230,7 +230,8 @@ class RunWatch:
 
     def _note_end(self, event: WorkerChanged) -> None:
         # The owner of the records may write anything into them: a scheduler keeps little of that.
-        self.state.crew[event.worker].reason = ""
+        life = self.state.crew[event.worker]
+        self.state.crew[event.worker] = msgspec.structs.replace(life, reason="")
         if event.ran_out_of_memory and len(self.out_of_memory) < _MAX_LOSSES_SHOWN:
             words = f"{event.worker}: {event.reason.removeprefix('out of memory: ')}"
             self.out_of_memory.append(words[:_WORDS])

@@ -24,7 +24,7 @@ _VERBS: dict[str, dict[str, str]] = {
         "logs": "Show what the workers print.",
         "resize": "Give a run more or fewer workers.",
         "suspend": "Pause a run: write a checkpoint and release its workers.",
-        "master": "Lead a run from a host of its own, or one whose master is gone.",
+        "master": "Lead a run, or continue one whose master is gone.",
         "agent": "Add this host's workers to a run on another host.",
     },
     "Look at what a run left": {

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from brim.cli.agent import given_token, no_token
+from brim.cli.shared.sections import SectionedCommand
 from brim.domain.job import JobSpec
 from brim.domain.options import DURATION, DURATION_OR_NEVER
 from brim.errors import SpecError
@@ -32,7 +33,7 @@ _WITHOUT_FILE = {"listen", "run_dir", "token_file", "patience", "heartbeat_file"
 _OF_A_JOB = {*_WITHOUT_FILE, "file", "auto_resume", "rejoin_timeout"}
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("file", metavar="[FILE]", required=False, shell_complete=completing.files)
 @option(
     "--token-file",

@@ -11,25 +11,33 @@ import msgspec
 from brim.cli.shared.state import database_of
 from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
-from brim.policies.named import POLICIES
+from brim.runs.options import STATE
 from brim.runs.times import clock_time
-from brim.scheduler.replay import Difference, Replay, replay
+from brim.scheduler.replay import Difference, Replay
+from brim.scheduler.replay import replay as replay_journal
 from brim.storage.book import Book
 from brim.storage.files import write_whole
+from brim.user_code.policies import POLICIES
 
 _MAX_DIFFERENCES_SHOWN = 10  # differing cycles that are printed
 
 
-def show_replay(
-    state: Path | None, policy: str | None, *, out_folder: Path | None, as_json: bool
-) -> int:
-    """Replay the journal of a state directory; the exit code.
+@click.command()
+@click.option("--policy", help="Ask this policy instead of those that decided then.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write a page with both courses beside each other to this folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@STATE
+def replay(policy: str | None, out: Path | None, as_json: bool, state: Path | None) -> int:
+    """Decide again what a live scheduler decided, cycle by cycle, from its journal.
 
-    Args:
-        out_folder: folder for a page and a picture of both, beside each other.
-
-    Raises:
-        SpecError: there is no such policy, or no journal.
+    \b
+    brim simulate replay                 # the same plans? exit code 1 where one differs
+    brim simulate replay --policy edf    # what would edf have decided, each time?
+    brim simulate replay --policy edf --out there    # the same as a page
     """
     if policy is not None and policy not in POLICIES:
         hint = did_you_mean(policy, POLICIES)
@@ -37,9 +45,9 @@ def show_replay(
     with database_of(state) as (folder, database):
         states = {job: record.life.phase.value for job, record in Book(database).jobs.items()}
         rows = database.cycles()
-        found = replay(rows, policy=policy, subject=str(folder), states=states)
-    if out_folder is not None and found.cycles:
-        _draw(found, out_folder)
+        found = replay_journal(rows, policy=policy, subject=str(folder), states=states)
+    if out is not None and found.cycles:
+        _draw(found, out)
     if as_json:
         names = ("cycles", "policies", "first", "last", "differences")
         answer = {name: msgspec.to_builtins(getattr(found, name)) for name in names}

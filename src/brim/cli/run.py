@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from brim.cli.shared.follow import follow
+from brim.cli.shared.sections import SectionedCommand
 from brim.runs import completing
 from brim.runs.options import JSON, option, options_given, run_options
 from brim.runs.starting import make_ready
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=SectionedCommand, context_settings={"allow_interspersed_args": False})
 @run_options
 @JSON
 @option(

@@ -24,7 +24,6 @@ from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.host.terminal import console
 from brim.policies.quota import check_quota
-from brim.runs.options import STATE
 from brim.simulator.compare import (
     Result,
     ceilings,
@@ -431,28 +430,6 @@ def generate_command(
     )  # fmt: skip
     for line in generate(recipe, read_profiles(profiles)):
         click.echo(line, file=out)
-
-
-@simulate.command("replay")
-@click.option("--policy", help="Ask this policy instead of those that decided then.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Write a page with both courses beside each other to this folder.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@STATE
-def replay_command(policy: str | None, out: Path | None, as_json: bool, state: Path | None) -> int:
-    """Decide again what a live scheduler decided, cycle by cycle, from its journal.
-
-    \b
-    brim simulate replay                 # the same plans? exit code 1 where one differs
-    brim simulate replay --policy edf    # what would edf have decided, each time?
-    brim simulate replay --policy edf --out there    # the same as a page
-    """
-    from brim.cli.replay import show_replay
-
-    return show_replay(state, policy, out_folder=out, as_json=as_json)
 
 
 @simulate.command("policies")

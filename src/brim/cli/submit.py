@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.shared.handles import ask_server, client_of
+from brim.cli.shared.sections import SectionedCommand
 from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
 from brim.runs.options import STATE, option
@@ -29,13 +30,14 @@ def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) ->
         ask_server(server, field="--to")
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @submission
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option(
+@option(
     "--to",
+    envvar=None,
     metavar="URL",
     expose_value=False,
     callback=_check_server,

@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from brim.cli.shared.follow import follow
+from brim.cli.shared.sections import SectionedCommand
 from brim.runs import completing
 from brim.runs.options import JSON, options_given, run_options
 from brim.runs.starting import make_ready
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="""A FILE has four functions, and may have a fifth:
 
 \b
@@ -23,7 +25,7 @@ from brim.runs.starting import make_ready
   def metrics(): ...                optional: {"auc": ...}, computed on the test split
 
 Every option but --set, --env and --insecure can also be given in the environment, as BRIM_NAME:
-BRIM_WORKERS=4."""
+BRIM_WORKERS=4.""",
 )
 @click.argument("file", metavar="FILE", shell_complete=completing.files)
 @run_options

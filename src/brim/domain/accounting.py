@@ -26,7 +26,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
 
 
-class CommittedPart(NamedTuple):
+class CommittedPart(msgspec.Struct, frozen=True, array_like=True):
     """One micro-batch of a committed step.
 
     Args:
@@ -56,6 +56,26 @@ class TableFacts:
     rows: int
     dim: int
     bytes: int
+
+
+class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of the data of a run.
+
+    Args:
+        block_size: as in `EpochOrder`.
+        order: how an epoch's order comes about: `shuffled` (a permutation of `order_size` samples,
+            of which `samples` are used), `sequential`, `stream`, or `sampler` (which nobody else
+            can recompute).
+        order_size: 0 where it is that of `samples`.
+    """
+
+    samples: Count
+    test_samples: Count | None = None
+    quarantined: Count = 0
+    quarantine_path: str = ""
+    block_size: Count = 1
+    order: str = "shuffled"
+    order_size: Count = 0
 
 
 class TableTraffic(NamedTuple):

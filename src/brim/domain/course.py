@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 _MOST_SHOWN = 60  # jobs, one by one
 _FORGIVEN = 1e-6  # seconds: floating-point time is no finer than that at 10^7 s
@@ -26,37 +26,26 @@ class Origin(enum.StrEnum):
     REPLAYED = "decided again"
 
 
-class Change(NamedTuple):
-    """An event of a job, with its reason; `before` and `after` are workers."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An event of a job, or of the cluster where `job` is empty, with its reason.
+
+    `before` and `after` are workers where `event` is `workers`.
+    """
 
     at: float
-    job: str
-    event: str
-    before: int
-    after: int
-    reason: str
-    detail: str
+    job: str = ""
+    event: str = ""
+    before: int = 0
+    after: int = 0
+    reason: str = ""
+    detail: str = ""
 
 
-class Line(Protocol):
-    """A line of a job's story, wherever it was read."""
-
-    @property
-    def event(self) -> str: ...
-    @property
-    def before(self) -> int: ...
-    @property
-    def after(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-
-
-def sentence_of(line: Line) -> str:
+def sentence_of(line: Change) -> str:
     """A line of a job's story, without its time.
 
-    >>> sentence_of(Change(0.0, "a-1", "workers", 1, 3, "surplus", ""))
+    >>> sentence_of(Change(0.0, "a-1", "workers", 1, 3, "surplus"))
     'workers 1 -> 3 (surplus)'
     """
     reason = reason_of(line)
@@ -64,7 +53,7 @@ def sentence_of(line: Line) -> str:
     return f"{title} ({reason})" if reason else title
 
 
-def reason_of(line: Line) -> str:
+def reason_of(line: Change) -> str:
     """The reason, and its sentence."""
     return ": ".join(part for part in (line.reason, line.detail) if part)
 

@@ -90,9 +90,9 @@ class Life:
 def next_life(life: Life, happening: Happening) -> Life | None:
     """The job's life after something happened to it; None where that cannot happen to it.
 
-    >>> after(Life(Phase.RUNNING, Wish.CANCEL), Happening.STOP)
+    >>> next_life(Life(Phase.RUNNING, Wish.CANCEL), Happening.STOP)
     Life(phase=<Phase.CANCELLED: 'cancelled'>, wish=<Wish.CANCEL: 'cancel'>)
-    >>> after(Life(Phase.DONE), Happening.START) is None
+    >>> next_life(Life(Phase.DONE), Happening.START) is None
     True
     """
     if life.ended:

@@ -88,8 +88,8 @@ class Starts:
     def with_failures(self, failed: Mapping[str, int]) -> Starts:
         """Return these starts once so many failures are seen, each of which counts once.
 
-        >>> starts = Starts().after({"a": 1}).after({"a": 3, "b": 1})
-        >>> starts.failures, starts.after({}).after({"c": 1}).failures
+        >>> starts = Starts().with_failures({"a": 1}).with_failures({"a": 3, "b": 1})
+        >>> starts.failures, starts.with_failures({}).with_failures({"c": 1}).failures
         (4, 5)
         """
         new = sum(max(0, count - self.failed.get(id, 0)) for id, count in failed.items())

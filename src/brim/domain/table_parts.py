@@ -93,7 +93,7 @@ class Lineage:
     def includes(self, id: str, step: int) -> bool:
         """Return whether this lineage contains the checkpoint of another one.
 
-        >>> [Lineage(id="b", parent="a", parent_step=20).has(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
+        >>> [Lineage(id="b", parent="a", parent_step=20).includes(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
         [True, True, False]
         """
         return bool(id) and (id == self.id or (id, step) == (self.parent, self.parent_step))
@@ -132,7 +132,7 @@ def outweighs(parts: Sequence[TablePart], coming: int = 0) -> bool:
 def oldest_of_both(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """Return which rows are there where both say that they are, as `StoredTable.oldest` has it.
 
-    >>> later((), (5,)), later((3, 7), (5,)), later((3, 7), (1, 2, 3, 9))
+    >>> oldest_of_both((), (5,)), oldest_of_both((3, 7), (5,)), oldest_of_both((3, 7), (1, 2, 3, 9))
     ((5,), (5, 7), (3, 3, 7, 9))
     """
     if not first or not second:

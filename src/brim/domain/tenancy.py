@@ -6,7 +6,8 @@ Pure values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from brim.errors import SpecError
 
@@ -14,9 +15,8 @@ MOST_JOBS = 5_000  # of a tenant, where nothing else is said
 MOST_CODE = 1 << 30  # bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """One owner of quota, in devices.
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """The rights of a tenant, in devices.
 
     Args:
         cohort: tenants of one cohort lend each other their idle devices.
@@ -24,14 +24,27 @@ class Tenant:
         exclusive: the part of `guaranteed` that is never lent.
         limit: the most it may hold, borrowed devices included; None has no limit.
         weight: its part of the surplus, against the weights of others.
-        user: the account that its jobs run as; empty: that of the scheduler.
-        jobs: the most jobs that it may have that have not ended.
-        code: the most bytes that a scheduler keeps of its jobs, ended ones too: code and records.
 
     The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability
     are guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are
     guaranteed / guaranteed - exclusive / limit - guaranteed; KAI's quota / limit / overQuotaWeight
     are guaranteed / limit / weight.
+    """
+
+    cohort: str = "default"
+    guaranteed: int = 0
+    exclusive: int = 0
+    limit: int | None = None
+    weight: float = 1.0
+
+
+class Tenant(Quota, frozen=True, kw_only=True):
+    """One owner of quota.
+
+    Args:
+        user: the account that its jobs run as; empty: that of the scheduler.
+        jobs: the most jobs that it may have that have not ended.
+        code: the most bytes that a scheduler keeps of its jobs, ended ones too: code and records.
 
     Raises:
         SpecError: unless 0 <= exclusive <= guaranteed <= limit and 0 < weight < inf.
@@ -41,11 +54,6 @@ class Tenant:
     """
 
     id: str
-    cohort: str = "default"
-    guaranteed: int = 0
-    exclusive: int = 0
-    limit: int | None = None
-    weight: float = 1.0
     user: str = ""
     jobs: int = MOST_JOBS
     code: int = MOST_CODE

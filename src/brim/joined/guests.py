@@ -12,12 +12,13 @@ from pathlib import Path
 
 import brim
 from brim.backends.nodes import Nodes
+from brim.coordination.cluster.sightings import AgentSeen
 from brim.domain.names import check_name
 from brim.errors import BrimError, EnvironmentFault
 from brim.host.account import environment_of, give
 from brim.host.process import WORKER, children_of, name_of, variable_of
 from brim.storage.files import is_locked, lock, open_log
-from brim.wire.joining import AgentThere, BeginGuest
+from brim.wire.joining import BeginGuest
 from brim.wire.nodes import Begin
 
 _LOCK = ".lock"
@@ -97,8 +98,8 @@ class Guests:
         """End the agent of a job at once."""
         self._nodes.kill_job(job, [self._name])
 
-    def agents(self, node: int) -> tuple[AgentThere, ...]:
-        """List the agents that are there now; ended ones leave nothing.
+    def agents(self, node: int) -> tuple[AgentSeen, ...]:
+        """List the agents that are there now; what has ended leaves nothing.
 
         Args:
             node: the process that forks them; 0: there is none.
@@ -109,7 +110,7 @@ class Guests:
                 shutil.rmtree(guest.folder, ignore_errors=True)
                 del self._guests[job]
         return tuple(
-            AgentThere(job=job, launch=guest.launch, workers=self._workers(guest, node))
+            AgentSeen(job=job, launch=guest.launch, workers=self._workers(guest, node))
             for job, guest in self._guests.items()
         )
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from brim.client import Client
+from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile
 from brim.domain.lifecycle import Phase, Wish
@@ -40,7 +41,7 @@ from brim.kubernetes.objects.written_jobs import (
 from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS
 from brim.kubernetes.record import ELASTIC_JOBS
 from brim.scheduler.views import view_of
-from brim.wire.cluster import ChangeView, ClusterView, Forecast, Forgotten, JobView, Submit, Times
+from brim.wire.cluster import ClusterView, Forecast, Forgotten, JobView, Submit, Times
 
 T = TypeVar("T")
 _POLL_INTERVAL = 1.0  # seconds between two looks at a job that somebody waits for
@@ -132,7 +133,7 @@ class KubeJobs(Client):
                 return view
             sleep(min(_POLL_INTERVAL, max(0.0, end - monotonic())))
 
-    def explain(self, job: str) -> list[ChangeView]:
+    def explain(self, job: str) -> list[Change]:
         thing = self._object(job)
         return [read_line(line) for line in (thing.get("status") or {}).get("story", [])]
 
@@ -317,7 +318,7 @@ class KubeJobs(Client):
         )
 
 
-def read_line(line: str) -> ChangeView:
+def read_line(line: str) -> Change:
     """Return a line of the story in a job's status as an event.
 
     >>> read_line("2026-11-24T17:00:00Z workers 1 -> 3 (surplus: 2 are free)").after
@@ -331,7 +332,7 @@ def read_line(line: str) -> ChangeView:
     timestamp = 0.0
     with contextlib.suppress(SpecError):
         timestamp = read_time(time_text, field="story")
-    return ChangeView(
+    return Change(
         at=timestamp,
         event="workers" if resized else parts["what"] or sentence,
         before=int(parts["before"] or 0) if resized else 0,

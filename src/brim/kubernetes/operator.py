@@ -218,7 +218,7 @@ class Operator:
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
         self._known = KnownTenants()
-        self._jobs: defaultdict[str, _KnownObject] = defaultdict(_KnownObject)
+        self._jobs: defaultdict[str, _ObjectRead] = defaultdict(_ObjectRead)
         self._key = b""
 
     async def run(self) -> None:
@@ -466,7 +466,7 @@ class Operator:
             known.order, known.order_of = self._order_in(thing, known), thing
         return known.order
 
-    def _order_in(self, thing: PlainObject, known: _KnownObject) -> PodOrder:
+    def _order_in(self, thing: PlainObject, known: _ObjectRead) -> PodOrder:
         # Templates may be changed to what cannot be understood: then the last ones stand.
         with contextlib.suppress(SpecError):
             known.templates = read_templates(thing["spec"])
@@ -701,7 +701,7 @@ class Operator:
 
 
 @dataclass(slots=True)
-class _KnownObject:
+class _ObjectRead:
     """The object of a job, as far as an operator has read it.
 
     Args:

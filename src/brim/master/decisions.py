@@ -57,6 +57,7 @@ from brim.coordination.job.roster import at_work
 from brim.coordination.job.session import is_new
 from brim.coordination.job.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
+from brim.domain.accounting import DatasetFacts
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
 from brim.domain.options import LARGEST_COUNT
@@ -880,16 +881,8 @@ class Decisions:
             start_method=facts.start_method,
             tables=[asdict(table) for table in facts.tables],
         )
-        self._event(
-            "dataset",
-            samples=facts.samples,
-            test_samples=facts.test_samples,
-            quarantined=facts.quarantined,
-            quarantine_path=facts.quarantine_path,
-            block_size=facts.block_size,
-            order=facts.order,
-            order_size=facts.order_size,
-        )
+        said_of_data = {name: getattr(facts, name) for name in DatasetFacts.__struct_fields__}
+        self._event("dataset", **said_of_data)
         if self.state.began.note:
             self._event("warning", message=self.state.began.note)
 

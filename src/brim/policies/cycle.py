@@ -29,8 +29,6 @@ from brim.policies.placement import DeviceBlock, Placement, place
 from brim.policies.quota import allowances
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
-_DEFAULT_TENANT = Tenant(id="default")
-
 # The decisions of a policy, by tenant and priority.
 _Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
 
@@ -60,17 +58,17 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
     last: CycleMemory = snapshot.memory or CycleMemory()
     tenants = _tenants(snapshot)
     groups = _groups(snapshot)
-    demand = {
+    wanted = {
         name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()
     }
-    allowed = allowances(tenants, demand, snapshot.capacity)
+    allowed = allowances(tenants, wanted, snapshot.capacity)
 
     def ask(tenant: Tenant, most: int) -> _Parts:
-        remaining, lent, parts = most, most - allowed[tenant.id], []
+        left, lent, parts = most, most - allowed[tenant.id], []
         for key, states in groups.items():
             if key[0] != tenant.id:
                 continue
-            capacity = max(remaining - _kept_for_running(groups, key), 0)
+            capacity = max(left - _kept_for_running(groups, key), 0)
             part = policy(
                 replace(
                     snapshot,
@@ -81,24 +79,21 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
                     memory=last.policies.get(key),
                 )
             )
-            remaining -= sum(part.workers.values())
+            left -= sum(part.workers.values())
             parts.append((key, part))
         return parts
 
     by_tenant = {tenant.id: ask(tenant, allowed[tenant.id]) for tenant in tenants}
     if len(tenants) > 1:
-        allowed |= _lend_idle(snapshot, tenants, demand, by_tenant, allowed, ask)
-    parts = sorted(
-        (part for tenant_parts in by_tenant.values() for part in tenant_parts),
-        key=lambda entry: entry[0],
-    )
+        allowed |= _lend_idle(snapshot, tenants, wanted, by_tenant, allowed, ask)
+    parts = sorted((part for mine in by_tenant.values() for part in mine), key=lambda one: one[0])
     return _joined(snapshot, parts, allowed, last, placed)
 
 
 def _lend_idle(
     snapshot: Snapshot,
     tenants: Sequence[Tenant],
-    demand: Mapping[str, int],
+    wanted: Mapping[str, int],
     parts: dict[str, _Parts],
     allowed: Mapping[str, int],
     ask: Callable[[Tenant, int], _Parts],
@@ -120,19 +115,19 @@ def _lend_idle(
     workers, used = _used(snapshot, parts, allowed)
     offers: dict[str, int] = {}
     for state in sorted(snapshot.jobs, key=lambda s: (not s.workers, s.job.submitted, s.job.id)):
-        name, minimum = state.job.tenant, state.job.minimum
+        name, least = state.job.tenant, state.job.minimum
         idle = snapshot.capacity - sum(used.values())
         if (
             name in lent
             or workers.get(state.job.id)
-            or not allowed[name] - used[name] < minimum <= idle
+            or not allowed[name] - used[name] < least <= idle
         ):
             continue
         if name not in offers:
-            with_loan = {**used, name: demand[name]}
-            offer = allowances(tenants, with_loan, snapshot.capacity)[name]
+            others = {**used, name: wanted[name]}
+            offer = allowances(tenants, others, snapshot.capacity)[name]
             offers[name] = min(offer, used[name] + idle)
-        if minimum <= offers[name] - used[name]:
+        if least <= offers[name] - used[name]:
             lent[name] = offers[name]
             parts[name] = ask(owners[name], lent[name])
             workers, used = _used(snapshot, parts, {**allowed, **lent})
@@ -144,7 +139,7 @@ def _used(
     snapshot: Snapshot, parts: Mapping[str, _Parts], allowed: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the workers of jobs, and of tenants."""
-    flat = [part for tenant_parts in parts.values() for part in tenant_parts]
+    flat = [part for mine in parts.values() for part in mine]
     wished = {job: count for _, part in flat for job, count in part.workers.items() if count}
     workers = _settled(snapshot, flat, wished, allowed)
     used = dict.fromkeys(parts, 0)
@@ -154,10 +149,10 @@ def _used(
 
 
 def _tenants(snapshot: Snapshot) -> list[Tenant]:
-    """The tenants, with an owner of nothing for every job of an undeclared tenant."""
-    declared = {tenant.id for tenant in snapshot.tenants}
-    undeclared = sorted({state.job.tenant for state in snapshot.jobs} - declared)
-    return [*snapshot.tenants, *(replace(_DEFAULT_TENANT, id=name) for name in undeclared)]
+    """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
+    known = {tenant.id for tenant in snapshot.tenants}
+    others = sorted({state.job.tenant for state in snapshot.jobs} - known)
+    return [*snapshot.tenants, *(Tenant(id=name) for name in others)]
 
 
 def _groups(snapshot: Snapshot) -> dict[tuple[str, int], list[JobState]]:
@@ -200,14 +195,10 @@ def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capa
 
     These are its guarantee, and its weight's part of the unowned devices.
     """
-    unowned = snapshot.capacity - sum(tenant.guaranteed for tenant in tenants)
-    part = (
-        int(unowned * tenant.weight / sum(tenant.weight for tenant in tenants))
-        if unowned > 0
-        else 0
-    )
-    maximum = tenant.guaranteed + part
-    return min(capacity, maximum if tenant.limit is None else min(maximum, tenant.limit))
+    unowned = snapshot.capacity - sum(one.guaranteed for one in tenants)
+    part = int(unowned * tenant.weight / sum(one.weight for one in tenants)) if unowned > 0 else 0
+    most = tenant.guaranteed + part
+    return min(capacity, most if tenant.limit is None else min(most, tenant.limit))
 
 
 def _joined(
@@ -228,8 +219,8 @@ def _joined(
     books = _Books(snapshot, workers, allowed)
     for state in snapshot.jobs:
         name = state.job.id
-        reason_given = reasons.get(name) if workers.get(name, 0) == wished.get(name, 0) else None
-        reasons[name] = _reason(state, workers.get(name, 0), books, reason_given)
+        given = reasons.get(name) if workers.get(name, 0) == wished.get(name, 0) else None
+        reasons[name] = _reason(state, workers.get(name, 0), books, given)
     blocks = last.blocks
     moved: frozenset[str] = frozenset()
     if placed:
@@ -264,20 +255,17 @@ def _settled(
     """
     workers = dict(wished)
     for tenant, states in _by_tenant(_groups(snapshot)).items():
-        own_parts = [part for (owner, _), part in parts if owner == tenant]
-        if any(part.needed is None for part in own_parts):
+        mine = [part for (owner, _), part in parts if owner == tenant]
+        if any(part.needed is None for part in mine):
             continue  # sizes are fixed: the policy's order decides
-        needed = {
-            job: count for part in own_parts if part.needed for job, count in part.needed.items()
-        }
-        limit = allowed[tenant]
+        needed = {job: count for part in mine if part.needed for job, count in part.needed.items()}
+        most = allowed[tenant]
         running = [state for state in states if state.workers]
-        if sum(state.workers for state in running) > limit:
+        if sum(state.workers for state in running) > most:
             holdings = _reclaimed(states, wished, needed)
-        elif len(own_parts) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
+        elif len(mine) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
             holdings = [
-                _holding(s, max(wished.get(s.job.id, 0), _protected(s, needed)), needed)
-                for s in running
+                _holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running
             ]
             holdings += [
                 _holding(s, wished[s.job.id], needed)
@@ -286,14 +274,14 @@ def _settled(
             ]
         else:
             continue
-        settled = give_back(holdings, limit)
-        spare = limit - sum(settled.values())
+        settled = give_back(holdings, most)
+        spare = most - sum(settled.values())
         for state in sorted(states, key=lambda s: (-s.job.priority, s.job.id)):
-            name, count = state.job.id, settled.get(state.job.id, 0)
-            additional = min(wished.get(name, 0) - count, spare)
-            if additional > 0 and count + additional >= state.job.minimum:
-                settled[name] = count + additional
-                spare -= additional
+            name, has = state.job.id, settled.get(state.job.id, 0)
+            more = min(wished.get(name, 0) - has, spare)
+            if more > 0 and has + more >= state.job.minimum:
+                settled[name] = has + more
+                spare -= more
             workers[name] = settled.get(name, 0)
     return {job: count for job, count in workers.items() if count}
 
@@ -314,7 +302,7 @@ def _reclaimed(
         elif state.workers:
             count = state.workers
         elif wish and (name in needed or state.job.priority > lowest):
-            count = min(_protected(state, needed), wish)
+            count = min(_kept(state, needed), wish)
         else:
             count = 0
         if count:
@@ -322,15 +310,15 @@ def _reclaimed(
     return holdings
 
 
-def _protected(state: JobState, needed: Mapping[str, int]) -> int:
+def _kept(state: JobState, needed: Mapping[str, int]) -> int:
     return needed.get(state.job.id, state.job.minimum)
 
 
 def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimCandidate:
     job = state.job
-    protected = min(_protected(state, needed), count)
+    kept = min(_kept(state, needed), count)
     lost = state.unsaved * state.workers
-    return ReclaimCandidate(job.id, count, protected, int(job.priority), job.id in needed, lost)
+    return ReclaimCandidate(job.id, count, kept, int(job.priority), job.id in needed, lost)
 
 
 class _Books:
@@ -344,19 +332,16 @@ class _Books:
     ) -> None:
         self.snapshot, self.allowed = snapshot, allowed
         self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
-        self.device_counts: dict[str, int] = {}
-        devices_after: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        after: dict[str, int] = {}
         ranks: dict[tuple[str, int], int] = {}
         for state in snapshot.jobs:
             tenant, count = state.job.tenant, workers.get(state.job.id, 0)
-            self.device_counts[tenant] = self.device_counts.get(tenant, 0) + state.workers
-            devices_after[tenant] = devices_after.get(tenant, 0) + count
+            self.held[tenant] = self.held.get(tenant, 0) + state.workers
+            after[tenant] = after.get(tenant, 0) + count
             rank = tenant, int(state.job.priority)
             ranks[rank] = ranks.get(rank, 0) + count - state.workers
-        self.gains = {
-            name: devices_after[name] - device_count
-            for name, device_count in sorted(self.device_counts.items())
-        }
+        self.gains = {name: after[name] - held for name, held in sorted(self.held.items())}
         self.ranks = ranks
 
     def takers(self, tenant: str) -> str:
@@ -367,23 +352,23 @@ class _Books:
                 owner = self.owners.get(name)
                 right = owner.guaranteed if owner else 0
                 found.append(
-                    f"tenant {name} takes {gain} (held {self.device_counts[name]}, guaranteed {right})"
+                    f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})"
                 )
         return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
 
-    def higher_priorities(self, state: JobState) -> str:
+    def above(self, state: JobState) -> str:
         """Name the higher priorities of the same tenant that have more than before."""
-        own_priority = int(state.job.priority)
+        mine = int(state.job.priority)
         found = [
             f"priority {Priority(rank).name.lower()} takes {gain}"
             for (tenant, rank), gain in sorted(self.ranks.items())
-            if tenant == state.job.tenant and rank > own_priority and gain > 0
+            if tenant == state.job.tenant and rank > mine and gain > 0
         ]
         return ", ".join(found)
 
 
 def _reason(
-    state: JobState, count: int, books: _Books, reason_given: tuple[Reason, str] | None
+    state: JobState, count: int, books: _Books, given: tuple[Reason, str] | None
 ) -> tuple[Reason, str]:
     """Explain why the job has `count` workers.
 
@@ -395,20 +380,20 @@ def _reason(
         gives = f"gives {state.workers - count} of {state.workers}"
         if count == 0 and state.unsaved:
             gives += f", {state.unsaved:.0f} s since its last checkpoint"
-        device_count = books.device_counts[job.tenant]
-        if device_count > allowed and tenant is not None:
-            text = f"tenant {job.tenant} held {device_count} devices and may use {allowed} now"
+        held = books.held[job.tenant]
+        if held > allowed and tenant is not None:
+            text = f"tenant {job.tenant} held {held} devices and may use {allowed} now"
             text += (
                 f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
             )
             return Reason.RECLAIMED, text
-        higher = books.higher_priorities(state)
-        if higher and (reason_given is None or count == 0):
-            return Reason.PREEMPTED, f"{higher}; this job {gives}"
-    if count == 0 and tenant is not None and allowed < capacity and reason_given is None:
+        above = books.above(state)
+        if above and (given is None or count == 0):
+            return Reason.PREEMPTED, f"{above}; this job {gives}"
+    if count == 0 and tenant is not None and allowed < capacity and given is None:
         return Reason.OVER_QUOTA, f"tenant {job.tenant} may use {allowed} of {capacity} devices"
-    if reason_given is not None:
-        return reason_given
+    if given is not None:
+        return given
     if count < state.workers:
         return Reason.PREEMPTED, f"jobs of its tenant that run keep their gangs; this job {gives}"
     if count:

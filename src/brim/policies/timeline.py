@@ -85,7 +85,7 @@ class Timeline:
 
     >>> timeline = Timeline(now=0.0, devices=8)
     >>> timeline.take([Piece(0.0, 10.0, 6)])
-    >>> timeline.least(0.0, 0.0), timeline.least(10.0, 10.0), timeline.least(0.0, 10.0)
+    >>> timeline.fewest_free(0.0, 0.0), timeline.fewest_free(10.0, 10.0), timeline.fewest_free(0.0, 10.0)
     (2, 8, 2)
     """
 

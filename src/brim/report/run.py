@@ -453,7 +453,7 @@ def _workers(history: RunHistory, times: _RunTime) -> str:
             str(life.pid or "–"),
             life.agent or "–",
             "–" if life.rank is None else str(life.rank),
-            f"{times(life.since):.2f} s",
+            f"{times(life.at):.2f} s",
             f"{times(life.until):.2f} s" if life.until is not None else "–",
             life.state + reason_in_brackets(life.reason),
         )

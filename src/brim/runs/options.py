@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, fewest_micro_batches
 from brim.domain.options import PORTS_VARIABLE, Kind, read_ports
+from brim.domain.stability import mark_of_option
 from brim.domain.submission import check_spec
 from brim.errors import SpecError
 from brim.runs.values import Value
@@ -76,11 +77,16 @@ def check_insecure(listen: str, *, insecure: bool) -> None:
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """`click.option` that can also be given as BRIM_<NAME> (flag > environment > default)."""
+    """`click.option` that can also be given as BRIM_<NAME> (flag > environment > default).
+
+    Its help begins with the mark of its stability.
+    """
     long = next(name for name in names if name.startswith("--")).split("/")[0]
     attributes.setdefault(
         "envvar", "BRIM_" + long.removeprefix("--").removeprefix("no-").upper().replace("-", "_")
     )
+    if mark := mark_of_option(long):
+        attributes["help"] = f"{mark} {attributes['help']}"
     return click.option(*names, **attributes)
 
 

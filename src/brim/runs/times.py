@@ -16,7 +16,7 @@ def clock_time(timestamp: float) -> str:
 def time_left(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss.
 
-    >>> left(12.4), left(3725)
+    >>> time_left(12.4), time_left(3725)
     ('0:12', '1:02:05')
     """
     minutes, rest = divmod(round(seconds), 60)

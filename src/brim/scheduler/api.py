@@ -24,6 +24,7 @@ from starlette.routing import Route
 import brim
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile, is_kept
 from brim.domain.lifecycle import Happening
@@ -40,7 +41,6 @@ from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.cluster import (
-    ChangeView,
     ClusterView,
     Down,
     Forecast,
@@ -278,12 +278,8 @@ async def _reading(job: str, read: Callable[[], _T]) -> _T:
         raise EnvironmentFault(f"the records of {job} cannot be read: {error.strerror}") from error
 
 
-async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:
-    story = lives.now.story(request.path_params["job"])
-    return [
-        ChangeView(**{key: value for key, value in change._asdict().items() if key != "job"})
-        for change in story
-    ]
+async def _explain(lives: Lives, request: Request, _: Any) -> list[Change]:
+    return lives.now.story(request.path_params["job"])
 
 
 async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
@@ -383,7 +379,7 @@ _CALLS = (
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
     _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
-          None, list[ChangeView], _explain, Right.SEE_JOB),
+          None, list[Change], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
     _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
           None, list[KeptFile], _files, Right.READ_RECORDS),

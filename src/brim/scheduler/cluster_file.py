@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_bytes, parse_duration
-from brim.domain.tenancy import MOST_CODE, MOST_JOBS, Tenant
+from brim.domain.tenancy import MOST_CODE, MOST_JOBS, Quota, Tenant
 from brim.errors import SpecError, did_you_mean
-from brim.policies.named import POLICIES
 from brim.policies.quota import check_quota
 from brim.storage.yaml_file import read_yaml
+from brim.user_code.policies import POLICIES
 
 
 class _NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,13 +24,8 @@ class _NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     switch: int = 0
 
 
-class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _TenantEntry(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
-    cohort: str = "default"
-    guaranteed: int = 0
-    exclusive: int = 0
-    limit: int | None = None
-    weight: float = 1.0
     user: str = ""
     jobs: int = MOST_JOBS
     code: str = ""
@@ -37,7 +33,7 @@ class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nodes: list[_NodeEntry]
-    tenants: list[_Tenant] = []
+    tenants: list[_TenantEntry] = []
     policy: str = "brim"
     promise: str = PromiseAt.ARRIVAL
     headroom: int = 0
@@ -54,7 +50,7 @@ _AS_YAML = {
 }
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
 _WORDS = {
-    name for struct in (_ClusterFile, _NodeEntry, _Tenant) for name in struct.__struct_fields__
+    name for struct in (_ClusterFile, _NodeEntry, _TenantEntry) for name in struct.__struct_fields__
 }
 
 
@@ -113,22 +109,7 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
                 Node(id=node.name, devices=node.workers, switch=node.switch) for node in file.nodes
             )
         ),
-        tenants=tuple(
-            Tenant(
-                id=tenant.name,
-                cohort=tenant.cohort,
-                guaranteed=tenant.guaranteed,
-                exclusive=tenant.exclusive,
-                limit=tenant.limit,
-                weight=tenant.weight,
-                user=tenant.user,
-                jobs=tenant.jobs,
-                code=parse_bytes(tenant.code, field=f"tenant {tenant.name}: code")
-                if tenant.code
-                else MOST_CODE,
-            )
-            for tenant in file.tenants
-        ),
+        tenants=tuple(_tenant(**msgspec.structs.asdict(each)) for each in file.tenants),
         policy=file.policy,
         promise=PromiseAt(file.promise),
         headroom=file.headroom,
@@ -138,6 +119,11 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
     if not spec.is_open:  # else nodes that join have the devices
         check_quota(spec.tenants, spec.capacity)
     return spec
+
+
+def _tenant(name: str, code: str, **others: Any) -> Tenant:
+    most = parse_bytes(code, field=f"tenant {name}: code") if code else MOST_CODE
+    return Tenant(id=name, code=most, **others)
 
 
 def _explained(message: str, name: str) -> SpecError:

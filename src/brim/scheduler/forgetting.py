@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from brim.domain.course import Change
 from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import BrimError, EnvironmentFault, StorageFault
@@ -68,7 +69,8 @@ class Forgetting:
         with self._book.transaction():
             for id in old:
                 self._book.forget(self._book.jobs[id])
-            self._book.note_cluster(now, "jobs forgotten", f"{counted(len(old), 'job')}, by age")
+            detail = f"{counted(len(old), 'job')}, by age"
+            self._book.note(Change(now, event="jobs forgotten", detail=detail))
 
     async def forget(self, record: ScheduledJob) -> int:
         """Forget one job now; the bytes of the disk that came back.

@@ -38,7 +38,7 @@ from brim.domain.submission import (
     by_tenant,
     check_spec,
 )
-from brim.domain.tenancy import Tenant
+from brim.domain.tenancy import Quota, Tenant
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.host.account import check_account
 from brim.host.log import LogLine
@@ -46,7 +46,6 @@ from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
 from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.kinds import ask_within
-from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
@@ -57,6 +56,7 @@ from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.user_code.own_code import word_of
+from brim.user_code.policies import POLICIES
 from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
 
 CLUSTER = "cluster"  # the name of a setting in the database
@@ -225,7 +225,7 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
 def _actor_sentence(actor: str, action: str = "") -> str:
     """A sentence for a story.
 
-    >>> _by("ads from 10.0.0.3", "may have 2 workers"), _by("")
+    >>> _actor_sentence("ads from 10.0.0.3", "may have 2 workers"), _actor_sentence("")
     ('may have 2 workers, by ads from 10.0.0.3', '')
     """
     return ", ".join(part for part in (action, f"by {actor}" if actor else "") if part)
@@ -503,10 +503,8 @@ class Scheduler:
 
         Raises SpecError where there is no such job.
         """
-        offset = self._clock.set_by()
-        return [
-            change._replace(at=change.at + offset) for change in self._book.story(self._find(id))
-        ]
+        by = self._clock.set_by()
+        return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _user_of(self, tenant: str) -> str:
         return next((owner.user for owner in self._backend.spec.tenants if owner.id == tenant), "")
@@ -680,17 +678,13 @@ class Scheduler:
         views = []
         for name, records in sorted(jobs_by_tenant.items()):
             holds = sum(record.target for record in records if record.running)
-            owner = owners.get(name)
+            owner = owners.get(name) or Quota()
             views.append(
                 TenantView(
                     tenant=name,
-                    cohort=owner.cohort if owner else "default",
-                    guaranteed=owner.guaranteed if owner else 0,
-                    exclusive=owner.exclusive if owner else 0,
-                    limit=owner.limit if owner else None,
-                    weight=owner.weight if owner else 1.0,
+                    **{right: getattr(owner, right) for right in Quota.__struct_fields__},
                     holds=holds,
-                    borrows=max(0, holds - (owner.guaranteed if owner else 0)),
+                    borrows=max(0, holds - owner.guaranteed),
                     jobs=len(records),
                 )
             )
@@ -709,7 +703,7 @@ class Scheduler:
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:
-        self._book.note_cluster(self._clock.wall(), event, detail)
+        self._book.note(Change(self._clock.wall(), event=event, detail=detail))
 
     def _described(self) -> str:
         spec = self._backend.spec

@@ -182,7 +182,9 @@ class CourseOfDecisions:
         story = self._stories[job.id]
         ended = self._ended.get(job.id)
         worker_changes = [
-            (note.at, note.after, reason_of(note)) for note in story if note[2] == "workers"
+            (change.at, change.after, reason_of(change))
+            for change in story
+            if change.event == "workers"
         ]
         return JobCourse(
             job=job.id,

@@ -43,7 +43,7 @@ _MAX_SHOWN_CHARACTERS = 60  # characters of what was sent that an answer repeats
 def quoted(sent: object) -> str:
     """Return a value as an answer may repeat it.
 
-    >>> shown("far"), len(shown("far" * 1000))
+    >>> quoted("far"), len(quoted("far" * 1000))
     ("'far'", 61)
     """
     whole = repr(sent)

@@ -17,7 +17,6 @@ from brim.domain.workload import Job
 from brim.errors import EnvironmentFault, InternalError, SpecError, did_you_mean
 from brim.host.clock import SystemClock
 from brim.policies.baselines.ceiling import ceiling_per_job, ceiling_with_capacity
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.own_policy import checked_policy, own_policy
 from brim.simulator.profiles import Profiles, read_profiles
@@ -26,6 +25,7 @@ from brim.simulator.traces import needed_profiles
 from brim.user_code.from_file import is_in_file
 from brim.user_code.plugins import POLICIES as ADDED
 from brim.user_code.plugins import how_to_install, load_plugin, plugins
+from brim.user_code.policies import POLICIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

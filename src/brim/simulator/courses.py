@@ -80,8 +80,8 @@ def _job(
     refused = max((moment for moment, _ in verdicts), default=job.submitted)
     ended = refused if outcome.finished is None else outcome.finished
     story = [
-        Change(job.submitted, job.id, "submitted", 0, 0, "", ""),
-        *(_judged(moment, verdict) for moment, verdict in verdicts),
+        Change(job.submitted, job.id, "submitted"),
+        *(_judged(at, verdict) for at, verdict in verdicts),
         *changes,
     ]
     worker_changes = ((change.at, change.after, reason_of(change)) for change in changes)

@@ -28,6 +28,7 @@ import msgspec
 
 import brim
 from brim.decoding import UNDECODABLE
+from brim.domain.course import Change
 from brim.domain.lifecycle import Happening, next_life
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, SpecError, StorageFault
@@ -360,7 +361,8 @@ def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restor
             database.reserve_numbers(max([*numbers, _last_number(state / _DATABASE)]))
             for record in book.unfinished():
                 _suspend(book, record, is_there=record.id in folders, now=now)
-            book.note_cluster(now, "restored", f"from a backup that was {now - written:.0f} s old")
+            age = f"from a backup that was {now - written:.0f} s old"
+            book.note(Change(now, event="restored", detail=age))
         unfinished = [record.id for record in book.unfinished()]
         job_names = {*book.jobs, *book.damaged, *book.leavings()}
     finally:
@@ -394,12 +396,12 @@ def _suspend(book: Book, record: ScheduledJob, *, is_there: bool, now: float) ->
     record.starts = replace(record.starts, not_before=0.0)
     if not is_there:
         record.progress = replace(record.progress, step=0)
-    book.note(now, record.id, "restored", detail=detail)
+    book.note(Change(now, record.id, "restored", detail=detail))
     stopped = next_life(record.life, Happening.STOP) if record.running else None
     if stopped is not None:
         record.life = stopped
         record.ended = now if stopped.ended else None
-        book.note(now, record.id, stopped.phase.value, detail="restored from a backup")
+        book.note(Change(now, record.id, stopped.phase.value, detail="restored from a backup"))
     book.save(record)
 
 

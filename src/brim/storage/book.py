@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple
 
 import msgspec
 
@@ -268,23 +269,9 @@ class Book:
         self._keep(record, content)
         self.tell(record.id)
 
-    def note(
-        self,
-        at: float,
-        job: str,
-        event: str,
-        *,
-        before: int = 0,
-        after: int = 0,
-        reason: str = "",
-        detail: str = "",
-    ) -> None:
-        """Add a line to the story of a job, or of the cluster itself where `job` is empty."""
-        self._database.add_history((at, job, event, before, after, reason, detail))
-
-    def note_cluster(self, timestamp: float, event: str, detail: str = "") -> None:
-        """Add a line to the story of the cluster itself."""
-        self.note(timestamp, _CLUSTER, event, detail=detail)
+    def note(self, change: Change) -> None:
+        """Add a line to the story of its job, or of the cluster itself."""
+        self._database.add_history(astuple(change))
 
     def cluster_story(self) -> list[Change]:
         """The history of the cluster: schedulers that came and went, and its new descriptions."""

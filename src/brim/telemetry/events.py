@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from brim.domain.accounting import Count, TableFacts
+from brim.domain.accounting import Count, DatasetFacts, TableFacts
 from brim.domain.quantities import counted
 from brim.errors import InternalError
 
@@ -37,20 +37,10 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     tables: list[TableFacts] = []
 
 
-class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
-    """The facts of the training data.
+class DatasetRead(DatasetFacts, frozen=True, kw_only=True, tag_field="kind", tag="dataset"):
+    """The facts of the training data."""
 
-    `block_size` is as in `EpochOrder`, `order` as in `Facts`. `order_size` is 0 where it is that of
-    `samples`.
-    """
-
-    samples: Count
-    test_samples: Count | None = None
-    quarantined: Count = 0
-    quarantine_path: str = ""
-    block_size: Count = 1
-    order: str = "shuffled"
-    order_size: Count = 0
+    at: float
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):

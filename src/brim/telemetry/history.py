@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import asdict, replace
+
 from brim.domain.accounting import Restore, Session, StepRecord
 from brim.domain.quantities import counted
 from brim.telemetry.events import (
@@ -32,19 +34,13 @@ from brim.telemetry.events import (
 from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 
-@dataclass(slots=True, kw_only=True)
-class WorkerLife:
-    """The life of one worker; times are wall clock."""
+class WorkerLife(WorkerChanged, frozen=True, kw_only=True):
+    """The life of one worker: all changes of it as one, at the time of the first.
 
-    worker: str
-    state: str
-    since: float
+    `until` is when it ended, wall clock; None: not yet.
+    """
+
     until: float | None = None
-    pid: int = 0
-    agent: str = ""
-    rank: int | None = None
-    reason: str = ""
-    serves: bool = False
 
 
 @dataclass(slots=True)
@@ -115,7 +111,7 @@ class RunState:
                 self.round = event
                 for rank, worker in enumerate(event.workers):
                     if worker in self.crew:
-                        self.crew[worker].rank = rank
+                        self.crew[worker] = replace(self.crew[worker], rank=rank)
             case Restored():
                 self.restored = Restore(event.step, event.commits)
             case RunFailed():
@@ -132,21 +128,22 @@ class RunState:
             # Names begin from w1 with each start: the worker that had one before ended with its
             # agent, and nobody was left to say so.
             self._all_gone(event.at)
-            self.crew = {}
-        life = self.crew.setdefault(
-            event.worker, WorkerLife(worker=event.worker, state=event.state, since=event.at)
+            self.crew, member = {}, None
+        life = member or WorkerLife(**asdict(event))
+        self.crew[event.worker] = replace(
+            life,
+            state=event.state,
+            pid=event.pid or life.pid,
+            agent=event.agent or life.agent,
+            rank=life.rank if event.rank is None else event.rank,
+            reason=event.reason or life.reason,
+            serves=event.serves,
+            until=event.at if event.state in ("lost", "left") else None,
         )
-        life.state = event.state
-        life.pid = event.pid or life.pid
-        life.agent = event.agent or life.agent
-        life.rank = event.rank if event.rank is not None else life.rank
-        life.reason = event.reason or life.reason
-        life.serves = event.serves
-        life.until = event.at if event.state in ("lost", "left") else None
 
     def _all_gone(self, timestamp: float) -> None:
         for life in self.present:
-            life.until = timestamp
+            self.crew[life.worker] = replace(life, until=timestamp)
 
 
 @dataclass(slots=True)
@@ -158,7 +155,7 @@ class RunHistory(RunState):
             that following a run of millions of steps costs no memory.
 
     Attributes:
-        workers: all that ever were, by name; of a name that was given again, the last.
+        former: the workers of earlier lives of the run, by name.
         staleness: of asynchronous training, how many steps had each.
     """
 
@@ -166,12 +163,17 @@ class RunHistory(RunState):
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
-    workers: dict[str, WorkerLife] = field(default_factory=dict)
+    former: dict[str, WorkerLife] = field(default_factory=dict)
     epochs: dict[int, EpochEnded] = field(default_factory=dict)
     restores: list[Restore] = field(default_factory=list)
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
     staleness: Counter[int] = field(default_factory=Counter)
     _lead: float | None = None
+
+    @property
+    def workers(self) -> dict[str, WorkerLife]:
+        """All workers that ever were, by name; of a name that was given again, the last."""
+        return {**self.former, **self.crew}
 
     @property
     def planned_epochs(self) -> int:
@@ -249,14 +251,14 @@ class RunHistory(RunState):
             self.staleness[step.staleness] += 1
 
     def add(self, event: Event) -> None:
+        crew = self.crew
         RunState.add(self, event)
+        self.former.update(crew if crew is not self.crew else {})
         self.events.append(event)
         self._time(event)
         match event:
             case RunStarted():
                 self.recent.clear()
-            case WorkerChanged():
-                self.workers[event.worker] = self.crew[event.worker]
             case EpochEnded():
                 self.epochs[event.epoch] = event
             case Restored():

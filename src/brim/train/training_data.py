@@ -175,14 +175,7 @@ class TrainingData:
     def facts(self) -> Facts:
         """Return the facts of this job, for its record and its master."""
         parts, schedule = self._parts, self.schedule
-        facts_of_data = {
-            "block_size": 1,
-            "order": "sampler",
-            "order_size": schedule.samples,
-            "quarantined": 0,
-            "quarantine_path": "",
-            "test_samples": 0,
-        }
+        usual = {"order": "sampler", "order_size": schedule.samples, "test_samples": 0}
         return Facts(
             samples=schedule.samples,
             steps=schedule.steps,
@@ -197,7 +190,7 @@ class TrainingData:
             start_method=parts.start_method,
             tables=parts.embeddings.facts(),
             transport=parts.spec.transport,
-            **{**facts_of_data, **self._facts},
+            **{**usual, **self._facts},
         )
 
 

@@ -1,12 +1,14 @@
-"""Finds additions of other packages to brim, by entry points: brim imports none of them by name.
+"""Finds parts of brim and of other packages by entry points: brim imports none of them by name.
 
 `brim.verbs`: click commands. The name is the words behind `brim`, with dots between them: `chaos`,
 `simulate.figures`. `brim.policies`: mappings of policies for `brim simulate`, in which each is
-called NAME:ENTRY. `brim.demos`: demos for `brim demo`, see `brim.demo`.
+called NAME:ENTRY. `brim.demos`: demos for `brim demo`, see `brim.demo`. `brim.baselines`: published
+policies, of the distribution `brim` alone, since live schedulers run them.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import EnvironmentFault
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 VERBS = "brim.verbs"
 POLICIES = "brim.policies"
 DEMOS = "brim.demos"
+BASELINES = "brim.baselines"
 
 # What the documents show, and is in a package that not everybody has installed; with the line that
 # `brim --help` has for it, so that help imports no other package.
@@ -35,15 +38,29 @@ _INSTALL_LABORATORY = "pip install brim-lab, or pip install ./lab in a checkout 
 
 
 def plugins(group: str) -> dict[str, EntryPoint]:
-    """Return the installed plugins of one of the groups, by name, without importing them."""
+    """Return what is installed for one of the groups, by name, without importing it.
+
+    No package replaces a part of brim.
+    """
     from importlib.metadata import entry_points  # costs a tenth of `brim --help`, so not for all
 
-    return {entry.name: entry for entry in sorted(entry_points(group=group))}
+    found = sorted(entry_points(group=group), key=lambda entry: (_is_own(entry), entry))
+    return dict(sorted({entry.name: entry for entry in found}.items()))
+
+
+@functools.cache
+def own_plugins(group: str) -> dict[str, EntryPoint]:
+    """Return those of the distribution `brim` itself, by name, without importing one."""
+    return {name: entry for name, entry in plugins(group).items() if _is_own(entry)}
 
 
 def package_of(plugin: EntryPoint) -> str:
     """Return the name of the package that a plug-in was installed with."""
     return plugin.dist.name if plugin.dist else plugin.module.partition(".")[0]
+
+
+def _is_own(plugin: EntryPoint) -> bool:
+    return package_of(plugin) == "brim"
 
 
 def load_plugin(plugin: EntryPoint) -> Any:

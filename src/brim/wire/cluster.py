@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from brim.domain.submission import Submission
+from brim.domain.tenancy import Quota
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,20 +134,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     earliest: float | None
 
 
-class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a job.
-
-    `before` and `after` are workers where `event` is `workers`.
-    """
-
-    at: float
-    event: str
-    before: int
-    after: int
-    reason: str
-    detail: str
-
-
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """Lines that processes of a job printed.
 
@@ -161,15 +148,10 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
 
 
-class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """The quota of a tenant, and its present devices, of which some may be borrowed."""
+class TenantView(Quota, frozen=True, kw_only=True):
+    """The quota of a tenant, and what it holds now, of which some may be borrowed."""
 
     tenant: str
-    cohort: str
-    guaranteed: int
-    exclusive: int
-    limit: int | None
-    weight: float
     holds: int
     borrows: int
     jobs: int

@@ -79,7 +79,7 @@ class Subject:
     def from_uri(cls, uri: str) -> Subject:
         """Return the owner that a URI names.
 
-        >>> Subject.of("brim://cluster/node/n1")
+        >>> Subject.from_uri("brim://cluster/node/n1")
         Subject(scope='cluster', role='node', name='n1')
 
         Raises:

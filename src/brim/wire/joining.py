@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from brim.coordination.cluster.sightings import AgentSeen
 from brim.domain.cluster import MOST_DEVICES
 from brim.domain.host_kind import HostKind
 from brim.errors import EnvironmentFault, ProtocolError
@@ -74,14 +75,6 @@ class JoinCluster(msgspec.Struct, frozen=True, tag="Join", kw_only=True):
     kind: HostKind | None = None
 
 
-class AgentThere(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent of a job on a node: of which start of the job it is, and how many workers it has."""
-
-    job: _Name
-    launch: _Number
-    workers: _Count = 0
-
-
 class Renew(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Renew the lease of a node, and say how it is: see `brim.coordination.cluster.sightings.NodeSeen`."""
 
@@ -92,7 +85,7 @@ class Renew(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     again: _Seconds = 0.0
     problem: _Words = ""
     leaving: bool = False
-    agents: tuple[AgentThere, ...] = ()
+    agents: tuple[AgentSeen, ...] = ()
 
 
 class Farewell(msgspec.Struct, frozen=True, tag=True, kw_only=True):

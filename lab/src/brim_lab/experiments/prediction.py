@@ -13,8 +13,8 @@ from brim.domain.job import WorkerRange
 from brim.domain.measuring import curve_of
 from brim.domain.resizing import Overheads
 from brim.domain.workload import Job
-from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
+from brim.user_code.policies import POLICIES
 from brim_lab.experiments.course import Workers
 from brim_lab.experiments.scale import Scale
 

@@ -46,7 +46,7 @@ class Scale:
     def capacity(self, *, end: float) -> tuple[tuple[float, int], ...]:
         """Return the slots that the service leaves for training: (seconds since it began, slots).
 
-        >>> QUICK_CHANGING_WORKERS.capacity(until=4.0)
+        >>> QUICK_CHANGING_WORKERS.capacity(end=4.0)
         ((0.0, 8), (2.0, 4), (4.0, 6))
         """
         changes = int(end / self.every) + 1

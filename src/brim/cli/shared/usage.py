@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from brim.cli.shared.open_group import OpenGroup
+from brim.domain.stability import mark_of_verb
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.host.terminal import guarded_streams
 from brim.user_code.plugins import VERBS, package_of, summary_of
@@ -51,8 +52,13 @@ class Verbs(OpenGroup):
     ) -> None:
         super().__init__(subcommand_metavar="VERB ...", **attributes)
         self._package = package
-        self._groups = verbs
-        self._verbs = {name: verb for group in verbs.values() for name, verb in group.items()}
+        self._groups = {
+            title: {name: f"{line} {mark_of_verb(name)}".rstrip() for name, line in group.items()}
+            for title, group in verbs.items()
+        }
+        self._verbs = {
+            name: line for group in self._groups.values() for name, line in group.items()
+        }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._verbs, *(name for name in self.added() if name not in self._verbs)]
@@ -62,6 +68,7 @@ class Verbs(OpenGroup):
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"{self._package}.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
+        _mark(command, mark_of_verb(cmd_name))
         return command
 
     def resolve_command(
@@ -135,6 +142,13 @@ class Verbs(OpenGroup):
             return EXIT_FAILED
         except (click.Abort, KeyboardInterrupt):
             return EXIT_FAILED
+
+
+def _mark(command: click.Command, mark: str) -> None:
+    """Put the mark of a verb's stability behind the first paragraph of its help, once."""
+    first, blank, rest = (command.help or "").partition("\n\n")
+    if mark and not first.endswith(mark):
+        command.help = f"{first} {mark}{blank}{rest}"
 
 
 def warn(text: str) -> None:

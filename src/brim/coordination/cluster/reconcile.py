@@ -136,7 +136,7 @@ def as_placed(workers: ByNode, placed: ByNode, rest: ByNode | None = None) -> di
 def staying(current: ByNode, workers: ByNode, *, leaving_nodes: Collection[str]) -> dict[str, int]:
     """Return the current workers, minus the surplus on nodes being drained.
 
-    >>> staying({"n1": 2, "n2": 1}, {"n1": 1}, left={"n1", "n2"})
+    >>> staying({"n1": 2, "n2": 1}, {"n1": 1}, leaving_nodes={"n1", "n2"})
     {'n1': 1}
     """
     found = {
@@ -158,9 +158,9 @@ def still_coming(
         waited: seconds since the job's workers were changed last.
         grace: seconds that a job has to give workers back.
 
-    >>> still_coming({"n1": 2, "n2": 1}, {"n1": 2}, gone={"n2"}, waited=1.0, grace=30.0)
+    >>> still_coming({"n1": 2, "n2": 1}, {"n1": 2}, gone_nodes={"n2"}, waited=1.0, grace=30.0)
     {}
-    >>> still_coming({"n1": 4}, {"n1": 2}, gone=(), waited=1.0, grace=30.0)
+    >>> still_coming({"n1": 4}, {"n1": 2}, gone_nodes=(), waited=1.0, grace=30.0)
     {'n1': 4}
     """
     remaining = {node: count for node, count in coming.items() if node not in gone_nodes}

@@ -1,7 +1,7 @@
 """The lives of a cluster's jobs as one automaton: events in, commands out. Pure.
 
 ```
- Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Note
+ Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Change
  Described, Drained                                                       │            │
  Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
  Looked                                                  nodes, processes │            ├─▶ Decide
@@ -46,6 +46,7 @@ from brim.coordination.cluster.shortages import short_of_devices
 from brim.coordination.cluster.sightings import NodeSeen, NodesSeen, Seen
 from brim.coordination.cluster.tracking import Lessons, Tracking
 from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
 from brim.domain.estimates import Estimate, errors_of
 from brim.domain.host_kind import HostKind, differences, to_remember
 from brim.domain.job import WorkerRange
@@ -72,7 +73,6 @@ _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after w
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
 _LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
 _MOST_FATAL = 2  # starts in a row in which the scheduler itself ended, after which a job has failed
-_CLUSTER = ""  # in place of a job's id: the story of the cluster itself
 
 
 # Events -------------------------------------------------------------------------------------------
@@ -219,18 +219,6 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Add a line to the story of a job, or of the cluster where `job` is empty."""
-
-    job: str
-    event: str
-    before: int = 0
-    after: int = 0
-    reason: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class LearnSpeed:
     """Keep the lessons of a job, for the next one like it."""
 
@@ -260,7 +248,7 @@ class Lose:
     node: str
 
 
-Command = Save | Note | LearnSpeed | LearnCost | Decide | Lose | Action
+Command = Save | Change | LearnSpeed | LearnCost | Decide | Lose | Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +285,7 @@ class ScheduledJobs:
         self._questions: dict[str, _Question] = {}
         self._asked_at: dict[str, float] = {}  # since when each owes an answer
         self._starting: set[str] = set()  # jobs whose starts are under way
+        self._now = 0.0  # of the event that is taken in
         self._commands: list[Command] = []
         self._steps: list[Action] = []
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
@@ -312,6 +301,7 @@ class ScheduledJobs:
             The commands that follow, in this order: entries to write down, as a whole or not at
                 all, come before every step.
         """
+        self._now = now
         self._commands = []
         self._steps = []
         match event:
@@ -488,7 +478,9 @@ class ScheduledJobs:
         reason: str = "",
         detail: str = "",
     ) -> None:
-        self._commands.append(Note(job.id, event, previous_count, new_count, reason, detail))
+        self._commands.append(
+            Change(self._now, job.id, event, previous_count, new_count, reason, detail)
+        )
 
     def _learn_cost(self, kind: str, seconds: float) -> None:
         self._commands.append(LearnCost(kind, max(0.0, seconds)))
@@ -665,8 +657,8 @@ class ScheduledJobs:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
         nodes = NodesSeen(event.nodes)
-        for event_name, detail in nodes.news(self.nodes):
-            self._commands.append(Note(_CLUSTER, event_name, detail=detail))
+        for what, detail in nodes.news(self.nodes):
+            self._commands.append(Change(now, event=what, detail=detail))
         present, absent = self.present, self.unavailable
         silent = nodes.silent - self.nodes.silent
         is_useful = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before

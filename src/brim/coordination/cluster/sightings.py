@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from brim.domain.cluster import Cluster, Node
+import msgspec
+
+from brim.domain.cluster import MOST_DEVICES, Cluster, Node
 from brim.domain.host_kind import HostKind, differences
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
@@ -58,17 +60,17 @@ class Seen:
     measured: Measured = field(default_factory=Measured)
 
 
-class AgentSeen(NamedTuple):
-    """The agent of a job on a node of another host.
+class AgentSeen(msgspec.Struct, frozen=True):
+    """The agent of a job on a node of another host; what such a node says of it is bounded.
 
-    Attributes:
+    Args:
         launch: the start of the job that it is of.
         workers: worker processes that it has.
     """
 
-    job: str
-    launch: int
-    workers: int = 0
+    job: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    launch: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    workers: Annotated[int, msgspec.Meta(ge=0, le=MOST_DEVICES)] = 0
 
 
 class NodeSeen(NamedTuple):

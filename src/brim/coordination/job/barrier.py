@@ -110,7 +110,7 @@ class Barrier:
 def _disagreement(member: str, point: Point, other_members: tuple[str, ...], common: Point) -> str:
     """Say that members do different things.
 
-    >>> print(_apart("w1", Point(15, "gather"), ("w2",), Point(15, "agree")))
+    >>> print(_disagreement("w1", Point(15, "gather"), ("w2",), Point(15, "agree")))
     w1 called job.evaluate after step 15, and w2 went on to the next step
       hint: call job.evaluate on all workers, not under `if job.rank == 0`
     """

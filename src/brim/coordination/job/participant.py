@@ -295,7 +295,7 @@ class Participant:
 
         Commits, and words behind them.
 
-        The answer to a commit of a worker alone can only be yes (docs/design/decisions.md).
+        The answer to a commit of a worker alone can only be yes (docs/design/decisions/lone-worker-commits-ahead.md).
 
         Args:
             wall_offset: seconds from the clock that `commit` was given to the time since 1970.
@@ -343,7 +343,7 @@ class Participant:
                     raise RoundChanged
             case InstallRound() | WriteNow() if self._step_told is not None or self._steps_made:
                 # The state has a step that may not count. This cannot be
-                # (docs/design/decisions.md): better die.
+                # (docs/design/decisions/lone-worker-commits-ahead.md): better die.
                 step = self._steps_made[-1].step if self._step_told is None else self._step_told
                 raise ProtocolError(f"{heard} before the answer to the commit of step {step + 1}")
             case InstallRound():

@@ -26,10 +26,10 @@ class Outbox(Generic[T]):
         unacknowledged: the messages behind it.
 
     >>> outbox = Outbox[str]()
-    >>> outbox.put("a"), outbox.put("b"), outbox.after(0)
+    >>> outbox.put("a"), outbox.put("b"), outbox.messages_after(0)
     (1, 2, [(1, 'a'), (2, 'b')])
     >>> outbox.acknowledge(1)
-    >>> outbox.after(0), outbox.after(2)
+    >>> outbox.messages_after(0), outbox.messages_after(2)
     ([(2, 'b')], [])
     """
 

@@ -128,7 +128,7 @@ class Stragglers:
 
     >>> stragglers = Stragglers()
     >>> loads = [Load("w1", 4, 0.4), Load("w2", 4, 1.6)]
-    >>> advice = [each for _ in range(60) for each in stragglers.committed(1, loads, other=0.0)]
+    >>> advice = [each for _ in range(60) for each in stragglers.committed(1, loads, other_seconds=0.0)]
     >>> advice[0].cause
     'w2 is 4.0 times slower'
     """

@@ -149,7 +149,7 @@ class Hangs:
     Workers that hang in one round hang together, and count once.
 
     >>> hangs = Hangs()
-    >>> hangs.again(step=12, round=1), hangs.again(step=12, round=1), hangs.again(step=12, round=2)
+    >>> hangs.is_second(step=12, round=1), hangs.is_second(step=12, round=1), hangs.is_second(step=12, round=2)
     (False, False, True)
     """
 

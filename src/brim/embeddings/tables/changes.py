@@ -27,10 +27,10 @@ class Changes:
     >>> changes.begin(4)
     >>> changes.add(5, np.array([7, 9]))
     >>> changes.add(6, np.array([3]))
-    >>> changes.since(4), changes.since(3)
+    >>> changes.keys_since(4), changes.keys_since(3)
     (array([3, 7, 9]), None)
     >>> changes.reach(8)
-    >>> changes.since(4) is None
+    >>> changes.keys_since(4) is None
     True
     """
 

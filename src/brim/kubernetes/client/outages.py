@@ -23,8 +23,8 @@ class Outages:
     nobody sees all, and the time counts once.
 
     >>> outages = Outages()
-    >>> outages.miss("pods", since=10.0)
-    >>> outages.miss("nodes", since=12.0)
+    >>> outages.miss("pods", missing_since=10.0)
+    >>> outages.miss("nodes", missing_since=12.0)
     >>> outages.find("pods", 15.0)
     >>> outages.unseen(20.0)
     10.0

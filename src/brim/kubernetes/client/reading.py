@@ -49,7 +49,7 @@ class Reading:
 def quoted(value: object) -> str:
     """Return a value as an error quotes it, however large.
 
-    >>> shown("x" * 99)[-8:], shown(10**30)
+    >>> quoted("x" * 99)[-8:], quoted(10**30)
     ('xxxxxxx…', 'a number of 100 bits')
     """
     if value is None:
@@ -80,11 +80,9 @@ def pairs_of(value: object, *, path: str) -> dict[str, str]:
         raise SpecError(path, got=quoted(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
     for name, text in value.items():
         if not isinstance(text, str) or len(text) > LONGEST_TEXT or len(name) > LONGEST_TEXT:
-            entry_path = f"{path}.{name[:_LONGEST_SHOWN]}"
+            at = f"{path}.{name[:_LONGEST_SHOWN]}"
             need = f"a text of at most {LONGEST_TEXT:,} characters, in quotes where it is a number"
-            raise SpecError(
-                entry_path, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"'
-            )
+            raise SpecError(at, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"')
     return dict(value)
 
 
@@ -142,6 +140,20 @@ def whole_of(value: object, *, path: str, minimum: int, maximum: int) -> int:
     return number
 
 
+def number_of(value: object, *, path: str, above: float, most: float) -> float:
+    """Return a number.
+
+    Raises:
+        SpecError: it is none, or none above `above` and at most `most`.
+    """
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if number is None or not above < number <= most:
+        need = f"a number above {above:,}, and at most {most:,}"
+        hint = f"{path.rpartition('.')[2]}: 1"
+        raise SpecError(path, got=quoted(value), need=need, hint=hint)
+    return float(number)
+
+
 def switch_of(value: object, *, path: str) -> bool:
     """Return a switch; off where there is nothing.
 
@@ -169,13 +181,13 @@ def choice_of(value: object, words: Sequence[str], *, path: str) -> str:
     return value
 
 
-def name_of(value: object, pattern: str, *, path: str) -> str:
-    """Return a name of Kubernetes.
+def name_of(value: object, pattern: str, *, path: str, need: str = "") -> str:
+    """Return a name of Kubernetes, or another text of a pattern, which `need` describes.
 
     Raises:
         SpecError: it is none.
     """
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
-        need = "a name of letters a to z, digits, '-' and '.'"
+        need = need or "a name of letters a to z, digits, '-' and '.'"
         raise SpecError(path, got=quoted(value), need=need)
     return value

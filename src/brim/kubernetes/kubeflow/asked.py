@@ -10,7 +10,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.job import JobSpec, WorkerRange
@@ -20,6 +23,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, by_tenant, fingerprint, parse_priority
 from brim.errors import SpecError
 from brim.kubernetes.client.amounts import PODS, Totals, parse_amount, write_amount
+from brim.kubernetes.client.declared import keywords, read_struct
 from brim.kubernetes.client.reading import (
     Problems,
     Reading,
@@ -33,8 +37,9 @@ from brim.kubernetes.client.reading import (
 )
 from brim.kubernetes.kubeflow.commands import command_of, option_of
 from brim.kubernetes.nodes.neighbours import is_queued
-from brim.kubernetes.objects.elastic_jobs import PRIORITIES, read_metadata
+from brim.kubernetes.objects.elastic_jobs import read_metadata
 from brim.kubernetes.objects.identities import GROUP, KubeJob
+from brim.kubernetes.objects.job_spec import PRIORITIES
 from brim.kubernetes.objects.tenants import KnownTenants
 
 KUBEFLOW, VERSION = "kubeflow.org", "v1"
@@ -49,7 +54,9 @@ MANAGER = f"{GROUP}/operator"  # as `managedBy` names it
 TENANT, PRIORITY = f"{GROUP}/tenant", f"{GROUP}/priority"  # annotations
 REPLICAS = "replicas"  # the parameter that keeps how many workers were asked for at first
 _DISCOVERS = "--host-discovery-script"  # has horovodrun be elastic
-_SECONDS = 10 * 366 * 86_400
+_CLEANINGS = (CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL)
+_Count = Annotated[int, Meta(ge=0, le=10 * 366 * 86_400)]  # of failures, or seconds
+_Name = Annotated[str, Meta(max_length=253)]
 _MOST_CONTAINERS = 64
 _LISTS_OF_PODS = ("initContainers", "tolerations", "volumes")
 _LISTS_OF_CONTAINERS = ("args", "command", "env", "ports", "volumeMounts")
@@ -151,19 +158,32 @@ class Replicas:
     template: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy:
+class RunPolicy(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "clean": "cleanPodPolicy",
+        "to_live": "ttlSecondsAfterFinished",
+        "deadline": "activeDeadlineSeconds",
+        "most_failures": "backoffLimit",
+    },
+):
     """The owner's wishes for the life of a job; None: there is none. Times are seconds."""
 
-    clean: str = CLEAN_NOTHING
-    to_live: float | None = None
-    deadline: float | None = None
-    most_failures: int | None = None
+    clean: Annotated[str, keywords(enum=_CLEANINGS)] = CLEAN_NOTHING
+    to_live: _Count | None = None
+    deadline: _Count | None = None
+    most_failures: _Count | None = None
     suspend: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingPolicy:
+class SchedulingPolicy(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"fewest": "minAvailable", "priority_class": "priorityClass"},
+):
     """The owner's wishes for who binds a job's pods.
 
     Args:
@@ -172,9 +192,9 @@ class SchedulingPolicy:
         priority_class: of its pods, where their template names none.
     """
 
-    fewest: int | None = None
-    queue: str = ""
-    priority_class: str = ""
+    fewest: Annotated[int, Meta(ge=1, le=LARGEST_COUNT)] | None = None
+    queue: _Name = ""
+    priority_class: _Name = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -639,38 +659,15 @@ def _horovod_bounds(
 def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     path = "spec.runPolicy"
     policy = object_of(spec.get("runPolicy"), path=path)
-    policies = CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL
     said = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")  # MPIJob has it in two places
     if None not in said and said[0] != said[1]:
         raise SpecError(f"{path}.cleanPodPolicy", got=quoted(said[1]), need=f"as above, {said[0]}")
-    above = choice_of(said[0], policies, path="spec.cleanPodPolicy")
-    within = choice_of(said[1], policies, path=f"{path}.cleanPodPolicy")
-    clean = above if said[1] is None else within
-    numbers = {
-        name: whole_of(policy[name], path=f"{path}.{name}", minimum=0, maximum=_SECONDS)
-        for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
-        if policy.get(name) is not None
-    }
-    return RunPolicy(
-        clean=clean,
-        to_live=numbers.get("ttlSecondsAfterFinished"),
-        deadline=numbers.get("activeDeadlineSeconds"),
-        most_failures=numbers.get("backoffLimit"),
-        suspend=switch_of(policy.get("suspend"), path=f"{path}.suspend"),
-    )
+    above = choice_of(said[0], _CLEANINGS, path="spec.cleanPodPolicy")
+    run = read_struct(RunPolicy, policy, path=path)
+    return run if said[0] is None else msgspec.structs.replace(run, clean=above)
 
 
 def _scheduling_policy(spec: Mapping[str, Any]) -> SchedulingPolicy | None:
     path = "spec.runPolicy.schedulingPolicy"
     given = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
-    if given is None:
-        return None
-    policy = object_of(given, path=path)
-    least, chosen, queue = (policy.get(name) for name in ("minAvailable", "priorityClass", "queue"))
-    return SchedulingPolicy(
-        fewest=None
-        if least is None
-        else whole_of(least, path=f"{path}.minAvailable", minimum=1, maximum=LARGEST_COUNT),
-        queue=text_of(queue, path=f"{path}.queue", limit=253) if queue else "",
-        priority_class=text_of(chosen, path=f"{path}.priorityClass", limit=253) if chosen else "",
-    )
+    return None if given is None else read_struct(SchedulingPolicy, given, path=path)

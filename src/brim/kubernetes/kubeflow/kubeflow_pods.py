@@ -113,6 +113,9 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def stall(self) -> Stall | None:
         return super().stall or self._scaling.stall
 
+    def is_calm(self, now: float) -> bool:
+        return super().is_calm(now) and not self._scaling.waits(now)
+
     def forgive(self) -> None:
         super().forgive()
         self._scaling.forget()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from brim.kubernetes.client.declared import OPEN, Schema
 from brim.kubernetes.kubeflow.asked import (
     CLEAN_ALL,
     CLEAN_NOTHING,
@@ -18,9 +18,8 @@ from brim.kubernetes.kubeflow.asked import (
     WORKER,
     KubeflowKind,
 )
+from brim.kubernetes.objects.schemas import column, crd_of
 
-Schema = dict[str, Any]
-_OPEN = "x-kubernetes-preserve-unknown-fields"
 _COUNT: Schema = {"type": "integer", "format": "int32", "minimum": 0}
 _TEXT: Schema = {"type": "string"}
 _SWITCH: Schema = {"type": "boolean"}
@@ -55,7 +54,7 @@ def _replicas(kind: KubeflowKind) -> Schema:
     one = _fields(
         replicas=_COUNT,
         restartPolicy={"type": "string", "enum": list(RESTART_POLICIES)},
-        template={"type": "object", _OPEN: True},
+        template={"type": "object", **OPEN},
     )
     # Types may be written in any letters: the operator checks them.
     most = len(kind.types)
@@ -77,7 +76,7 @@ def _own(kind: KubeflowKind) -> Schema:
             standalone=_SWITCH,
             nProcPerNode=_COUNT,
             maxRestarts=_COUNT,
-            metrics={"type": "array", "items": {"type": "object", _OPEN: True}},
+            metrics={"type": "array", "items": {"type": "object", **OPEN}},
         )
         return {"nprocPerNode": _TEXT, "elasticPolicy": elastic}
     if kind.word == MPI:
@@ -105,54 +104,30 @@ def _status() -> Schema:
     )
 
 
-def crd_of(kind: KubeflowKind) -> Schema:
+def _crd(kind: KubeflowKind) -> Schema:
     """Return the definition of a kind: what Kubeflow's own operator takes, without its defaults."""
     # Kubeflow's SDK reads no object without a run policy.
     policy = {**_run_policy(), "default": {}}
     spec = _fields(**_own(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
-    subresources: Schema = {"status": {}}
-    if kind.word == PYTORCH:
-        subresources["scale"] = {
-            "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
-            "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
-            "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
-        }
-    schema = _fields(
-        apiVersion=_TEXT,
-        kind=_TEXT,
-        metadata={"type": "object"},
-        spec={**spec, "required": [kind.specs]},
-        status=_status(),
+    scale = {
+        "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
+        "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
+        "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
+    }
+    return crd_of(
+        group=KUBEFLOW,
+        version=VERSION,
+        kind=kind.name,
+        plural=kind.plural,
+        schema=_fields(spec={**spec, "required": [kind.specs]}, status=_status()),
+        columns=[
+            column("State", ".status.conditions[-1:].type"),
+            column("Age", ".metadata.creationTimestamp", type="date"),
+        ],
+        scale=scale if kind.word == PYTORCH else None,
     )
-    state = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
-    age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
-    version: Schema = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": [state, age],
-        "subresources": subresources,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    names = {
-        "kind": kind.name,
-        "listKind": f"{kind.name}List",
-        "plural": kind.plural,
-        "singular": kind.word,
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{KUBEFLOW}"},
-        "spec": {
-            "group": KUBEFLOW,
-            "scope": "Namespaced",
-            "names": names,
-            "versions": [version],
-        },
-    }
 
 
 def kubeflow_crds() -> Mapping[str, Schema]:
     """All definitions, by the name of the file in which each is kept."""
-    return {f"kubeflow-{kind.plural}.yaml": crd_of(kind) for kind in KINDS.values()}
+    return {f"kubeflow-{kind.plural}.yaml": _crd(kind) for kind in KINDS.values()}

@@ -18,7 +18,6 @@ import msgspec
 from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, WorkerRange, fewest_micro_batches
 from brim.domain.lifecycle import Happening, Wish
-from brim.domain.options import LARGEST_COUNT
 from brim.domain.quantities import parse_duration
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import (
@@ -31,27 +30,22 @@ from brim.domain.submission import (
     fingerprint,
     parse_priority,
 )
-from brim.domain.workload import Priority
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.kubernetes.client.amounts import Totals
+from brim.kubernetes.client.declared import read_fields
 from brim.kubernetes.client.reading import (
     NAME,
     Problems,
     Reading,
-    choice_of,
     name_of,
     object_of,
-    pairs_of,
     part_of,
     quoted,
     switch_of,
     text_of,
-    whole_of,
-    words_of,
 )
 from brim.kubernetes.client.times import read_time
 from brim.kubernetes.objects.fields import (
-    ENV,
     LONGEST_NAME,
     PARAMETERS,
     PLAIN_FIELDS,
@@ -59,27 +53,32 @@ from brim.kubernetes.objects.fields import (
     in_the_objects_words,
     read_option,
 )
-from brim.kubernetes.objects.templates import MOST_PROCESSES, PROCESSES, read_templates
+from brim.kubernetes.objects.job_spec import CODE_KEY, ElasticJobSpec, read_workers
+from brim.kubernetes.objects.templates import (
+    MOST_PROCESSES,
+    PROCESSES,
+    PodTemplates,
+    read_templates,
+)
 from brim.kubernetes.objects.tenants import KnownTenants
 from brim.storage.bundles import read_bundle
 from brim.user_code.own_code import word_of
 
 JOBS = "elasticjobs"  # as addresses name them
-PRIORITIES = tuple(each.name.lower() for each in Priority)
-CODE_KEY = "code.tar"  # of the ConfigMap of a job's code
 JOB_NAME = (
     f"[a-z]([-a-z0-9]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"  # pods and a Service have it in theirs
 )
-DIGEST = "[0-9a-f]{64}"
 
-# All fields of a spec; those that are not `PLAIN_FIELDS` are read below, one by one.
+# All fields of a spec.
 FIELDS = frozenset(
-    {
-        *PLAIN_FIELDS, PARAMETERS, ENV, WORKERS, "file", "command", "bundle", "deadline", "deadlineIn",
-        "tenant", "priority", "priorityClassName", "suspend", "template", "masterTemplate",
-        "volumeClaim", "gang", "mode", PROCESSES,
-    }
-)  # fmt: skip
+    each
+    for names in (
+        PLAIN_FIELDS,
+        ElasticJobSpec.__struct_encode_fields__,
+        PodTemplates.__struct_encode_fields__,
+    )
+    for each in names
+)
 
 
 def read_job(
@@ -94,35 +93,35 @@ def read_job(
     """
     reading = Reading()
     meta = reading.read_or_none(read_metadata, thing) or {}
-    spec = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
-    said = {name: value for name, value in spec.items() if value is not None}
+    given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+    said = {name: value for name, value in given.items() if value is not None}
     for name in sorted(said.keys() - FIELDS):
         reading.problems.append(_unknown(name))
     options = _options(reading, said)
+    spec = read_fields(ElasticJobSpec, said, reading, path="spec")
+    if ("file" in said) == ("command" in said):
+        got = "both" if "file" in said else "neither"
+        need = "spec.file, a training file, or spec.command, not both"
+        reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
     tenant = reading.read_or_none(_tenant, said, meta, known or KnownTenants())
     deadline = reading.read_or_none(_deadline, said, meta)
-    priority = reading.read_or_none(
-        choice_of, said.get("priority"), PRIORITIES, path="spec.priority"
-    )
-    reading.read_or_none(switch_of, said.get("suspend"), path="spec.suspend")
     templates = reading.read_or_none(read_templates, said)
-    processes = reading.read_or_none(_processes, said.get(PROCESSES))
-    if reading.problems or processes is None:
+    if reading.problems:
         return tuple(reading.problems)
-    job = reading.read_or_none(_spec, options, processes)
+    job = reading.read_or_none(_spec, options, spec)
     if job is None or not _is_complete(reading, job, said, code):
         return tuple(reading.problems)
     in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
     wanted = Submission(
         spec=job,
         fingerprint=fingerprint(
-            job, code if code and job.bundle else in_image, processes=processes
+            job, code if code and job.bundle else in_image, processes=spec.processes_per_worker
         ),
         deadline=deadline,
         tenant=tenant or NO_TENANT,
-        priority=parse_priority(priority or PRIORITIES[0]),
+        priority=parse_priority(spec.priority),
         anywhere=templates is not None and templates.anywhere,
-        processes=processes,
+        processes=spec.processes_per_worker,
     )
     reading.read_or_none(_check_size, wanted)
     return tuple(reading.problems) or by_tenant(wanted)
@@ -161,61 +160,7 @@ def _options(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
             found[inside] = reading.read_or_none(
                 read_option, f"spec.{name}", OPTIONS[inside], said[name]
             )
-    for name in (PARAMETERS, ENV):
-        if name in said:
-            found[name] = reading.read_or_none(pairs_of, said[name], path=f"spec.{name}")
-    found[WORKERS] = reading.read_or_none(read_workers, said.get(WORKERS))
-    if ("file" in said) == ("command" in said):
-        got = "both" if "file" in said else "neither"
-        need = "spec.file, a training file, or spec.command, not both"
-        reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
-    elif "file" in said:
-        found["file"] = reading.read_or_none(text_of, said["file"], path="spec.file")
-    else:
-        found["command"] = reading.read_or_none(words_of, said["command"], path="spec.command")
-    if "bundle" in said:
-        found["bundle"] = reading.read_or_none(_digest, said["bundle"])
     return found
-
-
-def read_workers(value: object) -> WorkerRange:
-    """Return the range of workers that `spec.workers` says.
-
-    Raises:
-        SpecError: it says none.
-
-    >>> str(read_workers({"max": 4}))
-    '1:4'
-    """
-    path = f"spec.{WORKERS}"
-    parts = object_of(value, path=path)
-    if set(parts) - {"min", "max"} or parts.get("max") is None:
-        need = "the most workers that it may have, as max, and the fewest, as min"
-        hint = "workers: {min: 1, max: 4}"
-        raise SpecError(path, got=quoted(value), need=need, hint=hint)
-    most = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
-    fewest = 1 if parts.get("min") is None else parts["min"]
-    least = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
-    if least > most:
-        raise SpecError(f"{path}.min", got=str(least), need=f"at most {path}.max, which is {most}")
-    return WorkerRange(minimum=least, maximum=most)
-
-
-def _processes(value: object) -> int:
-    """Return how many processes train in each worker's pod."""
-    path = f"spec.{PROCESSES}"
-    return 1 if value is None else whole_of(value, path=path, minimum=1, maximum=MOST_PROCESSES)
-
-
-def _digest(value: object) -> str:
-    """Return the sha256 of a bundle, whose ConfigMap has a name."""
-    parts = object_of(value, path="spec.bundle")
-    text_of(parts.get("configMap"), path="spec.bundle.configMap", limit=253)
-    digest = text_of(parts.get("sha256"), path="spec.bundle.sha256")
-    if not re.fullmatch(DIGEST, digest):
-        need = "the sha256 of the code, as 64 hexadecimal digits"
-        raise SpecError("spec.bundle.sha256", got=quoted(digest), need=need)
-    return digest
 
 
 def _tenant(said: Mapping[str, Any], meta: Mapping[str, Any], known: KnownTenants) -> str:
@@ -254,20 +199,26 @@ def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
     return at
 
 
-def _spec(options: dict[str, Any], processes: int) -> JobSpec:
-    """Raises SpecError where options are wrong beside each other.
-
-    Args:
-        processes: of each worker.
-    """
+def _spec(options: dict[str, Any], spec: ElasticJobSpec) -> JobSpec:
+    """Raises SpecError where options are wrong beside each other."""
+    assert isinstance(spec.workers, WorkerRange)  # as it is read
     try:
-        workers: WorkerRange = options["workers"].times(processes)
+        workers = spec.workers.times(spec.processes_per_worker)
         if options.get("micro_batches") == AUTOMATIC:
             options["micro_batches"] = fewest_micro_batches(workers)
         # A scheduler starts another worker where one is lost: none waits for that.
-        whole = JobSpec(**options | {"workers": workers}, spares=0)
+        whole = JobSpec(
+            file=spec.file or "",
+            command=tuple(spec.command or ()),
+            bundle=spec.bundle.sha256 if spec.bundle else "",
+            parameters=spec.parameters or {},
+            env=spec.env or {},
+            workers=workers,
+            spares=0,
+            **options,
+        )
         check_spec(whole)
-        return replace(whole, workers=options["workers"])
+        return replace(whole, workers=spec.workers)
     except SpecError as wrong:
         raise in_the_objects_words(wrong) from None
 

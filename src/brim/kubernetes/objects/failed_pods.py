@@ -6,9 +6,13 @@ Pure. The last lines are those that a kubelet takes from the log of a container 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from brim.domain.printable import printable
+from brim.kubernetes.client.declared import Int32, Text, Time
 from brim.kubernetes.client.kube_types import KubePod, Terminated
 from brim.kubernetes.objects.identities import PodIdentity, identity_of
 
@@ -16,6 +20,26 @@ MOST_FAILED = 5  # of a job, the last
 MOST_LINES, LONGEST_LINES = 10, 1_000  # of a pod; characters of all of them
 _FAILED = "Failed"
 _NAMED = ("pod", "finishTime")  # by which one is told from another
+
+
+class FailedPodEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A pod that has failed.
+
+    Args:
+        pod: its name.
+        node: the node that it was on.
+        reason: why, as Kubernetes says it: Error, OOMKilled, Evicted.
+        exit_code: the exit code of its container.
+        finish_time: when that ended.
+        last_lines: the last lines of its log.
+    """
+
+    pod: Text | None = None
+    node: Text | None = None
+    reason: Text | None = None
+    exit_code: Int32 | None = None
+    finish_time: Time | None = None
+    last_lines: Annotated[str, Meta(max_length=LONGEST_LINES)] | None = None
 
 
 class FailedPod(NamedTuple):
@@ -41,20 +65,18 @@ def failed_pod(before: KubePod | None, after: KubePod | None) -> FailedPod | Non
         return None
     ended = _how(after, identity.role)
     said = ended.message if ended else after.status.message
-    entry = {
-        "pod": after.metadata.name,
-        "node": identity.node,
-        "reason": after.status.reason or (ended.reason if ended else ""),
-        "exitCode": ended.exit_code if ended else None,
-        "finishTime": ended.finished_at if ended else None,
-        "lastLines": last_lines(said),
-    }
-    return FailedPod(
-        identity, {name: each for name, each in entry.items() if each not in ("", None)}
+    entry = FailedPodEntry(
+        pod=after.metadata.name or None,
+        node=identity.node or None,
+        reason=after.status.reason or (ended.reason if ended else "") or None,
+        exit_code=ended.exit_code if ended else None,
+        finish_time=(ended.finished_at or None) if ended else None,
+        last_lines=last_lines(said) or None,
     )
+    return FailedPod(identity, msgspec.to_builtins(entry))
 
 
-def failed_pods(before: object, failed: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def failed_pods(before: object, failed: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Return the failed pods that a status has, with those that have come, the last of them.
 
     Args:

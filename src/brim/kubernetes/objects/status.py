@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from brim.domain.course import Change, reason_of, sentence_of
 from brim.domain.lifecycle import Phase, Wish
@@ -17,10 +20,20 @@ from brim.domain.printable import printable
 from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.client.declared import (
+    LIST_KEYS,
+    LIST_TYPE,
+    OPEN,
+    Count,
+    Int32,
+    Text,
+    Time,
+    keywords,
+)
 from brim.kubernetes.client.times import NO_TIME, write_time
-from brim.kubernetes.objects.failed_pods import failed_pods
+from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPodEntry, failed_pods
 from brim.kubernetes.objects.fields import camel
-from brim.kubernetes.objects.record_text import pack_record, unpack_record
+from brim.kubernetes.objects.record_text import LARGEST, pack_record, unpack_record
 
 STATES = (*(phase.value.capitalize() for phase in Phase), "Invalid")
 CONDITIONS = (
@@ -54,6 +67,92 @@ class Stall(NamedTuple):
 
     reason: str
     message: str
+
+
+class WorkersStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers of the job.
+
+    Args:
+        wanted: as many as the last plan gives it.
+        ready: as many as train.
+        summary: READY/FEWEST-MOST.
+        selector: the selector of their pods.
+        nodes: as many as it was asked to have, by node.
+    """
+
+    wanted: Count | None = None
+    ready: Count | None = None
+    summary: Text | None = None
+    selector: Text | None = None
+    nodes: dict[str, Int32] | None = None
+
+
+class JobCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A condition."""
+
+    type: Annotated[
+        str, Meta(max_length=316, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
+    ]
+    status: Annotated[str, Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]})]
+    reason: Annotated[
+        str,
+        Meta(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+    ]
+    message: Annotated[str, Meta(max_length=32_768)]
+    observed_generation: Count | None = None
+    last_transition_time: Time
+
+
+_Conditions = Annotated[
+    list[JobCondition], Meta(max_length=32), keywords(**{LIST_TYPE: "map", LIST_KEYS: ["type"]})
+]
+_Line = Annotated[str, Meta(max_length=LONGEST_LINE)]
+_Story = Annotated[list[_Line], Meta(max_length=MOST_LINES)]
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The state of the job, as the operator sees it.
+
+    Args:
+        observed_generation: the generation of the object that this is about.
+        phase: the state of the job.
+        reason: why the job has the workers that it has, in a word.
+        message: the same in a sentence, with the numbers.
+        step: steps that are done.
+        steps: steps that there are in all, once that is known.
+        progress: STEP/STEPS.
+        start_time: when the first step was made.
+        completion_time: when the job ended.
+        estimated_end: when the job ends if nothing new happens.
+        deadline: the deadline of the job.
+        promised: yes where the deadline is promised, No, or Unknown.
+        earliest_deadline: the earliest deadline that could have been promised.
+        story: the last things that happened to the job, with their reasons.
+        failed_pods: the last pods that failed. They are deleted, with their logs.
+        summary: what brim train --json says of a run, once it has ended.
+        conditions: conditions, as kubectl wait --for=condition=TYPE reads them.
+        record: what the operator remembers of the job. Nobody else writes it.
+    """
+
+    observed_generation: Count | None = None
+    phase: Annotated[str | None, keywords(enum=list(STATES))] = None
+    reason: Text | None = None
+    message: Text | None = None
+    workers: WorkersStatus | None = None
+    step: Count | None = None
+    steps: Count | None = None
+    progress: Text | None = None
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    estimated_end: Time | None = None
+    deadline: Time | None = None
+    promised: Text | None = None
+    earliest_deadline: Time | None = None
+    story: _Story | None = None
+    failed_pods: Annotated[list[FailedPodEntry], Meta(max_length=MOST_FAILED)] | None = None
+    summary: Annotated[dict[str, Any] | None, keywords(**OPEN)] = None
+    conditions: _Conditions | None = None
+    record: Annotated[str, Meta(max_length=LARGEST + 16)] | None = None
 
 
 class _Condition(NamedTuple):
@@ -93,37 +192,34 @@ def status_of(
     workers = job.submission.spec.workers
     last = next((change for change in reversed(story) if change.reason), None)
     message = _why(job, story)
-    return _without_nothing(
-        {
-            "observedGeneration": generation,
-            "phase": job.life.phase.value.capitalize(),
-            "reason": last and _reason(last.reason),
-            "message": _cut(message, LONGEST_MESSAGE),
-            "workers": {
-                "wanted": job.workers,
-                "ready": ready,
-                "summary": f"{ready}/{workers.minimum}-{workers.maximum}",
-                "selector": selector,
-                "nodes": dict(list(job.held.items())[:MOST_NODES]) if job.running else {},
-            },
-            "step": progress.step,
-            "steps": progress.steps,
-            "progress": f"{progress.step}/{progress.steps}"
-            if progress.steps
-            else str(progress.step),
-            "startTime": write_time(progress.started),
-            "completionTime": write_time(job.ended),
-            "estimatedEnd": _estimated_end(job),
-            "deadline": write_time(deadline),
-            "promised": None if deadline is None else _yes_or_no(job),
-            "earliestDeadline": write_time(job.judgement.earliest),
-            "story": [_line(change) for change in story[-MOST_LINES:]],
-            "failedPods": failed_pods(before, failed),
-            "summary": dict(list(_facts(job.summary))[:MOST_FACTS]),
-            "conditions": _written(_conditions(job, message, stall), generation, before, now),
-            "record": pack_record(job),
-        }
+    shown = JobStatus(
+        observed_generation=generation,
+        phase=job.life.phase.value.capitalize(),
+        reason=_reason(last.reason) if last else None,
+        message=_cut(message, LONGEST_MESSAGE),
+        workers=WorkersStatus(
+            wanted=job.workers,
+            ready=ready,
+            summary=f"{ready}/{workers.minimum}-{workers.maximum}",
+            selector=selector,
+            nodes=dict(list(job.held.items())[:MOST_NODES]) if job.running else {},
+        ),
+        step=progress.step,
+        steps=progress.steps,
+        progress=f"{progress.step}/{progress.steps}" if progress.steps else str(progress.step),
+        start_time=write_time(progress.started),
+        completion_time=write_time(job.ended),
+        estimated_end=_estimated_end(job),
+        deadline=write_time(deadline),
+        promised=None if deadline is None else _yes_or_no(job),
+        earliest_deadline=write_time(job.judgement.earliest),
+        story=[_line(change) for change in story[-MOST_LINES:]],
+        failed_pods=failed_pods(before, failed),
+        summary=dict(list(_facts(job.summary))[:MOST_FACTS]),
+        conditions=_written(_conditions(job, message, stall), generation, before, now),
+        record=pack_record(job),
     )
+    return _without_nothing(msgspec.to_builtins(shown))
 
 
 def stalled_status(before: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
@@ -142,7 +238,7 @@ def stalled_status(before: object, stall: Stall, *, generation: int, now: float)
         "phase": kept.get("phase", "Invalid"),
         "reason": stall.reason,
         "message": _cut(stall.message, LONGEST_MESSAGE),
-        "conditions": [*known, *new],
+        "conditions": [*known, *msgspec.to_builtins(new)],
     }
 
 
@@ -253,7 +349,7 @@ def _written(
     generation: int,
     before: object,
     now: float,
-) -> list[dict[str, Any]]:
+) -> list[JobCondition]:
     """Return conditions as Kubernetes has them; their times change with their status alone."""
     known = {each["type"]: each for each in _known(before)}
     found = []
@@ -261,16 +357,17 @@ def _written(
         status = {True: "True", False: "False", None: "Unknown"}[condition.holds]
         last = known.get(condition.type, {})
         since = last.get("lastTransitionTime") if last.get("status") == status else None
-        is_known = isinstance(since, str) and since != NO_TIME
+        if not isinstance(since, str) or since == NO_TIME:
+            since = write_time(now) or ""
         found.append(
-            {
-                "type": condition.type,
-                "status": status,
-                "reason": condition.reason,
-                "message": _cut(condition.message, LONGEST_MESSAGE),
-                "observedGeneration": generation,
-                "lastTransitionTime": since if is_known else write_time(now),
-            }
+            JobCondition(
+                type=condition.type,
+                status=status,
+                reason=condition.reason,
+                message=_cut(condition.message, LONGEST_MESSAGE),
+                observed_generation=generation,
+                last_transition_time=since,
+            )
         )
     return found
 

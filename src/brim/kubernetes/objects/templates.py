@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from brim.errors import SpecError
-from brim.kubernetes.client.reading import (
-    choice_of,
-    object_of,
-    pairs_of,
-    quoted,
-    switch_of,
-    text_of,
+from brim.kubernetes.client.declared import (
+    LIST_KEYS,
+    LIST_TYPE,
+    OPEN,
+    Label,
+    Name,
+    Pairs,
+    Words,
+    keywords,
+    read_by,
+    read_struct,
+    schema_of,
 )
+from brim.kubernetes.client.reading import object_of, pairs_of, quoted, text_of
 from brim.kubernetes.objects.identities import MASTER, WORKER
 
 MOST_CONTAINERS = 64  # of a pod
@@ -28,92 +38,104 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 # An amount of storage, as API servers read it.
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
+_NAMES = {
+    "worker": "template", "master": "masterTemplate",
+    "priority_class": "priorityClassName", "claim": "volumeClaim",
+}  # fmt: skip
 MODES = PLANNED, OPPORTUNISTIC = "planned", "opportunistic"
 PROCESSES, MOST_PROCESSES = "processesPerWorker", 32
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
-class PodTemplates(NamedTuple):
-    """The parts of a job's pods that its owner has chosen; none of them has a null.
-
-    Attributes:
-        worker, master: templates; empty where there is none.
-        priority_class: of all its pods; empty: the cluster's usual.
-        claim: the `storageClassName` and `size` of the master's volume; None: it has none.
-        gang: the fewest workers are bound together, or none.
-        anywhere: no worker's pod is pinned to a node.
-    """
-
-    worker: Mapping[str, Any] = {}
-    master: Mapping[str, Any] = {}
-    priority_class: str = ""
-    claim: Mapping[str, Any] | None = None
-    gang: bool = False
-    anywhere: bool = False
-
-    @property
-    def image(self) -> str:
-        """The image of the workers; empty where the template names none."""
-        containers = self.worker.get("spec", {}).get("containers", [])
-        return next((each.get("image", "") for each in containers if each["name"] == WORKER), "")
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    name: Words
 
 
-def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
-    """Return what the spec of an ElasticJob says of its pods.
-
-    Raises:
-        SpecError: something of it cannot be.
-    """
-    chosen = spec.get("priorityClassName")
-    path = "spec.priorityClassName"
-    worker = _template(spec.get("template"), WORKER, path="spec.template")
-    return PodTemplates(
-        worker=worker,
-        master=_template(spec.get("masterTemplate"), MASTER, path="spec.masterTemplate"),
-        priority_class="" if chosen is None else text_of(chosen, path=path, limit=_NAME),
-        claim=_claim(spec.get("volumeClaim")),
-        gang=_gang(spec.get("gang"), worker),
-        anywhere=choice_of(spec.get("mode"), MODES, path="spec.mode") == OPPORTUNISTIC,
-    )
+_Open = Annotated[dict[str, Any], keywords(**OPEN)]
+_Object = Annotated[_Open, keywords(nullable=True)]
+_Some = Meta(max_length=MOST_PARTS, extra_json_schema={"nullable": True})
+_Parts = Annotated[list[_Open], _Some]
+_Variables = Annotated[list[Annotated[Variable, keywords(**OPEN)]], _Some]
 
 
-def claim_for(
-    chosen: PodTemplates, spec: Mapping[str, Any], *, usual: str
-) -> Mapping[str, Any] | None:
-    """Return the claim for the volume on which a job's master keeps the run; None: it has none.
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A container.
 
     Args:
-        chosen: of the job's pods.
-        spec: of its object.
-        usual: the size of the volume of a job that keeps its run nowhere else; empty: it has none.
-
-    >>> claim_for(PodTemplates(), {}, usual="10Gi")
-    {'size': '10Gi'}
-    >>> claim_for(PodTemplates(), {"runs": "s3://bucket/runs"}, usual="10Gi")
+        name: its name.
+        image: its image.
+        env: as in PodSpec: env.
+        volume_mounts: as in PodSpec: volumeMounts.
     """
-    is_elsewhere = spec.get("runs") or spec.get("checkpoints")
-    return chosen.claim or (None if is_elsewhere or not usual else {"size": usual})
+
+    name: Label
+    image: Words | None = None
+    env: _Variables | None = None
+    volume_mounts: _Parts | None = None
 
 
-def check_size(size: str, *, field: str) -> None:
-    """Raises SpecError for what is no amount of storage."""
-    if not re.fullmatch(QUANTITY, size):
-        raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")
+class TemplateMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels and annotations of the pods.
+
+    Args:
+        labels: labels.
+        annotations: annotations.
+    """
+
+    labels: Pairs | None = None
+    annotations: Pairs | None = None
 
 
-def _gang(value: object, worker: Mapping[str, Any]) -> bool:
-    wanted = switch_of(value, path="spec.gang")
-    scheduler = worker.get("spec", {}).get("schedulerName")
-    if wanted and scheduler == _MAKES_ITS_OWN:
-        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
-        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
-    return wanted
+class TemplateSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The PodSpec.
+
+    Args:
+        containers: the containers.
+        tolerations: as in PodSpec: tolerations.
+        volumes: as in PodSpec: volumes.
+        affinity: as in PodSpec: affinity.
+        security_context: as in PodSpec: securityContext.
+    """
+
+    containers: Annotated[
+        list[Annotated[PodContainer, Meta(extra_json_schema=OPEN)]],
+        Meta(min_length=1, max_length=MOST_CONTAINERS),
+        keywords(**{LIST_TYPE: "map", LIST_KEYS: ["name"]}),
+    ]
+    tolerations: _Parts | None = None
+    volumes: _Parts | None = None
+    affinity: _Object | None = None
+    security_context: _Object | None = None
 
 
-def _template(value: object, container: str, *, path: str) -> dict[str, Any]:
+class PodTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A PodTemplateSpec, as far as it is not the API server's own to check."""
+
+    metadata: TemplateMetadata | None = None
+    spec: Annotated[TemplateSpec, Meta(extra_json_schema=OPEN)]
+
+
+class VolumeClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A volume of the master's, for the records of the run.
+
+    [default: none; the workers have copies]
+
+    Args:
+        storage_class_name: the StorageClass of the volume.
+        size: the size of the volume: 1Gi.
+    """
+
+    storage_class_name: Name | None = None
+    size: Annotated[
+        Any,
+        keywords(
+            **{"x-kubernetes-int-or-string": True, "maxLength": 40, "pattern": f"^{QUANTITY}$"}
+        ),
+    ]
+
+
+def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
     """Return a template that has a container of this name."""
-    if value is None:
-        return {}
     template = object_of(value, path=path)
     meta = object_of(template.get("metadata"), path=f"{path}.metadata")
     pairs = {
@@ -176,10 +198,7 @@ def _parts(
     return found
 
 
-def _claim(value: object) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    path = "spec.volumeClaim"
+def _claim(value: object, *, path: str) -> dict[str, Any]:
     claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
     if "storageClassName" in claim:
         text_of(claim["storageClassName"], path=f"{path}.storageClassName", limit=_NAME)
@@ -190,3 +209,75 @@ def _claim(value: object) -> dict[str, Any] | None:
             f"{path}.size", got=quoted(size), need="an amount of storage", hint="size: 1Gi"
         )
     return claim
+
+
+class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """The parts of a job's pods that its owner has chosen; none of them has a null.
+
+    Args:
+        priority_class: the PriorityClass of the job's pods.
+        gang: have the fewest workers bound together, or none, by a PodGroup: of the server,
+            or of Volcano where schedulerName in the template is volcano. Workers beyond the
+            fewest come and go one by one.
+        mode: who decides on which node a worker is: the operator, whose plan pins each pod
+            to a node, or the scheduler that binds pods: then the plan says how many workers
+            there are.
+    """
+
+    worker: Annotated[dict[str, Any], read_by(partial(_template, container=WORKER))] = {}
+    master: Annotated[dict[str, Any], read_by(partial(_template, container=MASTER))] = {}
+    priority_class: Name = ""
+    claim: Annotated[
+        dict[str, Any] | None, Meta(extra_json_schema=schema_of(VolumeClaim)), read_by(_claim)
+    ] = None
+    gang: bool = False
+    mode: Annotated[str, keywords(enum=list(MODES))] = PLANNED
+
+    @property
+    def anywhere(self) -> bool:
+        """True where no worker's pod is pinned to a node."""
+        return self.mode == OPPORTUNISTIC
+
+    @property
+    def image(self) -> str:
+        """The image of the workers; empty where the template names none."""
+        containers = self.worker.get("spec", {}).get("containers", [])
+        return next((each.get("image", "") for each in containers if each["name"] == WORKER), "")
+
+
+def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
+    """Return what the spec of an ElasticJob says of its pods.
+
+    Raises:
+        SpecError: something of it cannot be.
+    """
+    chosen = read_struct(PodTemplates, spec, path="spec")
+    scheduler = chosen.worker.get("spec", {}).get("schedulerName")
+    if chosen.gang and scheduler == _MAKES_ITS_OWN:
+        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
+        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
+    return chosen
+
+
+def claim_for(
+    chosen: PodTemplates, spec: Mapping[str, Any], *, usual: str
+) -> Mapping[str, Any] | None:
+    """Return the claim for the volume on which a job's master keeps the run; None: it has none.
+
+    Args:
+        chosen: of the job's pods.
+        spec: of its object.
+        usual: the size of the volume of a job that keeps its run nowhere else; empty: it has none.
+
+    >>> claim_for(PodTemplates(), {}, usual="10Gi")
+    {'size': '10Gi'}
+    >>> claim_for(PodTemplates(), {"runs": "s3://bucket/runs"}, usual="10Gi")
+    """
+    is_elsewhere = spec.get("runs") or spec.get("checkpoints")
+    return chosen.claim or (None if is_elsewhere or not usual else {"size": usual})
+
+
+def check_size(size: str, *, field: str) -> None:
+    """Raises SpecError for what is no amount of storage."""
+    if not re.fullmatch(QUANTITY, size):
+        raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from brim.domain.cluster import ClusterSpec
 from brim.domain.options import LARGEST_COUNT
 from brim.domain.submission import NO_TENANT
-from brim.domain.tenancy import Tenant
+from brim.domain.tenancy import Quota, Tenant
 from brim.errors import SpecError, did_you_mean
+from brim.kubernetes.client.declared import Name, keywords, read_by, read_fields
 from brim.kubernetes.client.reading import (
     NAME,
     Problems,
@@ -19,7 +24,6 @@ from brim.kubernetes.client.reading import (
     object_of,
     part_of,
     quoted,
-    whole_of,
 )
 
 TENANT_KIND = "Tenant"
@@ -27,6 +31,42 @@ TENANTS = "tenants"  # as addresses name them
 EVERY_NAMESPACE = "*"  # may use a tenant
 MOST_NAMESPACES = 1_000  # of a tenant
 NAMESPACE = r"\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # of a tenant
+
+
+def _namespaces(value: object, *, path: str) -> frozenset[str]:
+    if not isinstance(value, list) or not len(value) <= MOST_NAMESPACES:
+        need = f"a list of at most {MOST_NAMESPACES:,} namespaces"
+        raise SpecError(path, got=quoted(value), need=need, hint='namespaces: ["*"]')
+    return frozenset(
+        name_of(each, NAMESPACE, path=f"{path}[{index}]") for index, each in enumerate(value)
+    )
+
+
+_Devices = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+
+
+class TenantSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The rights of the tenant, in devices: a device is what one worker gets.
+
+    Args:
+        cohort: tenants of one cohort lend each other what they do not use.
+        guaranteed: its own devices: lent while they are idle, taken back on demand.
+        exclusive: the part of these that is never lent.
+        limit: the most that it may have, borrowed ones included. [default: no limit]
+        weight: its part of what nobody needs, against the weights of others.
+        namespaces: the namespaces whose jobs may use it; *: all.
+    """
+
+    cohort: Annotated[Name, Meta(pattern=f"^{NAME}$")] = "default"
+    guaranteed: _Devices = 0
+    exclusive: _Devices = 0
+    limit: _Devices | None = None
+    weight: Annotated[float, Meta(gt=0, le=LARGEST_COUNT), keywords(default=1)] = 1.0
+    namespaces: Annotated[
+        frozenset[Annotated[str, Meta(max_length=63, pattern=f"^({NAMESPACE})$")]],
+        Meta(max_length=MOST_NAMESPACES),
+        read_by(_namespaces),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,52 +119,23 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             continue  # no server has such an object
         reading = Reading()
-        found = reading.read_or_none(_read_tenant, name, thing)
-        users = reading.read_or_none(_namespaces, thing)
-        if found is not None and users is not None:
-            tenants[name], namespaces[name] = found, users
+        given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+        spec = read_fields(TenantSpec, given, reading, path="spec")
+        found = None if reading.problems else reading.read_or_none(_tenant, name, spec)
+        if found is not None:
+            tenants[name], namespaces[name] = found, spec.namespaces
         else:
             problems[name] = tuple(reading.problems)
     ordered = tuple(tenants[name] for name in sorted(tenants))
     return KnownTenants(tenants=ordered, namespaces=namespaces, problems=problems)
 
 
-def _read_tenant(name: str, thing: object) -> Tenant:
-    spec = object_of(part_of(thing, "spec"), path="spec")
-    cohort = spec.get("cohort", "default")
-    name_of(cohort, NAME, path="spec.cohort")
-    counts = {
-        each: whole_of(spec[each], path=f"spec.{each}", minimum=0, maximum=LARGEST_COUNT)
-        for each in ("guaranteed", "exclusive", "limit")
-        if spec.get(each) is not None
-    }
-    weight = spec.get("weight", 1)
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight <= LARGEST_COUNT:
-        need = f"a number above 0, and at most {LARGEST_COUNT:,}"
-        raise SpecError("spec.weight", got=quoted(weight), need=need, hint="weight: 1")
+def _tenant(name: str, spec: TenantSpec) -> Tenant:
+    rights = {each: getattr(spec, each) for each in Quota.__struct_fields__}
     try:
-        return Tenant(
-            id=name,
-            cohort=cohort,
-            guaranteed=counts.get("guaranteed", 0),
-            exclusive=counts.get("exclusive", 0),
-            limit=counts.get("limit"),
-            weight=float(weight),
-        )
+        return Tenant(id=name, **rights)
     except SpecError as wrong:
         raise SpecError("spec", got=wrong.got, need=wrong.need, hint=wrong.hint) from None
-
-
-def _namespaces(thing: object) -> frozenset[str]:
-    path = "spec.namespaces"
-    value = object_of(part_of(thing, "spec"), path="spec").get("namespaces")
-    if not isinstance(value, list) or not len(value) <= MOST_NAMESPACES:
-        need = f"a list of at most {MOST_NAMESPACES:,} namespaces"
-        raise SpecError(path, got=quoted(value), need=need, hint='namespaces: ["*"]')
-    return frozenset(
-        name_of(each, NAMESPACE, path=f"{path}[{index}]") for index, each in enumerate(value)
-    )
 
 
 def with_tenants(base: ClusterSpec, known: KnownTenants) -> ClusterSpec:

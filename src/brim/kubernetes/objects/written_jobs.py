@@ -19,7 +19,7 @@ from brim.domain.submission import NO_TENANT, Submission
 from brim.errors import SpecError
 from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.client.times import write_time
-from brim.kubernetes.objects.elastic_jobs import CODE_KEY, JOB_NAME
+from brim.kubernetes.objects.elastic_jobs import JOB_NAME
 from brim.kubernetes.objects.fields import (
     ENV,
     LONGEST_NAME,
@@ -29,6 +29,7 @@ from brim.kubernetes.objects.fields import (
     read_option,
 )
 from brim.kubernetes.objects.identities import GROUP, KIND, MANAGED_BY, VERSION, WORKER
+from brim.kubernetes.objects.job_spec import CODE_KEY
 from brim.kubernetes.objects.templates import OPPORTUNISTIC, PLANNED, PROCESSES
 
 LARGEST_CODE = 1 << 20  # bytes that a ConfigMap may have

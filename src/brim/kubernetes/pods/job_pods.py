@@ -106,6 +106,10 @@ class JobPods(ABC, Generic[Order]):
         """Return whether nothing waits until a time."""
         return not self.retries.waits(now)
 
+    def is_idle(self, now: float) -> bool:
+        """Return whether a new automaton would do for a job without processes."""
+        return self.stall is None and self.is_calm(now)
+
     def forgive(self) -> None:
         """Know of no failures: the job is another one now, or gone."""
         self.retries.forget()

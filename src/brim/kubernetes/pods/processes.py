@@ -232,8 +232,8 @@ class PodProcesses:
         for job in {*self._jobs, *self._pods.jobs(), *self._objects()} - self._untouched:
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
                 self._later(job, self._handle(job, commands.Swept(running.get(job))))
-            if job not in running and self._order(job) is None and job not in self._beside:
-                self._jobs.pop(job, None)
+            if job not in running and job not in self._beside and self._job(job).is_idle(now):
+                del self._jobs[job]
         return {**self._freed.counted(seen, now), **{name: NodeSeen(up=True) for name in names}}
 
     def look(self, launch: Launch) -> Seen:

@@ -16,7 +16,7 @@ class AppliedBatches:
     >>> applied = AppliedBatches()
     >>> applied.begin(4)
     >>> applied.mark(2)
-    >>> applied.left(stopped=False), applied.left(stopped=True)
+    >>> applied.unapplied(stopped=False), applied.unapplied(stopped=True)
     ([0, 1, 3], [0, 1])
     """
 

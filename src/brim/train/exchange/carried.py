@@ -35,7 +35,7 @@ class Carried:
 
     >>> hidden = Carried("hidden", torch.zeros(3), dim=0, device=torch.device("cpu"))
     >>> hidden.put(hidden.left_by(Span(1, 3), torch.ones(2)), samples=3)
-    >>> hidden.of(Span(0, 2))
+    >>> hidden.copy_at(Span(0, 2))
     tensor([0., 1.])
     """
 

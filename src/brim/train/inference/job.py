@@ -161,7 +161,6 @@ class _InferenceJob:
             seed=self._spec.seed,
             clip_norm=None,
             on_nan=self._spec.on_nan,
-            block_size=1,
             order="sequential",
             order_size=self._samples,
             parameters=sum(parameter.numel() for parameter in self._task.model.parameters()),

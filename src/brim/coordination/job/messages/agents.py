@@ -14,6 +14,7 @@ from brim.coordination.job.messages.workers import (
     InstallRound,
     JobFailed,
     Message,
+    Released,
     Warn,
     WorkerBound,
     WorkerMessage,
@@ -344,12 +345,8 @@ class HoldRound(Message, frozen=True):
     round: int
 
 
-class ReleaseTogether(Message, frozen=True):
-    round: int
-    step: int
-    phase: str
-    hold: bool
-    payloads: list[bytes]
+class ReleaseTogether(Released, frozen=True):
+    """Let the workers of an agent go on, each by a `Released` that says the same."""
 
 
 class ToWorker(Message, frozen=True):

@@ -7,7 +7,7 @@ import traceback
 import msgspec
 
 from brim.coordination.job.membership import World
-from brim.domain.accounting import TableFacts, TableTraffic
+from brim.domain.accounting import CommittedPart, DatasetFacts, TableFacts, TableTraffic
 from brim.errors import NO_SUCH_FILE, EnvironmentFault, SpecError, UserCodeError
 
 
@@ -15,16 +15,9 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A message of any conversation."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that only a worker can know of a job: its data, its model and its versions.
+class Facts(DatasetFacts, frozen=True, kw_only=True):
+    """Facts that only a worker can know of a job: its data, its model and its versions."""
 
-    `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size`
-    samples, of which `samples` are used), `sequential`, `stream`, or `sampler` (which other workers
-    cannot recompute).
-    """
-
-    samples: int
-    test_samples: int
     steps: int
     steps_per_epoch: int
     global_batch_size: int
@@ -32,26 +25,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     clip_norm: float | None
     on_nan: str
-    block_size: int
-    order: str
-    order_size: int
     parameters: int
-    quarantined: int
-    quarantine_path: str
     versions: dict[str, str]
     start_method: str
     transport: str
-    tables: list[TableFacts] = []  # of embeddings that are trained by rows
+    tables: list[TableFacts] = msgspec.field(
+        default_factory=list
+    )  # of embeddings that are trained by rows
 
 
-class MicroReport(msgspec.Struct, frozen=True, array_like=True):
-    """One micro-batch as the worker that computed it saw it; positions are in the epoch's order."""
+class MicroReport(CommittedPart, frozen=True, array_like=True):
+    """One micro-batch as the worker that computed it saw it."""
 
-    rank: int
-    micro: int
-    start: int
-    stop: int
-    crc32: int
     loss: float
 
 
