@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -158,6 +158,20 @@ class FakeServer:
         """Somebody deletes a pod, and it is gone."""
         key = next(key for key in self.objects if key[0] == "Pod" and key[2] == name)
         del self.objects[key]
+
+
+class NoPlaceholders:
+    """The placeholders of an operator that makes none."""
+
+    def is_calm(self) -> bool:
+        return True
+
+    def tend(self) -> None: ...
+
+    async def make_way(self, nodes: Collection[str]) -> Collection[str]:
+        return ()
+
+    async def close(self) -> None: ...
 
 
 class Watched:

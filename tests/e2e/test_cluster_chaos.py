@@ -13,7 +13,7 @@ from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
 from brim_lab.chaos.deeds import DeedKind, parse_deeds
 from brim_lab.chaos.results import Calm, Job
 from brim_lab.chaos.trial import calm_run
-from e2e.running import DEADLINE, ROOT
+from e2e.running import ROOT
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +22,7 @@ WORDS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heart
 OPTIONS = tuple(WORDS.split())
 JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=OPTIONS)
 EPOCHS = 8
+DEADLINE = 200.0
 SCHEDULES = (
     "submit 1:4 of ads for 8 epochs by 1m30s at 0s; submit 1:2 of web for 8 epochs at 300ms;"
     " kill scheduler for 500ms at 1s; stop master of job 1 for 300ms at 3s; kill worker of job 1 "

@@ -125,7 +125,7 @@ def test_a_new_log_part_changes_predictions_soon(folder: Path) -> None:
                 seconds.append(time.monotonic() - start)
             assert chance_of_red(server) > 0.5
             assert "brim_versions_refused_total 0" in server.ask("/metrics")[1]["text"]
-            assert max(seconds) < 60.0
+            assert max(seconds) < 45.0
         exporter.send_signal(signal.SIGTERM)
         assert exporter.wait(DEADLINE) == 0
 

@@ -90,7 +90,7 @@ def test_who_makes_pod_groups_by_himself_is_asked_for_none() -> None:
 # On a server --------------------------------------------------------------------------------------
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1"
-WITHIN = 120.0  # seconds: a slot that was refused is tried again after 10
+WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")

@@ -422,7 +422,7 @@ def test_a_worker_is_made_once_nothing_stands_in_its_place(
 
 # On a server --------------------------------------------------------------------------------------
 
-WITHIN = 120.0  # seconds: a slot that was refused is tried again after 10
+WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")

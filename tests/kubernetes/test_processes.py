@@ -39,7 +39,7 @@ from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.telemetry.record_files import EVENTS
 from edges.test_scheduler_dies import Died, Points
-from kube_fakes import FakeServer, Watched, follow, nothing
+from kube_fakes import FakeServer, NoPlaceholders, Watched, follow, nothing
 from kube_objects import JOB, WISHES, node
 from recorded_run import RecordedRun, RecordLog, spec
 from submissions import submission
@@ -74,6 +74,7 @@ class World:
             self.watched.places,
             runs,
             shape=ElasticPods,
+            placeholders=NoPlaceholders(),
             order=lambda job: (
                 None
                 if job in self.deleted

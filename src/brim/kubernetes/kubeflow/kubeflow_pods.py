@@ -164,11 +164,11 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         """Return the nodes on which nothing is missing: see `ElasticPods`."""
         if self._wanted is None:
             return frozenset(pods.held)
-        wanted, waits = self._wanted, self.retries.waits(sight.now)
-        if changes(order.asked, pods, wanted, waits=waits).end:
+        target, waits = self._wanted, self.retries.waits(sight.now)
+        if changes(order.asked, pods, target, waits=waits).end:
             return frozenset()
-        missing = {node for node, count in wanted.items() if pods.filled.get(node, 0) < count}
-        return frozenset((pods.held.keys() - missing) | waits | (wanted.keys() - missing))
+        missing = {node for node, count in target.items() if pods.filled.get(node, 0) < count}
+        return frozenset((pods.held.keys() - missing) | waits | (target.keys() - missing))
 
     def _hear_of_failures(self, pods: RankedPods, now: float) -> None:
         """Note why pods have failed, and make none in their places for a while."""
@@ -217,13 +217,17 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         waits: Collection[str],
     ) -> PodChanges:
         order = self._order_in(sight)
-        todo = changes(order.asked, self._pods(launch.number, sight), workers, waits=waits)
+        differences = changes(order.asked, self._pods(launch.number, sight), workers, waits=waits)
         # A failure that is not written down yet would be forgotten with its pod: a look comes first.
         written = order.starts.failed
-        over = [pod for pod in todo.end if failures_of(pod) <= written.get(pod.metadata.uid, 0)]
+        surplus = [
+            pod for pod in differences.end if failures_of(pod) <= written.get(pod.metadata.uid, 0)
+        ]
         start = order.start(launch.number)
-        make = [MakePod(pod_of(start, new), slot=new.node, node=new.node) for new in todo.make]
-        return PodChanges(ends(over, sight), tuple(make))
+        make = [
+            MakePod(pod_of(start, new), slot=new.node, node=new.node) for new in differences.make
+        ]
+        return PodChanges(ends(surplus, sight), tuple(make))
 
     def _beside(
         self,
@@ -295,18 +299,18 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         if order is not None and order.is_over:
             return [*self._sweep_ended(order, sight), self._autoscaler(order, sight)]
         uid = order.uid if order is not None else ""
-        over = ends((pod for pod in sight.pods if not _is_of(pod, running, uid)), sight)
+        useless = ends((pod for pod in sight.pods if not _is_of(pod, running, uid)), sight)
         # Those of a job that runs are the next start's.
         services = self._services(order) if running is None else []
-        stages: list[Stage] = [(AwaitRecord(),), *services, over] if over else []
+        stages: list[Stage] = [(AwaitRecord(),), *services, useless] if useless else []
         return [*stages, self._autoscaler(order, sight)] if order is not None else stages
 
     def _sweep_ended(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> list[Stage]:
         run, stages = order.asked.run, list[Stage]()
         if run.clean != CLEAN_NOTHING:
             running_only = run.clean == CLEAN_RUNNING
-            over = [pod for pod in sight.pods if not (running_only and pod.has_ended)]
-            if end := ends(over, sight):
+            useless = [pod for pod in sight.pods if not (running_only and pod.has_ended)]
+            if end := ends(useless, sight):
                 stages += [(AwaitRecord(),), *self._services(order), end]
         to_live, ended = run.to_live, order.ended
         if to_live is not None and ended is not None and sight.wall > ended + to_live:
@@ -315,19 +319,21 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     def _autoscaler(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> Stage:
         """Have a job have the autoscaler that it asks for, and no other, until it ends."""
-        wanted = None if order.is_over else autoscaler_of(order.asked, order.uid)
-        there = order.autoscaler
-        if wanted is None:
-            if there is None or not is_of(there, order.uid):
+        desired = None if order.is_over else autoscaler_of(order.asked, order.uid)
+        present = order.autoscaler
+        if desired is None:
+            if present is None or not is_of(present, order.uid):
                 return ()
             named = {
                 "apiVersion": AUTOSCALERS.api,
                 "kind": AUTOSCALER,
             }  # which those of a list lack
-            return (RemoveObject({**there, **named}),)
-        if (there is not None and is_as_asked(there, wanted)) or self._scaling.waits(sight.now):
+            return (RemoveObject({**present, **named}),)
+        if (present is not None and is_as_asked(present, desired)) or self._scaling.waits(
+            sight.now
+        ):
             return ()
-        return (KeepObjects((wanted,)),)
+        return (KeepObjects((desired,)),)
 
     def _reset(self) -> None:
         super()._reset()

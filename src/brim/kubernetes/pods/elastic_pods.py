@@ -126,10 +126,10 @@ class ElasticPods(JobPods[PodOrder]):
         if launch.anywhere:
             held = pods.bound
             if self._wanted is not None:
-                left = [node for node in held if _is_left(node, sight)]
-                stay = staying(held, self._wanted, leaving_nodes=left)
+                leaving_nodes = [node for node in held if _is_left(node, sight)]
+                stay = staying(held, self._wanted, leaving_nodes=leaving_nodes)
                 self._wanted = as_placed(self._wanted, stay)
-        words = _words(pods, sight)
+        last_words = _words(pods, sight)
         is_over = _is_over(pods, sight)
         run = sight.run
         assert run is not None
@@ -139,7 +139,7 @@ class ElasticPods(JobPods[PodOrder]):
             agents=frozenset({launch.home, *self._agents(launch, pods, sight, is_over=is_over)}),
             processes=launch.processes,
         )
-        self.seen = _with_last_words(seen, words) if words and not seen.alive else seen
+        self.seen = _with_last_words(seen, last_words) if last_words and not seen.alive else seen
         return [self._notes(launch, pods, sight), self._gang_to_keep(launch, sight)] + (
             [self._useless(pods, sight)] if is_over else []
         )
@@ -172,28 +172,28 @@ class ElasticPods(JobPods[PodOrder]):
 
         Where something is, the job is asked again for what it was asked.
         """
-        wanted, held = self._wanted, pods.bound if launch.anywhere else pods.held
-        if wanted is None:
+        target, held = self._wanted, pods.bound if launch.anywhere else pods.held
+        if target is None:
             return held.keys()
         if is_over:
-            return {*held, *wanted}
+            return {*held, *target}
         waits = self.retries.waits(sight.now)
         if not _has_master(pods, sight) and MASTERS not in waits:
             return ()
         if launch.anywhere:
-            is_full = sum(pods.held.values()) >= sum(wanted.values())
-            return {*held, *wanted} if is_full or waits - {MASTERS} else ()
-        full = {node for node, count in wanted.items() if pods.held.get(node, 0) >= count}
-        return {*pods.held, *waits} - (wanted.keys() - full - waits)
+            is_full = sum(pods.held.values()) >= sum(target.values())
+            return {*held, *target} if is_full or waits - {MASTERS} else ()
+        full = {node for node, count in target.items() if pods.held.get(node, 0) >= count}
+        return {*pods.held, *waits} - (target.keys() - full - waits)
 
     def _pods(self, launch: int, sight: JobSight[PodOrder]) -> StartPods:
         """Return the pods of the job, sorted again where one has changed since."""
         uid = sight.order.uid if sight.order is not None else ""
-        known = self._sorted
-        if known is None or known.of is not sight.pods or known[1:3] != (launch, uid):
+        cached = self._sorted
+        if cached is None or cached.of is not sight.pods or cached[1:3] != (launch, uid):
             pods = pods_of(sight.pods, self.job, launch, uid=uid)
-            known = self._sorted = _SortedPods(sight.pods, launch, uid, pods)
-        return known.pods
+            cached = self._sorted = _SortedPods(sight.pods, launch, uid, pods)
+        return cached.pods
 
     # What is asked --------------------------------------------------------------------------------
 
@@ -212,18 +212,18 @@ class ElasticPods(JobPods[PodOrder]):
         order = self._order_in(sight)
         start, pods = self._start(launch.number, order), self._pods(launch.number, sight)
         if launch.anywhere:
-            left = [n for n in pods.bound if n not in workers and _is_left(n, sight)]
-            later = any(node != MASTERS for node in waits)
-            todo = differences_anywhere(
-                pods, self.job, launch.number, workers, left=left, waits=later
+            leaving_nodes = [n for n in pods.bound if n not in workers and _is_left(n, sight)]
+            pauses = any(node != MASTERS for node in waits)
+            differences_left = differences_anywhere(
+                pods, self.job, launch.number, workers, left=leaving_nodes, waits=pauses
             )
         else:
-            todo = differences(pods, self.job, launch.number, workers, waits=waits)
+            differences_left = differences(pods, self.job, launch.number, workers, waits=waits)
         by_name = {pod.metadata.name: pod for pod in [*pods.others, *pods.workers.values()]}
-        over = [by_name[name] for name in todo.end]
+        surplus = [by_name[name] for name in differences_left.end]
         # Who makes room for a master has nobody to hand over to: it could only wait to be killed.
-        alone = self._unplaced.asks_for_room(sight.now)
-        end = ends_at_once(over, sight) if alone else ends(over, sight)
+        at_once = self._unplaced.asks_for_room(sight.now)
+        end = ends_at_once(surplus, sight) if at_once else ends(surplus, sight)
         master = self._master(launch, order, sight, waits)
         service = masters_service(self.job.namespace)
         new = [
@@ -233,7 +233,7 @@ class ElasticPods(JobPods[PodOrder]):
                 node=node,
                 service=service,
             )
-            for name, node in todo.make
+            for name, node in differences_left.make
         ]
         return PodChanges((*end, *master.end), (*master.make, *new))
 
@@ -273,8 +273,8 @@ class ElasticPods(JobPods[PodOrder]):
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
         ]
         group = self._group(launch, order)
-        kept: Stage = (KeepObjects((group,)),) if group is not None else ()
-        return [kept, tuple(map(MakeObject, manifests))]
+        gang: Stage = (KeepObjects((group,)),) if group is not None else ()
+        return [gang, tuple(map(MakeObject, manifests))]
 
     def _gang_to_keep(self, launch: Launch, sight: JobSight[PodOrder]) -> Stage:
         """Have the PodGroup of a job say how many workers are its fewest now."""
@@ -341,8 +341,8 @@ class ElasticPods(JobPods[PodOrder]):
             self._reset()
             self._unplaced.stop(is_there=sight.order is not None)
         pods = sight.pods if running is None else self._pods(running, sight).others
-        over = ends(pods, sight)
-        return [(AwaitRecord(),), over] if over else []
+        useless = ends(pods, sight)
+        return [(AwaitRecord(),), useless] if useless else []
 
     def _reset(self) -> None:
         super()._reset()

@@ -128,20 +128,6 @@ class Placeholders(Protocol):
         ...
 
 
-class NoPlaceholders:
-    """The placeholders of an operator that makes none."""
-
-    def is_calm(self) -> bool:
-        return True
-
-    def tend(self) -> None: ...
-
-    async def make_way(self, nodes: Collection[str]) -> Collection[str]:
-        return ()
-
-    async def close(self) -> None: ...
-
-
 class PodProcesses:
     """The pods of jobs, as `Processes` asks for them.
 
@@ -153,6 +139,7 @@ class PodProcesses:
         order: the object of a job by its id; None where it is gone.
         objects: the jobs that may have something to end beside pods.
         ask_to_suspend: asks a run's master.
+        placeholders: make way for workers that are about to be made.
         clock: of seen time: see `brim.kubernetes.client.outages.SeenClock`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         tell: called with a job of which there is news in `stall`.
@@ -161,7 +148,6 @@ class PodProcesses:
             known by its pods alone: they stay until then.
         doubts: whether nodes of which nobody hears may be there, see `Outages.doubts`.
         shared: the namespaces in which an earlier operator has left the Service of their masters.
-        placeholders: make way for workers that are about to be made.
     """
 
     def __init__(
@@ -175,6 +161,7 @@ class PodProcesses:
         order: Callable[[str], Any],
         objects: Callable[[], Iterable[str]] = tuple,
         ask_to_suspend: AskToSuspend,
+        placeholders: Placeholders,
         clock: Clock,
         untouched: Collection[str] = (),
         tell: Callable[[str], None] = lambda job: None,
@@ -182,14 +169,13 @@ class PodProcesses:
         settled: Settled = at_once,
         doubts: Callable[[], bool] = lambda: False,
         shared: Collection[str] = (),
-        placeholders: Placeholders | None = None,
     ) -> None:
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
         self._shape, self._order, self._objects = shape, order, objects
         self._ask_to_suspend, self._clock = ask_to_suspend, clock
         self._untouched, self._tell = frozenset(untouched), tell
         self._faults, self._settled, self._doubts = faults or JobFaults(tell), settled, doubts
-        self._placeholders = placeholders or NoPlaceholders()
+        self._placeholders = placeholders
         self._freed = FreedSlots()
         self._jobs: dict[str, JobPods[Any]] = {}
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
@@ -201,8 +187,8 @@ class PodProcesses:
 
     def stall(self, job: str) -> Stall | None:
         """Return why the pods of a job are not made, or do nothing; None where they are and do."""
-        known = self._jobs.get(job)
-        return self._faults.stall(job) or (known.stall if known is not None else None)
+        automaton = self._jobs.get(job)
+        return self._faults.stall(job) or (automaton.stall if automaton is not None else None)
 
     def forgive(self, job: str) -> None:
         """Know of no failures of a job: it is another one now, or gone."""
@@ -216,10 +202,10 @@ class PodProcesses:
     def is_calm(self) -> bool:
         """Return whether another look would see what the last one saw, until there is news."""
         now = self._clock.now()
-        here = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
-        here = here and self._freed.is_calm and self._placeholders.is_calm()
+        settled = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
+        settled = settled and self._freed.is_calm and self._placeholders.is_calm()
         busy = self._beside or self._faults.jobs or any(self._objects())
-        return here and not busy and all(job.is_calm(now) for job in self._jobs.values())
+        return settled and not busy and all(job.is_calm(now) for job in self._jobs.values())
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         """Return all nodes; those that are named have no devices, and are always up."""
@@ -295,14 +281,14 @@ class PodProcesses:
     # Events and commands --------------------------------------------------------------------------
 
     def _job(self, job: str) -> JobPods[Any]:
-        known = self._jobs.get(job)
-        if known is None:
-            known = self._jobs[job] = self._shape(KubeJob.parse(job))
-        return known
+        automaton = self._jobs.get(job)
+        if automaton is None:
+            automaton = self._jobs[job] = self._shape(KubeJob.parse(job))
+        return automaton
 
     def _handle(self, job: str, event: Event) -> list[Stage]:
-        known = self._job(job)
-        before = known.stall
+        automaton = self._job(job)
+        stall_before = automaton.stall
         sight = JobSight(
             now=self._clock.now(),
             wall=self._clock.wall(),
@@ -310,13 +296,13 @@ class PodProcesses:
             pods=self._pods.of(job),
             nodes=self._places.last,
             run=self._runs.watch(job)
-            if known.follows_run and isinstance(event, _OF_RUNS)
+            if automaton.follows_run and isinstance(event, _OF_RUNS)
             else None,
         )
         try:
-            return known.handle(event, sight)
+            return automaton.handle(event, sight)
         finally:
-            if known.stall != before:
+            if automaton.stall != stall_before:
                 self._tell(job)
 
     async def _persist(self, job: str, event: Event) -> None:
@@ -347,16 +333,16 @@ class PodProcesses:
         Raises:
             EnvironmentFault: one has come to nothing; those of later stages were not begun.
         """
-        taken: Collection[str] = ()
+        blocked: Collection[str] = ()
         for stage in stages:
             todo = []
             for command in stage:
                 if isinstance(command, commands.ClearWay):
-                    taken = await self._placeholders.make_way(command.nodes)
-                elif not (isinstance(command, commands.MakePod) and command.node in taken):
+                    blocked = await self._placeholders.make_way(command.nodes)
+                elif not (isinstance(command, commands.MakePod) and command.node in blocked):
                     todo.append(command)  # else it is asked for again at a later look
-            done = (self._carry_out(job, command, line) for command in todo)
-            for result in await asyncio.gather(*done, return_exceptions=True):
+            requests = (self._carry_out(job, command, line) for command in todo)
+            for result in await asyncio.gather(*requests, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
 
@@ -394,17 +380,17 @@ class PodProcesses:
                     self._places.choices.hold_back(job, until)
                 case commands.MakeRoom(pod, nodes):
                     self._places.make_room(pod, nodes)
-        here = commands.FollowRun | commands.HoldBack | commands.MakeRoom
-        return tuple(command for command in stage if not isinstance(command, here))
+        immediate = commands.FollowRun | commands.HoldBack | commands.MakeRoom
+        return tuple(command for command in stage if not isinstance(command, immediate))
 
     async def _carry_out(self, job: str, command: Command, line: Line) -> None:
         """Carry out a command, and tell the job's automaton how it has ended."""
         try:
             await self._request(job, command, line)
         except EnvironmentFault as fault:
-            before = self._job(job).stall
+            stall_before = self._job(job).stall
             self._handle(job, commands.CommandEnded(command, fault, self._clock.now()))
-            if self._job(job).stall not in (None, before):
+            if self._job(job).stall not in (None, stall_before):
                 _log.warning("the pods of %s are not made: %s", job, fault)
             raise
         self._handle(job, commands.CommandEnded(command, None, self._clock.now()))
@@ -462,12 +448,12 @@ class PodProcesses:
             NameTaken: it is not of the job.
         """
         key = f"{job.namespace}/{name}"
-        known = self._pods.named(key)
-        there = known or await self._server.read_pod(name, job.namespace)
-        identity = identity_of(there) if there is not None else None
-        if there is not None and (identity is None or identity.job != job.id):
+        seen = self._pods.named(key)
+        pod = seen or await self._server.read_pod(name, job.namespace)
+        identity = identity_of(pod) if pod is not None else None
+        if pod is not None and (identity is None or identity.job != job.id):
             raise NameTaken("Pod", key, job.name)
-        return None if known else there
+        return None if seen else pod
 
     async def _share(self, job: KubeJob, service: Manifest) -> None:
         """Have the Service of a namespace; somebody may have deleted it since."""

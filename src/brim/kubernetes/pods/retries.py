@@ -91,6 +91,8 @@ class Retries:
     @property
     def stall(self) -> Stall | None:
         """The reason why the pods of the job are not made; None where they are."""
+        if not self._failures:  # as of most jobs at most times
+            return self._before
         return min(self._stalls, default=self._before)
 
     @property

@@ -44,66 +44,66 @@ class UnplacedMaster:
     """The master of a job, where there is no node for it. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._known: _Unplaced | None = None
+        self._unplaced: _Unplaced | None = None
         self._placed = 0  # the last start of which a master had a node
 
     def is_calm(self) -> bool:
         """Return whether no time that passes changes anything."""
-        return self._known is None or self._known.makes_way or self._known.asks_for_room
+        return self._unplaced is None or self._unplaced.makes_way or self._unplaced.asks_for_room
 
     def look(self, launch: int, master: KubePod | None, now: float) -> None:
         """Take in the master's pod of the present start."""
         if master is None or master.has_ended or master.is_leaving:
             return  # the next one may find a node or not
         if master.is_bound:
-            self._placed, self._known = launch, None
+            self._placed, self._unplaced = launch, None
         elif master.is_refused:
-            uid, known = master.metadata.uid, self._known
-            if known is None:
-                self._known = _Unplaced(uid, now, master)
-            elif known.uid != uid:
-                pause = min(_LONGEST, 2 * known.pause) if known.makes_way else known.pause
-                self._known = _Unplaced(uid, now, master, pause)
+            uid, unplaced = master.metadata.uid, self._unplaced
+            if unplaced is None:
+                self._unplaced = _Unplaced(uid, now, master)
+            elif unplaced.uid != uid:
+                pause = min(_LONGEST, 2 * unplaced.pause) if unplaced.makes_way else unplaced.pause
+                self._unplaced = _Unplaced(uid, now, master, pause)
             else:
-                known.pod = master
+                unplaced.pod = master
 
     def asks_for_room(self, now: float) -> bool:
         """Return whether workers of the job are to make room for its master."""
-        if self._known is None:
+        if self._unplaced is None:
             return False
-        known = self._known
-        known.asks_for_room = known.pod.lacks_room and now - known.since >= _ROOM
-        return known.asks_for_room
+        unplaced = self._unplaced
+        unplaced.asks_for_room = unplaced.pod.lacks_room and now - unplaced.since >= _ROOM
+        return unplaced.asks_for_room
 
     def pause(self, launch: int, now: float) -> float | None:
         """Return for how many seconds the job is to have no workers now, once for each pod; None: none.
 
         Workers that have had a master in this start keep what they have computed.
         """
-        known = self._known
-        if known is None or known.makes_way or known.pod.lacks_room:
+        unplaced = self._unplaced
+        if unplaced is None or unplaced.makes_way or unplaced.pod.lacks_room:
             return None
-        if now - known.since < _PATIENCE or self._placed == launch:
+        if now - unplaced.since < _PATIENCE or self._placed == launch:
             return None
-        known.makes_way = True
-        return known.pause
+        unplaced.makes_way = True
+        return unplaced.pause
 
     @property
     def stall(self) -> Stall | None:
         """The message about the job's master; None where a node has taken it."""
-        if self._known is None:
+        if self._unplaced is None:
             return None
-        known = self._known
-        said = f"no node takes its master: {known.pod.why_unschedulable}"
+        unplaced = self._unplaced
+        message = f"no node takes its master: {unplaced.pod.why_unschedulable}"
         hint = "spec.masterTemplate says where it may be"
-        return Stall(MASTER_UNPLACED, said if known.pod.lacks_room else f"{said}; {hint}")
+        return Stall(MASTER_UNPLACED, message if unplaced.pod.lacks_room else f"{message}; {hint}")
 
     def forget(self) -> None:
         """Know of no master without a node: the job is another one now, or gone."""
-        self._known = None
+        self._unplaced = None
 
     def stop(self, *, is_there: bool) -> None:
         """Know nothing of a start that is over, but of a job that is there and makes way for now."""
         self._placed = 0
-        if not (is_there and self._known is not None and self._known.makes_way):
-            self._known = None
+        if not (is_there and self._unplaced is not None and self._unplaced.makes_way):
+            self._unplaced = None
