@@ -262,6 +262,13 @@ class JobSpec:
         help="Compute some micro-batches twice, to find results that depend on more than weights, "
         "seed and samples.",
     )
+    # Of training files, on CPUs.
+    capture: bool = option(
+        SWITCH,
+        default=False,
+        help="Note the calls of a pass once, and replay them for all micro-batches of a step: the "
+        "same weights, sooner. model, loss and forward must have no other effects.",
+    )
     # Over all parameters.
     clip_norm: float | None = option(
         NUMBER,
