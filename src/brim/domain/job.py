@@ -454,6 +454,14 @@ class JobSpec:
                     hint="--set learning_rate=0.01",
                 )
 
+        if self.capture and self.command:
+            raise SpecError(
+                "--capture",
+                got="a loop of your own",
+                need="a training file, whose passes are known to brim",
+                hint="leave out --capture",
+            )
+
     def _check_bundle(self) -> None:
         if self.bundle and not (len(self.bundle) == 64 and set(self.bundle) <= _HEXADECIMAL):
             raise SpecError("bundle", got=repr(self.bundle), need="the sha256 of a bundle")

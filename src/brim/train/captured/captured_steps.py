@@ -89,6 +89,8 @@ class CapturedSteps:
             parts: micro-batches of a step.
             may_trace: whether this worker is the one of its host that notes passes.
         """
+        if self.refused:
+            return None
         sizes = tuple(len(read.request.span) for read in reads)
         key = sizes, tuple(blocks)
         if key in self._programs:
@@ -262,15 +264,29 @@ class CapturedSteps:
         self._compared += 1
         self._next_comparison = self._replayed + min(1 << self._compared, _LONGEST_TRUST)
         self._eager_seconds = min(self._eager_seconds, seconds)
-        if self._compared == _COMPARED and self._own_seconds > self._eager_seconds:
-            self._refuse(
-                f"a step takes {1e3 * self._own_seconds:.1f} ms replayed, and "
-                f"{1e3 * self._eager_seconds:.1f} ms eagerly"
-            )
+        if self._compared != _COMPARED:
+            return
+        speeds = (
+            f"a step's passes take {1e3 * self._own_seconds:.1f} ms replayed, and "
+            f"{1e3 * self._eager_seconds:.1f} ms eagerly"
+        )
+        if self._own_seconds > self._eager_seconds:
+            self._refuse(speeds)
+        else:
+            _tell(f"steps are replayed: {speeds}")
 
     def _refuse(self, reason: str) -> None:
         self.refused = reason
-        print(f"brim: --capture: steps stay eager: {reason}", file=sys.stderr)  # noqa: T201
+        tell_of_eager_steps(reason)
+
+
+def tell_of_eager_steps(reason: str) -> None:
+    """Say in the worker's log why no program computes its steps."""
+    _tell(f"steps stay eager: {reason}")
+
+
+def _tell(text: str) -> None:
+    print(f"brim: --capture: {text}", file=sys.stderr)  # noqa: T201
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

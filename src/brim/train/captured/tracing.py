@@ -176,8 +176,8 @@ class _Noted:
         self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
 
     def recipe(self, form: str, loss: Tensor, used: list[bool], gradients: int) -> Recipe:
+        self._find_draws()  # also of numbers that nobody uses: eager passes draw them
         self._graph.graph.eliminate_dead_code()
-        self._find_draws()
         outputs: tuple[Any, ...] = ()
         placeholders = 0
         for node in self._graph.graph.nodes:
