@@ -17,6 +17,7 @@ from torch.nn import functional
 from brim.coordination.job.reduction import Block
 from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
+from brim.errors import UserCodeError
 from brim.train.captured.captured_steps import CapturedSteps, _same
 from brim.train.captured.program import MicroInputs, Program
 from brim.train.captured.recipe import NotCapturable, Recipe, leaves_of, load, no_recipe
@@ -276,6 +277,16 @@ def test_a_program_that_differs_is_not_used(tmp_path: Any, capsys: Any) -> None:
     assert "the gradient of 'first.weight' differs" in steps.refused
     assert "steps stay eager" in capsys.readouterr().err
     assert steps.program(reads, [Block(0, 2)], 2, may_trace=False) is None
+
+
+def test_a_program_that_counted_may_not_differ(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, reads = steps_with(recipe, tmp_path)
+    assert program is not None
+    steps.took()
+    own, other = [[torch.ones(1)]], [[torch.zeros(1)]]
+    with pytest.raises(UserCodeError, match="1 replayed steps ago"):
+        steps.compare(other, own, seconds=1.0)
 
 
 def test_a_slower_program_is_not_used(tmp_path: Any) -> None:

@@ -23,6 +23,7 @@ from brim.coordination.job.reduction import Block
 from brim.data.feed import Read
 from brim.domain.batch import Span
 from brim.domain.seeds import mix
+from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
 from brim.train.captured.program import MicroInputs, Program
@@ -74,7 +75,7 @@ class CapturedSteps:
         self._child = 0
         self._next_look, self._asked_since = 0.0, 0.0
         self._compared = self._replayed = 0
-        self._next_comparison = 0
+        self._next_comparison = self._compared_at = 0
         self._eager_seconds = self._own_seconds = math.inf
         self.refused = ""
 
@@ -251,17 +252,21 @@ class CapturedSteps:
     def compare(
         self, eager: Sequence[Contribution], own: Sequence[Contribution], seconds: float
     ) -> None:
-        """Compare a program's sums with those of eager passes, which took so many seconds."""
+        """Compare a program's sums with those of eager passes, which took so many seconds.
+
+        Raises:
+            UserCodeError: they differ, and programs have counted before.
+        """
         for left, right in zip(eager, own, strict=True):
             place = next(
                 (n for n, (a, b) in enumerate(zip(left, right, strict=True)) if not _same(a, b)),
                 None,
             )
             if place is not None:
-                name = self._contributions.name_of(place)
-                self._refuse(f"{name} differs from what eager passes give")
+                self._found_apart(self._contributions.name_of(place))
                 return
         self._compared += 1
+        self._compared_at = self._replayed
         self._next_comparison = self._replayed + min(1 << self._compared, _LONGEST_TRUST)
         self._eager_seconds = min(self._eager_seconds, seconds)
         if self._compared != _COMPARED:
@@ -274,6 +279,23 @@ class CapturedSteps:
             self._refuse(speeds)
         else:
             _tell(f"steps are replayed: {speeds}")
+
+    def _found_apart(self, name: str) -> None:
+        """Go on eagerly where no program has counted yet, else end the run.
+
+        Raises:
+            UserCodeError: steps that differ from eager ones may have counted.
+        """
+        if not self._replayed:
+            self._refuse(f"{name} differs from what eager passes give")
+            return
+        raise UserCodeError(
+            f"--capture: {name} differs from what eager passes give, which it did not "
+            f"{self._replayed - self._compared_at} replayed steps ago\n"
+            "  model, loss or forward depends on something that changes while training: a counter, "
+            "a schedule, a variable.\n"
+            "  hint: train without --capture"
+        )
 
     def _refuse(self, reason: str) -> None:
         self.refused = reason
