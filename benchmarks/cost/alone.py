@@ -259,7 +259,12 @@ def plot(cases: list[Case]) -> Any:
         }
         for label, sides in lines.items():
             axis.plot(ticks, [case.ratio(PLAIN, side) for side in sides], marker="o", label=label)
-        for name, style in ((CAPTURED, "-."), (INEXACT, "--"), (before(INEXACT), ":"), (before(exact(8)), "x")):
+        for name, style in (
+            (CAPTURED, "-."),
+            (INEXACT, "--"),
+            (before(INEXACT), ":"),
+            (before(exact(8)), "x"),
+        ):
             if name not in case.steps:
                 continue
             speed = case.ratio(PLAIN, name)

@@ -281,7 +281,7 @@ def test_a_program_that_differs_is_not_used(tmp_path: Any, capsys: Any) -> None:
 
 def test_a_program_that_counted_may_not_differ(tmp_path: Any) -> None:
     recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, reads = steps_with(recipe, tmp_path)
+    steps, program, _ = steps_with(recipe, tmp_path)
     assert program is not None
     steps.took()
     own, other = [[torch.ones(1)]], [[torch.zeros(1)]]

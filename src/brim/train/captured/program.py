@@ -38,7 +38,7 @@ _NUMBERS = {
 
 
 class MicroInputs(NamedTuple):
-    """What a program takes of one micro-batch: see `recipe`."""
+    """The inputs of a program for one micro-batch: see `recipe`."""
 
     gradient: Tensor
     weight: Tensor

@@ -132,7 +132,7 @@ def trace(model: nn.Module, contributions: Contributions, one_pass: Pass, sample
 
 
 class _Places:
-    """Where the modules of a network hold its parameters."""
+    """The places in which the modules of a network hold its parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         self._all: dict[int, list[tuple[dict[str, Any], str]]] = {}
