@@ -104,7 +104,7 @@ class JobPods(ABC, Generic[Order]):
 
     def is_calm(self, now: float) -> bool:
         """Return whether nothing waits until a time."""
-        return not self.retries.waits(now)
+        return self.retries.is_calm(now)
 
     def is_idle(self, now: float) -> bool:
         """Return whether a new automaton would do for a job without processes."""

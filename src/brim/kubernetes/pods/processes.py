@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
@@ -35,7 +35,8 @@ _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 # Requests of starts that are sent at once: what jobs that run need finds a connection, and its turn.
 _OF_STARTS = 12
-_OF_RUNS = commands.PodsSeen | commands.WorkersAsked  # events for which it counts how a run is
+_OF_RUNS = (commands.PodsSeen, commands.WorkersAsked)  # events for which it counts how a run is
+_IMMEDIATE = (commands.FollowRun, commands.HoldBack, commands.MakeRoom)  # they need no request
 _log = logging.getLogger(__name__)
 
 AskToSuspend = Callable[[str, str], Awaitable[None]]
@@ -128,6 +129,23 @@ class Placeholders(Protocol):
         ...
 
 
+class _SweptState(NamedTuple):
+    """The state of a job that a sweep goes by."""
+
+    running: int | None
+    pods: tuple[KubePod, ...]
+    order: Any
+
+    def is_same(self, other: _SweptState | None) -> bool:
+        """Return whether these are the very same values, which costs no comparison of pods."""
+        return (
+            other is not None
+            and self.running == other.running
+            and self.pods is other.pods
+            and self.order is other.order
+        )
+
+
 class PodProcesses:
     """The pods of jobs, as `Processes` asks for them.
 
@@ -178,6 +196,7 @@ class PodProcesses:
         self._placeholders = placeholders
         self._freed = FreedSlots()
         self._jobs: dict[str, JobPods[Any]] = {}
+        self._swept: dict[str, _SweptState] = {}  # of jobs of which nothing was left over
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
         self._shared = dict.fromkeys(shared, -math.inf)
         self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
@@ -215,12 +234,32 @@ class PodProcesses:
         self._runs.keep(running)
         self._placeholders.tend()
         seen = self._places.seen(now)
-        for job in {*self._jobs, *self._pods.jobs(), *self._objects()} - self._untouched:
+        timed = frozenset(self._objects())
+        for job in {*self._jobs, *self._pods.jobs(), *timed} - self._untouched:
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
-                self._later(job, self._handle(job, commands.Swept(running.get(job))))
+                self._sweep(job, running.get(job), timed=job in timed)
             if job not in running and job not in self._beside and self._job(job).is_idle(now):
                 del self._jobs[job]
+                self._swept.pop(job, None)
         return {**self._freed.counted(seen, now), **{name: NodeSeen(up=True) for name in names}}
+
+    def _sweep(self, job: str, running: int | None, *, timed: bool) -> None:
+        """End what is left of a job; that nothing is stays true until something of it changes.
+
+        Args:
+            running: the number of its present start; None: it has no processes.
+            timed: something may be left once time has passed.
+        """
+        if not timed:
+            state = _SweptState(running, self._pods.of(job), self._order(job))
+            if state.is_same(self._swept.get(job)):
+                return
+        stages = self._handle(job, commands.Swept(running))
+        self._later(job, stages)
+        if not (timed or stages):
+            self._swept[job] = state
+        else:
+            self._swept.pop(job, None)
 
     def look(self, launch: Launch) -> Seen:
         with self._faults.at(launch.job, "look at it"):
@@ -380,8 +419,7 @@ class PodProcesses:
                     self._places.choices.hold_back(job, until)
                 case commands.MakeRoom(pod, nodes):
                     self._places.make_room(pod, nodes)
-        immediate = commands.FollowRun | commands.HoldBack | commands.MakeRoom
-        return tuple(command for command in stage if not isinstance(command, immediate))
+        return tuple(command for command in stage if not isinstance(command, _IMMEDIATE))
 
     async def _carry_out(self, job: str, command: Command, line: Line) -> None:
         """Carry out a command, and tell the job's automaton how it has ended."""

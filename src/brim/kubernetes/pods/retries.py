@@ -61,6 +61,8 @@ class Retries:
         Returns:
             The uids of those that were not there at the last call.
         """
+        if not (failed or self._ended):  # as of most jobs at most times
+            return set()
         new = failed.keys() - self._ended
         for uid in sorted(new):
             self.failed(failed[uid], now)
@@ -102,6 +104,10 @@ class Retries:
     def waits(self, now: float) -> set[str]:
         """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""
         return {node for node, failures in self._failures.items() if now < failures.until}
+
+    def is_calm(self, now: float) -> bool:
+        """Return whether nothing waits until a time."""
+        return not self._failures or not self.waits(now)
 
     def forget(self) -> None:
         """Know nothing of the last start any more."""
