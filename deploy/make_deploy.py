@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import brim
-from brim.kubernetes.install.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
+from brim.kubernetes.install.manifests import Installation, Manifest, foreign_definitions, manifests
 from brim.kubernetes.objects.schemas import in_yaml
 
 FOLDER = Path(__file__).parent
@@ -36,7 +36,7 @@ def render() -> dict[str, str]:
 
 def _kinds_of_kubeflow() -> str:
     """The definitions of Kubeflow's kinds, apart: they are made where they are absent, or not at all."""
-    return _HEAD + _documents(kinds_of_kubeflow())
+    return _HEAD + _documents(foreign_definitions())
 
 
 # Kustomize ----------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _kustomize() -> Iterable[tuple[str, str]]:
         ("all-namespaces", "", everywhere),
         ("one-namespace", TEAM, in_one),
     ):
-        after = manifests(Installation(image=IMAGE, of=of, kubeflow=True))
+        after = manifests(Installation(image=IMAGE, of=of, foreign_kinds=True))
         yield (
             f"kustomize/{overlay}-kubeflow/kustomization.yaml",
             _customization(

@@ -19,7 +19,9 @@ from brim_lab.kubernetes.control_plane import ControlPlane
 
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
-WITH_KUBEFLOW = Installation(image="images/brim:1", namespace="kf-brim", of="team", kubeflow=True)
+WITH_KUBEFLOW = Installation(
+    image="images/brim:1", namespace="kf-brim", of="team", foreign_kinds=True
+)
 WITH_NEIGHBOURS = Installation(
     image="images/brim:1",
     namespace="many-brim",

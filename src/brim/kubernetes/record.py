@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.domain.course import Change
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
@@ -31,6 +30,7 @@ from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.refusals import Invalid, NotFound, Refusal
 from brim.kubernetes.client.resources import PlainObject, Resource
 from brim.kubernetes.install.manifests import MEMORY
+from brim.kubernetes.kinds import ForeignObjects, Records
 from brim.kubernetes.objects.identities import (
     GROUP,
     JOB,
@@ -67,9 +67,6 @@ _PROGRESS = 5.0  # seconds after which the mere progress of a job is written
 _AT_ONCE = 8  # statuses that nobody waits for: requests that somebody waits for find a way past
 _log = logging.getLogger(__name__)
 
-WriteRecord = Callable[[PlainObject, ScheduledJob, Sequence[Change], Stall | None], Awaitable[None]]
-"""Writes the record of a job, given its object, its story and why nothing comes of it."""
-
 
 class RecordKeeper:
     """Writes the records of a book to the objects of its jobs, and their statuses with them.
@@ -79,7 +76,7 @@ class RecordKeeper:
         objects: the object of a job as the server tells of it; None: there is none.
         ready: counts the workers of a job that train.
         failed: pods of a job that have failed, as its status has them.
-        kubeflow: writes the record of a job of one of Kubeflow's kinds, and its status.
+        foreign: the objects of other kinds than brim's own, by the words of these kinds.
         stall: why nothing comes of a job; None: there is no reason.
         namespace: of the ConfigMap for what cycles leave.
     """
@@ -93,14 +90,14 @@ class RecordKeeper:
         objects: Callable[[str], PlainObject | None],
         ready: Callable[[str], int],
         failed: Callable[[str], Sequence[Mapping[str, Any]]],
-        kubeflow: WriteRecord,
+        foreign: Mapping[str, ForeignObjects],
         stall: Callable[[str], Stall | None],
         namespace: str,
         clock: Clock,
     ) -> None:
         self._server, self._book, self._database = server, book, database
         self._objects, self._ready, self._namespace = objects, ready, namespace
-        self._failed, self._stall, self._kubeflow = failed, stall, kubeflow
+        self._failed, self._stall, self._foreign = failed, stall, foreign
         self._clock = clock
         self._due: set[str] = set(book.jobs)  # an earlier operator may not have written all
         self._moved: set[str] = set(book.jobs)
@@ -213,7 +210,8 @@ class RecordKeeper:
                 return  # what is gone needs no record
             name = KubeJob.parse(job)
             if name.kind:
-                await self._kubeflow(thing, record, self._book.story(record), self._stall(job))
+                objects = self._foreign[name.kind]
+                await objects.write(thing, record, self._book.story(record), self._stall(job))
                 self._written[job] = {}, self._clock.now()
                 return
             before, _ = self._written.get(job, (thing.get("status"), 0.0))
@@ -327,7 +325,7 @@ async def write_status(server: ApiServer, thing: PlainObject, status: dict[str, 
 
 def read_records(
     objects: Iterable[PlainObject],
-) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
+) -> Records:
     """Return the records that objects have, and why others cannot be read, by job."""
     found: list[ScheduledJob] = []
     unreadable: dict[str, EnvironmentFault] = {}

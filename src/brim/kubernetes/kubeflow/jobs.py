@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,13 @@ from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.course import Change, reason_of, sentence_of
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
-from brim.errors import EnvironmentFault
-from brim.kubernetes.client.amounts import Totals
-from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.known_objects import ObjectChange
 from brim.kubernetes.client.reading import Problems
 from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.refusals import NotFound
 from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.client.times import read_time
+from brim.kubernetes.kinds import OperatorContext, Records
 from brim.kubernetes.kubeflow.asked import (
     KINDS,
     KUBEFLOW,
@@ -33,8 +31,9 @@ from brim.kubernetes.kubeflow.asked import (
     wishes_of,
 )
 from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, OURS
-from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder
+from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder, KubeflowPods
 from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.records import (
     RESOURCES,
     job_of,
@@ -44,10 +43,11 @@ from brim.kubernetes.kubeflow.records import (
     write_status,
 )
 from brim.kubernetes.kubeflow.status import stalled_status, status_of
+from brim.kubernetes.nodes.places import slot_of
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
 from brim.kubernetes.objects.tenants import KnownTenants
-from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.pods.manifests import Manifest
 
 _log = logging.getLogger(__name__)
 
@@ -62,50 +62,30 @@ class _Written:
 
 
 class KubeflowJobs:
-    """The objects of Kubeflow's kinds.
+    """The objects of Kubeflow's kinds."""
 
-    Args:
-        watched: the namespace whose jobs are scheduled; empty: all.
-        slot: what a pod asks for.
-        tolerated: keys of taints that pods bear.
-        kubectl, gangs: see `KubeflowStart`.
-        pods: of all jobs.
-        changed: is called with the id of each job whose object has changed.
-        record: the record of a job by its id.
-        wall: seconds since 1970.
-
-    Attributes:
-        evictions: see `KubeflowStart`; not before it is known that the server has them.
-    """
-
-    def __init__(
-        self,
-        server: ApiServer,
-        *,
-        watched: str,
-        slot: Totals,
-        tolerated: tuple[str, ...],
-        kubectl: str,
-        gangs: bool,
-        pods: KnownPods,
-        changed: Callable[[str], None],
-        record: Callable[[str], ScheduledJob | None],
-        wall: Callable[[], float],
-    ) -> None:
-        self._server, self._watched, self._pods = server, watched, pods
-        self._slot, self._tolerated, self._kubectl = slot, tolerated, kubectl
-        self._gangs, self.evictions = gangs, False
-        self._changed, self._record, self._wall = changed, record, wall
+    def __init__(self, context: OperatorContext) -> None:
+        server, settings = context.server, context.settings
+        self._context, self._settings = context, settings
+        self._server, self._watched = server, settings.watched
+        self._slot = slot_of(settings.slot)
         self.reflectors: dict[str, Reflector[PlainObject]] = {}
         self._autoscalers = Reflector(
-            server, AUTOSCALERS, changed=self._autoscaler_changed, namespace=watched, labels=OURS
+            server,
+            AUTOSCALERS,
+            changed=self._autoscaler_changed,
+            namespace=settings.watched,
+            labels=OURS,
         )
-        self.key = b""
+        self._key, self._evictions = b"", False
         self._asked: dict[str, tuple[object, KubeflowSpec]] = {}
+        self._placeholders: dict[str, tuple[KubeflowSpec, int, Sequence[Manifest]]] = {}
         self._written: dict[str, _Written] = {}
 
+    def begin(self, *, key: bytes, evictions: bool) -> None:
+        self._key, self._evictions = key, evictions
+
     async def find(self) -> None:
-        """Find out which of the kinds the server has."""
         for word, resource in RESOURCES.items():
             if not await self._is_served(resource):
                 await self._warn_of_absence(word)
@@ -140,23 +120,22 @@ class KubeflowJobs:
 
     @property
     def watches(self) -> tuple[Reflector[PlainObject], ...]:
-        """All that keeps up to date what is known; it has to be run."""
         return (*self.reflectors.values(), *([self._autoscalers] if self.reflectors else []))
 
     def _autoscaler_changed(self, change: ObjectChange[PlainObject]) -> None:
-        self._changed(KubeJob(*change.key, PYTORCH).id)
+        self._context.changed(KubeJob(*change.key, PYTORCH).id)
 
     def _hears_of(self, word: str) -> Callable[[ObjectChange[PlainObject]], None]:
         def hear(change: ObjectChange[PlainObject]) -> None:
             if _deciding(change.before) != _deciding(change.after):
-                self._changed(KubeJob(*change.key, word).id)
+                self._context.changed(KubeJob(*change.key, word).id)
 
         return hear
 
     # What is there --------------------------------------------------------------------------------
 
     def object(self, job: str) -> PlainObject | None:
-        """Return the object of a job; None where there is none that is this operator's."""
+        """Return the object of a job; one that another operator schedules is none."""
         name = KubeJob.parse(job)
         if name.kind not in self.reflectors:
             return None
@@ -174,25 +153,23 @@ class KubeflowJobs:
         return self._autoscalers.objects.get(ObjectKey(name.namespace, name.name))
 
     def ids(self) -> Iterator[str]:
-        """Return the ids of all jobs that have an object."""
         for word, reflector in self.reflectors.items():
             for key, thing in reflector.objects.items():
                 if is_ours(thing):
                     yield KubeJob(*key, word).id
 
-    def read_records(self) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
-        """Return the records that objects have, and why others cannot be read, by job."""
+    def read_records(self) -> Records:
         things = (
             (word, thing)
             for word, reflector in self.reflectors.items()
             for thing in reflector.objects.values()
             if is_ours(thing)
         )
-        return read_records(things, self.key)
+        return read_records(things, self._key)
 
     def asked(self, job: str) -> KubeflowSpec | None:
         """Return what a job's object asks for, or did as long as it could be understood."""
-        thing, record = self.object(job), self._record(job)
+        thing, record = self.object(job), self._context.record(job)
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
             return None
         state = record.key, thing["metadata"].get("generation")
@@ -204,8 +181,7 @@ class KubeflowJobs:
         return known[1] if known is not None else None
 
     def order(self, job: str) -> KubeflowOrder | None:
-        """Return the object of a job as far as its pods go."""
-        thing, record, asked = self.object(job), self._record(job), self.asked(job)
+        thing, record, asked = self.object(job), self._context.record(job), self.asked(job)
         if thing is None or record is None or asked is None:
             return None
 
@@ -215,10 +191,10 @@ class KubeflowJobs:
                 uid=record.key,
                 launch=launch,
                 slot=self._slot,
-                tolerated=self._tolerated,
-                kubectl=self._kubectl,
-                gangs=self._gangs,
-                evictions=self.evictions,
+                tolerated=self._settings.tolerated,
+                kubectl=self._settings.kubectl,
+                gangs=self._settings.gangs,
+                evictions=self._evictions,
             )
 
         began = (thing.get("status") or {}).get("startTime")
@@ -233,17 +209,32 @@ class KubeflowJobs:
             autoscaler=self.autoscaler(job),
         )
 
+    def shape(self, job: KubeJob) -> KubeflowPods:
+        return KubeflowPods(job)
+
+    def templates(self, job: str) -> Iterable[Mapping[str, Any]]:
+        asked = self.asked(job)
+        return [replicas.template for replicas in asked.replicas] if asked is not None else []
+
+    def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:
+        order = self.order(job)
+        if order is None:
+            return ()
+        made = self._placeholders.get(job)
+        if made is None or made[0] is not order.asked or made[1] != fewest:
+            manifests = of_kubeflow_job(order.start(0), fewest, self._settings.node_labels)
+            made = self._placeholders[job] = order.asked, fewest, manifests
+        return made[2]
+
     # What it asks for -----------------------------------------------------------------------------
 
-    def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
-        """Return the submission of an object that is read for the first time."""
+    async def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
         asked = read_asked(thing, slot=self._slot)
         return submission_of(thing, asked, known) if isinstance(asked, KubeflowSpec) else asked
 
     def wishes(
         self, thing: PlainObject, record: ScheduledJob
     ) -> tuple[list[Wished | RangeChanged], Problems]:
-        """Return what an object asks for beyond what its record says."""
         return wishes_of(thing, record, slot=self._slot)
 
     # What is written ------------------------------------------------------------------------------
@@ -251,21 +242,20 @@ class KubeflowJobs:
     async def write(
         self, thing: PlainObject, record: ScheduledJob, story: Sequence[Change], stall: Stall | None
     ) -> None:
-        """Have the object of a job keep its record, and say how it does."""
         job, uid = record.id, record.key
         there = self._written.get(job)
         if there is None or there.uid != uid:
             there = self._written[job] = _Written(uid, status=thing.get("status"))
-        signed = sign(record, self.key)
+        signed = sign(record, self._key)
         if signed != there.record:
             await write_record(self._server, job, thing, signed)
             there.record = signed
         status = status_of(
             record,
             self.asked(job),
-            self._pods.of(job),
+            self._context.pods.of(job),
             before=there.status,
-            now=self._wall(),
+            now=self._context.wall(),
             why=_why(record, story),
             stall=stall,
         )
@@ -273,17 +263,16 @@ class KubeflowJobs:
             await write_status(self._server, job, thing, status)
             there.status = status
 
-    async def stall(self, thing: PlainObject, stall: Stall) -> None:
-        """Say in the status of an object why nothing comes of it."""
+    async def show_stall(self, thing: PlainObject, stall: Stall) -> None:
         job = job_of(thing, thing["kind"].lower()).id
         before = thing.get("status")
-        status = stalled_status(thing["kind"], before, stall, now=self._wall())
+        status = stalled_status(thing["kind"], before, stall, now=self._context.wall())
         if status != before:
             await write_status(self._server, job, thing, status)
 
     def forget(self, job: str) -> None:
-        """Know nothing more of a job whose object is gone."""
         self._asked.pop(job, None)
+        self._placeholders.pop(job, None)
         self._written.pop(job, None)
 
 

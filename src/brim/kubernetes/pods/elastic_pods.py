@@ -160,10 +160,10 @@ class ElasticPods(JobPods[PodOrder]):
         now, pods = sight.now, start.pods
         if (pause := self._unplaced.pause(launch.number, now)) is not None:
             notes.append(HoldBack(now + pause))
-        if self._unplaced.asks_for_room(now) and pods.master is not None:
-            # Plans give a worker's slot to a master that lacks room, where the job can do without.
-            if sum(pods.held.values()) > launch.spec.workers.minimum:
-                notes.append(MakeRoom(pods.master, pods.held))
+        can_give = sum(pods.held.values()) > launch.spec.workers.minimum
+        # Plans give a worker's slot to a master that lacks room, where the job can do without.
+        if self._unplaced.asks_for_room(now) and can_give and pods.master is not None:
+            notes.append(MakeRoom(pods.master, pods.held))
         if sight.order is not None and pods.master is not None and start.address:
             start.token = start.token or sight.order.token(launch.number)
             version = pods.master.metadata.resource_version
@@ -205,7 +205,11 @@ class ElasticPods(JobPods[PodOrder]):
         """Return the pods of a start, sorted again where one of the job's has changed since."""
         uid = sight.order.uid if sight.order is not None else ""
         start = self._sorted
-        if start is None or start.of is not sight.pods or (start.launch, start.uid) != (launch, uid):
+        if (
+            start is None
+            or start.of is not sight.pods
+            or (start.launch, start.uid) != (launch, uid)
+        ):
             start = self._sorted = _SortedStart(sight.pods, self.job, launch, uid)
         return start
 
