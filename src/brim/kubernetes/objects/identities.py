@@ -35,6 +35,8 @@ class KubeJob(NamedTuple):
     ('team.flights', 'flights.v2')
     >>> KubeJob("team", "imagenet", "pytorchjob").id, KubeJob.parse("team.imagenet.pytorchjob").kind
     ('team.imagenet.pytorchjob', 'pytorchjob')
+    >>> KubeJob.parse("team.pytorchjob")  # an ElasticJob of that name
+    KubeJob(namespace='team', name='pytorchjob', kind='')
     """
 
     namespace: str

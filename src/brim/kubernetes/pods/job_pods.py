@@ -1,7 +1,7 @@
 """The heart of the pods: for each job an automaton that events enter and commands leave. Pure.
 
-What a job's pods are due lies here and nowhere else. A shape of job, an ElasticJob or one of
-Kubeflow's, says which pods it has and what their ends mean; how pods are brought about, retried and
+What a job's pods are due lies here and nowhere else. A shape of job, an ElasticJob's or another
+kind's, says which pods it has and what their ends mean; how pods are brought about, retried and
 ended is the same for all.
 """
 
