@@ -145,7 +145,7 @@ class Operator:
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
         self._known = KnownTenants()
-        self._jobs: defaultdict[str, _ObjectRead] = defaultdict(_ObjectRead)
+        self._jobs: defaultdict[str, _ObjectNotes] = defaultdict(_ObjectNotes)
 
     async def run(self) -> None:
         """Schedule until the call is cancelled: its jobs train on."""
@@ -543,7 +543,7 @@ class Operator:
 
 
 @dataclass(slots=True)
-class _ObjectRead:
+class _ObjectNotes:
     """The object of a job, as far as an operator has read it.
 
     Args:
