@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from brim.kubernetes.install.manifests import Installation, Manifest, foreign_definitions, manifests
-from brim.kubernetes.kubeflow.asked import KUBEFLOW
+from brim.kubernetes.kubeflow.request import KUBEFLOW
 from brim_lab.kubernetes.binaries import binary
 from clusters import need, no_cluster
 

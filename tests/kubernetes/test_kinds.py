@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.kubernetes.kinds import foreign_families
-from brim.kubernetes.kubeflow.asked import KINDS
+from brim.kubernetes.kubeflow.request import KINDS
 from brim.kubernetes.objects.foreign_kinds import foreign_kinds
 from brim.kubernetes.objects.identities import KIND, KubeJob
 

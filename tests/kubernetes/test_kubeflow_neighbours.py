@@ -13,12 +13,12 @@ import pytest
 from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.kubeflow.asked import Rank, read_asked
 from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow, pod_group_of
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod
+from brim.kubernetes.kubeflow.request import Rank, read_asked
 from brim.kubernetes.objects.identities import stands_for
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
@@ -46,7 +46,7 @@ def start_of(
     evictions = bool(spec.pop("evictions", False))
     asked = asked_of(file, **spec)
     return KubeflowStart(
-        asked=asked, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
+        request=asked, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
     )
 
 

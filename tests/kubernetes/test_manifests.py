@@ -11,7 +11,7 @@ import yaml
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, deployment, manifests
-from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
+from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW
 from brim.kubernetes.objects.identities import GROUP, SERVICE, KubeJob
 from brim.kubernetes.objects.schemas import in_yaml
 from brim.kubernetes.pods.manifests import KubeStart, network_policy

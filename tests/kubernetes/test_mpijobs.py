@@ -16,7 +16,6 @@ from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.install.manifests import foreign_definitions
 from brim.kubernetes.install.objects import ForeignObject
 from brim.kubernetes.kinds import OperatorContext
-from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.mpi import (
     MpiHosts,
@@ -28,6 +27,7 @@ from brim.kubernetes.kubeflow.mpi import (
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from brim.kubernetes.kubeflow.request import KubeflowSpec, Rank, read_asked
 from brim.kubernetes.nodes.places import NodePlaces
 from brim.kubernetes.pods.known_pods import KnownPods
 from brim.kubernetes.settings import OperatorSettings
@@ -51,7 +51,7 @@ def launched(*words: str, workers: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 def start_of(asked: KubeflowSpec) -> KubeflowStart:
-    return KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    return KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
 
 
 def pod(asked: KubeflowSpec, rank: Rank) -> dict[str, Any]:

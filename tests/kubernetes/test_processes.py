@@ -116,7 +116,7 @@ class World:
                 await work()
                 under_way = [*self.backend._starting.values(), *self.backend._questions.values()]
                 await asyncio.gather(*under_way, return_exceptions=True)
-                await asyncio.gather(*self.processes._beside.values())
+                await asyncio.gather(*self.processes._background.values())
             finally:
                 await self.processes.close()
 
@@ -847,7 +847,7 @@ def test_a_job_whose_object_is_gone_is_forced_to_end(world: World) -> None:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_AGAIN", 0.001)
+    monkeypatch.setattr(processes, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(processes, "_LONGEST_PAUSE", 0.001)
 
 

@@ -33,7 +33,7 @@ from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.manifests import Manifest, PodWishes
 from brim.kubernetes.pods.placeholders import of_elastic_job
 from brim.kubernetes.pods.pod_requests import CONFIG_MAPS
-from brim.kubernetes.record import ELASTIC_JOBS, NEVER, read_records, write_status
+from brim.kubernetes.record import ELASTIC_JOBS, LASTING_REFUSALS, read_records, write_status
 
 _log = logging.getLogger(__name__)
 
@@ -102,18 +102,18 @@ class ElasticObjects:
         thing, record = self.object(job), self._context.record(job)
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
             return None
-        known = self._read.get(job)
-        if known is None:
-            known = self._read[job] = _ObjectRead()
-        if known.order is None or known.order_of is not thing:
-            known.order, known.order_of = self._order_in(thing, known), thing
-        return known.order
+        cached = self._read.get(job)
+        if cached is None:
+            cached = self._read[job] = _ObjectRead()
+        if cached.order is None or cached.order_of is not thing:
+            cached.order, cached.order_of = self._order_in(thing, cached), thing
+        return cached.order
 
-    def _order_in(self, thing: PlainObject, known: _ObjectRead) -> PodOrder:
+    def _order_in(self, thing: PlainObject, cached: _ObjectRead) -> PodOrder:
         # Templates may be changed to what cannot be understood: then the last ones stand.
         with contextlib.suppress(SpecError):
-            known.templates = read_templates(thing["spec"])
-        templates, settings = known.templates, self._settings
+            cached.templates = read_templates(thing["spec"])
+        templates, settings = cached.templates, self._settings
         wishes = PodWishes(
             image=settings.image,
             operator_namespace=settings.namespace,
@@ -139,8 +139,8 @@ class ElasticObjects:
 
     # What it asks for -----------------------------------------------------------------------------
 
-    async def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
-        return read_job(thing, code=await self._code_of(thing), known=known)
+    async def read(self, thing: PlainObject, tenants: KnownTenants) -> Submission | Problems:
+        return read_job(thing, code=await self._code_of(thing), tenants=tenants)
 
     async def _code_of(self, thing: PlainObject) -> bytes | None:
         bundle = (thing.get("spec") or {}).get("bundle")
@@ -149,10 +149,10 @@ class ElasticObjects:
             return None
         namespace = thing["metadata"]["namespace"]
         try:
-            there = await self._context.server.get(CONFIG_MAPS, name, namespace=namespace)
+            present = await self._context.server.get(CONFIG_MAPS, name, namespace=namespace)
         except NotFound:
             return None
-        return code_in(there)
+        return code_in(present)
 
     def wishes(
         self, thing: PlainObject, record: ScheduledJob
@@ -170,25 +170,25 @@ class ElasticObjects:
         order = self.order(job)
         if order is None:
             return ()
-        known, wishes = self._read[job], order.wishes
-        if known.placeholders_of is not wishes or known.fewest != fewest:
+        cached, wishes = self._read[job], order.wishes
+        if cached.placeholders_of is not wishes or cached.fewest != fewest:
             name = KubeJob.parse(job)
-            known.placeholders = of_elastic_job(name, order.uid, wishes, fewest)
-            known.placeholders_of, known.fewest = wishes, fewest
-        return known.placeholders
+            cached.placeholders = of_elastic_job(name, order.uid, wishes, fewest)
+            cached.placeholders_of, cached.fewest = wishes, fewest
+        return cached.placeholders
 
     # What is written ------------------------------------------------------------------------------
 
     async def show_stall(self, thing: PlainObject, stall: Stall) -> None:
-        before = thing.get("status")
+        last = thing.get("status")
         generation = thing["metadata"].get("generation", 0)
-        status = stalled_status(before, stall, generation=generation, now=self._context.wall())
-        if status == before:
+        status = stalled_status(last, stall, generation=generation, now=self._context.wall())
+        if status == last:
             return
         try:
             await write_status(self._context.server, thing, status)
         except Refusal as refusal:
-            if refusal.code not in NEVER:
+            if refusal.code not in LASTING_REFUSALS:
                 raise
             name = KubeJob(thing["metadata"]["namespace"], thing["metadata"]["name"])
             _log.error("%s: %s; its status cannot say so: %s", name.id, stall.message, refusal)

@@ -82,7 +82,7 @@ class JobObjects(Protocol):
         """Return the records of all objects."""
         ...
 
-    async def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
+    async def read(self, thing: PlainObject, tenants: KnownTenants) -> Submission | Problems:
         """Return the submission of an object that is read for the first time."""
         ...
 

@@ -77,7 +77,7 @@ KEY = NAME  # the Secret with the key of which runs' tokens are made
 _KEY_FIELD = "key"
 _STARTS = 16  # jobs that are started at once: what else is asked for finds a way past them
 _LOOK = 1.0  # seconds between two looks where nothing happens
-_AGAIN = 2.0  # seconds before objects that could not be taken in are tried again
+_RETRY_PAUSE = 2.0  # seconds before objects that could not be taken in are tried again
 _log = logging.getLogger(__name__)
 
 
@@ -141,10 +141,10 @@ class Operator:
                 server, watched=watched, pods=self._pods, clock=clock
             )
         self._life: _OperatorLife | None = None
-        self._made = clock.now()
+        self._created = clock.now()
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
-        self._known = KnownTenants()
+        self._tenants_read = KnownTenants()
         self._jobs: defaultdict[str, _ObjectNotes] = defaultdict(_ObjectNotes)
 
     async def run(self) -> None:
@@ -163,10 +163,10 @@ class Operator:
                     *(watch for objects in self._families for watch in objects.watches),
                     *([self._evictions.watch] if self._evictions is not None else []),
                 )
-                for each in reflectors:
-                    tasks.create_task(each.run())
-                for each in reflectors:
-                    await each.synced()
+                for reflector in reflectors:
+                    tasks.create_task(reflector.run())
+                for reflector in reflectors:
+                    await reflector.synced()
                 key = await self._read_key()
                 for objects in self._families:
                     objects.begin(key=key, evictions=self._evictions is not None)
@@ -191,7 +191,7 @@ class Operator:
     @property
     def idle(self) -> float:
         """The seconds since it last looked at its jobs, or began to read what there is."""
-        acted = self._life.backend.looked if self._life is not None else self._made
+        acted = self._life.backend.looked if self._life is not None else self._created
         return self._clock.now() - acted
 
     def figures(self) -> ClusterFigures | None:
@@ -215,8 +215,8 @@ class Operator:
     async def _begin(self) -> _OperatorLife:
         """Fill the book from the objects, and be ready to schedule."""
         settings = self._settings
-        self._known = read_tenants(self._tenants.objects.values())
-        spec = with_tenants(settings.spec, self._known)
+        self._tenants_read = read_tenants(self._tenants.objects.values())
+        spec = with_tenants(settings.spec, self._tenants_read)
         records: list[ScheduledJob] = []
         unreadable: dict[str, EnvironmentFault] = {}
         for objects in self._families:
@@ -228,8 +228,8 @@ class Operator:
         self._places.leave_alone(unreadable)
         jobs = settings.directory / "jobs"
         jobs.mkdir(parents=True, exist_ok=True)
-        known = {record.id for record in records} | unreadable.keys()
-        await asyncio.to_thread(_remove_runs, jobs, known)
+        job_ids = {record.id for record in records} | unreadable.keys()
+        await asyncio.to_thread(_remove_runs, jobs, job_ids)
         memory = await self._read_memory()
         database = open_book(settings.directory / "operator.db", records, memory=memory, spec=spec)
         book = Book(database)
@@ -252,10 +252,10 @@ class Operator:
             requests,
             self._pods,
             self._places,
-            most=settings.placeholders,
+            maximum=settings.placeholders,
             watched=settings.watched,
             short=self._short,
-            wanted=self._placeholders_of,
+            placeholders=self._placeholders_of,
             faults=faults,
             clock=self._seen_clock,
         )
@@ -313,7 +313,7 @@ class Operator:
         self._stir()
 
     def _pod_changed(self, change: ObjectChange[KubePod]) -> None:
-        self._pods.told(str(change.key), change.before, change.after)
+        self._pods.observe(str(change.key), change.before, change.after)
         if failed := failed_pod(change.before, change.after):
             self._note_failed(failed)
         identity = identity_of(pod) if (pod := change.after or change.before) else None
@@ -340,9 +340,9 @@ class Operator:
         self._has_news.set()
 
     def _tenant_changed(self, _: ObjectChange[PlainObject]) -> None:
-        self._known = read_tenants(self._tenants.objects.values())
+        self._tenants_read = read_tenants(self._tenants.objects.values())
         if self._life is not None:
-            spec = with_tenants(self._life.backend.spec, self._known)
+            spec = with_tenants(self._life.backend.spec, self._tenants_read)
             if spec != self._life.backend.spec:
                 self._life.scheduler.reconfigure(spec)
         self._news |= set(self._all_ids())
@@ -375,14 +375,17 @@ class Operator:
         return self._objects_of(job).object(job)
 
     def _ready(self, job: str) -> int:
-        found = ((pod, identity_of(pod)) for pod in self._pods.of(job))
-        return sum(pod.is_ready and who is not None and who.role == WORKER for pod, who in found)
+        found = ((pod, identity_of(pod)) for pod in self._pods.of_job(job))
+        return sum(
+            pod.is_ready and identity is not None and identity.role == WORKER
+            for pod, identity in found
+        )
 
     def _failed_pods(self, job: str) -> Sequence[Mapping[str, Any]]:
         thing = self._object(job)
         uid = thing["metadata"]["uid"] if thing is not None else ""
         failed = self._jobs[job].failed if job in self._jobs else ()
-        return [each.entry for each in failed if each.identity.uid == uid]
+        return [pod.entry for pod in failed if pod.identity.uid == uid]
 
     def _know_choice(self, life: _OperatorLife, job: str) -> None:
         record = life.book.jobs.get(job)
@@ -410,7 +413,7 @@ class Operator:
         """Take in the objects of jobs that have changed, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN):
+                async with asyncio.timeout(_RETRY_PAUSE):
                     await self._has_news.wait()
             self._has_news.clear()
             news, self._news = self._news, set()
@@ -470,15 +473,15 @@ class Operator:
             if stall := stall_of((_in_own_namespace(job),)):
                 await self._show_stall(job, stall)
             return True
-        wanted = await self._objects_of(job).read(thing, self._known)
-        if isinstance(wanted, tuple):
-            if stall := stall_of(wanted):
+        submission = await self._objects_of(job).read(thing, self._tenants_read)
+        if isinstance(submission, tuple):
+            if stall := stall_of(submission):
                 await self._show_stall(job, stall)
             return not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
         number = life.database.next_number()
-        taken = new_job(thing, wanted, id=job, number=number)
-        idle = idle_gpus(wanted, slot_of(self._settings.slot))
-        life.backend.handle(Submitted(taken, idle))
+        record = new_job(thing, submission, id=job, number=number)
+        idle = idle_gpus(submission, slot_of(self._settings.slot))
+        life.backend.handle(Submitted(record, idle))
         return await self._follow_object(life, job)  # it may be suspended from the start
 
     async def _forget(self, life: _OperatorLife, record: ScheduledJob) -> bool:
@@ -499,8 +502,8 @@ class Operator:
     def _stall(self, job: str) -> Stall | None:
         """Return why nothing comes of a job, or of what was changed of it."""
         refused = self._life.processes.stall(job) if self._life is not None else None
-        known = self._jobs.get(job)
-        return (known.stall if known is not None else None) or refused
+        notes = self._jobs.get(job)
+        return (notes.stall if notes is not None else None) or refused
 
     async def _show_stall(self, job: str, stall: Stall) -> None:
         """Say in the status of an object why nothing comes of it."""
@@ -526,14 +529,14 @@ class Operator:
             "data": {_KEY_FIELD: b64encode(secrets.token_bytes(32)).decode()},
         }
         try:
-            there = await self._server.get(SECRETS, KEY, namespace=namespace)
+            secret = await self._server.get(SECRETS, KEY, namespace=namespace)
         except NotFound:
             try:
-                there = await self._server.create(SECRETS, body, namespace=namespace)
+                secret = await self._server.create(SECRETS, body, namespace=namespace)
             except AlreadyExists:
-                there = await self._server.get(SECRETS, KEY, namespace=namespace)
+                secret = await self._server.get(SECRETS, KEY, namespace=namespace)
         try:
-            key = b64decode(there["data"][_KEY_FIELD], validate=True)
+            key = b64decode(secret["data"][_KEY_FIELD], validate=True)
         except (LookupError, TypeError, ValueError) as error:
             raise EnvironmentFault(
                 f"the Secret {namespace}/{KEY} has no key\n  hint: delete it: another one is made, "
@@ -577,12 +580,12 @@ def _remove_runs(folder: Path, jobs: Collection[str]) -> None:
 
     They were deleted while no operator was there. All of it is a mirror of what is elsewhere.
     """
-    for each in sorted(folder.iterdir()):
-        if each.name not in jobs:
+    for run in sorted(folder.iterdir()):
+        if run.name not in jobs:
             try:
-                remove_run(each, user="")
+                remove_run(run, user="")
             except (BrimError, OSError) as error:  # it is tried again by the next operator
-                _log.warning("%s, of a job that is gone, is not removed: %s", each, error)
+                _log.warning("%s, of a job that is gone, is not removed: %s", run, error)
 
 
 def _in_own_namespace(job: str) -> SpecError:

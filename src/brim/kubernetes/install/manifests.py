@@ -292,9 +292,9 @@ def deployment(chosen: Installation) -> Manifest:
         ],
         "ports": [{"name": "http", "containerPort": _PORT}],
         # Generous: what is slow on a busy node is not started again for that.
-        "startupProbe": _probe("/healthz", every=5, failures=60),
-        "livenessProbe": _probe("/healthz", every=30, failures=4),
-        "readinessProbe": _probe("/readyz", every=5, failures=3),
+        "startupProbe": _probe("/healthz", period=5, failures=60),
+        "livenessProbe": _probe("/healthz", period=30, failures=4),
+        "readinessProbe": _probe("/readyz", period=5, failures=3),
         "resources": dict(chosen.resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -330,11 +330,11 @@ def deployment(chosen: Installation) -> Manifest:
     }
 
 
-def _probe(path: str, *, every: int, failures: int) -> Manifest:
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
     """Return a probe that fails once so many answers in turn were bad, or took longer than 20 s."""
     return {
         "httpGet": {"path": path, "port": "http"},
-        "periodSeconds": every,
+        "periodSeconds": period,
         "timeoutSeconds": 20,
         "failureThreshold": failures,
     }

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from brim.kubernetes.client.declared import Schema
 from brim.kubernetes.kinds import OperatorContext, Right
-from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
+from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 
 _READ = ("get", "list", "watch")

@@ -18,19 +18,7 @@ from brim.kubernetes.client.refusals import NotFound
 from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.client.times import read_time
 from brim.kubernetes.kinds import OperatorContext, Records
-from brim.kubernetes.kubeflow.asked import (
-    KINDS,
-    KUBEFLOW,
-    PYTORCH,
-    VERSION,
-    KubeflowSpec,
-    first_replicas,
-    is_ours,
-    read_asked,
-    submission_of,
-    wishes_of,
-)
-from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, OURS
+from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, SELECTOR
 from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder, KubeflowPods
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
@@ -41,6 +29,18 @@ from brim.kubernetes.kubeflow.records import (
     sign,
     write_record,
     write_status,
+)
+from brim.kubernetes.kubeflow.request import (
+    KINDS,
+    KUBEFLOW,
+    PYTORCH,
+    VERSION,
+    KubeflowSpec,
+    first_replicas,
+    is_ours,
+    read_asked,
+    submission_of,
+    wishes_of,
 )
 from brim.kubernetes.kubeflow.status import stalled_status, status_of
 from brim.kubernetes.nodes.places import slot_of
@@ -75,10 +75,10 @@ class KubeflowJobs:
             AUTOSCALERS,
             changed=self._autoscaler_changed,
             namespace=settings.watched,
-            labels=OURS,
+            labels=SELECTOR,
         )
         self._key, self._evictions = b"", False
-        self._asked: dict[str, tuple[object, KubeflowSpec]] = {}
+        self._requests: dict[str, tuple[object, KubeflowSpec]] = {}
         self._placeholders: dict[str, tuple[KubeflowSpec, int, Sequence[Manifest]]] = {}
         self._written: dict[str, _Written] = {}
 
@@ -167,27 +167,27 @@ class KubeflowJobs:
         )
         return read_records(things, self._key)
 
-    def asked(self, job: str) -> KubeflowSpec | None:
+    def request(self, job: str) -> KubeflowSpec | None:
         """Return what a job's object asks for, or did as long as it could be understood."""
         thing, record = self.object(job), self._context.record(job)
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
             return None
         state = record.key, thing["metadata"].get("generation")
-        known = self._asked.get(job)
-        if known is None or known[0] != state:
-            asked = read_asked(thing, slot=self._slot, first=first_replicas(record))
-            if isinstance(asked, KubeflowSpec):
-                known = self._asked[job] = state, asked
-        return known[1] if known is not None else None
+        cached = self._requests.get(job)
+        if cached is None or cached[0] != state:
+            request = read_asked(thing, slot=self._slot, first=first_replicas(record))
+            if isinstance(request, KubeflowSpec):
+                cached = self._requests[job] = state, request
+        return cached[1] if cached is not None else None
 
     def order(self, job: str) -> KubeflowOrder | None:
-        thing, record, asked = self.object(job), self._context.record(job), self.asked(job)
-        if thing is None or record is None or asked is None:
+        thing, record, request = self.object(job), self._context.record(job), self.request(job)
+        if thing is None or record is None or request is None:
             return None
 
         def start(launch: int) -> KubeflowStart:
             return KubeflowStart(
-                asked=asked,
+                request=request,
                 uid=record.key,
                 launch=launch,
                 slot=self._slot,
@@ -197,12 +197,12 @@ class KubeflowJobs:
                 evictions=self._evictions,
             )
 
-        began = (thing.get("status") or {}).get("startTime")
+        start_time = (thing.get("status") or {}).get("startTime")
         return KubeflowOrder(
             uid=record.key,
-            asked=asked,
+            request=request,
             start=start,
-            began=read_time(began, field="status.startTime") if began else None,
+            began=read_time(start_time, field="status.startTime") if start_time else None,
             ended=record.ended,
             is_over=record.life.ended,
             starts=record.starts,
@@ -213,24 +213,26 @@ class KubeflowJobs:
         return KubeflowPods(job)
 
     def templates(self, job: str) -> Iterable[Mapping[str, Any]]:
-        asked = self.asked(job)
-        return [replicas.template for replicas in asked.replicas] if asked is not None else []
+        request = self.request(job)
+        return [replicas.template for replicas in request.replicas] if request is not None else []
 
     def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:
         order = self.order(job)
         if order is None:
             return ()
-        made = self._placeholders.get(job)
-        if made is None or made[0] is not order.asked or made[1] != fewest:
+        cached = self._placeholders.get(job)
+        if cached is None or cached[0] is not order.request or cached[1] != fewest:
             manifests = of_kubeflow_job(order.start(0), fewest, self._settings.node_labels)
-            made = self._placeholders[job] = order.asked, fewest, manifests
-        return made[2]
+            cached = self._placeholders[job] = order.request, fewest, manifests
+        return cached[2]
 
     # What it asks for -----------------------------------------------------------------------------
 
-    async def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
-        asked = read_asked(thing, slot=self._slot)
-        return submission_of(thing, asked, known) if isinstance(asked, KubeflowSpec) else asked
+    async def read(self, thing: PlainObject, tenants: KnownTenants) -> Submission | Problems:
+        request = read_asked(thing, slot=self._slot)
+        return (
+            submission_of(thing, request, tenants) if isinstance(request, KubeflowSpec) else request
+        )
 
     def wishes(
         self, thing: PlainObject, record: ScheduledJob
@@ -243,40 +245,40 @@ class KubeflowJobs:
         self, thing: PlainObject, record: ScheduledJob, story: Sequence[Change], stall: Stall | None
     ) -> None:
         job, uid = record.id, record.key
-        there = self._written.get(job)
-        if there is None or there.uid != uid:
-            there = self._written[job] = _Written(uid, status=thing.get("status"))
+        written = self._written.get(job)
+        if written is None or written.uid != uid:
+            written = self._written[job] = _Written(uid, status=thing.get("status"))
         signed = sign(record, self._key)
-        if signed != there.record:
+        if signed != written.record:
             await write_record(self._server, job, thing, signed)
-            there.record = signed
+            written.record = signed
         status = status_of(
             record,
-            self.asked(job),
-            self._context.pods.of(job),
-            before=there.status,
+            self.request(job),
+            self._context.pods.of_job(job),
+            before=written.status,
             now=self._context.wall(),
-            why=_why(record, story),
+            why=_explanation(record, story),
             stall=stall,
         )
-        if status != there.status:
+        if status != written.status:
             await write_status(self._server, job, thing, status)
-            there.status = status
+            written.status = status
 
     async def show_stall(self, thing: PlainObject, stall: Stall) -> None:
         job = job_of(thing, thing["kind"].lower()).id
-        before = thing.get("status")
-        status = stalled_status(thing["kind"], before, stall, now=self._context.wall())
-        if status != before:
+        last = thing.get("status")
+        status = stalled_status(thing["kind"], last, stall, now=self._context.wall())
+        if status != last:
             await write_status(self._server, job, thing, status)
 
     def forget(self, job: str) -> None:
-        self._asked.pop(job, None)
+        self._requests.pop(job, None)
         self._placeholders.pop(job, None)
         self._written.pop(job, None)
 
 
-def _why(record: ScheduledJob, story: Sequence[Change]) -> str:
+def _explanation(record: ScheduledJob, story: Sequence[Change]) -> str:
     if record.life.ended:
         return ""
     last = next((change for change in reversed(story) if reason_of(change)), None)

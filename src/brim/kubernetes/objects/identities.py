@@ -52,9 +52,9 @@ class KubeJob(NamedTuple):
     def parse(cls, id: str) -> KubeJob:
         """Return the name that an id was made of."""
         namespace, _, name = id.partition(".")
-        before, _, word = name.rpartition(".")
-        is_foreign = bool(before) and word in foreign_kinds()
-        return cls(namespace, before, word) if is_foreign else cls(namespace, name)
+        prefix, _, word = name.rpartition(".")
+        is_foreign = bool(prefix) and word in foreign_kinds()
+        return cls(namespace, prefix, word) if is_foreign else cls(namespace, name)
 
     @property
     def kind_name(self) -> str:

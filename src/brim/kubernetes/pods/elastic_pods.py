@@ -94,9 +94,9 @@ class _SortedStart:
         uid: of the job's object; empty: it is gone.
     """
 
-    def __init__(self, of: tuple[KubePod, ...], job: KubeJob, launch: int, uid: str) -> None:
-        self.of, self.launch, self.uid = of, launch, uid
-        self.pods = pods_of(of, job, launch, uid=uid)
+    def __init__(self, job_pods: tuple[KubePod, ...], job: KubeJob, launch: int, uid: str) -> None:
+        self.of, self.launch, self.uid = job_pods, launch, uid
+        self.pods = pods_of(job_pods, job, launch, uid=uid)
         self.alive, self.bound = self.pods.alive, self.pods.bound
         self.failed = _failed(self.pods)
         self.last_words = _last_words(self.pods.master)
@@ -132,20 +132,20 @@ class ElasticPods(JobPods[PodOrder]):
         pods = start.pods
         self.retries.note(start.failed, now)
         self._unplaced.look(launch.number, pods.master, now)
-        held = pods.held
+        slots = pods.held
         if launch.anywhere:
-            held = start.bound
-            if self._wanted is not None:
-                leaving_nodes = [node for node in held if _is_left(node, sight)]
-                stay = staying(held, self._wanted, leaving_nodes=leaving_nodes)
-                self._wanted = as_placed(self._wanted, stay)
+            slots = start.bound
+            if self._target is not None:
+                leaving_nodes = [node for node in slots if _is_left(node, sight)]
+                stay = staying(slots, self._target, leaving_nodes=leaving_nodes)
+                self._target = as_placed(self._target, stay)
         last_words = _words(start, sight)
         is_over = _is_over(start, sight)
         run = sight.run
         assert run is not None
         seen = run.seen(
             alive=start.alive or run.has_more,
-            workers=held,
+            workers=slots,
             agents=frozenset({launch.home, *self._agents(launch, start, sight, is_over=is_over)}),
             processes=launch.processes,
         )
@@ -183,18 +183,18 @@ class ElasticPods(JobPods[PodOrder]):
 
         Where something is, the job is asked again for what it was asked.
         """
-        pods, target = start.pods, self._wanted
-        held = start.bound if launch.anywhere else pods.held
+        pods, target = start.pods, self._target
+        slots = start.bound if launch.anywhere else pods.held
         if target is None:
-            return held.keys()
+            return slots.keys()
         if is_over:
-            return {*held, *target}
+            return {*slots, *target}
         waits = self.retries.waits(sight.now)
         if not _has_master(pods, sight) and MASTERS not in waits:
             return ()
         if launch.anywhere:
             is_full = sum(pods.held.values()) >= sum(target.values())
-            return {*held, *target} if is_full or waits - {MASTERS} else ()
+            return {*slots, *target} if is_full or waits - {MASTERS} else ()
         full = {node for node, count in target.items() if pods.held.get(node, 0) >= count}
         return {*pods.held, *waits} - (target.keys() - full - waits)
 
@@ -220,7 +220,7 @@ class ElasticPods(JobPods[PodOrder]):
     ) -> list[Stage]:
         if not begins and _is_over(self._start_pods(launch.number, sight), sight):
             # To one who takes over, a run that begins again is over until its master says so.
-            self._wanted = dict(workers)
+            self._target = dict(workers)
             return []
         return super()._ask(launch, workers, sight, begins=begins)
 
@@ -233,7 +233,7 @@ class ElasticPods(JobPods[PodOrder]):
             leaving_nodes = [n for n in pods.bound if n not in workers and _is_left(n, sight)]
             pauses = any(node != MASTERS for node in waits)
             differences_left = differences_anywhere(
-                pods, self.job, launch.number, workers, left=leaving_nodes, waits=pauses
+                pods, self.job, launch.number, workers, leaving_nodes=leaving_nodes, waits=pauses
             )
         else:
             differences_left = differences(pods, self.job, launch.number, workers, waits=waits)
@@ -273,7 +273,7 @@ class ElasticPods(JobPods[PodOrder]):
         new = MakePod(pod, slot=MASTERS, service=service, beside_slots=wishes.master)
         return PodChanges(make=(new,))
 
-    def _beside(
+    def _needs(
         self,
         launch: Launch,
         make: Collection[MakePod],
@@ -309,7 +309,7 @@ class ElasticPods(JobPods[PodOrder]):
         group = owned(gang.version, POD_GROUP, self.job.name, start)
         return gang.pod_group(group, launch.spec.workers.minimum)
 
-    def _begun(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
+    def _completed(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if launch.number < 2 or sight.order is None:
             return []
         name = self._start(launch.number - 1, sight.order).files
@@ -324,7 +324,7 @@ class ElasticPods(JobPods[PodOrder]):
 
     def _suspend(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if sight.order is None:  # its pods go with its object, and none comes again
-            self._wanted = {}
+            self._target = {}
             return []
         if address := self._start_pods(launch.number, sight).address:
             return [(AskMaster(address, sight.order.token(launch.number)),)]
@@ -335,21 +335,21 @@ class ElasticPods(JobPods[PodOrder]):
         return [master.end, master.make, (refusal,)]
 
     def _force(self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder]) -> list[Stage]:
-        pods, wanted = self._pods(launch.number, sight), workers or self._wanted or {}
+        pods, target = self._pods(launch.number, sight), workers or self._target or {}
         # A pod ends by itself: while one is slow to end, those that are to stay train on.
         surplus_of = beyond_anywhere if launch.anywhere else beyond
-        names = set(surplus_of(pods, wanted)) if wanted else set()
+        names = set(surplus_of(pods, target)) if target else set()
         if workers or names:
             surplus = [pod for pod in pods.workers.values() if pod.metadata.name in names]
         else:
-            self._wanted = {}
+            self._target = {}
             surplus = [*pods.workers.values(), *filter(None, [pods.master])]
         return [ends_at_once(surplus, sight)]
 
     def _take(self, answer: CommandEnded, sight: JobSight[PodOrder]) -> None:
         super()._take(answer, sight)
         if isinstance(answer.command, AskMaster) and answer.fault is None:
-            self._wanted = {}
+            self._target = {}
 
     # What is over ---------------------------------------------------------------------------------
 
@@ -461,8 +461,8 @@ def _spec_of(launch: Launch) -> bytes:
     that are is the scheduler's business, and its owner may change it.
     """
     spec = kept_spec(launch.spec, launch.job)
-    most = max(launch.processes * spec.workers.maximum, spec.micro_batches)
-    workers = WorkerRange(minimum=1, maximum=most)
+    maximum = max(launch.processes * spec.workers.maximum, spec.micro_batches)
+    workers = WorkerRange(minimum=1, maximum=maximum)
     faults = spec.faults if launch.number <= 1 else ()
-    alone = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
-    return msgspec.json.encode(alone)
+    own_spec = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
+    return msgspec.json.encode(own_spec)

@@ -31,7 +31,7 @@ from brim.kubernetes.pods.pod_faults import NameTaken
 from brim.kubernetes.pods.runs_seen import RunsSeen
 
 _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
-_AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 # Requests of starts that are sent at once: what jobs that run need finds a connection, and its turn.
 _OF_STARTS = 12
@@ -200,7 +200,7 @@ class PodProcesses:
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
         self._shared = dict.fromkeys(shared, -math.inf)
         self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
-        self._beside: dict[str, asyncio.Task[None]] = {}  # what nobody waits for, by job
+        self._background: dict[str, asyncio.Task[None]] = {}  # what nobody waits for, by job
         self._removing: set[str] = set()  # the jobs whose Services that removes
         self._line = asyncio.Semaphore(_OF_STARTS)  # in which requests of starts wait
 
@@ -223,7 +223,7 @@ class PodProcesses:
         now = self._clock.now()
         settled = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
         settled = settled and self._freed.is_calm and self._placeholders.is_calm()
-        busy = self._beside or self._faults.jobs or any(self._objects())
+        busy = self._background or self._faults.jobs or any(self._objects())
         return settled and not busy and all(job.is_calm(now) for job in self._jobs.values())
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
@@ -238,7 +238,7 @@ class PodProcesses:
         for job in {*self._jobs, *self._pods.jobs(), *timed} - self._untouched:
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
                 self._sweep(job, running.get(job), timed=job in timed)
-            if job not in running and job not in self._beside and self._job(job).is_idle(now):
+            if job not in running and job not in self._background and self._job(job).is_idle(now):
                 del self._jobs[job]
                 self._swept.pop(job, None)
         return {**self._freed.counted(seen, now), **{name: NodeSeen(up=True) for name in names}}
@@ -251,11 +251,11 @@ class PodProcesses:
             timed: something may be left once time has passed.
         """
         if not timed:
-            state = _SweptState(running, self._pods.of(job), self._order(job))
+            state = _SweptState(running, self._pods.of_job(job), self._order(job))
             if state.is_same(self._swept.get(job)):
                 return
         stages = self._handle(job, commands.Swept(running))
-        self._later(job, stages)
+        self._in_background(job, stages)
         if not (timed or stages):
             self._swept[job] = state
         else:
@@ -264,7 +264,7 @@ class PodProcesses:
     def look(self, launch: Launch) -> Seen:
         with self._faults.at(launch.job, "look at it"):
             stages = self._handle(launch.job, commands.PodsSeen(launch))
-            self._later(launch.job, [self._do_now(launch.job, stage) for stage in stages])
+            self._in_background(launch.job, [self._do_now(launch.job, stage) for stage in stages])
             return self._jobs[launch.job].seen
 
     # What is asked --------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class PodProcesses:
         """Follow nobody, and begin nothing any more."""
         await self._placeholders.close()
         self._runs.close()
-        tasks = list(self._beside.values())
+        tasks = list(self._background.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -332,7 +332,7 @@ class PodProcesses:
             now=self._clock.now(),
             wall=self._clock.wall(),
             order=self._order(job),
-            pods=self._pods.of(job),
+            pods=self._pods.of_job(job),
             nodes=self._places.last,
             run=self._runs.watch(job)
             if automaton.follows_run and isinstance(event, _OF_RUNS)
@@ -351,7 +351,7 @@ class PodProcesses:
             EnvironmentFault: the server says no, or has had no time for too long of seen time.
         """
         end = self._clock.now() + _PATIENCE
-        pause = _AGAIN
+        pause = _FIRST_PAUSE
         while True:
             try:
                 return await self._ask(job, event, line=self._line)
@@ -363,7 +363,7 @@ class PodProcesses:
 
     async def _ask(self, job: str, event: Event, *, line: Line = _NO_LINE) -> None:
         while job in self._removing:  # Services, which are to be there now
-            await asyncio.wait([self._beside[job]])
+            await asyncio.wait([self._background[job]])
         await self._perform(job, self._handle(job, event), line=line)
 
     async def _perform(self, job: str, stages: Iterable[Stage], *, line: Line = _NO_LINE) -> None:
@@ -385,13 +385,13 @@ class PodProcesses:
                 if isinstance(result, BaseException):
                     raise result
 
-    def _later(self, job: str, stages: Iterable[Stage]) -> None:
+    def _in_background(self, job: str, stages: Iterable[Stage]) -> None:
         """Carry out what nobody waits for, one thing at a time for a job.
 
         Where it comes to nothing, or something is under way, a later look sees that.
         """
         stages = [stage for stage in stages if stage]
-        if not stages or job in self._beside:
+        if not stages or job in self._background:
             return
 
         async def quietly() -> None:
@@ -399,14 +399,14 @@ class PodProcesses:
                 await self._perform(job, stages)
 
         def forget(_: asyncio.Task[None]) -> None:
-            del self._beside[job]
+            del self._background[job]
             self._removing.discard(job)
 
         if any(
             isinstance(command, commands.RemoveServices) for stage in stages for command in stage
         ):
             self._removing.add(job)
-        task = self._beside[job] = asyncio.create_task(quietly())
+        task = self._background[job] = asyncio.create_task(quietly())
         task.add_done_callback(forget)
 
     def _do_now(self, job: str, stage: Stage) -> Stage:
@@ -415,8 +415,8 @@ class PodProcesses:
             match command:
                 case commands.FollowRun(address, token, version):
                     self._runs.call(job, address, token, version=version)
-                case commands.HoldBack(until):
-                    self._places.choices.hold_back(job, until)
+                case commands.HoldBack(end):
+                    self._places.choices.hold_back(job, end)
                 case commands.MakeRoom(pod, nodes):
                     self._places.make_room(pod, nodes)
         return tuple(command for command in stage if not isinstance(command, _IMMEDIATE))
@@ -473,11 +473,11 @@ class PodProcesses:
         ):
             manifest = with_preferred_node(manifest, node)  # elsewhere it may cost a slot
         async with line:
-            made = await self._server.make_pod(manifest)
-        if made is None:
-            made = await self._made_before(job, manifest["metadata"]["name"])
-        if made is not None:
-            self._pods.made(made, self._clock.now())
+            pod = await self._server.make_pod(manifest)
+        if pod is None:
+            pod = await self._made_before(job, manifest["metadata"]["name"])
+        if pod is not None:
+            self._pods.add(pod, self._clock.now())
 
     async def _made_before(self, job: KubeJob, name: str) -> KubePod | None:
         """Return the pod of that name; None: it is known, or gone again.
