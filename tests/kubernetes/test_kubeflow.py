@@ -552,7 +552,10 @@ def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcom
     found = outcome_of(asked, pods, failures=0, age=0.0)
     assert found.outcome == outcome
     if outcome == "failed":
-        assert found.why == "elastic-example-imagenet-worker-1: pytorch exited with 1: out of luck"
+        assert (
+            found.explanation
+            == "elastic-example-imagenet-worker-1: pytorch exited with 1: out of luck"
+        )
 
 
 def test_a_job_that_is_not_elastic_is_done_with_its_last_worker() -> None:
@@ -599,7 +602,7 @@ def test_conditions_through_a_life() -> None:
     assert status["replicaStatuses"]["Worker"]["active"] == 1
     assert status == status_of(job, asked, pods, before=status, now=NOW + 9), "nothing is new"
     job.life = Life(Phase.SUSPENDED)
-    status = status_of(job, asked, [], before=status, now=NOW + 2, why="others come first")
+    status = status_of(job, asked, [], before=status, now=NOW + 2, explanation="others come first")
     assert conditions(status) == ["Created True", "Restarting True"]
     assert "others come first" in status["conditions"][-1]["message"]
     job.life = Life(Phase.SUSPENDED, Wish.HOLD)

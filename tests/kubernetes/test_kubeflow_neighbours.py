@@ -87,7 +87,7 @@ def test_as_many_are_bound_together_as_the_job_needs_to_run_or_fewer_where_it_sa
     start = start_of(policy, file=file, **spec)
     group = pod_group_of(start)
     assert group is not None
-    fewest = start.asked.pods.minimum if count is None else count
+    fewest = start.request.pods.minimum if count is None else count
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": fewest}}
     assert group["spec"]["disruptionMode"] == {"single": {}}
 
@@ -134,10 +134,10 @@ def test_pods_name_the_operator_as_a_responder_but_not_those_of_a_gang() -> None
 
 def test_placeholders_stand_for_each_type_of_replicas() -> None:
     start = start_of({}, file="mpijob.yaml")
-    made = of_kubeflow_job(start, start.asked.pods.minimum, "")
-    name = start.asked.job.name
+    made = of_kubeflow_job(start, start.request.pods.minimum, "")
+    name = start.request.job.name
     assert [each["metadata"]["name"] for each in made] == [
-        f"{name}-mpijob-placeholder-{number}" for number in range(start.asked.pods.minimum)
+        f"{name}-mpijob-placeholder-{number}" for number in range(start.request.pods.minimum)
     ]
     for each in made:
         (container,) = each["spec"]["containers"]
@@ -146,7 +146,7 @@ def test_placeholders_stand_for_each_type_of_replicas() -> None:
         pod = msgspec.convert({**each, "metadata": {**each["metadata"], "uid": "u"}}, KubePod)
         whose = stands_for(pod)
         assert whose is not None
-        assert whose.job == start.asked.job.id
+        assert whose.job == start.request.job.id
 
 
 # On a server --------------------------------------------------------------------------------------

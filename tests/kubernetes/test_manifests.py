@@ -202,7 +202,7 @@ def test_the_operator_has_these_rights_and_no_others(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     seen, run = expected(SEES), expected(RUNS)
-    run |= expected(RUNS_FOR_KUBEFLOW) if installed.kubeflow else set()
+    run |= expected(RUNS_FOR_KUBEFLOW) if installed.foreign_kinds else set()
     run |= expected(RUNS_FOR_GANGS) if installed.gangs else set()
     run |= expected(RUNS_FOR_EVICTIONS) if installed.evictions else set()
     creations = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
@@ -256,7 +256,7 @@ def test_people_may_have_jobs_but_no_status(
         assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
         for plural in PLURALS:
             attributes = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
-            assert may(api_server, user, verb="create", **attributes) == installed.kubeflow
+            assert may(api_server, user, verb="create", **attributes) == installed.foreign_kinds
             assert not may(api_server, user, verb="patch", subresource="status", **attributes)
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")

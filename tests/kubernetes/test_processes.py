@@ -30,7 +30,7 @@ from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.outages import Outages, SeenClock
 from brim.kubernetes.client.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.objects.identities import SERVICE, KubeJob
-from brim.kubernetes.pods import elastic_pods, processes
+from brim.kubernetes.pods import elastic_pods, processes, start_pods
 from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.manifests import KubeStart, Manifest
 from brim.kubernetes.pods.processes import PodProcesses
@@ -212,7 +212,7 @@ class World:
         run = RecordedRun(self.folder / job.id, spec())
         run.begin(workers=1)
         run.train(steps)
-        self.processes._runs._of(job.id).news = True
+        self.processes._runs._run_of(job.id).news = True
         return run
 
     def run_ends(self, exit: str, job: KubeJob = JOB) -> None:
@@ -365,7 +365,7 @@ def test_unchanged_pods_are_swept_and_sorted_once(
     world.decide(flights={"node0": 2})
     world.settle()
     monkeypatch.setattr(ElasticPods, "_sweep", counted("sweep", ElasticPods._sweep))
-    monkeypatch.setattr(elastic_pods, "pods_of", counted("sort", elastic_pods.pods_of))
+    monkeypatch.setattr(elastic_pods, "pods_of", counted("sort", start_pods.pods_of))
     for _ in range(3):
         world.look(0.2)
     assert work == {}
@@ -436,7 +436,7 @@ def test_a_worker_of_several_processes_is_one_pod_and_as_many_workers_of_its_run
     run = RecordedRun(world.folder / job.id, spec())
     run.begin(workers=4)
     run.train(8)
-    world.processes._runs._of(job.id).news = True
+    world.processes._runs._run_of(job.id).news = True
     world.look()
     seen = world.backend.jobs._tracking.track(job).seen
     assert seen.reached is not None
@@ -812,7 +812,7 @@ def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: Wor
     world.live()  # before the master of the new start has said anything
     world.settle()
     run.begin(workers=1)
-    world.processes._runs._of(JOB.id).news = True
+    world.processes._runs._run_of(JOB.id).news = True
     world.settle()
     assert world.on() == {"node0": 2}
     assert world.book.jobs[JOB.id].starts.launches == 2

@@ -224,4 +224,4 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 
 def _present(kind: inspect.UnionType) -> inspect.Type:
     """Return the type of a field that may be left out."""
-    return next(type for type in kind.types if not isinstance(type, inspect.NoneType))
+    return next(part for part in kind.types if not isinstance(part, inspect.NoneType))

@@ -202,7 +202,7 @@ class KubeflowJobs:
             uid=record.key,
             request=request,
             start=start,
-            began=read_time(start_time, field="status.startTime") if start_time else None,
+            started=read_time(start_time, field="status.startTime") if start_time else None,
             ended=record.ended,
             is_over=record.life.ended,
             starts=record.starts,
@@ -258,7 +258,7 @@ class KubeflowJobs:
             self._context.pods.of_job(job),
             before=written.status,
             now=self._context.wall(),
-            why=_explanation(record, story),
+            explanation=_explanation(record, story),
             stall=stall,
         )
         if status != written.status:

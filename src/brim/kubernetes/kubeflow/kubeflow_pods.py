@@ -263,7 +263,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         if workers and order is not None:
             return [ends(changes(order.request, pods, workers).end, sight)]
         self._target = {}
-        return [*self._services(order), ends_at_once(pods.pods.values(), sight, request=True)]
+        return [*self._services(order), ends_at_once(pods.pods.values(), sight, repeated=True)]
 
     def _services(self, order: KubeflowOrder | None) -> list[Stage]:
         """Return the end of the Services of a job that has no pods for now, which comes before theirs.

@@ -195,10 +195,8 @@ def _torch_env(request: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, st
         return found
     bounds = request.bounds
     first = name_of(request, Rank(WORKER, 0))
-    host, rendezvous_port = (
-        policy.get("rdzvHost") or first,
-        policy.get("rdzvPort") or request.port(WORKERS),
-    )
+    host = policy.get("rdzvHost") or first
+    rendezvous_port = policy.get("rdzvPort") or request.port(WORKERS)
     found |= {
         _SHARE: None,
         "PET_NPROC_PER_NODE": str(policy.get("nProcPerNode") or per_node or "auto"),

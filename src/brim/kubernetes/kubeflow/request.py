@@ -486,12 +486,12 @@ def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
         _amounts_of(container, path=f"{place}.spec.initContainers[{index}]")
     for name, amount in requested.items():
         if name in slot and name != PODS and amount > slot[name]:
-            slot_amount = write_amount(amount)
+            pod_amount = write_amount(amount)
             raise SpecError(
                 f"{place}.spec.containers: {name}",
-                got=slot_amount,
+                got=pod_amount,
                 need=f"at most what a slot of this operator has, {write_amount(slot[name])}",
-                hint=f"have the operator's slots as large: brim install --slot {name}={slot_amount}",
+                hint=f"have the operator's slots as large: brim install --slot {name}={pod_amount}",
             )
 
 
@@ -521,11 +521,11 @@ def _range(
             raise SpecError(place, got=str(count), need="at least 1")
         return WorkerRange(minimum=count + rest, maximum=count + rest), None
     assert workers is not None
-    fewest, maximum = bounds.minimum, bounds.maximum
+    minimum, maximum = bounds.minimum, bounds.maximum
     is_driven = bool(object_of(spec.get("elasticPolicy"), path="spec.elasticPolicy").get("metrics"))
     if is_driven or queued or (first is not None and workers.count != first):
-        maximum = min(max(fewest, workers.count), maximum)
-    return WorkerRange(minimum=fewest + rest, maximum=maximum + rest), bounds
+        maximum = min(max(minimum, workers.count), maximum)
+    return WorkerRange(minimum=minimum + rest, maximum=maximum + rest), bounds
 
 
 def _elastic(
@@ -547,9 +547,9 @@ def _elastic(
     if not switch_of(spec.get("enableDynamicWorker"), path=path) or workers is None:
         return None
     policy = _scheduling_policy(spec)
-    fewest = max(1, (policy.fewest or 0) - rest) if policy is not None else 1
+    minimum = max(1, (policy.fewest or 0) - rest) if policy is not None else 1
     maximum = max(1, workers.count)
-    return WorkerRange(minimum=min(fewest, maximum), maximum=maximum)
+    return WorkerRange(minimum=min(minimum, maximum), maximum=maximum)
 
 
 def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> WorkerRange | None:
@@ -567,11 +567,11 @@ def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> Worker
         if policy.get(name) is not None
     }
     usual = max(1, workers.count)
-    fewest = fields.get("minReplicas", min(usual, fields.get("maxReplicas", usual)))
-    maximum = fields.get("maxReplicas", max(usual, fewest))
-    if fewest > maximum:
-        raise SpecError(f"{path}.minReplicas", got=str(fewest), need=f"at most {maximum}")
-    return WorkerRange(minimum=fewest, maximum=maximum)
+    minimum = fields.get("minReplicas", min(usual, fields.get("maxReplicas", usual)))
+    maximum = fields.get("maxReplicas", max(usual, minimum))
+    if minimum > maximum:
+        raise SpecError(f"{path}.minReplicas", got=str(minimum), need=f"at most {maximum}")
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
 def _bounds_in_command(
@@ -584,7 +584,7 @@ def _bounds_in_command(
     """
     containers = workers.template["spec"]["containers"]
     index = next(i for i, container in enumerate(containers) if container["name"] == kind.container)
-    nodes = option_of(command_of(without_variable(containers[index], "PET_NNODES")), *_NODES)
+    nodes = option_of(command_of(_without_variable(containers[index], "PET_NNODES")), *_NODES)
     if nodes is None or _POLICY_NODES.fullmatch(nodes):
         return policy
     found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes)
@@ -597,20 +597,20 @@ def _bounds_in_command(
             need="numbers, or a variable to which `env` of the container gives them",
             hint=f"leave {_NODES[0]} out: torchrun gets the policy's as PET_NNODES",
         )
-    fewest, maximum = int(found[1]) - rest, int(found[2] or found[1]) - rest
-    if fewest == maximum:
+    minimum, maximum = int(found[1]) - rest, int(found[2] or found[1]) - rest
+    if minimum == maximum:
         if workers.count != maximum:
             need = f"{maximum}, since {_NODES[0]} in the command says {nodes}"
             raise SpecError(f"{path}.replicas", got=str(workers.count), need=need)
         return None
-    fewest, maximum = max(fewest, policy.minimum), min(maximum, policy.maximum)
-    if fewest > maximum:
+    minimum, maximum = max(minimum, policy.minimum), min(maximum, policy.maximum)
+    if minimum > maximum:
         need = f"from {policy.minimum} to {policy.maximum} workers, as spec.elasticPolicy has it"
         raise SpecError(place, got=f"{_NODES[0]} {nodes}", need=need)
-    return WorkerRange(minimum=fewest, maximum=maximum)
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
-def without_variable(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _without_variable(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a container without a variable."""
     env = [variable for variable in container.get("env") or [] if variable.get("name") != name]
     return {**container, "env": env}
@@ -663,17 +663,13 @@ def _horovod_bounds(
 def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     path = "spec.runPolicy"
     policy = object_of(spec.get("runPolicy"), path=path)
-    cleanings = (
-        spec.get("cleanPodPolicy"),
-        policy.get("cleanPodPolicy"),
-    )  # MPIJob has it in two places
-    if None not in cleanings and cleanings[0] != cleanings[1]:
-        raise SpecError(
-            f"{path}.cleanPodPolicy", got=quoted(cleanings[1]), need=f"as above, {cleanings[0]}"
-        )
-    chosen = choice_of(cleanings[0], _CLEANINGS, path="spec.cleanPodPolicy")
+    # MPIJob has it in two places.
+    outer, inner = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")
+    if None not in (outer, inner) and outer != inner:
+        raise SpecError(f"{path}.cleanPodPolicy", got=quoted(inner), need=f"as above, {outer}")
+    chosen = choice_of(outer, _CLEANINGS, path="spec.cleanPodPolicy")
     run = read_struct(RunPolicy, policy, path=path)
-    return run if cleanings[0] is None else msgspec.structs.replace(run, clean=chosen)
+    return run if outer is None else msgspec.structs.replace(run, clean=chosen)
 
 
 def _scheduling_policy(spec: Mapping[str, Any]) -> SchedulingPolicy | None:

@@ -301,15 +301,15 @@ def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> 
     That is the time for which a job has had its workers: who reads the record goes on from there.
     """
     try:
-        last, is_now = (
-            unpack_record(status_part.get("record"), uid=uid)
-            for status_part in (before, status)
-            if isinstance(status_part, Mapping)
+        last, present = (
+            unpack_record(written.get("record"), uid=uid)
+            for written in (before, status)
+            if isinstance(written, Mapping)
         )
     except (EnvironmentFault, ValueError):  # one cannot be read, or there is no status
         return False
-    last.progress = replace(last.progress, attained=is_now.progress.attained)
-    return last == is_now
+    last.progress = replace(last.progress, attained=present.progress.attained)
+    return last == present
 
 
 # Conditions ---------------------------------------------------------------------------------------

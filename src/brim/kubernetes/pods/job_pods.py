@@ -214,17 +214,17 @@ def ends(pods: Iterable[KubePod], sight: JobSight[Order]) -> tuple[EndPod, ...]:
 
 
 def ends_at_once(
-    pods: Iterable[KubePod], sight: JobSight[Order], *, asked: bool = False
+    pods: Iterable[KubePod], sight: JobSight[Order], *, repeated: bool = False
 ) -> tuple[EndPod, ...]:
     """End pods by force.
 
     Args:
-        asked: only those that were asked before; the others are asked.
+        repeated: only those that were asked before; the others are asked.
     """
 
     def grace(pod: KubePod) -> int | None:
         if pod.has_ended or is_lost(pod, sight):
             return 0
-        return _FORCED if pod.is_leaving or not asked else None
+        return _FORCED if pod.is_leaving or not repeated else None
 
     return tuple(EndPod(pod, grace(pod)) for pod in pods)

@@ -182,9 +182,9 @@ def network_policy(start: KubeStart, operator_namespace: str) -> Manifest:
     Anybody can have a label, and nobody a namespace that is not theirs: the operator is known by both.
     """
     of_the_job = {"podSelector": {"matchLabels": {JOB: start.job.name}}}
-    operator_namespace_only = {"matchLabels": {_NAMESPACE: operator_namespace}}
+    own_namespace = {"matchLabels": {_NAMESPACE: operator_namespace}}
     operator = {
-        "namespaceSelector": operator_namespace_only,
+        "namespaceSelector": own_namespace,
         "podSelector": {"matchLabels": _OPERATOR_POD},
     }
     first, last = _WORKER_PORTS

@@ -148,13 +148,10 @@ def differences_anywhere(
     staying = [number for number in holding if not pods.workers[number].is_leaving]
     count = sum(workers.values())
     surplus = [pods.workers[number] for number in leavers]
-    surplus += _least_anywhere(pods, staying, len(staying) - count, workers)
+    surplus += _surplus_anywhere(pods, staying, len(staying) - count, workers)
     missing = 0 if waits else max(0, count - len(holding))
     counts = Counter(
-        node
-        for node, numbers in by_node.items()
-        for number_here in numbers
-        if number_here in holding
+        node for node, numbers in by_node.items() for number in numbers if number in holding
     )
     new = [node for node in sorted(workers) for _ in range(workers[node] - counts[node])]
     return _changes(pods, job, launch, surplus, new[:missing])
@@ -188,7 +185,7 @@ def beyond_anywhere(pods: StartPods, workers: Mapping[str, int]) -> tuple[str, .
     Those that were asked to end are among them before any other.
     """
     numbers = [number for numbers in pods.by_node.values() for number in numbers]
-    found = _least_anywhere(pods, numbers, len(numbers) - sum(workers.values()), workers)
+    found = _surplus_anywhere(pods, numbers, len(numbers) - sum(workers.values()), workers)
     return tuple(sorted(pod.metadata.name for pod in found))
 
 
@@ -202,7 +199,7 @@ def _surplus(pods: StartPods, numbers: Iterable[int], count: int) -> list[KubePo
     return [pods.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
 
 
-def _least_anywhere(
+def _surplus_anywhere(
     pods: StartPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
 ) -> list[KubePod]:
     """Return the workers that are missed least, on whatever nodes.
@@ -211,8 +208,8 @@ def _least_anywhere(
         workers: that the plan has by node: it would rather have others go.
     """
     planned: set[int] = set()
-    for node, numbers_here in pods.by_node.items():
-        bound = sorted(number for number in numbers_here if pods.workers[number].is_bound)
+    for node, numbers_on in pods.by_node.items():
+        bound = sorted(number for number in numbers_on if pods.workers[number].is_bound)
         planned.update(bound[: workers.get(node, 0)])
 
     def worth(number: int) -> tuple[bool, bool, bool, bool, bool, int]:
