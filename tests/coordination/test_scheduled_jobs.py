@@ -533,7 +533,7 @@ def test_the_next_life_confirms_or_starts_jobs(heard: Heard) -> None:
     assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
 
 
-def test_job_that_ends_the_scheduler_twice_is_not_started_again(heard: Heard) -> None:
+def test_job_that_ends_the_scheduler_twice_stays_ended(heard: Heard) -> None:
     heard.hear(plan(job_1=5, job_2=3), 0.0)
     assert heard.hear(look(), 0.0)[-2:] == ["start job-1: 5", "start job-2: 3"]
     next_life(heard)

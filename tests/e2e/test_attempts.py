@@ -313,7 +313,7 @@ def breaks(hosts: Sequence[Host], port: int) -> bool:
 @pytest.mark.netns
 @pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
 @pytest.mark.long
-def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_else(
+def test_injected_bytes_break_only_the_connection(
     tmp_path: Path,
 ) -> None:
     calm = undisturbed(*SHORT)

@@ -68,9 +68,7 @@ def test_child_processes_end_with_worker_and_run(tmp_path: Path, notes: Path) ->
 
 
 @needs_groups
-def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_leftovers_of_a_killed_agent_end(tmp_path: Path, notes: Path) -> None:
     """Nobody adopts it: its agent is gone, and the command that started that is no parent of all
     that is below.
     """

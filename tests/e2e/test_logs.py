@@ -132,7 +132,7 @@ def test_heavy_printing_does_not_change_weights(
 
 
 @pytest.mark.long
-def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
+def test_no_line_repeats_after_agents_die_cutting_logs(tmp_path: Path) -> None:
     job = (CHATTY, *JOB[2:], "--epochs", "6", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
     logs = tmp_path / "run" / "logs"

@@ -448,9 +448,7 @@ def certificate_in(folder: Path) -> tuple[Path, ssl.SSLContext]:
     return folder / "server.pem", ssl.create_default_context(cadata=identity.authority.decode())
 
 
-def test_other_hosts_are_served_by_https_and_a_new_certificate_is_shown(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_other_hosts_get_https_with_the_renewed_certificate(versions: Path, tmp_path: Path) -> None:
     """At an address of all: this host is one of those that reach it."""
     right = {"Authorization": "Bearer secret"}
     path, trusts = certificate_in(tmp_path)

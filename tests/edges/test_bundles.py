@@ -210,7 +210,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_bundle_is_refused_and_leaves_nothing(case: str, cache: Path) -> None:
+def test_invalid_bundle_is_refused_and_leaves_nothing(case: str, cache: Path) -> None:
     with pytest.raises(EnvironmentFault, match="bundle"):
         unpack(BAD[case], digest_of(BAD[case]))
     assert not cache.exists()

@@ -213,7 +213,7 @@ def told(port: int, token: str) -> EnvironmentFault:
 
 
 @pytest.mark.parametrize("kind", FALSE)
-def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
+def test_impostor_of_the_scheduler_gets_no_token(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
@@ -228,7 +228,7 @@ def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
     assert not received
 
 
-def test_no_token_goes_to_a_server_that_does_not_speak_tls(
+def test_no_token_goes_to_a_server_without_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
@@ -285,7 +285,7 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "host", "[fd00::1]", "127.0.0.1.nip.io"])
-def test_a_token_passes_through_a_network_as_it_is_only_where_that_is_wanted(
+def test_plain_http_to_other_hosts_needs_explicit_consent(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"http://{host}:4000"
@@ -372,9 +372,7 @@ def is_over(line: socket.socket) -> bool:
         return True
 
 
-def test_a_crowd_that_does_not_begin_a_handshake_locks_nobody_out(
-    served: Encrypted, room: None
-) -> None:
+def test_silent_crowd_locks_out_no_client(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.call()) for _ in range(CROWD)]
         for _ in range(5):
@@ -396,9 +394,7 @@ def test_silent_handshakes_lock_nobody_out(served: Encrypted, room: None) -> Non
                 assert line.recv(1) == b""
 
 
-def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
-    served: Encrypted, room: None
-) -> None:
+def test_crowd_of_one_host_spares_callers_of_another(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         callers_of_host = [
             crowd.enter_context(served.call()),
@@ -432,9 +428,7 @@ def hello() -> bytes:
 
 
 @pytest.mark.parametrize("words", [b"", hello()], ids=["silent", "slow"])
-def test_who_does_not_come_to_the_end_of_a_handshake_is_sent_away(
-    served: Encrypted, words: bytes
-) -> None:
+def test_endless_handshake_is_cut_off(served: Encrypted, words: bytes) -> None:
     started = time.monotonic()
     with served.call() as slow:
         slow.settimeout(1.0)
@@ -500,7 +494,7 @@ def shown(port: int, authority: Authority) -> ssl.SSLSocket:
     )
 
 
-def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> None:
+def test_certificate_renewal_keeps_connections() -> None:
     authority, lifetime = Authority.make("cluster"), 4.0
     certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime)
     with Answering(certificate).up() as server, shown(server.port, authority) as first:

@@ -168,7 +168,7 @@ def test_excess_strangers_hold_up_nobody(
             listener.accept("round 1 state for w9", timeout=10.0, cancelled=crowding.done)
 
 
-def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener) -> None:
+def test_crowd_of_one_host_spares_workers_of_another(listener: Listener) -> None:
     """Not even one that is slow, and called before all of them."""
     host, _, port = listener.address.rpartition(":")
     with contextlib.ExitStack() as callers:
@@ -189,7 +189,7 @@ def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener)
         assert len(listener._callers) == 64
 
 
-def test_a_listener_that_is_not_of_this_run_is_told_nothing() -> None:
+def test_listener_of_another_run_learns_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor() as pool:
         address = f"127.0.0.1:{impostor.getsockname()[1]}"
         calling = pool.submit(call, address)
@@ -300,7 +300,7 @@ def test_who_shows_no_good_certificate_is_not_answered(
 
 @between_hosts
 @pytest.mark.parametrize("kind", ["another run's", "expired", "another role's"])
-def test_a_listener_without_a_good_certificate_is_told_nothing(kind: str) -> None:
+def test_listener_with_a_bad_certificate_learns_nothing(kind: str) -> None:
     own_authority = Authority.derived_from(SECRET)
     contexts = {
         "another run's": RunIdentity(b"of another run", WORKER).server,
@@ -391,7 +391,7 @@ def test_between_hosts_nobody_on_the_way_reads_anything(
 
 @between_hosts
 @pytest.mark.parametrize("offset", [10_000, 100_000, 1_000_000])
-def test_what_is_changed_on_the_way_is_not_taken(
+def test_data_altered_in_transit_is_refused(
     offset: int, listener: Listener, calling: Calling
 ) -> None:
     with contextlib.closing(Wire(listener, changes=offset)):
@@ -407,9 +407,7 @@ def test_what_is_changed_on_the_way_is_not_taken(
 
 
 @between_hosts
-def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
-    listener: Listener, calling: Calling
-) -> None:
+def test_replayed_handshake_opens_nothing(listener: Listener, calling: Calling) -> None:
     with contextlib.closing(Wire(listener)) as wire:
         worker = calling(listener.address)
         with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result() as other_end:

@@ -419,7 +419,7 @@ def changed(pem: bytes, kind: str) -> bytes:
     )
 
 
-def test_key_of_an_unknown_kind_is_a_declared_error() -> None:
+def test_unknown_kind_of_key_is_a_declared_error() -> None:
     authority = Authority.make("cluster")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))

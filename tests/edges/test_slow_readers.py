@@ -85,7 +85,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
         found.end()
 
 
-def test_who_asks_again_and_again_and_reads_nothing_is_sent_away(server: _Server) -> None:
+def test_client_that_never_reads_is_cut_off(server: _Server) -> None:
     with server.connect() as client, pytest.raises((ConnectionError, ssl.SSLEOFError)):
         _ask_without_end(client)
     until(lambda: server.under_way == 0, "the end of its requests")
@@ -103,7 +103,7 @@ def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:
         assert _read(client, slowly=SIZE, rate=6e6) == SIZE  # 2.8 s
 
 
-def test_who_reads_the_last_of_it_slowly_gets_all_of_it(server: _Server) -> None:
+def test_slow_reader_gets_the_whole_answer(server: _Server) -> None:
     """Although the server has written all of it long before, and closed the connection."""
     with server.connect() as client:
         client.sendall(LAST % SIZE)

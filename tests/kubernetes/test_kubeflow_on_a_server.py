@@ -248,7 +248,7 @@ def test_the_job_of_the_guide_runs_and_succeeds(place: Place) -> None:
     run(work)
 
 
-def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> None:
+def test_job_is_scaled_suspended_and_resumed_by_kubectl(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply()
@@ -272,7 +272,7 @@ def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> Non
     run(work)
 
 
-def test_a_pod_that_is_taken_away_is_no_failure(place: Place) -> None:
+def test_removed_pod_is_no_failure(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply(runPolicy={"backoffLimit": 0})
@@ -299,7 +299,7 @@ METRIC = {
 }
 
 
-def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> None:
+def test_autoscaler_of_metrics_follows_the_job(place: Place) -> None:
     policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": [METRIC]}
 
     def bounds() -> tuple[int, int] | None:
@@ -395,7 +395,7 @@ def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
     run(work)
 
 
-def test_a_job_that_fails_too_often_says_what_it_said_last(place: Place) -> None:
+def test_failed_job_shows_its_last_message(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply(runPolicy={"backoffLimit": 1, "cleanPodPolicy": "All"})
@@ -445,7 +445,7 @@ def test_another_operator_goes_on_where_one_has_ended(place: Place) -> None:
     run(work)
 
 
-def test_a_record_that_no_operator_wrote_is_not_believed(place: Place) -> None:
+def test_forged_record_is_rejected(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply()
@@ -562,7 +562,7 @@ def mpi(place: Place) -> MpiPlace:
     return MpiPlace(place)
 
 
-def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlace) -> None:
+def test_launcher_learns_of_worker_changes_within_seconds(mpi: MpiPlace) -> None:
     place = mpi.place
     everybody = ["worker-0", "worker-1", "worker-2"]
 
@@ -594,7 +594,7 @@ def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlac
     run(work)
 
 
-def test_a_launcher_may_run_commands_on_its_workers_and_do_nothing_else(mpi: MpiPlace) -> None:
+def test_launcher_may_only_exec_into_its_workers(mpi: MpiPlace) -> None:
     async def work() -> None:
         async with mpi.place.operator():
             mpi.place.apply("mpijob.yaml")

@@ -313,7 +313,7 @@ def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_operator, "WITHIN", 90.0 if EVERY else 30.0)
 
 
-def test_an_operator_may_be_killed_before_and_after_each_write(
+def test_operator_may_die_before_and_after_each_write(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     async def work() -> None:

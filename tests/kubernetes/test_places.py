@@ -56,7 +56,7 @@ def test_masters_count_like_foreign_pods() -> None:
     )
 
 
-def test_what_a_workers_pod_asks_for_beyond_its_slot_is_taken_too() -> None:
+def test_requests_beyond_the_slot_count_as_taken() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     large = worker(0)

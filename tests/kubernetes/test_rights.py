@@ -335,7 +335,7 @@ def check_accounts(house: House) -> None:
     assert "serviceAccountToken" in given["projected"]["sources"][0]
 
 
-def test_the_operator_uses_each_of_its_rights_and_needs_no_other(
+def test_operator_has_exactly_the_rights_it_uses(
     house: House, installed: list[dict[str, Any]], audit: Audit
 ) -> None:
     before = len(audit.by(OPERATOR))

@@ -176,7 +176,7 @@ def fate(thing: dict[str, Any], has_pods: bool) -> str:
 
 
 @pytest.mark.exhaustive
-def test_each_is_refused_or_taken_or_told_the_field_and_none_holds_up_another(
+def test_strange_objects_hold_up_no_other_job(
     house: House,
 ) -> None:
     fates, specs = Counter[str](), drawn(COUNT)

@@ -204,7 +204,7 @@ def test_what_is_no_bundle(tmp_path: Path, content: str | None) -> None:
         open_bundle(tmp_path)
 
 
-def test_a_bundle_that_others_may_write_to_is_not_obeyed(versions: Path, tmp_path: Path) -> None:
+def test_bundle_writable_by_others_is_refused(versions: Path, tmp_path: Path) -> None:
     copy = rewritten(versions / "10", tmp_path / "copy")
     copy.chmod(0o777)
     with pytest.raises(SpecError, match="other accounts may write to"):
