@@ -1,4 +1,4 @@
-"""A worker with too much memory is ended and said to be, and nobody else is: not its job, not the
+"""A worker with too much memory is ended and said to be, and no other is: not its job, not the
 jobs beside it.
 """
 

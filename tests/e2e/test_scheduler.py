@@ -1,5 +1,5 @@
-"""The scheduler with real jobs: whatever dies, each job is run once to its end, with the weights of
-a calm run.
+"""The scheduler with real jobs: despite deaths, each job is run once to its end, with the weights
+of a calm run.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def test_user_codes_leftovers_end_with_agent_or_job(
     job = home.submit("--workers", "2", "--set", f"notes={notes}", *PACED, file=leaving)
 
     def children() -> dict[int, int]:
-        """What was started, by the process that started it."""
+        """The processes started, by their parents."""
         return {
             int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()
         }
