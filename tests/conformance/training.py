@@ -37,7 +37,7 @@ class Truth:
     """The truth behind the estimates; times are seconds.
 
     Args:
-start, resize, end: their cost.
+        start, resize, end: their cost.
         jitter: standard deviation of a step's time, and of a job's speed, as a part.
     """
 

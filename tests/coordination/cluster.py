@@ -909,9 +909,9 @@ class Cluster:
     """A job from its start to its end.
 
     Args:
-setting: the request to the job.
+        setting: the request to the job.
         choose: the adversary: of so many things that can happen next, which does.
-faults: with their times.
+        faults: with their times.
     """
 
     def __init__(
@@ -1263,8 +1263,7 @@ faults: with their times.
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
     def _places(self, choice_count: int) -> dict[str, int]:
-        """Workers by agent; where an agent may be lost, each has some: they are never placed again.
-        """
+        """Workers by agent; where an agent may be lost, each has some: they are never placed again."""
         counts: tuple[int, ...] = [(1, 1), (2, 1), (2, 0), (0, 2)][choice_count]
         if not all(counts) and self._may_lose_agents:
             counts = (1, 2)

@@ -50,7 +50,7 @@ class Heard:
     """A scheduler's automaton, and all that it has said.
 
     Attributes:
-said: its last commands but for lessons and notes, in words.
+        said: its last commands but for lessons and notes, in words.
         story: of its jobs, in words.
     """
 

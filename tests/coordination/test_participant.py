@@ -69,8 +69,7 @@ def named(
 
 
 def follow(flow: Flow[Any], *answers: Any) -> tuple[list[Any], Any]:
-    """The needs of a flow as it gets these answers, and its result; "waits" where it needs more.
-    """
+    """The needs of a flow as it gets these answers, and its result; "waits" where it needs more."""
     needs: list[Any] = []
     result: Any = "waits"
     try:

@@ -115,8 +115,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
-    """Waits for it over the network last as long as its agent's; people hear of it within 10 seconds.
-    """
+    """Waits for it over the network last as long as its agent's; people hear of it within 10 seconds."""
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     limits = ("--set", "patience=1", "--hang-timeout", "10s")
     with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:

@@ -1,5 +1,4 @@
-"""The uses of a trained model: evaluate it, predict with it, export it; and deaths meanwhile.
-"""
+"""The uses of a trained model: evaluate it, predict with it, export it; and deaths meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run is alive is found out soon, whatever its processes and the clock are at."""
+"""Whether a run is alive is found out soon, in any state of its processes and of the clock."""
 
 from __future__ import annotations
 

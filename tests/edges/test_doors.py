@@ -64,7 +64,7 @@ def test_torch_store_listens_only_on_the_runs_address() -> None:
 
 
 class _Harm:
-    """What a pickle does when it is read."""
+    """The action of a pickle when it is read."""
 
     def __init__(self, file: Path) -> None:
         self._file = str(file)
@@ -91,7 +91,7 @@ def test_only_data_of_own_loaders_is_unpickled() -> None:
 
 
 def _unpickles(path: Path) -> bool:
-    """Whether a module uses pickle, or what of torch and numpy does."""
+    """Whether a module uses pickle, or the parts of torch and numpy that do."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         match node:
             case ast.Import(names=names) if any(

@@ -1,4 +1,4 @@
-"""How somebody finds out what to type: help, hints and the completion of shells."""
+"""The ways to find the right words: help, hints and the completion of shells."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The scheduler's API for other hosts: who is called, who is told a token, and who takes up room;
-by real sockets and real certificates.
+"""The scheduler's API for other hosts: its callers, its tokens, and its room for connections; by
+real sockets and real certificates.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def test_a_state_directory_has_one_authority(tmp_path: Path) -> None:
 
 
 def is_over(line: socket.socket) -> bool:
-    """Whether the other end has closed a connection on which nobody has said anything."""
+    """Whether the other end has closed a silent connection."""
     line.settimeout(0.0)
     try:
         return line.recv(1) == b""
@@ -406,7 +406,7 @@ def test_crowd_of_one_host_spares_callers_of_another(served: Encrypted, room: No
 
 
 def test_headers_do_not_determine_the_origin(served: Encrypted) -> None:
-    """A connection of which it did would be counted as nobody's."""
+    """A connection of which it did would be counted as without an owner."""
     with served.shake_hands() as line:
         line.sendall(
             f"POST /v1/jobs/none/cancel HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 10.9.8.7\r\n"
@@ -612,7 +612,7 @@ def of_before(served: Encrypted) -> str:
 
 
 def overheard(served: Encrypted) -> str:
-    """What passes by on the way of a client that is answered."""
+    """The messages that pass on the way of a client that is answered."""
     seen = bytearray()
     with socket.create_server((HOST, 0)) as relay_server:
 

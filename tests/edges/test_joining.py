@@ -1,4 +1,4 @@
-"""The port of a scheduler for nodes of other hosts: who is heard, and that nobody else is."""
+"""The port of a scheduler for nodes of other hosts: they are heard, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listener keeps the streams of the round that begins, and who calls hears the agent meanwhile.
+"""A listener keeps the streams of the round that begins, and a caller hears the agent meanwhile.
 
 All of it holds within a host, where streams are plain, and between hosts, where they are encrypted.
 """
@@ -276,7 +276,7 @@ def showing(identity: Identity) -> ssl.SSLContext:
 def test_who_shows_no_good_certificate_is_not_answered(
     make_context: Callable[[], ssl.SSLContext], listener: Listener
 ) -> None:
-    """Not even one that has the secret, by whatever chance."""
+    """Not even one that has the secret, by some chance."""
     words = listener.address.encode(), STATE.encode()
     greeting = greeting_of(proof(SECRET, b"call", *words))
     host, _, port = listener.address.rpartition(":")
@@ -318,7 +318,7 @@ def test_listener_with_a_bad_certificate_learns_nothing(kind: str) -> None:
 
 
 class Wire:
-    """Carries what goes over a listener's address, and keeps all of it.
+    """Carries the bytes to and from a listener's address, and keeps all of them.
 
     Args:
         listener: it tells this address as its own from now on.
@@ -421,7 +421,7 @@ def test_replayed_handshake_opens_nothing(listener: Listener, calling: Calling) 
 
 
 def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling) -> None:
-    """What a stream has decrypted, the kernel tells nobody of."""
+    """Bytes that a stream has decrypted are invisible to the kernel's events."""
     worker = calling(listener.address)
     with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other_end:
         other_end.sendall(WEIGHTS[:16_000])
@@ -434,7 +434,7 @@ def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling
 
 
 def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> None:
-    """More than all buffers take: what is sent waits, and goes on where it was."""
+    """More than all buffers take: sending waits, and goes on where it was."""
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=5.0, cancelled=never) as peer,

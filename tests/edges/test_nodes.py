@@ -1,5 +1,5 @@
-"""The agents of nodes: what they start ends with them, what finds them,
-and when they come back.
+"""The agents of nodes: their processes end with them, the scheduler finds them,
+and they come back in time.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def leaving(host: Host) -> Iterator[Host]:
 
 
 def left_by(host: Host, job: str) -> int:
-    """What the agent of a job has left, once it is there."""
+    """The leftover of a job's agent, once it is there."""
     agent, note = host.begin(job), host.folder / f"left-{job}"
     until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
     pid = int(note.read_text())

@@ -411,7 +411,7 @@ _NOBODY_KNOWS = bytes.fromhex("06082a8648ce3d03017f")
 
 
 def changed(pem: bytes, kind: str) -> bytes:
-    """The same with the name of a curve that nobody knows."""
+    """The same with the name of an unknown curve."""
     lines = pem.decode().strip().splitlines()
     der = base64.b64decode("".join(lines[1:-1])).replace(_P256, _NOBODY_KNOWS)
     return (

@@ -1,4 +1,4 @@
-"""Workers of other hosts keep files where the run's records are, and nobody else does."""
+"""Only workers of the run on other hosts keep files where its records are."""
 
 from __future__ import annotations
 

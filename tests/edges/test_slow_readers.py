@@ -1,6 +1,4 @@
-"""Who does not read what they asked for is sent away, and who reads slowly gets it all; by real
-sockets.
-"""
+"""Clients that do not read their answers are cut off, and slow readers get all; by real sockets."""
 
 from __future__ import annotations
 
@@ -125,7 +123,7 @@ def _read(client: socket.socket, *, slowly: int, rate: float) -> int:
 
 
 def test_shutdown_ignores_stalled_readers(server: _Server) -> None:
-    """The server closes then what is closed already: asyncio's TLS is deaf to an abort."""
+    """The server closes a closed connection then: asyncio's TLS is deaf to an abort."""
     with server.connect() as client:
         client.sendall(LAST % 300_000)
         until(lambda: client.recv(1) == b"H", "the answer")

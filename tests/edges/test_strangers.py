@@ -1,5 +1,5 @@
-"""Who has no token can neither fill the scheduler's connections, nor its memory, nor its log; by
-real sockets.
+"""Strangers without a token can fill neither the scheduler's connections, nor its memory, nor its
+log; by real sockets.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
 
 @pytest.fixture
 def room() -> Iterator[None]:
-    """Descriptors for those who crowd in."""
+    """Descriptors for the crowd."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * MANY), hard))
     yield
@@ -103,7 +103,7 @@ def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
     "words", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: "], ids=["silent", "headers"]
 )
 def test_endless_request_is_cut_off(alone: Alone, words: bytes) -> None:
-    """One who sends a byte of a header from time to time as well."""
+    """Also one that sends a byte of a header from time to time."""
     started = time.monotonic()
     with alone.call() as slow:
         slow.settimeout(1.0)

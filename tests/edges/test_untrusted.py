@@ -1,5 +1,5 @@
-"""What a tenant's account leaves in place of its files neither holds a scheduler up nor fills its
-memory.
+"""Things that a tenant's account leaves in place of its files neither hold a scheduler up nor fill
+its memory.
 """
 
 from __future__ import annotations

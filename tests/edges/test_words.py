@@ -144,7 +144,7 @@ def poor_heads(docstring: str) -> Iterator[str]:
 
 
 def refused_words() -> dict[str, str]:
-    """The refused words of the glossary, each with what to say instead."""
+    """The refused words of the glossary, each with its substitute."""
     _, _, table = GLOSSARY.read_text().partition("## Refused words")
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE)
     return {
@@ -167,7 +167,7 @@ def refused_in(text: str) -> Iterator[str]:
 
 
 def faults() -> Iterator[str]:
-    """What is to be mended, each with its place."""
+    """The faults to mend, each with its place."""
     for path, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
@@ -289,7 +289,7 @@ def share_of_long_test_names() -> Share:
 
 
 def unlike(shares: Mapping[str, float], ceilings: Mapping[str, float], aim: float) -> list[str]:
-    """What is wrong with shares that have these ceilings, or the aim where they have none."""
+    """The faults of shares that have these ceilings, or the aim where they have none."""
     problems = [
         f"{package}: {share:.1f}, need at most {ceilings.get(package, aim)}"
         for package, share in shares.items()
