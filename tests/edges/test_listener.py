@@ -421,7 +421,7 @@ def test_replayed_handshake_opens_nothing(listener: Listener, calling: Calling) 
 
 
 def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling) -> None:
-    """Bytes that a stream has decrypted are invisible to the kernel's events."""
+    """The kernel reports no bytes that a stream has already decrypted."""
     worker = calling(listener.address)
     with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other_end:
         other_end.sendall(WEIGHTS[:16_000])

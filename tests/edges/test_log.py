@@ -1,4 +1,4 @@
-"""Lines of log: their content, and that only handlers set up on request get them."""
+"""Lines of log: their content, and that they appear only on request."""
 
 from __future__ import annotations
 

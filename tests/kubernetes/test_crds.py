@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: what is committed is what is made."""
+"""The CustomResourceDefinitions: the committed files are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElasticJobs and Tenants, as people write them, and what the scheduler makes of them."""
+"""ElasticJobs and Tenants, as people write them, and as the scheduler reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evictions that others ask for: what is said of them, and on a real server how a pod leaves."""
+"""Evictions that others ask for: the answers to them, and on a real server how a pod leaves."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Evicting:
         self.api.ask(f"{self.at}/status", method="PATCH", body=body, kind=PATCH)
 
     def own(self) -> dict[str, Any]:
-        """What the operator says."""
+        """The operator's answer."""
         there = self.api.ask(self.at)["status"].get("responders", [])
         return next((dict(each) for each in there if each["name"] == OURS), {})
 

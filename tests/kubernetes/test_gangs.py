@@ -1,4 +1,4 @@
-"""Gangs: what kube-scheduler is told of them, and what it makes of pods that others keep from a node."""
+"""Gangs: their PodGroups, and kube-scheduler's treatment of pods that others keep from a node."""
 
 from __future__ import annotations
 

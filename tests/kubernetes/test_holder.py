@@ -27,7 +27,7 @@ PATIENCE = 30.0
 
 
 class Candidacy:
-    """A process that wants the Lease, and what it has said."""
+    """A process that wants the Lease, and its messages."""
 
     def __init__(self, plane: ControlPlane, namespace: str, identity: str, folder: Path) -> None:
         self._said = folder / identity

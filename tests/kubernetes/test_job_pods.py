@@ -295,7 +295,7 @@ class Town:
         self.faults = True
 
     def handle(self, launch: Launch, event: Event) -> None:
-        """Carry out what follows, up to where the answer is lost or the operator dies."""
+        """Carry out the commands, up to where the answer is lost or the operator dies."""
         self.now += self.rng.uniform(0.0, 2.0)
         sight = JobSight(
             self.now, 1e9 + self.now, self.order, tuple(self.pods.values()), self.nodes, self.run
@@ -354,7 +354,7 @@ class Town:
             self.pods[name] = msgspec.structs.replace(there, status=status)
 
     def settle(self) -> None:
-        """Kubelets bind, run and end what they were told to."""
+        """Kubelets bind, run and end pods as told."""
         for name, there in list(self.pods.items()):
             if there.is_leaving:
                 del self.pods[name]

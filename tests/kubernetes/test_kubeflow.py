@@ -1,4 +1,4 @@
-"""Kubeflow's objects, pods and statuses as its operator has them, and what brim makes of them."""
+"""Kubeflow's objects, pods and statuses as its operator has them, and as brim has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubeflow's jobs beside those who bind and evict pods: their PodGroups, and who answers evictions."""
+"""Kubeflow's jobs beside programs that bind and evict pods: their PodGroups and responders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubeflow's jobs on a real API server: what people apply, the pods that follow, and what is said."""
+"""Kubeflow's jobs on a real API server: applied objects, the pods that follow, and statuses."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_what_a_job_has_goes_with_it(
         ]
 
     def can_scale() -> bool:
-        """Return whether Kubernetes has found what the autoscaler is to scale."""
+        """Return whether Kubernetes has found the target of the autoscaler."""
         with contextlib.suppress(EnvironmentFault):
             status = fake_cluster.api.ask(f"{place.autoscalers}/{JOB}")["status"]
             known = {each["type"]: each["status"] for each in status.get("conditions", [])}
@@ -524,7 +524,7 @@ class MpiPlace:
         return launchers.get("active", 0), workers.get("active", 0)
 
     def mark(self) -> str:
-        """What the launcher's pod bears of its hosts; it is set behind them. Empty: there is none."""
+        """The launcher's annotation on its hosts; it is set behind them. Empty: there is none."""
         launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
         return str(launcher["metadata"]["annotations"].get(HOSTS, "")) if launcher else ""
 

@@ -378,7 +378,7 @@ def test_jobs_with_equal_choices_share_one_entry() -> None:
     ],
 )
 def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
-    """Pods are made, so that the server says what is wrong."""
+    """Pods are made, so that the server names the fault."""
     assert choice_in(spec) == ANY_NODE
 
 
@@ -502,7 +502,7 @@ def test_masters_go_where_they_cost_no_slot(house: House) -> None:
 def test_full_cluster_makes_room_for_the_master(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the node of the master is drained: nobody else would ever end elsewhere."""
+    """As where the node of the master is drained: no other pod would ever end elsewhere."""
     monkeypatch.setattr(unplaced_master, "_ROOM", 2.0)
     # Beside four workers fake-2 has no room for a master, and fake-3 has none for anybody.
     fill(house, {"fake-2": "400m", "fake-3": "4400m"})

@@ -1,4 +1,4 @@
-"""ElasticJobs and Tenants on a real API server: what it takes, what it refuses, what kubectl shows."""
+"""ElasticJobs and Tenants on a real API server: accepted and refused ones, and kubectl's view."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def answer(server: ControlPlane, thing: Any, path: str = JOBS) -> dict[str, Any]
 
 
 def as_written(thing: dict[str, Any]) -> dict[str, Any]:
-    """Without what servers add."""
+    """Without the fields that servers add."""
     meta = {"name": thing["metadata"]["name"], "namespace": "default"}
     return {**thing, "metadata": meta}
 

@@ -1,4 +1,4 @@
-"""The operator on a real API server: what happens to objects, whatever happens to it."""
+"""The operator on a real API server: the fate of objects, through any fate of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NODES = ("n1", "n2")
 
 
 class Copies:
-    """Follows of runs: which addresses were called, and where what is known goes."""
+    """Follows of runs: which addresses were called, and where the records go."""
 
     def __init__(self) -> None:
         self.called: list[tuple[Path, str, str]] = []
@@ -151,7 +151,7 @@ class Kubelets:
         )
 
     def remove_all(self) -> None:
-        """Remove the pods that are there, at once; what goes by itself meanwhile is gone."""
+        """Remove the pods that are there, at once; pods that go by themselves meanwhile are gone."""
         for name in self.pods():
             with contextlib.suppress(EnvironmentFault):
                 self.remove(name)
@@ -247,7 +247,7 @@ class House:
         return f"/api/v1/namespaces/{self.namespace}"
 
     def collect_garbage(self) -> None:
-        """Delete what is owned by objects that are gone, as a controller does."""
+        """Delete the dependents of objects that are gone, as a controller does."""
         there = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
         policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
         for path in (f"{self.core}/secrets", f"{self.core}/services", policies):

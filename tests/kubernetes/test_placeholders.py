@@ -1,4 +1,4 @@
-"""Placeholders: what they ask for, when they are made and end, and what a real kube-scheduler makes of them."""
+"""Placeholders: their requests, their beginning and end, and a real kube-scheduler's treatment of them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_placeholder_belongs_to_no_queue_or_service() -> None:
 
 
 def test_placeholder_keeps_to_nodes_of_the_operator() -> None:
-    """And that the job's own template asks for, whoever chooses its nodes."""
+    """And that the job's own template asks for, in both modes of placement."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     zone = {"key": "zone", "operator": "Exists"}
     theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
@@ -273,7 +273,7 @@ class Kept:
         self.clock.advance(5.0)
 
     def tend(self, seconds: float = 0.2) -> list[str]:
-        """Look once, and return what is there then."""
+        """Look once, and return the pods that are there then."""
 
         async def once() -> None:
             self.keeper.tend()
@@ -518,7 +518,7 @@ def ready(house: House, name: str) -> int:
 
 
 def test_a_placeholder_takes_no_place_from_anybody(house: House) -> None:
-    """A pod of somebody's that comes later has the slot at once, and what waits stays pending."""
+    """A foreign pod that comes later has the slot at once, and waiting ones stay pending."""
 
     async def work() -> None:
         async with house.operator():

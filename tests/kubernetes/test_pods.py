@@ -120,7 +120,7 @@ def node_affinity(*, anywhere: bool = True, **wishes: Any) -> Any:
 
 
 def test_unpinned_worker_keeps_to_nodes_of_the_operator() -> None:
-    """What its template asks for holds, too."""
+    """The requests of its template hold, too."""
     assert node_affinity() is None
     pool = {"key": "pool", "operator": "In", "values": ["training"]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"

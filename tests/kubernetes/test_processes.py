@@ -102,7 +102,7 @@ class World:
         )
 
     async def settled(self, jobs: Collection[str]) -> None:
-        """What the book has is on the server."""
+        """The records of the book are on the server."""
 
     async def _suspend(self, address: str, token: str) -> None:
         assert address == "10.0.0.9:7077"
@@ -142,7 +142,7 @@ class World:
         return made
 
     def look(self, seconds: float = 0.0) -> None:
-        """Look once, at what the server has told by now."""
+        """Look once, at the events that the server has told by now."""
         self.clock.advance(seconds)
         if not self.server.down:
             self.watched.catch_up()
@@ -178,7 +178,7 @@ class World:
         self.outages.find("requests", self.clock.now())
 
     async def looking(self, seconds: float = 0.2) -> None:
-        """Look once more, while what was asked before may still be under way."""
+        """Look once more, while earlier requests may still be under way."""
         self.clock.advance(seconds)
         if not self.server.down:
             self.watched.catch_up()
@@ -941,7 +941,7 @@ def test_unnoticed_outage_forces_no_pod(world: World) -> None:
     world.processes.force = counted  # type: ignore[method-assign]
 
     async def noticed(_: Any) -> None:
-        """What is to be done has to be on the server first, which did not answer for long."""
+        """Decisions have to be on the server first, which did not answer for long."""
         world.outages.miss("requests", world.clock.now() - 6.0)
         world.clock.advance(100.0)
         world.back()
@@ -1147,7 +1147,7 @@ class Binder:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_pinned_and_unpinned_jobs_share_a_cluster(world: World, seed: int) -> None:
-    """Each has what it was given in the end, whatever is bound where in between."""
+    """Each has its allocation in the end, for any bindings in between."""
     world.server.bind = Binder(world, seed)
     world.server.nodes = {  # with room for masters beside four workers
         name: node(name, allocatable={"cpu": "4500m", "memory": "16Gi", "pods": "110"})
@@ -1180,7 +1180,7 @@ def test_pinned_and_unpinned_jobs_share_a_cluster(world: World, seed: int) -> No
 
 
 class House(World):
-    """Survives: where an operator dies there is another, from what is on disk and on the server."""
+    """Survives: where an operator dies there is another, from the disk and the server."""
 
     deaths = 0
 

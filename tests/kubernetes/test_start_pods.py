@@ -177,7 +177,7 @@ class Server:
         self.pods: dict[str, KubePod] = {}
 
     def carry_out(self, todo: WorkerChanges, *, until: int) -> None:
-        """Do what is to be done; the operator ends after so many requests."""
+        """Carry out the changes; the operator ends after so many requests."""
         for name in todo.end[:until]:
             made = self.pods[name]
             identity = identity_of(made)

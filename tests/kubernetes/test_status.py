@@ -1,4 +1,4 @@
-"""The status of an ElasticJob: what is shown, what is kept, and what never changes by itself."""
+"""The status of an ElasticJob: its shown and kept parts, and those that never change by themselves."""
 
 from __future__ import annotations
 

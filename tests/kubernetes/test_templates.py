@@ -1,4 +1,4 @@
-"""Templates of pods in an ElasticJob: whatever is in them, pods can be made of them, or they are refused."""
+"""Templates of pods in an ElasticJob: with any content, pods can be made of them, or they are refused."""
 
 from __future__ import annotations
 

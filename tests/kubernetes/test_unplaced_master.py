@@ -1,4 +1,4 @@
-"""Masters that no node takes: what is said of them, and for how long their workers make way."""
+"""Masters that no node takes: their messages, and the time for which their workers make way."""
 
 from __future__ import annotations
 

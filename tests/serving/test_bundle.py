@@ -1,4 +1,4 @@
-"""A bundle answers as the model that was trained, and says by name what is wrong with it."""
+"""A bundle answers as the model that was trained, and names its faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def versions(spec: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(spec: JobSpec) -> tuple[dict[str, Tensor], Tensor]:
-    """Inputs of all rows of the training file, and what the trained model makes of them."""
+    """Inputs of all rows of the training file, and the trained model's outputs for them."""
     module = functions_of(load(spec.file), spec)
     model = trained_model(module, spec)
     rows = module.dataset("train").inputs_of(spec.parameters["path"])

@@ -1,5 +1,5 @@
-"""Files of rows: what changed between two versions makes the one of the other, and nobody sees half
-of it.
+"""Files of rows: the changes between two versions make the one of the other, and no reader sees half
+of them.
 """
 
 from __future__ import annotations
