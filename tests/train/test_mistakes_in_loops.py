@@ -44,7 +44,7 @@ class DistributedDataParallel(nn.Module):
 
 
 class OwnWrapper(DistributedDataParallel):
-    """The modules that libraries derive of it."""
+    """A wrapper as libraries derive it."""
 
 
 def refused(call: Callable[[], object]) -> SpecError:
