@@ -190,14 +190,14 @@ class Watched:
             for name, made in self._server.pods.items()
         }
         for key in self._known.keys() - now.keys():
-            self.pods.told(key, self._known[key], None)
+            self.pods.observe(key, self._known[key], None)
         for key, there in now.items():
             before = self._known.get(key)
             if before is not None and before.metadata.uid != there.metadata.uid:
-                self.pods.told(key, before, None)
+                self.pods.observe(key, before, None)
                 before = None
             if there != before:
-                self.pods.told(key, before, there)
+                self.pods.observe(key, before, there)
         self._known = now
         for name in self._nodes.keys() | self._server.nodes.keys():
             if self._nodes.get(name) != self._server.nodes.get(name):

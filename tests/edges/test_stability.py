@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import brim
 from brim.cli.__main__ import cli
 from brim.domain.stability import FEATURES, Stability, mark_of_option, mark_of_verb
-from brim.kubernetes.install.manifests import kinds_of_kubeflow
+from brim.kubernetes.install.manifests import foreign_definitions
 from brim.kubernetes.objects.schemas import crds
 
 OWN_VERBS = [verb for verb in cli.list_commands(click.Context(cli)) if verb not in cli.added()]
@@ -39,7 +39,7 @@ def test_each_public_name_has_a_row() -> None:
 
 
 def test_each_kind_of_object_has_a_row() -> None:
-    definitions = [*crds().values(), *kinds_of_kubeflow()]
+    definitions = [*crds().values(), *foreign_definitions()]
     kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
     assert once(kind for feature in FEATURES for kind in feature.kinds) == kinds
 

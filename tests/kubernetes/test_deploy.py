@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from brim.kubernetes.install.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
-from brim.kubernetes.kubeflow.asked import KUBEFLOW
+from brim.kubernetes.install.manifests import Installation, Manifest, foreign_definitions, manifests
+from brim.kubernetes.kubeflow.request import KUBEFLOW
 from brim_lab.kubernetes.binaries import binary
 from clusters import need, no_cluster
 
@@ -94,8 +94,8 @@ def test_all_files_are_current_and_none_is_left() -> None:
     [
         ("all-namespaces", Installation(image="brim:1")),
         ("one-namespace", Installation(image="brim:1", of="team")),
-        ("all-namespaces-kubeflow", Installation(image="brim:1", kubeflow=True)),
-        ("one-namespace-kubeflow", Installation(image="brim:1", of="team", kubeflow=True)),
+        ("all-namespaces-kubeflow", Installation(image="brim:1", foreign_kinds=True)),
+        ("one-namespace-kubeflow", Installation(image="brim:1", of="team", foreign_kinds=True)),
     ],
 )
 def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Installation) -> None:
@@ -163,7 +163,7 @@ def without_options(thing: Manifest) -> Manifest:
 
 def test_kubeflow_definitions_have_their_own_file() -> None:
     file = DEPLOY / "kubeflow-kinds.yaml"
-    assert in_order(yaml.safe_load_all(file.read_text())) == in_order(kinds_of_kubeflow())
+    assert in_order(yaml.safe_load_all(file.read_text())) == in_order(foreign_definitions())
 
 
 def test_the_image_name_is_in_one_place(tmp_path: Path) -> None:
@@ -208,14 +208,14 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
         ({"image": "images/brim:1"}, {"image": "images/brim:1"}),
         (
             {"image": "images/brim:1", "kubeflow": True},
-            {"image": "images/brim:1", "kubeflow": True},
+            {"image": "images/brim:1", "foreign_kinds": True},
         ),
         (
             {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
              "resources": {"requests": {"cpu": "1"}}, "kubeflow": True, "gangs": True, "evictions": True,
              "placeholders": 3},
-            {"image": "images/brim:1", "of": "team", "kubeflow": True, "gangs": True, "evictions": True,
+            {"image": "images/brim:1", "of": "team", "foreign_kinds": True, "gangs": True, "evictions": True,
              "placeholders": 3, "job_image": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
              "resources": {"requests": {"cpu": "1"}}},

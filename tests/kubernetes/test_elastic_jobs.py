@@ -46,14 +46,14 @@ BUNDLE = {"configMap": "flights-code", "sha256": digest_of(CODE)}
 BEGUN = read_time(MADE, field="")
 
 
-def problems(thing: object, **known: Any) -> list[str]:
-    found = read_job(thing, **known)
+def problems(thing: object, **keywords: Any) -> list[str]:
+    found = read_job(thing, **keywords)
     assert not isinstance(found, Submission), found
     return [str(each) for each in found]
 
 
-def wanted(thing: object, **known: Any) -> Submission:
-    found = read_job(thing, **known)
+def wanted(thing: object, **keywords: Any) -> Submission:
+    found = read_job(thing, **keywords)
     assert isinstance(found, Submission), found
     return found
 
@@ -258,7 +258,7 @@ def test_jobs_with_the_same_steps_have_one_fingerprint() -> None:
 def test_no_tenant_teaches_another_one_speeds() -> None:
     known = read_tenants([tenant("ads", "*"), tenant("web", "*")])
     ads, web = (
-        wanted(elastic_job(tenant=name), known=known).fingerprint for name in ("ads", "web")
+        wanted(elastic_job(tenant=name), tenants=known).fingerprint for name in ("ads", "web")
     )
     assert ads != web
 
@@ -374,9 +374,9 @@ def test_a_job_uses_a_tenant_of_its_namespace(
         known = read_tenants([tenant("ads", "ads"), tenant("others", "web")])
     thing = elastic_job(namespace=namespace, tenant=asked)
     if given is None:
-        assert problems(thing, known=known)[0].startswith(f"spec.tenant: got '{asked}'")
+        assert problems(thing, tenants=known)[0].startswith(f"spec.tenant: got '{asked}'")
     else:
-        assert wanted(thing, known=known).tenant == given
+        assert wanted(thing, tenants=known).tenant == given
 
 
 def test_without_tenants_any_will_do() -> None:
@@ -429,7 +429,7 @@ HOSTILE = (
 def test_whatever_comes_is_a_job_or_problems_that_name_a_field(
     thing: Any, code: bytes | None
 ) -> None:
-    found = read_job(thing, code=code, known=read_tenants([tenant("ads", "team")]))
+    found = read_job(thing, code=code, tenants=read_tenants([tenant("ads", "team")]))
     if isinstance(found, Submission):
         assert submitted(thing, code=code).submission.spec == found.spec
     else:

@@ -18,9 +18,9 @@ from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.refusals import Invalid, NoAnswer, Status
-from brim.kubernetes.kubeflow.asked import KubeflowSpec, read_asked
 from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder, KubeflowPods
 from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.request import KubeflowSpec, read_asked
 from brim.kubernetes.nodes.places import slot_of
 from brim.kubernetes.objects.identities import identity_of
 from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
@@ -379,9 +379,9 @@ class Town:
 
 def kubeflow_order(asked: KubeflowSpec) -> KubeflowOrder:
     def start(number: int) -> KubeflowStart:
-        return KubeflowStart(asked=asked, uid="uid", launch=number, slot=slot_of(SLOT))
+        return KubeflowStart(request=asked, uid="uid", launch=number, slot=slot_of(SLOT))
 
-    return KubeflowOrder(uid="uid", asked=asked, start=start)
+    return KubeflowOrder(uid="uid", request=asked, start=start)
 
 
 def pytorch_job() -> KubeflowSpec:

@@ -17,7 +17,11 @@ from brim.domain.lifecycle import Life, Phase, Wish
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.kubeflow.asked import (
+from brim.kubernetes.kubeflow.autoscalers import autoscaler_of, is_as_asked
+from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.pods import pod_of, service
+from brim.kubernetes.kubeflow.ranks import NewPod, changes, failures_of, outcome_of, ranked
+from brim.kubernetes.kubeflow.request import (
     KubeflowSpec,
     Rank,
     first_replicas,
@@ -25,10 +29,6 @@ from brim.kubernetes.kubeflow.asked import (
     submission_of,
     wishes_of,
 )
-from brim.kubernetes.kubeflow.autoscalers import autoscaler_of, is_as_asked
-from brim.kubernetes.kubeflow.objects import KubeflowStart
-from brim.kubernetes.kubeflow.pods import pod_of, service
-from brim.kubernetes.kubeflow.ranks import NewPod, changes, failures_of, outcome_of, ranked
 from brim.kubernetes.kubeflow.status import status_of
 from brim.kubernetes.nodes.places import slot_of
 from brim.kubernetes.objects.tenants import KnownTenants
@@ -68,7 +68,7 @@ def record_of(asked: KubeflowSpec, **fields: Any) -> ScheduledJob:
 
 
 def pod_for(asked: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
-    start = KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    start = KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
     return pod_of(start, NewPod(rank, node))
 
 
@@ -423,7 +423,7 @@ def test_services_have_the_named_ports_of_their_pods() -> None:
     specs = {"Worker": replicas(2, **meets_at("pytorchjob", PORT))}
     specs["Worker"]["template"]["spec"]["containers"][0]["ports"] += ports
     start = KubeflowStart(
-        asked=asked_of(pytorchReplicaSpecs=specs), uid="uid 1", launch=1, slot=SLOT
+        request=asked_of(pytorchReplicaSpecs=specs), uid="uid 1", launch=1, slot=SLOT
     )
     assert service(start, Rank("worker", 0))["spec"]["ports"] == [
         {"name": "pytorchjob-port", "port": PORT},
@@ -434,7 +434,7 @@ def test_services_have_the_named_ports_of_their_pods() -> None:
 
 def test_each_pod_has_a_service_of_its_name() -> None:
     asked = asked_of()
-    start = KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    start = KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
     found = service(start, Rank("worker", 1))
     assert found["metadata"]["name"] == "elastic-example-imagenet-worker-1"
     assert found["spec"]["clusterIP"] == "None"
@@ -552,7 +552,10 @@ def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcom
     found = outcome_of(asked, pods, failures=0, age=0.0)
     assert found.outcome == outcome
     if outcome == "failed":
-        assert found.why == "elastic-example-imagenet-worker-1: pytorch exited with 1: out of luck"
+        assert (
+            found.explanation
+            == "elastic-example-imagenet-worker-1: pytorch exited with 1: out of luck"
+        )
 
 
 def test_a_job_that_is_not_elastic_is_done_with_its_last_worker() -> None:
@@ -599,7 +602,7 @@ def test_conditions_through_a_life() -> None:
     assert status["replicaStatuses"]["Worker"]["active"] == 1
     assert status == status_of(job, asked, pods, before=status, now=NOW + 9), "nothing is new"
     job.life = Life(Phase.SUSPENDED)
-    status = status_of(job, asked, [], before=status, now=NOW + 2, why="others come first")
+    status = status_of(job, asked, [], before=status, now=NOW + 2, explanation="others come first")
     assert conditions(status) == ["Created True", "Restarting True"]
     assert "others come first" in status["conditions"][-1]["message"]
     job.life = Life(Phase.SUSPENDED, Wish.HOLD)

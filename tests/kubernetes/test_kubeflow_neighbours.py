@@ -13,12 +13,12 @@ import pytest
 from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.kubeflow.asked import Rank, read_asked
 from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow, pod_group_of
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod
+from brim.kubernetes.kubeflow.request import Rank, read_asked
 from brim.kubernetes.objects.identities import stands_for
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
@@ -46,7 +46,7 @@ def start_of(
     evictions = bool(spec.pop("evictions", False))
     asked = asked_of(file, **spec)
     return KubeflowStart(
-        asked=asked, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
+        request=asked, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
     )
 
 
@@ -87,7 +87,7 @@ def test_as_many_are_bound_together_as_the_job_needs_to_run_or_fewer_where_it_sa
     start = start_of(policy, file=file, **spec)
     group = pod_group_of(start)
     assert group is not None
-    fewest = start.asked.pods.minimum if count is None else count
+    fewest = start.request.pods.minimum if count is None else count
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": fewest}}
     assert group["spec"]["disruptionMode"] == {"single": {}}
 
@@ -134,10 +134,10 @@ def test_pods_name_the_operator_as_a_responder_but_not_those_of_a_gang() -> None
 
 def test_placeholders_stand_for_each_type_of_replicas() -> None:
     start = start_of({}, file="mpijob.yaml")
-    made = of_kubeflow_job(start, start.asked.pods.minimum, "")
-    name = start.asked.job.name
+    made = of_kubeflow_job(start, start.request.pods.minimum, "")
+    name = start.request.job.name
     assert [each["metadata"]["name"] for each in made] == [
-        f"{name}-mpijob-placeholder-{number}" for number in range(start.asked.pods.minimum)
+        f"{name}-mpijob-placeholder-{number}" for number in range(start.request.pods.minimum)
     ]
     for each in made:
         (container,) = each["spec"]["containers"]
@@ -146,7 +146,7 @@ def test_placeholders_stand_for_each_type_of_replicas() -> None:
         pod = msgspec.convert({**each, "metadata": {**each["metadata"], "uid": "u"}}, KubePod)
         whose = stands_for(pod)
         assert whose is not None
-        assert whose.job == start.asked.job.id
+        assert whose.job == start.request.job.id
 
 
 # On a server --------------------------------------------------------------------------------------

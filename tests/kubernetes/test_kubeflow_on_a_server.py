@@ -20,7 +20,8 @@ from brim.kubernetes.install.manifests import NAME, Installation, manifests
 from brim.kubernetes.kubeflow.mpi import HOSTS
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.objects.schemas import crds
-from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.operator import Operator
+from brim.kubernetes.settings import OperatorSettings
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane, control_plane
 from clusters import need
@@ -60,7 +61,7 @@ class Place:
             image="brim:1",
             namespace=OWN,
             of=self.namespace,
-            kubeflow=True,
+            foreign_kinds=True,
             gangs=self.more,
             evictions=self.more,
         )
@@ -92,7 +93,7 @@ class Place:
             image="registry.example/brim:1",
             slot={"cpu": "1", "memory": "1Gi"},
             watched=self.namespace,
-            kubeflow=True,
+            foreign_kinds=True,
             gangs=self.more,
             evictions=self.more,
             grace=10.0,

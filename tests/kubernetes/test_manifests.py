@@ -11,7 +11,7 @@ import yaml
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, deployment, manifests
-from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
+from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW
 from brim.kubernetes.objects.identities import GROUP, SERVICE, KubeJob
 from brim.kubernetes.objects.schemas import in_yaml
 from brim.kubernetes.pods.manifests import KubeStart, network_policy
@@ -19,7 +19,9 @@ from brim_lab.kubernetes.control_plane import ControlPlane
 
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
-WITH_KUBEFLOW = Installation(image="images/brim:1", namespace="kf-brim", of="team", kubeflow=True)
+WITH_KUBEFLOW = Installation(
+    image="images/brim:1", namespace="kf-brim", of="team", foreign_kinds=True
+)
 WITH_NEIGHBOURS = Installation(
     image="images/brim:1",
     namespace="many-brim",
@@ -200,7 +202,7 @@ def test_the_operator_has_these_rights_and_no_others(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     seen, run = expected(SEES), expected(RUNS)
-    run |= expected(RUNS_FOR_KUBEFLOW) if installed.kubeflow else set()
+    run |= expected(RUNS_FOR_KUBEFLOW) if installed.foreign_kinds else set()
     run |= expected(RUNS_FOR_GANGS) if installed.gangs else set()
     run |= expected(RUNS_FOR_EVICTIONS) if installed.evictions else set()
     creations = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
@@ -254,7 +256,7 @@ def test_people_may_have_jobs_but_no_status(
         assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
         for plural in PLURALS:
             attributes = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
-            assert may(api_server, user, verb="create", **attributes) == installed.kubeflow
+            assert may(api_server, user, verb="create", **attributes) == installed.foreign_kinds
             assert not may(api_server, user, verb="patch", subresource="status", **attributes)
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.install.manifests import kinds_of_kubeflow
+from brim.kubernetes.install.manifests import foreign_definitions
 from brim.kubernetes.install.objects import ForeignObject
-from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
+from brim.kubernetes.kinds import OperatorContext
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.mpi import (
     MpiHosts,
@@ -27,8 +27,10 @@ from brim.kubernetes.kubeflow.mpi import (
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from brim.kubernetes.kubeflow.request import KubeflowSpec, Rank, read_asked
 from brim.kubernetes.nodes.places import NodePlaces
 from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.settings import OperatorSettings
 from kubernetes.test_kubeflow import SLOT, asked_of, env_of, thing
 from scripted_api import ScriptedApi
 
@@ -49,7 +51,7 @@ def launched(*words: str, workers: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 def start_of(asked: KubeflowSpec) -> KubeflowStart:
-    return KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    return KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
 
 
 def pod(asked: KubeflowSpec, rank: Rank) -> dict[str, Any]:
@@ -178,10 +180,19 @@ def test_an_operator_warns_of_versions_that_it_does_not_run(
 
     async def find() -> None:
         async with ScriptedApi([answer]).served() as server:
+            settings = OperatorSettings(
+                directory=Path(), namespace="brim-system", image="brim:1", slot={"cpu": 1}
+            )
             jobs = KubeflowJobs(
-                server, watched="", slot=SLOT, tolerated=(), kubectl="", gangs=False,
-                pods=KnownPods(NodePlaces(SLOT)), changed=print, record=lambda _: None, wall=float,
-            )  # fmt: skip
+                OperatorContext(
+                    server=server,
+                    settings=settings,
+                    pods=KnownPods(NodePlaces(SLOT)),
+                    changed=print,
+                    record=lambda _: None,
+                    wall=float,
+                )
+            )
             await jobs.find()
             assert ("mpijob" in jobs.reflectors) is (not said)
 
@@ -197,7 +208,7 @@ def test_an_operator_warns_of_versions_that_it_does_not_run(
 def test_a_kept_definition_without_our_version_is_warned_of(
     versions: dict[str, bool], is_warned_of: bool
 ) -> None:
-    (ours,) = (each for each in kinds_of_kubeflow() if "mpijobs" in each["metadata"]["name"])
+    (ours,) = (each for each in foreign_definitions() if "mpijobs" in each["metadata"]["name"])
     served = [{"name": name, "served": is_served} for name, is_served in versions.items()]
     found = ForeignObject(ours, {"metadata": {}, "spec": {"versions": served}})
     assert ("serves v2beta1 and not v1" in found.warning) is is_warned_of

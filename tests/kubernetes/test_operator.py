@@ -27,10 +27,11 @@ from brim.kubernetes.install.manifests import MEMORY
 from brim.kubernetes.objects.elastic_jobs import read_job, wishes_of
 from brim.kubernetes.objects.identities import SERVICE
 from brim.kubernetes.objects.schemas import crds
-from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.operator import Operator
 from brim.kubernetes.pods.elastic_pods import ElasticPods
 from brim.kubernetes.pods.pod_commands import Stage
 from brim.kubernetes.pods.pod_requests import PODS
+from brim.kubernetes.settings import OperatorSettings
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
 from brim_lab.kubernetes.api import PATCH

@@ -245,10 +245,10 @@ class Kept:
             self.server,
             self.watched.pods,
             self.watched.places,
-            most=most,
+            maximum=most,
             watched=watched,
             short=lambda: self.short,
-            wanted=self.wanted,
+            placeholders=self.wanted,
             faults=JobFaults(lambda job: None),
             clock=self.clock,
         )
@@ -279,8 +279,8 @@ class Kept:
 
         async def once() -> None:
             self.keeper.tend()
-            if self.keeper._beside is not None:
-                await self.keeper._beside
+            if self.keeper._task is not None:
+                await self.keeper._task
 
         self.clock.advance(seconds)
         self.watched.catch_up()
@@ -324,7 +324,7 @@ def test_an_operator_without_placeholders_ends_those_of_the_one_before() -> None
     kept = Kept(most=1)
     kept.has_waited("a")
     kept.tend()
-    kept.keeper._most = 0
+    kept.keeper._maximum = 0
     assert kept.tend() == []
 
 

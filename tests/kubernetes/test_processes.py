@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import random
@@ -29,7 +30,7 @@ from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.outages import Outages, SeenClock
 from brim.kubernetes.client.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.objects.identities import SERVICE, KubeJob
-from brim.kubernetes.pods import processes
+from brim.kubernetes.pods import elastic_pods, processes, start_pods
 from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.manifests import KubeStart, Manifest
 from brim.kubernetes.pods.processes import PodProcesses
@@ -47,6 +48,13 @@ from submissions import submission
 SPEC = ClusterSpec(cluster=Cluster(nodes=(Node(id="(masters)", devices=0),)), grace=10.0)
 
 FILES = KubeStart(job=JOB, uid=f"uid of {JOB.id}", launch=1, token=f"uid of {JOB.id}/1").files
+
+
+@functools.cache
+def order_of(job: str, anywhere: bool) -> PodOrder:
+    """Return the order of a job: the very same one, as long as its object does not change."""
+    wishes = replace(WISHES, anywhere=anywhere)
+    return PodOrder(uid=f"uid of {job}", wishes=wishes, token=f"uid of {job}/{{}}".format)
 
 
 class World:
@@ -75,15 +83,7 @@ class World:
             runs,
             shape=ElasticPods,
             placeholders=NoPlaceholders(),
-            order=lambda job: (
-                None
-                if job in self.deleted
-                else PodOrder(
-                    uid=f"uid of {job}",
-                    wishes=replace(WISHES, anywhere=job in self.anywhere),
-                    token=f"uid of {job}/{{}}".format,
-                )
-            ),
+            order=lambda job: None if job in self.deleted else order_of(job, job in self.anywhere),
             ask_to_suspend=self._suspend,
             clock=SeenClock(self.clock, self.outages),
             tell=self.told.append,
@@ -116,7 +116,7 @@ class World:
                 await work()
                 under_way = [*self.backend._starting.values(), *self.backend._questions.values()]
                 await asyncio.gather(*under_way, return_exceptions=True)
-                await asyncio.gather(*self.processes._beside.values())
+                await asyncio.gather(*self.processes._background.values())
             finally:
                 await self.processes.close()
 
@@ -212,7 +212,7 @@ class World:
         run = RecordedRun(self.folder / job.id, spec())
         run.begin(workers=1)
         run.train(steps)
-        self.processes._runs._of(job.id).news = True
+        self.processes._runs._run_of(job.id).news = True
         return run
 
     def run_ends(self, exit: str, job: KubeJob = JOB) -> None:
@@ -348,6 +348,37 @@ def test_nobody_looks_at_pods_that_are_as_they_should_be(world: World) -> None:
     assert world.processes.is_calm()
 
 
+def test_unchanged_pods_are_swept_and_sorted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Counter[str]()
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **keywords: Any) -> Any:
+            work[name] += 1
+            return call(*arguments, **keywords)
+
+        return count
+
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    monkeypatch.setattr(ElasticPods, "_sweep", counted("sweep", ElasticPods._sweep))
+    monkeypatch.setattr(elastic_pods, "pods_of", counted("sort", start_pods.pods_of))
+    for _ in range(3):
+        world.look(0.2)
+    assert work == {}
+    world.server.end("flights-1-0", "Failed")
+    world.look(0.2)
+    assert (work["sweep"], work["sort"] > 0) == (1, True)
+    world.settle()
+    work.clear()
+    world.deleted.add(JOB.id)
+    world.look(0.2)
+    assert work["sweep"] == 1
+
+
 def test_slots_that_have_come_free_are_looked_at_until_they_count(world: World) -> None:
     world.look()
     assert world.processes.is_calm()
@@ -405,7 +436,7 @@ def test_a_worker_of_several_processes_is_one_pod_and_as_many_workers_of_its_run
     run = RecordedRun(world.folder / job.id, spec())
     run.begin(workers=4)
     run.train(8)
-    world.processes._runs._of(job.id).news = True
+    world.processes._runs._run_of(job.id).news = True
     world.look()
     seen = world.backend.jobs._tracking.track(job).seen
     assert seen.reached is not None
@@ -781,7 +812,7 @@ def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: Wor
     world.live()  # before the master of the new start has said anything
     world.settle()
     run.begin(workers=1)
-    world.processes._runs._of(JOB.id).news = True
+    world.processes._runs._run_of(JOB.id).news = True
     world.settle()
     assert world.on() == {"node0": 2}
     assert world.book.jobs[JOB.id].starts.launches == 2
@@ -816,7 +847,7 @@ def test_a_job_whose_object_is_gone_is_forced_to_end(world: World) -> None:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_AGAIN", 0.001)
+    monkeypatch.setattr(processes, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(processes, "_LONGEST_PAUSE", 0.001)
 
 

@@ -30,7 +30,7 @@ def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> WorkerChang
 
 
 def anywhere(pods: list[KubePod], *, left: tuple[str, ...] = (), **workers: int) -> WorkerChanges:
-    return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, left=left)
+    return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, leaving_nodes=left)
 
 
 def unbound(number: int, node: str = "n1", **more: Any) -> KubePod:

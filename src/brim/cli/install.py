@@ -89,7 +89,7 @@ def install(
     brim install --image images/brim:1 --dry-run | kubectl delete -f -     (and all jobs with it)
     """
     require_kubernetes_extra()
-    from brim.kubernetes.install.manifests import Installation, kinds_of_kubeflow, manifests
+    from brim.kubernetes.install.manifests import Installation, foreign_definitions, manifests
     from brim.kubernetes.objects.schemas import in_yaml
 
     chosen = Installation(
@@ -98,7 +98,7 @@ def install(
         slot=scheduling["slot"],
         namespace=namespace,
         of=scheduling["watch"],
-        kubeflow=kubeflow,
+        foreign_kinds=kubeflow,
         gangs=gangs,
         evictions=evictions,
         placeholders=placeholders,
@@ -116,7 +116,7 @@ def install(
         if kubeflow:
             _warn_of_kinds()
         return EXIT_DONE
-    applied = _apply(objects, kinds_of_kubeflow() if kubeflow else [])
+    applied = _apply(objects, foreign_definitions() if kubeflow else [])
     if as_json:
         click.echo(json.dumps({"applied": [result._asdict() for result in applied]}))
     else:
@@ -191,7 +191,7 @@ def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) ->
         click.echo("all of it was there", err=True)
     if names := [result.name for result in applied if result.outcome == FOREIGN]:
         click.echo(f"kept as somebody else has made them: {', '.join(names)}", err=True)
-    if chosen.kubeflow:
+    if chosen.foreign_kinds:
         click.echo("Kubeflow's own operator must not run beside this one", err=True)
     wait = f"kubectl -n {chosen.namespace} rollout status deployment/brim-operator"
     click.echo(f"wait for the operator: {wait}", err=True)

@@ -95,8 +95,8 @@ def operator(
     from brim.client import default_state_dir
     from brim.host.log import VARIABLE, write_to_stderr
     from brim.kubernetes.client.access import find_access
-    from brim.kubernetes.operator import OperatorSettings
     from brim.kubernetes.run_operator import serve
+    from brim.kubernetes.settings import OperatorSettings
 
     if not os.environ.get(VARIABLE):
         write_to_stderr(usual="warning")
@@ -109,7 +109,7 @@ def operator(
         watched=watch,
         node_labels=node_labels,
         tolerated=tolerated,
-        kubeflow=kubeflow,
+        foreign_kinds=kubeflow,
         kubectl=kubectl,
         gangs=gangs,
         evictions=evictions,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brim.kubernetes.objects.identities import KIND, KUBEFLOW_KINDS, KubeJob
+from brim.kubernetes.objects.identities import KubeJob
 from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, gauge
 
 
@@ -129,5 +129,8 @@ def _by_label(name: str, help: str, label: str, counts: Mapping[str, int]) -> Me
 
 def _labels(job: str) -> dict[str, str]:
     job_of_row = KubeJob.parse(job)
-    kind = KUBEFLOW_KINDS.get(job_of_row.kind, KIND)
-    return {"namespace": job_of_row.namespace, "name": job_of_row.name, "kind": kind}
+    return {
+        "namespace": job_of_row.namespace,
+        "name": job_of_row.name,
+        "kind": job_of_row.kind_name,
+    }

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import hashlib
-import hmac
 import logging
 import secrets
 from base64 import b64decode, b64encode
@@ -20,36 +17,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from brim.backends.live import LiveBackend
 from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
-from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.known_objects import ObjectChange
-from brim.kubernetes.client.kube_types import Amounts, KubeNode, KubePod
+from brim.kubernetes.client.kube_types import KubeNode, KubePod
 from brim.kubernetes.client.outages import SeenClock
 from brim.kubernetes.client.reflector import Reflector
-from brim.kubernetes.client.refusals import AlreadyExists, NotFound, Refusal
-from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
+from brim.kubernetes.client.refusals import AlreadyExists, NotFound
+from brim.kubernetes.client.resources import PlainObject, Resource
+from brim.kubernetes.elastic_objects import ElasticObjects
 from brim.kubernetes.install.manifests import MEMORY, NAME
-from brim.kubernetes.kubeflow.jobs import KubeflowJobs
-from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowPods
-from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
+from brim.kubernetes.kinds import JobObjects, OperatorContext, foreign_families
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
-from brim.kubernetes.nodes.neighbours import handed_on
-from brim.kubernetes.nodes.node_selection import (
-    NodeChoice,
-    choice_in,
-    common_choice,
-    node_requirements,
-)
 from brim.kubernetes.nodes.places import NodePlaces, slot_of
-from brim.kubernetes.objects.elastic_jobs import code_in, idle_gpus, new_job, read_job, wishes_of
+from brim.kubernetes.objects.elastic_jobs import idle_gpus, new_job
 from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPod, failed_pod
 from brim.kubernetes.objects.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
 from brim.kubernetes.objects.status import (
@@ -58,28 +45,21 @@ from brim.kubernetes.objects.status import (
     Stall,
     stall_of,
     stalled_jobs,
-    stalled_status,
 )
-from brim.kubernetes.objects.templates import PodTemplates, claim_for, read_templates
 from brim.kubernetes.objects.tenants import KnownTenants, read_tenants, with_tenants
-from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.eviction_responder import EvictionResponder
 from brim.kubernetes.pods.job_faults import JobFaults
 from brim.kubernetes.pods.known_pods import KnownPods
-from brim.kubernetes.pods.manifests import USUAL_GRACE, Manifest, PodWishes
+from brim.kubernetes.pods.manifests import Manifest
 from brim.kubernetes.pods.placeholder_keeper import PlaceholderKeeper
-from brim.kubernetes.pods.placeholders import of_elastic_job
 from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
 from brim.kubernetes.pods.processes import AskToSuspend, PodProcesses
 from brim.kubernetes.pods.runs_seen import FollowRun, RunsSeen, follow_by_port
 from brim.kubernetes.record import (
-    ELASTIC_JOBS,
-    NEVER,
     RecordKeeper,
     open_book,
-    read_records,
-    write_status,
 )
+from brim.kubernetes.settings import OperatorSettings
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
 from brim.storage.database import Database
@@ -89,69 +69,12 @@ from brim.wire.messages import Ask
 
 NODES = Resource("v1", "nodes", KubeNode, namespaced=False)
 TENANTS = Resource(f"{GROUP}/{VERSION}", "tenants", PlainObject, namespaced=False)
-MASTERS = "(masters)"  # no node of Kubernetes can have that name
 KEY = NAME  # the Secret with the key of which runs' tokens are made
 _KEY_FIELD = "key"
 _STARTS = 16  # jobs that are started at once: what else is asked for finds a way past them
 _LOOK = 1.0  # seconds between two looks where nothing happens
-_AGAIN = 2.0  # seconds before objects that could not be taken in are tried again
+_RETRY_PAUSE = 2.0  # seconds before objects that could not be taken in are tried again
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorSettings:
-    """The settings of an operator.
-
-    Args:
-        directory: for its working copy of the book, and of the records of runs.
-        namespace: its own.
-        image: of jobs that name none.
-        slot: what a worker gets.
-        watched: the namespace whose jobs it schedules; empty: all.
-        node_labels: a selector of the nodes that it may use; empty: all.
-        tolerated: keys of taints that its jobs' pods bear.
-        kubeflow: jobs of Kubeflow's kinds are its, too.
-        kubectl: the image from which launchers of MPIJobs get kubectl; empty: that of Kubeflow.
-        gangs: Kubeflow's jobs with a scheduling policy are gangs; of ElasticJobs it is said by each.
-        evictions: evictions of jobs' pods are answered, where the server has them.
-        policy, headroom, grace: see `ClusterSpec`.
-        volume_size: of the volume on which a job's master keeps the run, where the job names no place
-            for it; empty: it has none, and starts from scratch after it was suspended.
-        placeholders: jobs that wait for places and have placeholders, at most.
-
-    Raises:
-        SpecError: the nodes are no selector.
-    """
-
-    directory: Path
-    namespace: str
-    image: str
-    slot: Amounts
-    watched: str = ""
-    node_labels: str = ""
-    tolerated: tuple[str, ...] = ()
-    kubeflow: bool = False
-    kubectl: str = ""
-    gangs: bool = False
-    evictions: bool = False
-    policy: str = "brim"
-    headroom: int = 0
-    grace: float = USUAL_GRACE
-    volume_size: str = ""
-    placeholders: int = 0
-
-    def __post_init__(self) -> None:
-        node_requirements(self.node_labels)
-
-    @property
-    def spec(self) -> ClusterSpec:
-        """The cluster as the operator describes it: all devices are brought by nodes."""
-        return ClusterSpec(
-            cluster=Cluster(nodes=(Node(id=MASTERS, devices=0),)),
-            policy=self.policy,
-            headroom=self.headroom,
-            grace=self.grace,
-        )
 
 
 async def ask_by_port(address: str, token: str) -> None:
@@ -192,21 +115,21 @@ class Operator:
             outages=outages,
         )
         self._all_pods = Reflector(server, PODS, changed=self._pod_changed, outages=outages)
-        self._objects = Reflector(
-            server, ELASTIC_JOBS, changed=self._job_changed, namespace=watched
-        )
         self._tenants = Reflector(server, TENANTS, changed=self._tenant_changed)
-        self._kubeflow = KubeflowJobs(
-            server,
-            watched=watched,
-            slot=slot_of(settings.slot),
-            tolerated=settings.tolerated,
-            kubectl=settings.kubectl,
-            gangs=settings.gangs,
+        context = OperatorContext(
+            server=server,
+            settings=settings,
             pods=self._pods,
             changed=self._hear_of,
             record=lambda job: self._life.book.jobs.get(job) if self._life is not None else None,
             wall=lambda: clock.wall() + clock.set_by(),
+        )
+        self._elastic = ElasticObjects(context)
+        foreign = [(family.words, family.objects(context)) for family in foreign_families()]
+        self._foreign = {word: objects for words, objects in foreign for word in words}
+        self._families: tuple[JobObjects, ...] = (
+            self._elastic,
+            *(objects for _, objects in foreign),
         )
         self._evictions: EvictionResponder | None = None
         if settings.evictions:
@@ -214,35 +137,35 @@ class Operator:
                 server, watched=watched, pods=self._pods, clock=clock
             )
         self._life: _OperatorLife | None = None
-        self._made = clock.now()
+        self._created = clock.now()
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
-        self._known = KnownTenants()
-        self._jobs: defaultdict[str, _ObjectRead] = defaultdict(_ObjectRead)
-        self._key = b""
+        self._tenants_read = KnownTenants()
+        self._jobs: defaultdict[str, _ObjectNotes] = defaultdict(_ObjectNotes)
 
     async def run(self) -> None:
         """Schedule until the call is cancelled: its jobs train on."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                if self._settings.kubeflow:
-                    await self._kubeflow.find()
+                if self._settings.foreign_kinds:
+                    for foreign_objects in dict.fromkeys(self._foreign.values()):
+                        await foreign_objects.find()
                 if self._evictions is not None and not await self._evictions.is_served():
                     self._evictions = None
-                self._kubeflow.evictions = self._evictions is not None
                 reflectors: tuple[Reflector[Any], ...] = (
                     self._nodes,
                     self._all_pods,
                     self._tenants,
-                    self._objects,
-                    *self._kubeflow.watches,
+                    *(watch for objects in self._families for watch in objects.watches),
                     *([self._evictions.watch] if self._evictions is not None else []),
                 )
-                for each in reflectors:
-                    tasks.create_task(each.run())
-                for each in reflectors:
-                    await each.synced()
-                self._key = self._kubeflow.key = await self._read_key()
+                for reflector in reflectors:
+                    tasks.create_task(reflector.run())
+                for reflector in reflectors:
+                    await reflector.synced()
+                key = await self._read_key()
+                for objects in self._families:
+                    objects.begin(key=key, evictions=self._evictions is not None)
                 self._life = life = await self._begin()
                 for job in life.book.jobs:
                     self._know_choice(life, job)
@@ -264,7 +187,7 @@ class Operator:
     @property
     def idle(self) -> float:
         """The seconds since it last looked at its jobs, or began to read what there is."""
-        acted = self._life.backend.looked if self._life is not None else self._made
+        acted = self._life.backend.looked if self._life is not None else self._created
         return self._clock.now() - acted
 
     def figures(self) -> ClusterFigures | None:
@@ -277,7 +200,7 @@ class Operator:
         phases = Counter(job.life.phase.value for job in book.jobs.values())
         return ClusterFigures(
             states={phase.value: phases[phase.value] for phase in Phase},
-            stalled=stalled_jobs(self._objects.objects.values()),
+            stalled=stalled_jobs(self._elastic.objects.values()),
             slots=usable.devices,
             held=sum(sum(job.held.values()) for job in running),
             cycles=backend.cycle_seconds,
@@ -288,18 +211,21 @@ class Operator:
     async def _begin(self) -> _OperatorLife:
         """Fill the book from the objects, and be ready to schedule."""
         settings = self._settings
-        self._known = read_tenants(self._tenants.objects.values())
-        spec = with_tenants(settings.spec, self._known)
-        records, unreadable = read_records(self._objects.objects.values())
-        theirs, more = self._kubeflow.read_records()
-        records, unreadable = [*records, *theirs], {**unreadable, **more}
+        self._tenants_read = read_tenants(self._tenants.objects.values())
+        spec = with_tenants(settings.spec, self._tenants_read)
+        records: list[ScheduledJob] = []
+        unreadable: dict[str, EnvironmentFault] = {}
+        for objects in self._families:
+            readable, damaged = objects.read_records()
+            records += readable
+            unreadable |= damaged
         for job, fault in unreadable.items():
             await self._show_stall(job, Stall(UNREADABLE, str(fault)))
         self._places.leave_alone(unreadable)
         jobs = settings.directory / "jobs"
         jobs.mkdir(parents=True, exist_ok=True)
-        known = {record.id for record in records} | unreadable.keys()
-        await asyncio.to_thread(_remove_runs, jobs, known)
+        job_ids = {record.id for record in records} | unreadable.keys()
+        await asyncio.to_thread(_remove_runs, jobs, job_ids)
         memory = await self._read_memory()
         database = open_book(settings.directory / "operator.db", records, memory=memory, spec=spec)
         book = Book(database)
@@ -310,7 +236,7 @@ class Operator:
             objects=self._object,
             ready=self._ready,
             failed=self._failed_pods,
-            kubeflow=self._kubeflow.write,
+            foreign=self._foreign,
             stall=self._stall,
             namespace=settings.namespace,
             clock=self._clock,
@@ -322,10 +248,10 @@ class Operator:
             requests,
             self._pods,
             self._places,
-            most=settings.placeholders,
+            maximum=settings.placeholders,
             watched=settings.watched,
             short=self._short,
-            wanted=self._placeholders_of,
+            placeholders=self._placeholders_of,
             faults=faults,
             clock=self._seen_clock,
         )
@@ -335,11 +261,9 @@ class Operator:
             self._pods,
             self._places,
             RunsSeen(jobs, self._follow),
-            shape=lambda job: KubeflowPods(job) if job.kind else ElasticPods(job),
-            order=lambda job: (
-                self._kubeflow.order(job) if KubeJob.parse(job).kind else self._order(job)
-            ),
-            objects=self._kubeflow.ids,
+            shape=lambda job: self._objects_of(job.id).shape(job),
+            order=lambda job: self._objects_of(job).order(job),
+            objects=self._foreign_ids,
             ask_to_suspend=self._ask,
             clock=self._seen_clock,
             untouched=unreadable,
@@ -385,14 +309,14 @@ class Operator:
         self._stir()
 
     def _pod_changed(self, change: ObjectChange[KubePod]) -> None:
-        self._pods.told(str(change.key), change.before, change.after)
+        self._pods.observe(str(change.key), change.before, change.after)
         if failed := failed_pod(change.before, change.after):
             self._note_failed(failed)
         identity = identity_of(pod) if (pod := change.after or change.before) else None
         if identity is not None and self._life is not None:
             record = self._life.book.jobs.get(identity.job)
             if record is not None and record.life.ended:
-                self._places.choices.forget(identity.job)
+                self._places.choices.drop(identity.job)
             if KubeJob.parse(identity.job).kind:
                 self._life.keeper.tell(identity.job)  # its status counts pods
             else:
@@ -407,18 +331,14 @@ class Operator:
         if self._life is not None:
             self._life.keeper.tell(job)
 
-    def _job_changed(self, change: ObjectChange[PlainObject]) -> None:
-        if _spec_of(change.before) != _spec_of(change.after):  # not its status alone
-            self._hear_of(KubeJob(*change.key).id)
-
     def _hear_of(self, job: str) -> None:
         self._news.add(job)
         self._has_news.set()
 
     def _tenant_changed(self, _: ObjectChange[PlainObject]) -> None:
-        self._known = read_tenants(self._tenants.objects.values())
+        self._tenants_read = read_tenants(self._tenants.objects.values())
         if self._life is not None:
-            spec = with_tenants(self._life.backend.spec, self._known)
+            spec = with_tenants(self._life.backend.spec, self._tenants_read)
             if spec != self._life.backend.spec:
                 self._life.scheduler.reconfigure(spec)
         self._news |= set(self._all_ids())
@@ -434,102 +354,49 @@ class Operator:
 
     def _all_ids(self) -> Iterator[str]:
         """Return the ids of all jobs that have an object."""
-        yield from (KubeJob(*key).id for key in self._objects.objects)
-        yield from self._kubeflow.ids()
+        return (job for objects in self._families for job in objects.ids())
+
+    def _foreign_ids(self) -> Iterator[str]:
+        return (job for objects in self._families[1:] for job in objects.ids())
 
     def _has_jobs(self, namespace: str) -> bool:
-        return any(key.namespace == namespace for key in self._objects.objects)
+        return any(key.namespace == namespace for key in self._elastic.objects)
+
+    def _objects_of(self, job: str) -> JobObjects:
+        """Return the objects of the kind of a job."""
+        kind = KubeJob.parse(job).kind
+        return self._foreign[kind] if kind else self._elastic
 
     def _object(self, job: str) -> PlainObject | None:
-        name = KubeJob.parse(job)
-        if name.kind:
-            return self._kubeflow.object(job)
-        return self._objects.objects.get(ObjectKey(name.namespace, name.name))
+        return self._objects_of(job).object(job)
 
     def _ready(self, job: str) -> int:
-        found = ((pod, identity_of(pod)) for pod in self._pods.of(job))
-        return sum(pod.is_ready and who is not None and who.role == WORKER for pod, who in found)
+        found = ((pod, identity_of(pod)) for pod in self._pods.of_job(job))
+        return sum(
+            pod.is_ready and identity is not None and identity.role == WORKER
+            for pod, identity in found
+        )
 
     def _failed_pods(self, job: str) -> Sequence[Mapping[str, Any]]:
         thing = self._object(job)
         uid = thing["metadata"]["uid"] if thing is not None else ""
         failed = self._jobs[job].failed if job in self._jobs else ()
-        return [each.entry for each in failed if each.identity.uid == uid]
-
-    def _order(self, job: str) -> PodOrder | None:
-        thing = self._object(job)
-        record = self._life.book.jobs.get(job) if self._life is not None else None
-        if thing is None or record is None or thing["metadata"]["uid"] != record.key:
-            return None
-        known = self._jobs[job]
-        if known.order is None or known.order_of is not thing:
-            known.order, known.order_of = self._order_in(thing, known), thing
-        return known.order
-
-    def _order_in(self, thing: PlainObject, known: _ObjectRead) -> PodOrder:
-        # Templates may be changed to what cannot be understood: then the last ones stand.
-        with contextlib.suppress(SpecError):
-            known.templates = read_templates(thing["spec"])
-        templates, settings = known.templates, self._settings
-        wishes = PodWishes(
-            image=settings.image,
-            operator_namespace=settings.namespace,
-            slot=settings.slot,
-            priority_class=templates.priority_class,
-            template=templates.worker,
-            master_template=templates.master,
-            claim=claim_for(templates, thing["spec"], usual=settings.volume_size),
-            code=(thing["spec"].get("bundle") or {}).get("configMap", ""),
-            tolerated=settings.tolerated,
-            handed_on=handed_on(thing),
-            gang=templates.gang,
-            evictions=self._evictions is not None,
-            anywhere=templates.anywhere,
-            node_labels=settings.node_labels,
-        )
-        uid = thing["metadata"]["uid"]
-        return PodOrder(uid=uid, wishes=wishes, token=functools.partial(self._token, uid))
+        return [pod.entry for pod in failed if pod.identity.uid == uid]
 
     def _know_choice(self, life: _OperatorLife, job: str) -> None:
         record = life.book.jobs.get(job)
         if record is None or record.life.ended:
-            self._places.choices.forget(job)
+            self._places.choices.drop(job)
         else:
-            self._places.choices.choose(job, self._choice_of(job))
-
-    def _choice_of(self, job: str) -> NodeChoice:
-        """Return which nodes all pods of a job may be on."""
-        if KubeJob.parse(job).kind:
-            asked = self._kubeflow.asked(job)
-            templates = [each.template for each in asked.replicas] if asked is not None else []
-        else:
-            order = self._order(job)
-            templates = [order.wishes.template] if order is not None else []
-        return common_choice([choice_in(each.get("spec")) for each in templates])
+            self._places.choices.choose(job, self._objects_of(job).choice(job))
 
     def _short(self) -> Sequence[ScheduledJob] | None:
         return self._life.backend.jobs.short_of_devices() if self._life is not None else None
 
     def _placeholders_of(self, job: ScheduledJob) -> Sequence[Manifest]:
         """Return the placeholders of a job that waits for places."""
-        name, fewest = KubeJob.parse(job.id), job.submission.spec.workers.minimum
-        order = None if name.kind else self._order(job.id)
-        asked = self._kubeflow.asked(job.id) if name.kind else order and order.wishes
-        known = self._jobs[job.id]
-        if asked is None:
-            return ()
-        if known.placeholders_of is not asked or known.fewest != fewest:
-            if order is not None:
-                known.placeholders = of_elastic_job(name, order.uid, order.wishes, fewest)
-            elif theirs := self._kubeflow.order(job.id):
-                start, labels = theirs.start(0), self._settings.node_labels
-                known.placeholders = of_kubeflow_job(start, fewest, labels)
-            known.placeholders_of, known.fewest = asked, fewest
-        return known.placeholders
-
-    def _token(self, uid: str, launch: int) -> str:
-        """Return the token of a start, which every operator of this cluster makes alike."""
-        return hmac.new(self._key, f"{uid}/{launch}".encode(), hashlib.sha256).hexdigest()[:32]
+        objects = self._objects_of(job.id)
+        return objects.placeholders(job.id, job.submission.spec.workers.minimum)
 
     # Objects of jobs ------------------------------------------------------------------------------
 
@@ -537,7 +404,7 @@ class Operator:
         """Take in the objects of jobs that have changed, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN):
+                async with asyncio.timeout(_RETRY_PAUSE):
                     await self._has_news.wait()
             self._has_news.clear()
             news, self._news = self._news, set()
@@ -574,13 +441,20 @@ class Operator:
         """Do what the object of a job asks for; False where something has to happen before."""
         if job in life.unreadable:
             return True
-        thing, record = self._object(job), life.book.jobs.get(job)
+        objects = self._objects_of(job)
+        thing, record = objects.object(job), life.book.jobs.get(job)
+        if record is None and thing is not None:
+            submission = await self._submission_in(objects, thing)
+            if not isinstance(submission, Submission):
+                return submission
+            record = new_job(thing, submission, id=job, number=life.database.next_number())
+            idle = idle_gpus(submission, slot_of(self._settings.slot))
+            life.backend.handle(Submitted(record, idle))
         if record is None:
-            return thing is None or await self._submit(life, job, thing)
+            return True
         if thing is None or thing["metadata"]["uid"] != record.key:
             return await self._forget(life, record) and thing is None
-        wishes = self._kubeflow.wishes if KubeJob.parse(job).kind else wishes_of
-        events, problems = wishes(thing, record)
+        events, problems = objects.wishes(thing, record)  # it may be suspended from the start
         self._jobs[job].stall = stall_of(problems)
         life.processes.forgive(job)  # as it is now, its pods may be made
         self._know_choice(life, job)
@@ -590,47 +464,35 @@ class Operator:
         life.backend.stir()
         return True
 
-    async def _submit(self, life: _OperatorLife, job: str, thing: PlainObject) -> bool:
-        """Take a job in for the first time."""
+    async def _submission_in(self, objects: JobObjects, thing: PlainObject) -> Submission | bool:
+        """Return the submission of an object that is new.
+
+        Where it has none, its status says why.
+
+        Returns:
+            Whether all is done about an object without one, until it changes.
+        """
         if thing["metadata"].get("deletionTimestamp") is not None:
             return True
-        if thing["metadata"]["namespace"] == self._settings.namespace:
-            if stall := stall_of((_in_own_namespace(job),)):
-                await self._show_stall(job, stall)
-            return True
-        if KubeJob.parse(job).kind:
-            wanted = self._kubeflow.read(thing, self._known)
-        else:
-            wanted = read_job(thing, code=await self._code_of(thing), known=self._known)
-        if isinstance(wanted, tuple):
-            if stall := stall_of(wanted):
-                await self._show_stall(job, stall)
-            return not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
-        number = life.database.next_number()
-        taken = new_job(thing, wanted, id=job, number=number)
-        idle = idle_gpus(wanted, slot_of(self._settings.slot))
-        life.backend.handle(Submitted(taken, idle))
-        return await self._follow_object(life, job)  # it may be suspended from the start
-
-    async def _code_of(self, thing: PlainObject) -> bytes | None:
-        bundle = (thing.get("spec") or {}).get("bundle")
-        name = bundle.get("configMap") if isinstance(bundle, dict) else None
-        if not isinstance(name, str) or not name:
-            return None
-        namespace = thing["metadata"]["namespace"]
-        try:
-            there = await self._server.get(CONFIG_MAPS, name, namespace=namespace)
-        except NotFound:
-            return None
-        return code_in(there)
+        is_here = thing["metadata"]["namespace"] == self._settings.namespace
+        submission = (
+            (_in_own_namespace(self._settings.namespace),)
+            if is_here
+            else await objects.read(thing, self._tenants_read)
+        )
+        if isinstance(submission, Submission):
+            return submission
+        if stall := stall_of(submission):
+            await objects.show_stall(thing, stall)
+        return is_here or not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
 
     async def _forget(self, life: _OperatorLife, record: ScheduledJob) -> bool:
         """Cancel a job whose object is gone, and forget it once it has ended; True where it is."""
         if record.life.ended:
             life.processes.forgive(record.id)
-            self._places.choices.forget(record.id)
+            self._places.choices.drop(record.id)
             self._jobs.pop(record.id, None)
-            self._kubeflow.forget(record.id)
+            self._objects_of(record.id).forget(record.id)
             namespace = KubeJob.parse(record.id).namespace
             if not self._has_jobs(namespace):
                 await life.processes.leave_namespace(namespace)
@@ -642,29 +504,14 @@ class Operator:
     def _stall(self, job: str) -> Stall | None:
         """Return why nothing comes of a job, or of what was changed of it."""
         refused = self._life.processes.stall(job) if self._life is not None else None
-        known = self._jobs.get(job)
-        return (known.stall if known is not None else None) or refused
+        notes = self._jobs.get(job)
+        return (notes.stall if notes is not None else None) or refused
 
     async def _show_stall(self, job: str, stall: Stall) -> None:
         """Say in the status of an object why nothing comes of it."""
         thing = self._object(job)
-        if thing is None:
-            return
-        if KubeJob.parse(job).kind:
-            await self._kubeflow.stall(thing, stall)
-            return
-        before = thing.get("status")
-        generation = thing["metadata"].get("generation", 0)
-        now = self._clock.wall() + self._clock.set_by()
-        status = stalled_status(before, stall, generation=generation, now=now)
-        if status == before:
-            return
-        try:
-            await write_status(self._server, thing, status)
-        except Refusal as refusal:
-            if refusal.code not in NEVER:
-                raise
-            _log.error("%s: %s; its status cannot say so: %s", job, stall.message, refusal)
+        if thing is not None:
+            await self._objects_of(job).show_stall(thing, stall)
 
     # What an operator leaves to the next ----------------------------------------------------------
 
@@ -684,14 +531,14 @@ class Operator:
             "data": {_KEY_FIELD: b64encode(secrets.token_bytes(32)).decode()},
         }
         try:
-            there = await self._server.get(SECRETS, KEY, namespace=namespace)
+            secret = await self._server.get(SECRETS, KEY, namespace=namespace)
         except NotFound:
             try:
-                there = await self._server.create(SECRETS, body, namespace=namespace)
+                secret = await self._server.create(SECRETS, body, namespace=namespace)
             except AlreadyExists:
-                there = await self._server.get(SECRETS, KEY, namespace=namespace)
+                secret = await self._server.get(SECRETS, KEY, namespace=namespace)
         try:
-            key = b64decode(there["data"][_KEY_FIELD], validate=True)
+            key = b64decode(secret["data"][_KEY_FIELD], validate=True)
         except (LookupError, TypeError, ValueError) as error:
             raise EnvironmentFault(
                 f"the Secret {namespace}/{KEY} has no key\n  hint: delete it: another one is made, "
@@ -701,24 +548,15 @@ class Operator:
 
 
 @dataclass(slots=True)
-class _ObjectRead:
+class _ObjectNotes:
     """The object of a job, as far as an operator has read it.
 
     Args:
         stall: why nothing comes of it, as it is now.
-        templates: the last that could be understood.
-        order: the order in it, and of which state of it.
-        placeholders: of the job, and of what, and of how many pods at least.
         failed: its pods that have failed, the last of them.
     """
 
     stall: Stall | None = None
-    templates: PodTemplates = field(default_factory=PodTemplates)
-    order: PodOrder | None = None
-    order_of: PlainObject | None = None
-    placeholders: Sequence[Manifest] = ()
-    placeholders_of: object = None
-    fewest: int = 0
     failed: deque[FailedPod] = field(default_factory=lambda: deque(maxlen=MOST_FAILED))
 
 
@@ -744,28 +582,19 @@ def _remove_runs(folder: Path, jobs: Collection[str]) -> None:
 
     They were deleted while no operator was there. All of it is a mirror of what is elsewhere.
     """
-    for each in sorted(folder.iterdir()):
-        if each.name not in jobs:
+    for run in sorted(folder.iterdir()):
+        if run.name not in jobs:
             try:
-                remove_run(each, user="")
+                remove_run(run, user="")
             except (BrimError, OSError) as error:  # it is tried again by the next operator
-                _log.warning("%s, of a job that is gone, is not removed: %s", each, error)
+                _log.warning("%s, of a job that is gone, is not removed: %s", run, error)
 
 
-def _in_own_namespace(job: str) -> SpecError:
+def _in_own_namespace(namespace: str) -> SpecError:
     """Return the error for a job whose pods could have the Secret and the account of the operator."""
     return SpecError(
         "metadata.namespace",
-        got=f"{KubeJob.parse(job).namespace}, which is the operator's own",
+        got=f"{namespace}, which is the operator's own",
         need="another one: pods of a job could mount what the operator's tokens are made of",
         hint="kubectl create namespace team",
     )
-
-
-def _spec_of(thing: PlainObject | None) -> Any:
-    """Return what of an object decides anything: all but its status, and who wrote it."""
-    if thing is None:
-        return None
-    meta = thing["metadata"]
-    parts = meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp")
-    return (*parts, msgspec.json.encode(thing.get("spec")))

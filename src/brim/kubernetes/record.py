@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.domain.course import Change
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
@@ -31,6 +30,7 @@ from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.refusals import Invalid, NotFound, Refusal
 from brim.kubernetes.client.resources import PlainObject, Resource
 from brim.kubernetes.install.manifests import MEMORY
+from brim.kubernetes.kinds import ForeignObjects, Records
 from brim.kubernetes.objects.identities import (
     GROUP,
     JOB,
@@ -60,15 +60,12 @@ _MEMORY_KEY, _POLICY_KEY, _LESSONS_KEY = "memory", "policy", "lessons"
 _LESSONS_KEPT = 3_000  # of each kind, the latest
 _ROOM = 1_000_000  # characters: the server takes a megabyte of what these encode
 _TEACH_EVERY = 60.0  # seconds, at least, between two writes of what jobs have taught
-_AGAIN, _LONGEST_PAUSE = 0.1, 5.0  # seconds before what could not be written is tried again
-NEVER = frozenset({400, 413, 422})  # answers that another attempt gets as well
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before what could not be written is tried again
+LASTING_REFUSALS = frozenset({400, 413, 422})  # answers that another attempt gets as well
 _TICK = 0.5  # seconds between two looks for what nobody waits for
 _PROGRESS = 5.0  # seconds after which the mere progress of a job is written
 _AT_ONCE = 8  # statuses that nobody waits for: requests that somebody waits for find a way past
 _log = logging.getLogger(__name__)
-
-WriteRecord = Callable[[PlainObject, ScheduledJob, Sequence[Change], Stall | None], Awaitable[None]]
-"""Writes the record of a job, given its object, its story and why nothing comes of it."""
 
 
 class RecordKeeper:
@@ -79,7 +76,7 @@ class RecordKeeper:
         objects: the object of a job as the server tells of it; None: there is none.
         ready: counts the workers of a job that train.
         failed: pods of a job that have failed, as its status has them.
-        kubeflow: writes the record of a job of one of Kubeflow's kinds, and its status.
+        foreign: the objects of other kinds than brim's own, by the words of these kinds.
         stall: why nothing comes of a job; None: there is no reason.
         namespace: of the ConfigMap for what cycles leave.
     """
@@ -93,14 +90,14 @@ class RecordKeeper:
         objects: Callable[[str], PlainObject | None],
         ready: Callable[[str], int],
         failed: Callable[[str], Sequence[Mapping[str, Any]]],
-        kubeflow: WriteRecord,
+        foreign: Mapping[str, ForeignObjects],
         stall: Callable[[str], Stall | None],
         namespace: str,
         clock: Clock,
     ) -> None:
         self._server, self._book, self._database = server, book, database
         self._objects, self._ready, self._namespace = objects, ready, namespace
-        self._failed, self._stall, self._kubeflow = failed, stall, kubeflow
+        self._failed, self._stall, self._foreign = failed, stall, foreign
         self._clock = clock
         self._due: set[str] = set(book.jobs)  # an earlier operator may not have written all
         self._moved: set[str] = set(book.jobs)
@@ -125,10 +122,10 @@ class RecordKeeper:
         While the server does not take it, nothing is done about them. What else there is to write
         is written beside (see `run`): it holds up nobody.
         """
-        left, pause = set(jobs), _AGAIN
+        rest, pause = set(jobs), _FIRST_PAUSE
         while True:
-            left, memory = await self._write_all(left, records_only=True)
-            if not left and memory:
+            rest, memory = await self._write_all(rest, records_only=True)
+            if not rest and memory:
                 return
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
@@ -140,13 +137,13 @@ class RecordKeeper:
             await asyncio.sleep(pause)
             self._due |= self._late()
             due = sorted(job for job in self._due if not self._can_wait(job))
-            left: set[str] = set()
-            for at in range(0, len(due) or 1, _AT_ONCE):  # once at least, for the cycles' memory
-                some = due[at : at + _AT_ONCE]
-                still = [job for job in some if job in self._due and not self._can_wait(job)]
-                not_taken, _ = await self._write_all(still)
-                left |= not_taken
-            pause = min(_LONGEST_PAUSE, 2 * pause) if left else _TICK
+            rest: set[str] = set()
+            for start in range(0, len(due) or 1, _AT_ONCE):  # once at least, for the cycles' memory
+                batch = due[start : start + _AT_ONCE]
+                batch_due = [job for job in batch if job in self._due and not self._can_wait(job)]
+                not_taken, _ = await self._write_all(batch_due)
+                rest |= not_taken
+            pause = min(_LONGEST_PAUSE, 2 * pause) if rest else _TICK
 
     def _can_wait(self, job: str) -> bool:
         record = self._book.jobs.get(job)
@@ -158,8 +155,8 @@ class RecordKeeper:
         found: set[str] = set()
         moved, self._moved = self._moved, set()
         for record in self._book.unfinished():
-            status, at = self._written.get(record.id, ({}, 0.0))
-            late = self._clock.now() - at > _PROGRESS
+            status, written_at = self._written.get(record.id, ({}, 0.0))
+            late = self._clock.now() - written_at > _PROGRESS
             if late and record.progress.step != status.get("step", 0):
                 found.add(record.id)
             elif record.id in moved:
@@ -183,23 +180,23 @@ class RecordKeeper:
         Returns:
             The jobs that are to be written again later, and whether the memory is on the server.
         """
-        left: set[str] = set()
-        asked = list(jobs)
-        self._due -= set(asked)
-        writing = [self._write(job, record_only=records_only) for job in asked]
+        rest: set[str] = set()
+        batch = list(jobs)
+        self._due -= set(batch)
+        writing = [self._write(job, record_only=records_only) for job in batch]
         writing.append(self._write_memory())
         results = await asyncio.gather(*writing, return_exceptions=True)
-        for job, result in zip([*asked, ""], results, strict=True):
+        for job, result in zip([*batch, ""], results, strict=True):
             if job and isinstance(result, Exception) and _is_for_ever(result):
                 # One job's record must not keep those of all others.
                 _log.error("the record of %s is not written: %s", job, result, exc_info=result)
             elif isinstance(result, EnvironmentFault) and not isinstance(result, StorageFault):
                 _log.warning("the record of %s is not written yet: %s", job or "cycles", result)
-                left |= {job} - {""}
+                rest |= {job} - {""}
             elif isinstance(result, BaseException):
                 raise result
-        self._due |= left
-        return left, not isinstance(results[-1], BaseException)
+        self._due |= rest
+        return rest, not isinstance(results[-1], BaseException)
 
     async def _write(self, job: str, *, record_only: bool) -> None:
         """Write the status of a job where it is another one.
@@ -213,14 +210,15 @@ class RecordKeeper:
                 return  # what is gone needs no record
             name = KubeJob.parse(job)
             if name.kind:
-                await self._kubeflow(thing, record, self._book.story(record), self._stall(job))
+                objects = self._foreign[name.kind]
+                await objects.write(thing, record, self._book.story(record), self._stall(job))
                 self._written[job] = {}, self._clock.now()
                 return
-            before, _ = self._written.get(job, (thing.get("status"), 0.0))
+            last, _ = self._written.get(job, (thing.get("status"), 0.0))
             status = status_of(
                 record,
                 generation=thing["metadata"].get("generation", 0),
-                before=before,
+                before=last,
                 now=self._clock.wall() + self._clock.set_by(),
                 story=self._book.story(record),
                 ready=self._ready(job),
@@ -228,11 +226,11 @@ class RecordKeeper:
                 failed=self._failed(job),
                 stall=self._stall(job),
             )
-            if record_only and records_the_same(before, status, uid=record.key):
+            if record_only and records_the_same(last, status, uid=record.key):
                 self._due.add(job)
                 return
-            if says_the_same(before, status, uid=record.key):
-                status = before or status
+            if says_the_same(last, status, uid=record.key):
+                status = last or status
             else:
                 await write_status(self._server, thing, status)
             self._written[job] = status, self._clock.now()
@@ -266,17 +264,17 @@ class RecordKeeper:
 
     def _has_lessons(self) -> bool:
         """Return whether jobs have taught something that is to be written."""
-        times, at = self._taught
-        return times != self._database.times_taught and self._clock.now() - at > _TEACH_EVERY
+        times, taught_at = self._taught
+        return times != self._database.times_taught and self._clock.now() - taught_at > _TEACH_EVERY
 
 
 def packed_lessons(database: Database, *, room: int) -> str:
     """Return what jobs have taught last, as much of it as there is room for, in characters."""
-    most = _LESSONS_KEPT
-    while len(packed := _packed(msgspec.json.encode(database.lessons(most)))) > room:
-        if most == 0:
+    count = _LESSONS_KEPT
+    while len(packed := _packed(msgspec.json.encode(database.lessons(count)))) > room:
+        if count == 0:
             return ""
-        most //= 2
+        count //= 2
     return packed
 
 
@@ -291,7 +289,7 @@ def _unpacked(text: str) -> bytes:
 def _is_for_ever(error: Exception) -> bool:
     """Return whether a record could not be written, and another attempt would not help."""
     if isinstance(error, Refusal):
-        return error.code in NEVER
+        return error.code in LASTING_REFUSALS
     return not isinstance(error, EnvironmentFault)
 
 
@@ -317,8 +315,8 @@ async def write_status(server: ApiServer, thing: PlainObject, status: dict[str, 
         _log.info("%s/%s is gone, with its status", namespace, name)
     except Invalid:
         with contextlib.suppress(NotFound):
-            there = await server.get(ELASTIC_JOBS, name, namespace=namespace)
-            if there["metadata"]["uid"] == meta["uid"]:
+            present = await server.get(ELASTIC_JOBS, name, namespace=namespace)
+            if present["metadata"]["uid"] == meta["uid"]:
                 raise
 
 
@@ -327,7 +325,7 @@ async def write_status(server: ApiServer, thing: PlainObject, status: dict[str, 
 
 def read_records(
     objects: Iterable[PlainObject],
-) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
+) -> Records:
     """Return the records that objects have, and why others cannot be read, by job."""
     found: list[ScheduledJob] = []
     unreadable: dict[str, EnvironmentFault] = {}
@@ -371,8 +369,8 @@ def open_book(
     except EnvironmentFault as fault:
         # It is a copy: what it alone has are stories, and the speeds of the last minute.
         _log.warning("%s is begun from scratch: %s", path, fault)
-        for each in path.parent.glob(f"{path.name}*"):
-            each.unlink()
+        for file in path.parent.glob(f"{path.name}*"):
+            file.unlink()
         database = _opened(path)
     with database.transaction():
         _fill(database, sorted(records, key=lambda record: (record.submitted, record.number)))
@@ -392,9 +390,9 @@ def _opened(path: Path) -> Database:
 
 
 def _fill(database: Database, records: list[ScheduledJob]) -> None:
-    there = {record.id for record in records}
+    ids = {record.id for record in records}
     for _, id, _ in list(database.jobs()):
-        if id not in there:
+        if id not in ids:
             database.forget_job(id, "")
     numbers: set[int] = set()
     for record in records:
@@ -407,18 +405,18 @@ def _fill(database: Database, records: list[ScheduledJob]) -> None:
 def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) -> None:
     """Have the last cycle be the one that left this, whatever it was."""
     try:
-        left = _unpacked(memory["binaryData"][_MEMORY_KEY])
+        content = _unpacked(memory["binaryData"][_MEMORY_KEY])
         policy = str(memory["data"][_POLICY_KEY])
     except (LookupError, TypeError, ValueError, zlib.error) as error:
         _log.warning("what the last cycle left cannot be read (%s): plans are made again", error)
         return
     last = database.last_cycle()
-    if last is not None and (last.memory, last.policy) == (left, policy):
+    if last is not None and (last.memory, last.policy) == (content, policy):
         return
-    nothing = Snapshot(
+    empty = Snapshot(
         now=0.0, cluster=spec.cluster, capacity=0, jobs=(), arrived=(), overheads=BELIEVED
     )
-    database.add_cycle(0.0, policy, encode_cycle(nothing, Decision(workers={})), left)
+    database.add_cycle(0.0, policy, encode_cycle(empty, Decision(workers={})), content)
 
 
 def learn_again(database: Database, memory: Mapping[str, Any]) -> None:

@@ -14,8 +14,9 @@ from brim.kubernetes.client.holder import LeaseHolder
 from brim.kubernetes.client.outages import Outages
 from brim.kubernetes.install.manifests import NAME
 from brim.kubernetes.metrics import Requests, metrics_of
-from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.operator import Operator
 from brim.kubernetes.probes import Signs, application
+from brim.kubernetes.settings import OperatorSettings
 from brim.telemetry.prometheus import in_text
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on, split_address

@@ -3,7 +3,8 @@
 `brim.verbs`: click commands. The name is the words behind `brim`, with dots between them: `chaos`,
 `simulate.figures`. `brim.policies`: mappings of policies for `brim simulate`, in which each is
 called NAME:ENTRY. `brim.demos`: demos for `brim demo`, see `brim.demo`. `brim.baselines`: published
-policies, of the distribution `brim` alone, since live schedulers run them.
+policies, and `brim.kinds`: kinds of objects of Kubernetes by their names, see
+`brim.kubernetes.kinds`. Both are of the distribution `brim` alone, since live schedulers run them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ VERBS = "brim.verbs"
 POLICIES = "brim.policies"
 DEMOS = "brim.demos"
 BASELINES = "brim.baselines"
+KINDS = "brim.kinds"
 
 # What the documents show, and is in a package that not everybody has installed; with the line that
 # `brim --help` has for it, so that help imports no other package.

@@ -85,7 +85,7 @@ class JobsOnNodes:
             image=self._image,
             slot=slot,
             replicas=2,
-            kubeflow=kubeflow,
+            foreign_kinds=kubeflow,
             gangs=gangs,
             arguments=arguments,
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},

@@ -91,9 +91,9 @@ def schema_of(kind: type[msgspec.Struct], **more: Any) -> Schema:
         more: properties of the objects beside the declared ones.
     """
     head, _, args = cleandoc(kind.__doc__ or "").partition("\n\nArgs:\n")
-    about = dict(_ARGUMENT.findall(args))
+    descriptions = dict(_ARGUMENT.findall(args))
     fields = {
-        field.encode_name: _described(about.get(field.name, ""), _of_field(field))
+        field.encode_name: _described(descriptions.get(field.name, ""), _of_field(field))
         for field in _fields(kind)
     } | more
     schema = _described(head, {"type": "object"})
@@ -167,12 +167,12 @@ def read_struct(kind: type[_S], value: object, *, path: str) -> _S:
     return found
 
 
-def read_fields(kind: type[_S], given: Mapping[str, Any], reading: Reading, *, path: str) -> _S:
+def read_fields(kind: type[_S], values: Mapping[str, Any], reading: Reading, *, path: str) -> _S:
     """Return what an object says; what cannot be is None in it, and noted."""
     found = {
-        field.name: reading.read_or_none(_read, field.type, given.get(name), path=f"{path}.{name}")
+        field.name: reading.read_or_none(_read, field.type, values.get(name), path=f"{path}.{name}")
         for field in _fields(kind)
-        if given.get(name := field.encode_name) is not None or field.required
+        if values.get(name := field.encode_name) is not None or field.required
     }
     return kind(**found)
 
@@ -202,7 +202,9 @@ def _read(kind: inspect.Type, value: object, *, path: str, need: str = "") -> An
                 value, path=path, minimum=kind.ge or 0, maximum=kind.le or LARGEST_NUMBER
             )
         case inspect.FloatType():
-            return number_of(value, path=path, above=kind.gt or 0, most=kind.le or LARGEST_NUMBER)
+            return number_of(
+                value, path=path, bound=kind.gt or 0, maximum=kind.le or LARGEST_NUMBER
+            )
         case inspect.BoolType():
             return switch_of(value, path=path)
         case inspect.ListType():
@@ -222,4 +224,4 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 
 def _present(kind: inspect.UnionType) -> inspect.Type:
     """Return the type of a field that may be left out."""
-    return next(each for each in kind.types if not isinstance(each, inspect.NoneType))
+    return next(part for part in kind.types if not isinstance(part, inspect.NoneType))

@@ -31,7 +31,7 @@ from brim.kubernetes.client.resources import Resource
 from brim.kubernetes.client.times import read_time
 
 _RELEASED = 1  # seconds that a released Lease says it lasts, as client-go writes
-_SIGN, _STILL = 1.0, 60.0  # seconds between two signs of life, and without one
+_SIGN, _SILENCE = 1.0, 60.0  # seconds between two signs of life, and without one
 _log = logging.getLogger(__name__)
 
 
@@ -227,7 +227,7 @@ class LeaseHolder:
         """Renew the Lease until it is lost."""
         while self.holds():
             silence = self._now() - self._turned
-            if silence > _STILL:
+            if silence > _SILENCE:
                 raise self._lost(f"nothing has been done for {silence:.0f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._candidate.holds_until - self._now()):

@@ -35,7 +35,7 @@ class Outages:
 
     def __init__(self) -> None:
         self._missing: dict[str, float] = {}  # since when
-        self._over = 0.0  # seconds that are counted
+        self._counted_before = 0.0  # seconds that are counted
         self._counted = -math.inf  # until when
         self._outage_start = math.inf  # the outage that is under way
         self._doubted = -math.inf  # until when nodes that nobody hears of may be there
@@ -43,13 +43,13 @@ class Outages:
 
     def begin(self, now: float, *, before: float) -> None:
         """Begin to see, after so many unobserved seconds."""
-        self._missing, self._over, self._counted = {}, before, now
+        self._missing, self._counted_before, self._counted = {}, before, now
         self._end(now, lasted=before)
 
     def unseen(self, now: float) -> float:
         """Return the unobserved seconds so far."""
         missing_since = min(self._missing.values(), default=now)
-        return self._over + max(0.0, now - missing_since)
+        return self._counted_before + max(0.0, now - missing_since)
 
     def doubts(self, now: float) -> bool:
         """Return whether unheard nodes may be alive: they could not say so.
@@ -67,11 +67,11 @@ class Outages:
         """Know that something is not missing any more."""
         if source not in self._missing:
             return
-        self._over, self._counted = self.unseen(now), now
+        self._counted_before, self._counted = self.unseen(now), now
         del self._missing[source]
         self._missing = dict.fromkeys(self._missing, now)
         if not self._missing:
-            self._over += _MOMENT
+            self._counted_before += _MOMENT
             self._end(now, lasted=now - self._outage_start)
 
     def _end(self, now: float, *, lasted: float) -> None:

@@ -80,9 +80,11 @@ def pairs_of(value: object, *, path: str) -> dict[str, str]:
         raise SpecError(path, got=quoted(value), need=need, hint=f'{path}: {{rate: "0.01"}}')
     for name, text in value.items():
         if not isinstance(text, str) or len(text) > LONGEST_TEXT or len(name) > LONGEST_TEXT:
-            at = f"{path}.{name[:_LONGEST_SHOWN]}"
+            place = f"{path}.{name[:_LONGEST_SHOWN]}"
             need = f"a text of at most {LONGEST_TEXT:,} characters, in quotes where it is a number"
-            raise SpecError(at, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"')
+            raise SpecError(
+                place, got=quoted(text), need=need, hint=f'{name[:_LONGEST_SHOWN]}: "1"'
+            )
     return dict(value)
 
 
@@ -140,15 +142,15 @@ def whole_of(value: object, *, path: str, minimum: int, maximum: int) -> int:
     return number
 
 
-def number_of(value: object, *, path: str, above: float, most: float) -> float:
+def number_of(value: object, *, path: str, bound: float, maximum: float) -> float:
     """Return a number.
 
     Raises:
-        SpecError: it is none, or none above `above` and at most `most`.
+        SpecError: it is none, or none above `bound` and at most `maximum`.
     """
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if number is None or not above < number <= most:
-        need = f"a number above {above:,}, and at most {most:,}"
+    if number is None or not bound < number <= maximum:
+        need = f"a number above {bound:,}, and at most {maximum:,}"
         hint = f"{path.rpartition('.')[2]}: 1"
         raise SpecError(path, got=quoted(value), need=need, hint=hint)
     return float(number)

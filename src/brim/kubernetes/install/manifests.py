@@ -13,8 +13,7 @@ from typing import Any
 
 from brim.errors import SpecError
 from brim.host.process import run_module
-from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
-from brim.kubernetes.kubeflow.schemas import kubeflow_crds
+from brim.kubernetes.kinds import foreign_families
 from brim.kubernetes.objects.elastic_jobs import JOBS
 from brim.kubernetes.objects.identities import GROUP, MANAGED_BY, SERVICE
 from brim.kubernetes.objects.schemas import crds
@@ -50,7 +49,7 @@ class Installation:
         namespace: of the operator.
         of: the one namespace whose jobs it runs; empty: those of all. It sees nodes and pods of the
             whole cluster in any case, since others' pods take devices.
-        kubeflow: it runs the jobs of Kubeflow's kinds, too.
+        foreign_kinds: it runs the jobs of kinds that others have defined, too: see `kinds`.
         gangs: jobs may ask for gangs.
         evictions: it answers evictions of jobs' pods.
         placeholders: jobs that wait for places and have placeholders, at most.
@@ -66,7 +65,7 @@ class Installation:
     )
     namespace: str = "brim-system"
     of: str = ""
-    kubeflow: bool = False
+    foreign_kinds: bool = False
     gangs: bool = False
     evictions: bool = False
     placeholders: int = 0
@@ -105,8 +104,8 @@ def manifests(chosen: Installation) -> list[Manifest]:
     return [
         _namespace(chosen),
         *crds().values(),
-        *(kinds_of_kubeflow() if chosen.kubeflow else ()),
-        *roles_of_people(kubeflow=chosen.kubeflow),
+        *(foreign_definitions() if chosen.foreign_kinds else ()),
+        *roles_of_people(foreign_kinds=chosen.foreign_kinds),
         _object("v1", "ServiceAccount", chosen.namespace) | {"automountServiceAccountToken": False},
         *_rights(chosen),
         _callers(chosen),
@@ -122,12 +121,13 @@ def _namespace(chosen: Installation) -> Manifest:
     return thing
 
 
-def kinds_of_kubeflow() -> list[Manifest]:
-    """Return the definitions that stand for Kubeflow's own where those are absent.
+def foreign_definitions() -> list[Manifest]:
+    """Return the definitions of foreign kinds that stand for their makers' where those are absent.
 
     Their labels say whose they are.
     """
-    return [_labelled(definition) for definition in kubeflow_crds().values()]
+    definitions = (family.definitions().values() for family in foreign_families())
+    return [_labelled(definition) for of_family in definitions for definition in of_family]
 
 
 # Rights -------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         _rule("", ["services"], ["create"]),
         _rule("", ["services"], ["get", "list", "delete"], [SERVICE]),
-        *(_for_kubeflow() if chosen.kubeflow else ()),
+        *(_for_foreign_kinds() if chosen.foreign_kinds else ()),
         *(_for_gangs() if chosen.gangs else ()),
         *(_for_evictions() if chosen.evictions else ()),
     ]
@@ -173,23 +173,9 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
     yield from _granted(chosen, own_rules, name=NAME, namespace=chosen.namespace)
 
 
-def _for_kubeflow() -> list[Manifest]:
-    """The operator's rights for jobs of Kubeflow's kinds, beside those that all jobs take."""
-    plurals = _plurals()
-    return [
-        # patch: the record of a job is an annotation of its object; delete: that has its time to live.
-        _rule(KUBEFLOW, plurals, [*_READ, "patch", "delete"]),
-        _rule(KUBEFLOW, [f"{plural}/status" for plural in plurals], ["patch"]),
-        _rule(KUBEFLOW, [f"{plural}/finalizers" for plural in plurals], ["update"]),
-        _rule("autoscaling", ["horizontalpodautoscalers"], [*_READ, "create", "patch", "delete"]),
-        _rule("", ["services"], ["get", "deletecollection"]),  # all of a job at once
-        # For launchers of MPIJobs, which are told of their hosts, and given no right that it lacks.
-        _rule("", ["pods"], ["get", "patch"]),
-        _rule("", ["pods/exec"], ["create"]),
-        _rule("", ["configmaps"], ["create", "patch"]),
-        _rule("", ["serviceaccounts"], ["get", "create", "patch"]),
-        _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], ["get", "create", "patch"]),
-    ]
+def _for_foreign_kinds() -> list[Manifest]:
+    """The operator's rights for jobs of foreign kinds, beside those that all jobs take."""
+    return [_rule(*right) for family in foreign_families() for right in family.rights]
 
 
 def _for_gangs() -> list[Manifest]:
@@ -218,16 +204,18 @@ def _granted(
     }
 
 
-def roles_of_people(*, kubeflow: bool = False) -> list[Manifest]:
+def roles_of_people(*, foreign_kinds: bool = False) -> list[Manifest]:
     """Rights on jobs that come with the roles `view`, `edit` and `admin` of a namespace.
 
     Nobody's are those on the status: who writes that says what a job was promised.
 
     Args:
-        kubeflow: on jobs of Kubeflow's kinds, too.
+        foreign_kinds: on jobs of these, too.
     """
     write = ["create", "update", "patch", "delete", "deletecollection"]
-    groups = {GROUP: [JOBS], **({KUBEFLOW: _plurals()} if kubeflow else {})}
+    groups: dict[str, Sequence[str]] = {GROUP: [JOBS]}
+    for family in foreign_families() if foreign_kinds else ():
+        groups |= family.resources
     changed: list[Manifest] = []
     seen: list[Manifest] = []
     for group, plurals in groups.items():
@@ -246,14 +234,10 @@ def roles_of_people(*, kubeflow: bool = False) -> list[Manifest]:
     return roles
 
 
-def _plurals() -> list[str]:
-    return [kind.plural for kind in KINDS.values()]
-
-
 def _rule(
-    group: str, resources: list[str], verbs: list[str], names: Sequence[str] = ()
+    group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()
 ) -> Manifest:
-    rule: Manifest = {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+    rule: Manifest = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
     return rule | {"resourceNames": list(names)} if names else rule
 
 
@@ -291,7 +275,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += ["--image", chosen.job_image or chosen.image]
     command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
     command += ["--watch", chosen.of] if chosen.of else []
-    command += ["--kubeflow"] if chosen.kubeflow else []
+    command += ["--kubeflow"] if chosen.foreign_kinds else []
     command += ["--gangs"] if chosen.gangs else []
     command += ["--evictions"] if chosen.evictions else []
     command += [f"--placeholders={chosen.placeholders}"] if chosen.placeholders else []
@@ -308,9 +292,9 @@ def deployment(chosen: Installation) -> Manifest:
         ],
         "ports": [{"name": "http", "containerPort": _PORT}],
         # Generous: what is slow on a busy node is not started again for that.
-        "startupProbe": _probe("/healthz", every=5, failures=60),
-        "livenessProbe": _probe("/healthz", every=30, failures=4),
-        "readinessProbe": _probe("/readyz", every=5, failures=3),
+        "startupProbe": _probe("/healthz", period=5, failures=60),
+        "livenessProbe": _probe("/healthz", period=30, failures=4),
+        "readinessProbe": _probe("/readyz", period=5, failures=3),
         "resources": dict(chosen.resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -346,11 +330,11 @@ def deployment(chosen: Installation) -> Manifest:
     }
 
 
-def _probe(path: str, *, every: int, failures: int) -> Manifest:
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
     """Return a probe that fails once so many answers in turn were bad, or took longer than 20 s."""
     return {
         "httpGet": {"path": path, "port": "http"},
-        "periodSeconds": every,
+        "periodSeconds": period,
         "timeoutSeconds": 20,
         "failureThreshold": failures,
     }

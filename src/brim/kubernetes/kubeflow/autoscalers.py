@@ -12,34 +12,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from brim.kubernetes.client.resources import PlainObject, Resource
-from brim.kubernetes.kubeflow.asked import KUBEFLOW, VERSION, KubeflowSpec
 from brim.kubernetes.kubeflow.objects import common_labels, owner_of
+from brim.kubernetes.kubeflow.request import KUBEFLOW, VERSION, KubeflowSpec
 from brim.kubernetes.objects.identities import GROUP, MANAGED_BY, OPERATOR
 from brim.kubernetes.pods.manifests import Manifest
 
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", PlainObject)
 AUTOSCALER = "HorizontalPodAutoscaler"
-OURS = f"{MANAGED_BY}={OPERATOR}"  # selects them
-_ASKED = f"{GROUP}/asked"  # an annotation: what was asked for, since servers add to it
+SELECTOR = f"{MANAGED_BY}={OPERATOR}"  # selects them
+_REQUESTED = f"{GROUP}/asked"  # an annotation: what was asked for, since servers add to it
 
 
-def autoscaler_of(asked: KubeflowSpec, uid: str) -> Manifest | None:
+def autoscaler_of(request: KubeflowSpec, uid: str) -> Manifest | None:
     """Return the autoscaler that a job is to have; None: it is to have none.
 
     Args:
         uid: of its object.
     """
-    metrics = (asked.spec.get("elasticPolicy") or {}).get("metrics")
-    if not metrics or asked.bounds is None or asked.run.suspend:
+    metrics = (request.spec.get("elasticPolicy") or {}).get("metrics")
+    if not metrics or request.bounds is None or request.run.suspend:
         return None
     spec = {
         "scaleTargetRef": {
             "apiVersion": f"{KUBEFLOW}/{VERSION}",
-            "kind": asked.kind.name,
-            "name": asked.job.name,
+            "kind": request.kind.name,
+            "name": request.job.name,
         },
-        "minReplicas": asked.bounds.minimum,
-        "maxReplicas": asked.bounds.maximum,
+        "minReplicas": request.bounds.minimum,
+        "maxReplicas": request.bounds.maximum,
         "metrics": metrics,
     }
     text = json.dumps(spec, sort_keys=True)
@@ -47,25 +47,25 @@ def autoscaler_of(asked: KubeflowSpec, uid: str) -> Manifest | None:
         "apiVersion": AUTOSCALERS.api,
         "kind": AUTOSCALER,
         "metadata": {
-            "name": asked.job.name,
-            "namespace": asked.job.namespace,
-            "labels": common_labels(asked),
-            "annotations": {_ASKED: hashlib.sha256(text.encode()).hexdigest()},
-            "ownerReferences": [owner_of(asked, uid)],
+            "name": request.job.name,
+            "namespace": request.job.namespace,
+            "labels": common_labels(request),
+            "annotations": {_REQUESTED: hashlib.sha256(text.encode()).hexdigest()},
+            "ownerReferences": [owner_of(request, uid)],
         },
         "spec": spec,
     }
 
 
-def is_as_asked(there: Mapping[str, Any], wanted: Manifest) -> bool:
+def is_as_asked(present: Mapping[str, Any], desired: Manifest) -> bool:
     """Return whether an autoscaler is the one that is wanted, whatever was added to it."""
-    return is_of(there, wanted["metadata"]["ownerReferences"][0]["uid"]) and (
-        (there["metadata"].get("annotations") or {}).get(_ASKED)
-        == wanted["metadata"]["annotations"][_ASKED]
+    return is_of(present, desired["metadata"]["ownerReferences"][0]["uid"]) and (
+        (present["metadata"].get("annotations") or {}).get(_REQUESTED)
+        == desired["metadata"]["annotations"][_REQUESTED]
     )
 
 
-def is_of(there: Mapping[str, Any], uid: str) -> bool:
+def is_of(present: Mapping[str, Any], uid: str) -> bool:
     """Return whether the job whose object has this uid owns an autoscaler."""
-    owners = there["metadata"].get("ownerReferences") or []
-    return any(each.get("uid") == uid for each in owners)
+    owners = present["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == uid for owner in owners)

@@ -20,9 +20,9 @@ def command_of(container: Mapping[str, Any]) -> str:
     """
     words = [*(container.get("command") or []), *(container.get("args") or [])]
     values: dict[str, str] = {}
-    for each in container.get("env") or []:
-        if isinstance(each.get("value"), str):
-            values[str(each.get("name"))] = _expanded(each["value"], values)
+    for variable in container.get("env") or []:
+        if isinstance(variable.get("value"), str):
+            values[str(variable.get("name"))] = _expanded(variable["value"], values)
     return _expanded(" ".join(map(str, words)), values)
 
 

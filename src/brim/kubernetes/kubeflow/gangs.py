@@ -12,10 +12,10 @@ def gang_of_kubeflow(start: KubeflowStart) -> Gang | None:
 
     Whose it is, and its PriorityClass, are those of the first of its templates.
     """
-    policy = start.asked.scheduling
+    policy = start.request.scheduling
     if policy is None or not start.gangs:
         return None
-    spec = start.asked.replicas[0].template["spec"]
+    spec = start.request.replicas[0].template["spec"]
     return Gang(
         api=api_for(spec),
         priority_class=spec.get("priorityClassName") or policy.priority_class,
@@ -29,10 +29,10 @@ def pod_group_of(start: KubeflowStart) -> Manifest | None:
     It has as many pods as the job needs to run, or fewer where its owner says so: with more, it would
     never begin as small as it may be.
     """
-    asked, gang = start.asked, gang_of_kubeflow(start)
-    if gang is None or asked.scheduling is None:
+    request, gang = start.request, gang_of_kubeflow(start)
+    if gang is None or request.scheduling is None:
         return None
-    group = object_of_job(gang.version, POD_GROUP, start, asked.job.name, common_labels(asked))
+    group = object_of_job(gang.version, POD_GROUP, start, request.job.name, common_labels(request))
     return gang.pod_group(
-        group, min(asked.scheduling.fewest or asked.pods.minimum, asked.pods.minimum)
+        group, min(request.scheduling.fewest or request.pods.minimum, request.pods.minimum)
     )

@@ -11,16 +11,26 @@ from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.course import Change, reason_of, sentence_of
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
-from brim.errors import EnvironmentFault
-from brim.kubernetes.client.amounts import Totals
-from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.known_objects import ObjectChange
 from brim.kubernetes.client.reading import Problems
 from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.refusals import NotFound
 from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.client.times import read_time
-from brim.kubernetes.kubeflow.asked import (
+from brim.kubernetes.kinds import OperatorContext, Records
+from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, SELECTOR
+from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder, KubeflowPods
+from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
+from brim.kubernetes.kubeflow.records import (
+    RESOURCES,
+    job_of,
+    read_records,
+    sign,
+    write_record,
+    write_status,
+)
+from brim.kubernetes.kubeflow.request import (
     KINDS,
     KUBEFLOW,
     PYTORCH,
@@ -32,22 +42,13 @@ from brim.kubernetes.kubeflow.asked import (
     submission_of,
     wishes_of,
 )
-from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, OURS
-from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowOrder
-from brim.kubernetes.kubeflow.objects import KubeflowStart
-from brim.kubernetes.kubeflow.records import (
-    RESOURCES,
-    job_of,
-    read_records,
-    sign,
-    write_record,
-    write_status,
-)
 from brim.kubernetes.kubeflow.status import stalled_status, status_of
+from brim.kubernetes.nodes.node_selection import NodeChoice, choice_in, common_choice
+from brim.kubernetes.nodes.places import slot_of
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
 from brim.kubernetes.objects.tenants import KnownTenants
-from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.pods.manifests import Manifest
 
 _log = logging.getLogger(__name__)
 
@@ -62,50 +63,30 @@ class _Written:
 
 
 class KubeflowJobs:
-    """The objects of Kubeflow's kinds.
+    """The objects of Kubeflow's kinds."""
 
-    Args:
-        watched: the namespace whose jobs are scheduled; empty: all.
-        slot: what a pod asks for.
-        tolerated: keys of taints that pods bear.
-        kubectl, gangs: see `KubeflowStart`.
-        pods: of all jobs.
-        changed: is called with the id of each job whose object has changed.
-        record: the record of a job by its id.
-        wall: seconds since 1970.
-
-    Attributes:
-        evictions: see `KubeflowStart`; not before it is known that the server has them.
-    """
-
-    def __init__(
-        self,
-        server: ApiServer,
-        *,
-        watched: str,
-        slot: Totals,
-        tolerated: tuple[str, ...],
-        kubectl: str,
-        gangs: bool,
-        pods: KnownPods,
-        changed: Callable[[str], None],
-        record: Callable[[str], ScheduledJob | None],
-        wall: Callable[[], float],
-    ) -> None:
-        self._server, self._watched, self._pods = server, watched, pods
-        self._slot, self._tolerated, self._kubectl = slot, tolerated, kubectl
-        self._gangs, self.evictions = gangs, False
-        self._changed, self._record, self._wall = changed, record, wall
+    def __init__(self, context: OperatorContext) -> None:
+        server, settings = context.server, context.settings
+        self._context, self._settings = context, settings
+        self._server, self._watched = server, settings.watched
+        self._slot = slot_of(settings.slot)
         self.reflectors: dict[str, Reflector[PlainObject]] = {}
         self._autoscalers = Reflector(
-            server, AUTOSCALERS, changed=self._autoscaler_changed, namespace=watched, labels=OURS
+            server,
+            AUTOSCALERS,
+            changed=self._autoscaler_changed,
+            namespace=settings.watched,
+            labels=SELECTOR,
         )
-        self.key = b""
-        self._asked: dict[str, tuple[object, KubeflowSpec]] = {}
+        self._key, self._evictions = b"", False
+        self._requests: dict[str, tuple[object, KubeflowSpec]] = {}
+        self._placeholders: dict[str, tuple[KubeflowSpec, int, Sequence[Manifest]]] = {}
         self._written: dict[str, _Written] = {}
 
+    def begin(self, *, key: bytes, evictions: bool) -> None:
+        self._key, self._evictions = key, evictions
+
     async def find(self) -> None:
-        """Find out which of the kinds the server has."""
         for word, resource in RESOURCES.items():
             if not await self._is_served(resource):
                 await self._warn_of_absence(word)
@@ -140,23 +121,22 @@ class KubeflowJobs:
 
     @property
     def watches(self) -> tuple[Reflector[PlainObject], ...]:
-        """All that keeps up to date what is known; it has to be run."""
         return (*self.reflectors.values(), *([self._autoscalers] if self.reflectors else []))
 
     def _autoscaler_changed(self, change: ObjectChange[PlainObject]) -> None:
-        self._changed(KubeJob(*change.key, PYTORCH).id)
+        self._context.changed(KubeJob(*change.key, PYTORCH).id)
 
     def _hears_of(self, word: str) -> Callable[[ObjectChange[PlainObject]], None]:
         def hear(change: ObjectChange[PlainObject]) -> None:
             if _deciding(change.before) != _deciding(change.after):
-                self._changed(KubeJob(*change.key, word).id)
+                self._context.changed(KubeJob(*change.key, word).id)
 
         return hear
 
     # What is there --------------------------------------------------------------------------------
 
     def object(self, job: str) -> PlainObject | None:
-        """Return the object of a job; None where there is none that is this operator's."""
+        """Return the object of a job; one that another operator schedules is none."""
         name = KubeJob.parse(job)
         if name.kind not in self.reflectors:
             return None
@@ -174,76 +154,91 @@ class KubeflowJobs:
         return self._autoscalers.objects.get(ObjectKey(name.namespace, name.name))
 
     def ids(self) -> Iterator[str]:
-        """Return the ids of all jobs that have an object."""
         for word, reflector in self.reflectors.items():
             for key, thing in reflector.objects.items():
                 if is_ours(thing):
                     yield KubeJob(*key, word).id
 
-    def read_records(self) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
-        """Return the records that objects have, and why others cannot be read, by job."""
+    def read_records(self) -> Records:
         things = (
             (word, thing)
             for word, reflector in self.reflectors.items()
             for thing in reflector.objects.values()
             if is_ours(thing)
         )
-        return read_records(things, self.key)
+        return read_records(things, self._key)
 
-    def asked(self, job: str) -> KubeflowSpec | None:
+    def request(self, job: str) -> KubeflowSpec | None:
         """Return what a job's object asks for, or did as long as it could be understood."""
-        thing, record = self.object(job), self._record(job)
+        thing, record = self.object(job), self._context.record(job)
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
             return None
         state = record.key, thing["metadata"].get("generation")
-        known = self._asked.get(job)
-        if known is None or known[0] != state:
-            asked = read_asked(thing, slot=self._slot, first=first_replicas(record))
-            if isinstance(asked, KubeflowSpec):
-                known = self._asked[job] = state, asked
-        return known[1] if known is not None else None
+        cached = self._requests.get(job)
+        if cached is None or cached[0] != state:
+            request = read_asked(thing, slot=self._slot, first=first_replicas(record))
+            if isinstance(request, KubeflowSpec):
+                cached = self._requests[job] = state, request
+        return cached[1] if cached is not None else None
 
     def order(self, job: str) -> KubeflowOrder | None:
-        """Return the object of a job as far as its pods go."""
-        thing, record, asked = self.object(job), self._record(job), self.asked(job)
-        if thing is None or record is None or asked is None:
+        thing, record, request = self.object(job), self._context.record(job), self.request(job)
+        if thing is None or record is None or request is None:
             return None
 
         def start(launch: int) -> KubeflowStart:
             return KubeflowStart(
-                asked=asked,
+                request=request,
                 uid=record.key,
                 launch=launch,
                 slot=self._slot,
-                tolerated=self._tolerated,
-                kubectl=self._kubectl,
-                gangs=self._gangs,
-                evictions=self.evictions,
+                tolerated=self._settings.tolerated,
+                kubectl=self._settings.kubectl,
+                gangs=self._settings.gangs,
+                evictions=self._evictions,
             )
 
-        began = (thing.get("status") or {}).get("startTime")
+        start_time = (thing.get("status") or {}).get("startTime")
         return KubeflowOrder(
             uid=record.key,
-            asked=asked,
+            request=request,
             start=start,
-            began=read_time(began, field="status.startTime") if began else None,
+            started=read_time(start_time, field="status.startTime") if start_time else None,
             ended=record.ended,
             is_over=record.life.ended,
             starts=record.starts,
             autoscaler=self.autoscaler(job),
         )
 
+    def shape(self, job: KubeJob) -> KubeflowPods:
+        return KubeflowPods(job)
+
+    def choice(self, job: str) -> NodeChoice:
+        request = self.request(job)
+        replicas = request.replicas if request is not None else ()
+        return common_choice([choice_in(part.template.get("spec")) for part in replicas])
+
+    def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:
+        order = self.order(job)
+        if order is None:
+            return ()
+        cached = self._placeholders.get(job)
+        if cached is None or cached[0] is not order.request or cached[1] != fewest:
+            manifests = of_kubeflow_job(order.start(0), fewest, self._settings.node_labels)
+            cached = self._placeholders[job] = order.request, fewest, manifests
+        return cached[2]
+
     # What it asks for -----------------------------------------------------------------------------
 
-    def read(self, thing: PlainObject, known: KnownTenants) -> Submission | Problems:
-        """Return the submission of an object that is read for the first time."""
-        asked = read_asked(thing, slot=self._slot)
-        return submission_of(thing, asked, known) if isinstance(asked, KubeflowSpec) else asked
+    async def read(self, thing: PlainObject, tenants: KnownTenants) -> Submission | Problems:
+        request = read_asked(thing, slot=self._slot)
+        return (
+            submission_of(thing, request, tenants) if isinstance(request, KubeflowSpec) else request
+        )
 
     def wishes(
         self, thing: PlainObject, record: ScheduledJob
     ) -> tuple[list[Wished | RangeChanged], Problems]:
-        """Return what an object asks for beyond what its record says."""
         return wishes_of(thing, record, slot=self._slot)
 
     # What is written ------------------------------------------------------------------------------
@@ -251,43 +246,41 @@ class KubeflowJobs:
     async def write(
         self, thing: PlainObject, record: ScheduledJob, story: Sequence[Change], stall: Stall | None
     ) -> None:
-        """Have the object of a job keep its record, and say how it does."""
         job, uid = record.id, record.key
-        there = self._written.get(job)
-        if there is None or there.uid != uid:
-            there = self._written[job] = _Written(uid, status=thing.get("status"))
-        signed = sign(record, self.key)
-        if signed != there.record:
+        written = self._written.get(job)
+        if written is None or written.uid != uid:
+            written = self._written[job] = _Written(uid, status=thing.get("status"))
+        signed = sign(record, self._key)
+        if signed != written.record:
             await write_record(self._server, job, thing, signed)
-            there.record = signed
+            written.record = signed
         status = status_of(
             record,
-            self.asked(job),
-            self._pods.of(job),
-            before=there.status,
-            now=self._wall(),
-            why=_why(record, story),
+            self.request(job),
+            self._context.pods.of_job(job),
+            before=written.status,
+            now=self._context.wall(),
+            explanation=_explanation(record, story),
             stall=stall,
         )
-        if status != there.status:
+        if status != written.status:
             await write_status(self._server, job, thing, status)
-            there.status = status
+            written.status = status
 
-    async def stall(self, thing: PlainObject, stall: Stall) -> None:
-        """Say in the status of an object why nothing comes of it."""
+    async def show_stall(self, thing: PlainObject, stall: Stall) -> None:
         job = job_of(thing, thing["kind"].lower()).id
-        before = thing.get("status")
-        status = stalled_status(thing["kind"], before, stall, now=self._wall())
-        if status != before:
+        last = thing.get("status")
+        status = stalled_status(thing["kind"], last, stall, now=self._context.wall())
+        if status != last:
             await write_status(self._server, job, thing, status)
 
     def forget(self, job: str) -> None:
-        """Know nothing more of a job whose object is gone."""
-        self._asked.pop(job, None)
+        self._requests.pop(job, None)
+        self._placeholders.pop(job, None)
         self._written.pop(job, None)
 
 
-def _why(record: ScheduledJob, story: Sequence[Change]) -> str:
+def _explanation(record: ScheduledJob, story: Sequence[Change]) -> str:
     if record.life.ended:
         return ""
     last = next((change for change in reversed(story) if reason_of(change)), None)

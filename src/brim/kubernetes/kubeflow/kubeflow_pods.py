@@ -16,16 +16,6 @@ from brim.domain.scheduled_job import Starts
 from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.resources import PlainObject
-from brim.kubernetes.kubeflow.asked import (
-    CLEAN_NOTHING,
-    CLEAN_RUNNING,
-    KUBEFLOW,
-    LAUNCHER,
-    MPI,
-    VERSION,
-    KubeflowSpec,
-    Rank,
-)
 from brim.kubernetes.kubeflow.autoscalers import (
     AUTOSCALER,
     AUTOSCALERS,
@@ -53,6 +43,16 @@ from brim.kubernetes.kubeflow.ranks import (
     ranked,
     was_taken_away,
 )
+from brim.kubernetes.kubeflow.request import (
+    CLEAN_NOTHING,
+    CLEAN_RUNNING,
+    KUBEFLOW,
+    LAUNCHER,
+    MPI,
+    VERSION,
+    KubeflowSpec,
+    Rank,
+)
 from brim.kubernetes.objects.identities import KubeJob, identity_of
 from brim.kubernetes.objects.status import Stall
 from brim.kubernetes.pods.job_pods import JobPods, PodChanges, ends, ends_at_once
@@ -72,7 +72,7 @@ from brim.kubernetes.pods.pod_commands import (
 from brim.kubernetes.pods.pod_faults import stall_of
 from brim.kubernetes.pods.retries import MASTERS, Retries
 
-_ANYWHERE = ""  # in place of a node: an autoscaler is on none
+_NO_NODE = ""  # in place of a node: an autoscaler is on none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class KubeflowOrder:
     """The object of a job as far as its pods go.
 
     Args:
-        began: when it got its first pods, seconds since 1970; None: it has had none.
+        started: when it got its first pods, seconds since 1970; None: it has had none.
         ended: when it ended; None: it has not.
         is_over: it has ended.
         starts: of the job, as far as they are written down: the failures of its pods.
@@ -88,9 +88,9 @@ class KubeflowOrder:
     """
 
     uid: str
-    asked: KubeflowSpec
+    request: KubeflowSpec
     start: Callable[[int], KubeflowStart]
-    began: float | None = None
+    started: float | None = None
     ended: float | None = None
     is_over: bool = False
     starts: Starts = field(default_factory=Starts)
@@ -107,7 +107,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         self._scaling = Retries()  # of its autoscaler
         self._last_words = ""  # of the last pod that has failed
         self._rights: list[Manifest] = []  # of its launcher, as they were made
-        self._told = ""  # the mark of the hosts of which the launcher was told; empty: it was not
+        self._mark = ""  # the mark of the hosts of which the launcher was told; empty: it was not
 
     @property
     def stall(self) -> Stall | None:
@@ -131,10 +131,10 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         self._hear_of_failures(pods, sight.now)
         failed = _failed(pods)
         outcome = outcome_of(
-            order.asked,
+            order.request,
             pods,
             failures=order.starts.with_failures(failed).failures,
-            age=0.0 if order.began is None else sight.wall - order.began,
+            age=0.0 if order.started is None else sight.wall - order.started,
             last=self._last_words,
         )
         if outcome.outcome:
@@ -144,12 +144,12 @@ class KubeflowPods(JobPods[KubeflowOrder]):
                 failed=failed,
                 outcome=outcome.outcome,
                 who="user" if outcome.outcome == "failed" else "",
-                problem=outcome.why,
+                problem=outcome.explanation,
                 summary={"exit": outcome.outcome, "reason": outcome.reason},
             )
         else:
             self.seen = Seen(
-                alive=bool(self._wanted) or pods.alive,
+                alive=bool(self._target) or pods.alive,
                 workers=pods.held,
                 agents=home | self._agents(order, pods, sight),
                 failed=failed,
@@ -162,10 +162,10 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         self, order: KubeflowOrder, pods: RankedPods, sight: JobSight[KubeflowOrder]
     ) -> frozenset[str]:
         """Return the nodes on which nothing is missing: see `ElasticPods`."""
-        if self._wanted is None:
+        if self._target is None:
             return frozenset(pods.held)
-        target, waits = self._wanted, self.retries.waits(sight.now)
-        if changes(order.asked, pods, target, waits=waits).end:
+        target, waits = self._target, self.retries.waits(sight.now)
+        if changes(order.request, pods, target, waits=waits).end:
             return frozenset()
         missing = {node for node, count in target.items() if pods.filled.get(node, 0) < count}
         return frozenset((pods.held.keys() - missing) | waits | (target.keys() - missing))
@@ -186,16 +186,16 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     def _gang_to_keep(self, start: KubeflowStart) -> Stage:
         """Have the PodGroup of a job that is a gang be as it should be now."""
-        group = pod_group_of(start) if self._wanted else None
+        group = pod_group_of(start) if self._target else None
         return (KeepObjects((group,)),) if group is not None and group != self._gang else ()
 
     def _hosts_to_tell(self, start: KubeflowStart, pods: RankedPods) -> list[Stage]:
         """Have the launcher of a job know its hosts as they are now."""
         launcher = pods.pods.get(Rank(LAUNCHER.lower(), 0))
-        if start.asked.kind.word != MPI or launcher is None or launcher.has_ended:
+        if start.request.kind.word != MPI or launcher is None or launcher.has_ended:
             return []
-        hosts = hosts_of(start.asked, pods)
-        if hosts.mark == (self._told or launcher.metadata.annotations.get(HOSTS)):
+        hosts = hosts_of(start.request, pods)
+        if hosts.mark == (self._mark or launcher.metadata.annotations.get(HOSTS)):
             return []
         # Its kubelet looks at a pod that has changed at once, and at its volumes with it; else only
         # once a minute or so.
@@ -217,7 +217,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         waits: Collection[str],
     ) -> PodChanges:
         order = self._order_in(sight)
-        differences = changes(order.asked, self._pods(launch.number, sight), workers, waits=waits)
+        differences = changes(order.request, self._pods(launch.number, sight), workers, waits=waits)
         # A failure that is not written down yet would be forgotten with its pod: a look comes first.
         written = order.starts.failed
         surplus = [
@@ -229,7 +229,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         ]
         return PodChanges(ends(surplus, sight), tuple(make))
 
-    def _beside(
+    def _needs(
         self,
         launch: Launch,
         make: Collection[MakePod],
@@ -242,16 +242,16 @@ class KubeflowPods(JobPods[KubeflowOrder]):
             return []
         start = self._order_in(sight).start(launch.number)
         gang, ranks = self._gang_to_keep(start), [_rank_in(new.manifest) for new in make]
-        if start.asked.kind.word != MPI:
+        if start.request.kind.word != MPI:
             return [gang, tuple(MakeObject(service(start, rank)) for rank in ranks)]
         rights = launcher_rights(start)
         if rights == self._rights:
             return [gang]
-        hosts = hosts_to_be(start.asked, self._pods(launch.number, sight), ranks)
+        hosts = hosts_to_be(start.request, self._pods(launch.number, sight), ranks)
         return [gang, (KeepObjects((*rights, hosts_config(start, hosts))),)]
 
     def _suspend(self, launch: Launch, sight: JobSight[KubeflowOrder]) -> list[Stage]:
-        self._wanted = {}
+        self._target = {}
         pods = self._pods(launch.number, sight).pods.values()
         return [*self._services(sight.order), ends(pods, sight)]
 
@@ -261,18 +261,18 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         """End what is too much: first as anybody is asked to end, and at once who was asked before."""
         order, pods = sight.order, self._pods(launch.number, sight)
         if workers and order is not None:
-            return [ends(changes(order.asked, pods, workers).end, sight)]
-        self._wanted = {}
-        return [*self._services(order), ends_at_once(pods.pods.values(), sight, asked=True)]
+            return [ends(changes(order.request, pods, workers).end, sight)]
+        self._target = {}
+        return [*self._services(order), ends_at_once(pods.pods.values(), sight, repeated=True)]
 
     def _services(self, order: KubeflowOrder | None) -> list[Stage]:
         """Return the end of the Services of a job that has no pods for now, which comes before theirs.
 
         An operator that comes up after one that has not come so far finds the pods, and does both.
         """
-        if order is None or not order.asked.kind.port:
+        if order is None or not order.request.kind.port:
             return []
-        return [(RemoveServices(common_labels(order.asked)),)]
+        return [(RemoveServices(common_labels(order.request)),)]
 
     def _take(self, answer: CommandEnded, sight: JobSight[KubeflowOrder]) -> None:
         match answer.command:
@@ -280,15 +280,15 @@ class KubeflowPods(JobPods[KubeflowOrder]):
                 fault, fields = answer.fault, "spec.elasticPolicy.metrics"
                 stall = stall_of(fault, to_change=fields) if fault is not None else None
                 # It counts once the server tells of it: where it does not, this is done again later.
-                self._scaling.failed(_ANYWHERE, answer.now, stall)
+                self._scaling.failed(_NO_NODE, answer.now, stall)
                 return
             case KeepObjects(manifests) if answer.fault is None:
-                rights = [each for each in manifests if each["kind"] in RIGHTS]
+                rights = [right for right in manifests if right["kind"] in RIGHTS]
                 self._rights = rights or self._rights
             case Annotate(_, notes) if answer.fault is None:
-                self._told = notes[HOSTS]
+                self._mark = notes[HOSTS]
             case MakePod() if answer.fault is None:
-                self.retries.made(MASTERS)  # all that it needs was made before
+                self.retries.succeeded(MASTERS)  # all that it needs was made before
         super()._take(answer, sight)
 
     # What is over ---------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         return [*stages, self._autoscaler(order, sight)] if order is not None else stages
 
     def _sweep_ended(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> list[Stage]:
-        run, stages = order.asked.run, list[Stage]()
+        run, stages = order.request.run, list[Stage]()
         if run.clean != CLEAN_NOTHING:
             running_only = run.clean == CLEAN_RUNNING
             useless = [pod for pod in sight.pods if not (running_only and pod.has_ended)]
@@ -319,7 +319,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     def _autoscaler(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> Stage:
         """Have a job have the autoscaler that it asks for, and no other, until it ends."""
-        desired = None if order.is_over else autoscaler_of(order.asked, order.uid)
+        desired = None if order.is_over else autoscaler_of(order.request, order.uid)
         present = order.autoscaler
         if desired is None:
             if present is None or not is_of(present, order.uid):
@@ -337,7 +337,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     def _reset(self) -> None:
         super()._reset()
-        self._last_words, self._rights, self._told = "", [], ""
+        self._last_words, self._rights, self._mark = "", [], ""
 
     def _order_in(self, sight: JobSight[KubeflowOrder]) -> KubeflowOrder:
         if sight.order is None:
@@ -345,7 +345,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         return sight.order
 
     def _fields(self, sight: JobSight[KubeflowOrder]) -> str:
-        return f"spec.{sight.order.asked.kind.specs}" if sight.order is not None else "spec"
+        return f"spec.{sight.order.request.kind.specs}" if sight.order is not None else "spec"
 
 
 def _failed(pods: RankedPods) -> dict[str, int]:
@@ -360,9 +360,9 @@ def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
 
 
 def _object_of(order: KubeflowOrder) -> PlainObject:
-    asked = order.asked
-    meta = {"name": asked.job.name, "namespace": asked.job.namespace, "uid": order.uid}
-    return {"apiVersion": f"{KUBEFLOW}/{VERSION}", "kind": asked.kind.name, "metadata": meta}
+    request = order.request
+    meta = {"name": request.job.name, "namespace": request.job.namespace, "uid": order.uid}
+    return {"apiVersion": f"{KUBEFLOW}/{VERSION}", "kind": request.kind.name, "metadata": meta}
 
 
 def _rank_in(manifest: Manifest) -> Rank:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from brim.kubernetes.kubeflow.asked import LAUNCHER, WORKER, KubeflowSpec, Rank
 from brim.kubernetes.kubeflow.objects import (
     KubeflowStart,
     common_labels,
@@ -21,6 +20,7 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import RankedPods
+from brim.kubernetes.kubeflow.request import LAUNCHER, WORKER, KubeflowSpec, Rank
 from brim.kubernetes.objects.identities import GROUP
 from brim.kubernetes.pods.manifests import Manifest
 
@@ -66,28 +66,28 @@ class MpiHosts(NamedTuple):
         return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
 
 
-def hosts_to_be(asked: KubeflowSpec, there: RankedPods, made: Iterable[Rank]) -> MpiHosts:
+def hosts_to_be(request: KubeflowSpec, pods: RankedPods, new: Iterable[Rank]) -> MpiHosts:
     """Return the hosts of a job once these pods are made; one that is leaving is none."""
-    stay = {rank for rank, pod in there.pods.items() if not (pod.has_ended or pod.is_leaving)}
-    running = {rank for rank in stay if there.pods[rank].status.phase == "Running"}
-    return MpiHosts(_names(asked, {*stay, *made}), _names(asked, running))
+    stay = {rank for rank, pod in pods.pods.items() if not (pod.has_ended or pod.is_leaving)}
+    running = {rank for rank in stay if pods.pods[rank].status.phase == "Running"}
+    return MpiHosts(_names(request, {*stay, *new}), _names(request, running))
 
 
-def hosts_of(asked: KubeflowSpec, there: RankedPods) -> MpiHosts:
+def hosts_of(request: KubeflowSpec, pods: RankedPods) -> MpiHosts:
     """Return the hosts of a job as they are."""
-    return hosts_to_be(asked, there, ())
+    return hosts_to_be(request, pods, ())
 
 
-def _names(asked: KubeflowSpec, ranks: Iterable[Rank]) -> tuple[str, ...]:
-    types = [LAUNCHER.lower(), WORKER.lower()] if launcher_computes(asked) else [WORKER.lower()]
+def _names(request: KubeflowSpec, ranks: Iterable[Rank]) -> tuple[str, ...]:
+    types = [LAUNCHER.lower(), WORKER.lower()] if launcher_computes(request) else [WORKER.lower()]
     found = [rank for rank in ranks if rank.type in types]
     order = sorted(found, key=lambda rank: (types.index(rank.type), rank.number))
-    return tuple(name_of(asked, rank) for rank in order)
+    return tuple(name_of(request, rank) for rank in order)
 
 
-def launcher_computes(asked: KubeflowSpec) -> bool:
+def launcher_computes(request: KubeflowSpec) -> bool:
     """Return whether the launcher is one of the hosts: it has a device of its own."""
-    launcher = asked.of(LAUNCHER)
+    launcher = request.of(LAUNCHER)
     assert launcher is not None
     return any(
         "gpu" in name
@@ -101,21 +101,21 @@ def launcher_computes(asked: KubeflowSpec) -> bool:
 
 def hosts_config(start: KubeflowStart, hosts: MpiHosts) -> Manifest:
     """Return the ConfigMap by which a launcher knows its hosts."""
-    asked = start.asked
-    slots = asked.spec.get("slotsPerWorker") or 1
-    container = asked.spec.get("mainContainer")
-    into = f" --container {container}" if container else ""
+    request = start.request
+    slots = request.spec.get("slotsPerWorker") or 1
+    container = request.spec.get("mainContainer")
+    option = f" --container {container}" if container else ""
     reach = (
         "#!/bin/sh\n# Called as rsh is: with a host, and what to run there.\n"
-        f'host=$1\nshift\nexec {_PROGRAMS}/kubectl exec "$host"{into} -- /bin/sh -c "$*"\n'
+        f'host=$1\nshift\nexec {_PROGRAMS}/kubectl exec "$host"{option} -- /bin/sh -c "$*"\n'
     )
     data = {
         _HOSTFILE: "".join(f"{host} slots={slots}\n" for host in hosts.planned),
         _DISCOVER: "".join(["#!/bin/sh\n", *(f"echo {host}:{slots}\n" for host in hosts.running)]),
         _REACH: reach,
     }
-    made = object_of_job("v1", "ConfigMap", start, _config_name(asked), _labels(asked))
-    return made | {"data": data}
+    config = object_of_job("v1", "ConfigMap", start, _config_name(request), _labels(request))
+    return config | {"data": data}
 
 
 def launcher_rights(start: KubeflowStart) -> list[Manifest]:
@@ -123,12 +123,14 @@ def launcher_rights(start: KubeflowStart) -> list[Manifest]:
 
     An account that the owner names gets that right, and is not made.
     """
-    asked = start.asked
-    launcher, name = asked.of(LAUNCHER), name_of(asked, Rank(LAUNCHER.lower(), 0))
+    request = start.request
+    launcher, name = request.of(LAUNCHER), name_of(request, Rank(LAUNCHER.lower(), 0))
     assert launcher is not None
-    theirs = launcher.template["spec"].get("serviceAccountName")
-    group, labels = "rbac.authorization.k8s.io", _labels(asked)
-    workers = [name_of(asked, Rank(WORKER.lower(), number)) for number in range(_most(asked))]
+    account_name = launcher.template["spec"].get("serviceAccountName")
+    group, labels = "rbac.authorization.k8s.io", _labels(request)
+    workers = [
+        name_of(request, Rank(WORKER.lower(), number)) for number in range(_maximum(request))
+    ]
     role = object_of_job(f"{group}/v1", "Role", start, name, labels)
     role["rules"] = [
         {"apiGroups": [""], "resources": [resource], "verbs": [verb], "resourceNames": workers}
@@ -136,37 +138,41 @@ def launcher_rights(start: KubeflowStart) -> list[Manifest]:
     ]
     binding = object_of_job(f"{group}/v1", "RoleBinding", start, name, labels)
     binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": name}
-    subject = {"kind": "ServiceAccount", "name": theirs or name, "namespace": asked.job.namespace}
+    subject = {
+        "kind": "ServiceAccount",
+        "name": account_name or name,
+        "namespace": request.job.namespace,
+    }
     binding["subjects"] = [subject]
-    account = [] if theirs else [object_of_job("v1", "ServiceAccount", start, name, labels)]
+    account = [] if account_name else [object_of_job("v1", "ServiceAccount", start, name, labels)]
     return [*account, role, binding]
 
 
-def _most(asked: KubeflowSpec) -> int:
-    workers = asked.of(WORKER)
+def _maximum(request: KubeflowSpec) -> int:
+    workers = request.of(WORKER)
     count = workers.count if workers is not None else 0
-    return max(count, asked.bounds.maximum if asked.bounds is not None else 0)
+    return max(count, request.bounds.maximum if request.bounds is not None else 0)
 
 
-def _fewest(asked: KubeflowSpec) -> int:
+def _fewest(request: KubeflowSpec) -> int:
     """Return the workers without which a launcher has nothing to begin."""
-    workers = asked.of(WORKER)
+    workers = request.of(WORKER)
     assert workers is not None
-    return workers.count if asked.bounds is None else asked.bounds.minimum
+    return workers.count if request.bounds is None else request.bounds.minimum
 
 
-def _labels(asked: KubeflowSpec) -> dict[str, str]:
-    return {"app": asked.job.name, **common_labels(asked)}
+def _labels(request: KubeflowSpec) -> dict[str, str]:
+    return {"app": request.job.name, **common_labels(request)}
 
 
-def _config_name(asked: KubeflowSpec) -> str:
-    return f"{asked.job.name}-config"
+def _config_name(request: KubeflowSpec) -> str:
+    return f"{request.job.name}-config"
 
 
 # In pods ------------------------------------------------------------------------------------------
 
 
-def mpi_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+def mpi_env(request: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
     """Return the variables by which MPI of any make finds hosts and how to reach them."""
     if rank.type != LAUNCHER.lower() or not is_main:
         return {}
@@ -177,7 +183,7 @@ def mpi_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | N
         "I_MPI_HYDRA_BOOTSTRAP": None,
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": None,
     }
-    if not launcher_computes(asked):
+    if not launcher_computes(request):
         found |= {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
     return found
 
@@ -200,13 +206,13 @@ def equip(spec: dict[str, Any], main: dict[str, Any], start: KubeflowStart, rank
         main["command"], main["args"] = ["sleep"], ["365d"]  # what it does is started there
     files = [(_REACH, _RUN), *([(_HOSTFILE, _READ), (_DISCOVER, _RUN)] if leads else [])]
     items = [{"key": name, "path": name, "mode": mode} for name, mode in files]
-    config = {"name": _config_name(start.asked), "items": items}
+    config = {"name": _config_name(start.request), "items": items}
     volumes: list[Manifest] = [{"name": _CONFIG_VOLUME, "configMap": config}]
     mounts = [{"name": _CONFIG_VOLUME, "mountPath": _FOLDER}]
     if leads:
         volumes.append({"name": _PROGRAM_VOLUME, "emptyDir": {}})
         mounts.append({"name": _PROGRAM_VOLUME, "mountPath": _PROGRAMS})
-        spec.setdefault("serviceAccountName", name_of(start.asked, rank))
+        spec.setdefault("serviceAccountName", name_of(start.request, rank))
         spec["initContainers"] = [*(spec.get("initContainers") or []), _delivery(start, mounts)]
     main["volumeMounts"] = [*(main.get("volumeMounts") or []), *mounts]
     spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
@@ -221,8 +227,8 @@ def _delivery(start: KubeflowStart, mounts: list[dict[str, str]]) -> Manifest:
         "command": ["/bin/sh", "-c", _DELIVER],
         "env": [
             {"name": "TARGET_DIR", "value": _PROGRAMS},
-            {"name": "NAMESPACE", "value": start.asked.job.namespace},
-            {"name": "WORKERS", "value": str(_fewest(start.asked))},
+            {"name": "NAMESPACE", "value": start.request.job.namespace},
+            {"name": "WORKERS", "value": str(_fewest(start.request))},
         ],
         "resources": {"requests": amounts, "limits": dict(amounts)},
         "securityContext": {
@@ -230,5 +236,5 @@ def _delivery(start: KubeflowStart, mounts: list[dict[str, str]]) -> Manifest:
             "capabilities": {"drop": ["ALL"]},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [dict(each) for each in mounts],
+        "volumeMounts": [dict(mount) for mount in mounts],
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brim.kubernetes.client.amounts import Totals
-from brim.kubernetes.kubeflow.asked import (
+from brim.kubernetes.kubeflow.request import (
     KUBEFLOW,
     LAUNCHER,
     MASTER,
@@ -37,7 +37,7 @@ class KubeflowStart:
         evictions: the operator answers evictions: see `brim.kubernetes.pods.evictions`.
     """
 
-    asked: KubeflowSpec
+    request: KubeflowSpec
     uid: str
     launch: int
     slot: Totals
@@ -47,40 +47,40 @@ class KubeflowStart:
     evictions: bool = False
 
 
-def name_of(asked: KubeflowSpec, rank: Rank) -> str:
+def name_of(request: KubeflowSpec, rank: Rank) -> str:
     """Return the name of a pod, and of its Service."""
-    name = f"{asked.job.name}-{rank.type}"
+    name = f"{request.job.name}-{rank.type}"
     return name if rank.type == LAUNCHER.lower() else f"{name}-{rank.number}"
 
 
-def common_labels(asked: KubeflowSpec) -> dict[str, str]:
+def common_labels(request: KubeflowSpec) -> dict[str, str]:
     """Return the labels of what a job has beside its pods: Services, and its autoscaler."""
     return {
         MANAGED_BY: OPERATOR,
-        OPERATOR_NAME: f"{asked.kind.word}-controller",
-        JOB_NAME: asked.job.name,
+        OPERATOR_NAME: f"{request.kind.word}-controller",
+        JOB_NAME: request.job.name,
     }
 
 
-def labels_of(asked: KubeflowSpec, rank: Rank) -> dict[str, str]:
+def labels_of(request: KubeflowSpec, rank: Rank) -> dict[str, str]:
     """Return the labels that Kubeflow gives a pod."""
-    leads = next((type for type in (LAUNCHER, MASTER) if asked.of(type) is not None), WORKER)
+    leads = next((type for type in (LAUNCHER, MASTER) if request.of(type) is not None), WORKER)
     role = {JOB_ROLE: "master"} if rank == Rank(leads.lower(), 0) else {}
     return {
-        OPERATOR_NAME: f"{asked.kind.word}-controller",
-        JOB_NAME: asked.job.name,
+        OPERATOR_NAME: f"{request.kind.word}-controller",
+        JOB_NAME: request.job.name,
         TYPE: rank.type,
         INDEX: str(rank.number),
         **role,
     }
 
 
-def owner_of(asked: KubeflowSpec, uid: str) -> Manifest:
+def owner_of(request: KubeflowSpec, uid: str) -> Manifest:
     """Return the reference of what a job owns, and is deleted with it."""
     return {
         "apiVersion": f"{KUBEFLOW}/{VERSION}",
-        "kind": asked.kind.name,
-        "name": asked.job.name,
+        "kind": request.kind.name,
+        "name": request.job.name,
         "uid": uid,
         "controller": True,
         "blockOwnerDeletion": True,
@@ -93,8 +93,8 @@ def object_of_job(
     """Return an object that a job owns, in its namespace, without what it is for."""
     metadata = {
         "name": name,
-        "namespace": start.asked.job.namespace,
+        "namespace": start.request.job.namespace,
         "labels": dict(labels),
-        "ownerReferences": [owner_of(start.asked, start.uid)],
+        "ownerReferences": [owner_of(start.request, start.uid)],
     }
     return {"apiVersion": version, "kind": kind, "metadata": metadata}

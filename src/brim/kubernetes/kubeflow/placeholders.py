@@ -17,10 +17,10 @@ def of_kubeflow_job(start: KubeflowStart, fewest: int, node_labels: str) -> list
         fewest: pods that it needs to run.
         node_labels: a selector of the nodes that they may be on; empty: all.
     """
-    asked = start.asked
-    made: list[Manifest] = []
-    for number, new in enumerate(changes(asked, RankedPods(), {"": fewest}).make):
-        pod, name = pod_of(start, new), placeholder_of(asked.job, number)
-        container = main_container(asked, pod["spec"])["name"]
-        made.append(placeholder(pod, name, container=container, node_labels=node_labels))
-    return made
+    request = start.request
+    manifests: list[Manifest] = []
+    for number, new in enumerate(changes(request, RankedPods(), {"": fewest}).make):
+        pod, name = pod_of(start, new), placeholder_of(request.job, number)
+        container = main_container(request, pod["spec"])["name"]
+        manifests.append(placeholder(pod, name, container=container, node_labels=node_labels))
+    return manifests

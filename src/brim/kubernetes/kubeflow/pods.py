@@ -12,18 +12,6 @@ from copy import deepcopy
 from typing import Any
 
 from brim.kubernetes.client.amounts import PODS, Totals, write_amount
-from brim.kubernetes.kubeflow.asked import (
-    EVALUATOR,
-    EXIT_CODE,
-    LAUNCHER,
-    MPI,
-    NEVER,
-    KubeflowSpec,
-    Rank,
-    requests_of,
-)
-from brim.kubernetes.kubeflow.asked import MASTER as MASTERS
-from brim.kubernetes.kubeflow.asked import WORKER as WORKERS
 from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow
 from brim.kubernetes.kubeflow.mpi import USUAL_MPI_ENV, equip, mpi_env
 from brim.kubernetes.kubeflow.objects import (
@@ -38,6 +26,18 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import NewPod
+from brim.kubernetes.kubeflow.request import (
+    EVALUATOR,
+    EXIT_CODE,
+    LAUNCHER,
+    MPI,
+    NEVER,
+    KubeflowSpec,
+    Rank,
+    requests_of,
+)
+from brim.kubernetes.kubeflow.request import MASTER as MASTERS
+from brim.kubernetes.kubeflow.request import WORKER as WORKERS
 from brim.kubernetes.nodes.node_selection import nodes_for
 from brim.kubernetes.objects.identities import (
     JOB,
@@ -54,30 +54,30 @@ from brim.kubernetes.pods.manifests import Manifest
 
 def service(start: KubeflowStart, rank: Rank) -> Manifest:
     """Return the headless Service by whose name a pod is found, ready or not."""
-    asked = start.asked
-    labels = {**labels_of(asked, rank), **common_labels(asked)}
+    request = start.request
+    labels = {**labels_of(request, rank), **common_labels(request)}
     selector = {name: labels[name] for name in (OPERATOR_NAME, JOB_NAME, TYPE, INDEX)}
-    return object_of_job("v1", "Service", start, name_of(asked, rank), labels) | {
+    return object_of_job("v1", "Service", start, name_of(request, rank), labels) | {
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": selector,
-            "ports": _service_ports(asked, rank.type),
+            "ports": _service_ports(request, rank.type),
         }
     }
 
 
-def _service_ports(asked: KubeflowSpec, type: str) -> list[dict[str, Any]]:
+def _service_ports(request: KubeflowSpec, type: str) -> list[dict[str, Any]]:
     """Return the ports of a pod's Service: that by which replicas meet, and others with a name."""
     found: dict[tuple[object, object], dict[str, Any]] = {}
-    meeting = {"name": asked.kind.port_name, "containerPort": asked.port(type)}
-    replicas = asked.of(type)
+    meeting = {"name": request.kind.port_name, "containerPort": request.port(type)}
+    replicas = request.of(type)
     assert replicas is not None
-    for port in [meeting, *(main_container(asked, replicas.template["spec"]).get("ports") or [])]:
+    for port in [meeting, *(main_container(request, replicas.template["spec"]).get("ports") or [])]:
         number, protocol = port.get("containerPort"), port.get("protocol", "TCP")
         if port.get("name") and isinstance(number, int):
-            made = {"name": port["name"], "port": number}
-            found.setdefault((number, protocol), made | _only_other(protocol))
+            entry = {"name": port["name"], "port": number}
+            found.setdefault((number, protocol), entry | _only_other(protocol))
     return list(found.values())
 
 
@@ -87,70 +87,70 @@ def _only_other(protocol: str) -> dict[str, str]:
 
 def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     """Return a pod of a job; it has to be on its node."""
-    asked, rank = start.asked, new.rank
-    replicas = asked.of(rank.type)
+    request, rank = start.request, new.rank
+    replicas = request.of(rank.type)
     assert replicas is not None
     template = deepcopy(dict(replicas.template))
     meta, spec = template.get("metadata") or {}, template["spec"]
-    ours = {
+    labels = {
         MANAGED_BY: OPERATOR,
-        JOB: asked.job.name,
+        JOB: request.job.name,
         ROLE: WORKER,
         LAUNCH: str(start.launch),
-        **labels_of(asked, rank),
+        **labels_of(request, rank),
     }
-    made = object_of_job(
-        "v1", "Pod", start, name_of(asked, rank), {**(meta.get("labels") or {}), **ours}
+    manifest = object_of_job(
+        "v1", "Pod", start, name_of(request, rank), {**(meta.get("labels") or {}), **labels}
     )
     notes = dict(meta.get("annotations") or {})
-    made["metadata"]["annotations"] = {**notes, NODE: new.node}
+    manifest["metadata"]["annotations"] = {**notes, NODE: new.node}
     affinity = spec.get("affinity") or {}
     if nodes := nodes_for(affinity.get("nodeAffinity"), node=new.node):
         spec["affinity"] = {**affinity, "nodeAffinity": nodes}
     policy = replicas.restart_policy
     spec["restartPolicy"] = NEVER if policy == EXIT_CODE else policy
-    chosen = asked.scheduling.priority_class if asked.scheduling is not None else ""
+    chosen = request.scheduling.priority_class if request.scheduling is not None else ""
     if chosen and not spec.get("priorityClassName"):
         spec["priorityClassName"] = chosen
     bears = [{"key": key, "operator": "Exists"} for key in start.tolerated]
     if bears:
         spec["tolerations"] = [*bears, *(spec.get("tolerations") or [])]
-    main = main_container(asked, spec)
+    main = main_container(request, spec)
     if replicas.type != LAUNCHER:  # which has a slot, and leaves of it what it does not need
         _fill_slot(main, replicas.template, start.slot)
-    if asked.kind.word == MPI:
+    if request.kind.word == MPI:
         equip(spec, main, start, rank)
     for container in spec["containers"]:
-        _set_env(container, ENV[asked.kind.name](asked, rank, container is main))
+        _set_env(container, ENV[request.kind.name](request, rank, container is main))
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    port = {"name": asked.kind.port_name, "containerPort": asked.kind.port}
+    port = {"name": request.kind.port_name, "containerPort": request.kind.port}
     ports = main.get("ports") or []
-    if asked.kind.port and all(each.get("name") != port["name"] for each in ports):
+    if request.kind.port and all(entry.get("name") != port["name"] for entry in ports):
         main["ports"] = [*ports, port]
-    pod = made | {"spec": spec}
+    pod = manifest | {"spec": spec}
     if gang := gang_of_kubeflow(start):  # a member of one can have no responder to evictions
-        return gang.with_member(asked.job.name, pod)
+        return gang.with_member(request.job.name, pod)
     return with_responder(pod) if start.evictions else pod
 
 
-def main_container(asked: KubeflowSpec, spec: Mapping[str, Any]) -> dict[str, Any]:
+def main_container(request: KubeflowSpec, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container that does the work."""
     containers: list[dict[str, Any]] = spec["containers"]
-    name = asked.kind.container or containers[0]["name"]
-    return next(each for each in containers if each["name"] == name)
+    name = request.kind.container or containers[0]["name"]
+    return next(container for container in containers if container["name"] == name)
 
 
 def _fill_slot(container: dict[str, Any], template: Mapping[str, Any], slot: Totals) -> None:
     """Have a pod ask for no less than a slot, so that kube-scheduler counts as brim does."""
-    asked = requests_of(template)
+    requested = requests_of(template)
     resources = dict(container.get("resources") or {})
     limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
     for name, amount in slot.items():
-        if name == PODS or asked.get(name, 0) >= amount:
+        if name == PODS or requested.get(name, 0) >= amount:
             continue
-        more = amount - asked.get(name, 0)
-        mine = requests_of({"spec": {"containers": [container]}}).get(name, 0)
-        requests[name] = write_amount(mine + more)
+        missing = amount - requested.get(name, 0)
+        own_amount = requests_of({"spec": {"containers": [container]}}).get(name, 0)
+        requests[name] = write_amount(own_amount + missing)
         if "/" in name or name in limits:  # devices are given as a whole
             limits[name] = requests[name]
     container["resources"] = resources | {"requests": requests}
@@ -160,13 +160,13 @@ def _fill_slot(container: dict[str, Any], template: Mapping[str, Any], slot: Tot
 
 def _set_env(container: dict[str, Any], env: Mapping[str, str | None]) -> None:
     """Set variables; one that is None is set only where the owner does not."""
-    there = list(container.get("env") or [])
-    theirs = {each.get("name") for each in there}
-    usual = {name: value for name, value in _USUAL.items() if name in env and name not in theirs}
-    mine = {**usual, **{name: value for name, value in env.items() if value is not None}}
+    variables = list(container.get("env") or [])
+    names = {variable.get("name") for variable in variables}
+    usual = {name: value for name, value in _USUAL.items() if name in env and name not in names}
+    values = {**usual, **{name: value for name, value in env.items() if value is not None}}
     container["env"] = [
-        *(each for each in there if each.get("name") not in mine),
-        *({"name": name, "value": value} for name, value in mine.items()),
+        *(variable for variable in variables if variable.get("name") not in values),
+        *({"name": name, "value": value} for name, value in values.items()),
     ]
 
 
@@ -178,14 +178,14 @@ _SHARE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _USUAL = {"PYTHONUNBUFFERED": "1", _SHARE: "1", **USUAL_MPI_ENV}
 
 
-def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+def _torch_env(request: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
     found: dict[str, str | None] = {"PYTHONUNBUFFERED": None}
-    total = asked.pods.maximum
-    per_node = asked.spec.get("nprocPerNode")
-    policy = asked.spec.get("elasticPolicy")
-    if asked.of(MASTERS) is not None:
+    total = request.pods.maximum
+    per_node = request.spec.get("nprocPerNode")
+    policy = request.spec.get("elasticPolicy")
+    if request.of(MASTERS) is not None:
         number = str(rank.number + (rank.type == WORKER))
-        address, port = name_of(asked, Rank(MASTERS.lower(), 0)), str(asked.port(MASTERS))
+        address, port = name_of(request, Rank(MASTERS.lower(), 0)), str(request.port(MASTERS))
         processes = int(str(per_node)) if str(per_node or "").isdecimal() else 1
         found |= {"MASTER_ADDR": address, "MASTER_PORT": port}
         found |= {"PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
@@ -193,13 +193,14 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
     if policy is None:
         found |= {"PET_NPROC_PER_NODE": str(per_node or "auto"), "PET_NNODES": str(total)}
         return found
-    bounds = asked.bounds
-    first = name_of(asked, Rank(WORKER, 0))
-    host, at = policy.get("rdzvHost") or first, policy.get("rdzvPort") or asked.port(WORKERS)
+    bounds = request.bounds
+    first = name_of(request, Rank(WORKER, 0))
+    host = policy.get("rdzvHost") or first
+    rendezvous_port = policy.get("rdzvPort") or request.port(WORKERS)
     found |= {
         _SHARE: None,
         "PET_NPROC_PER_NODE": str(policy.get("nProcPerNode") or per_node or "auto"),
-        "PET_RDZV_ENDPOINT": f"{host}:{at}",
+        "PET_RDZV_ENDPOINT": f"{host}:{rendezvous_port}",
         "PET_RDZV_BACKEND": str(policy.get("rdzvBackend") or "c10d"),
         "PET_NNODES": f"{bounds.minimum}:{bounds.maximum}" if bounds else str(total),
     }
@@ -208,7 +209,7 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
     if policy.get("rdzvId") is not None:
         found["PET_RDZV_ID"] = str(policy["rdzvId"])
     if policy.get("rdzvConf"):
-        pairs = (f"{each.get('key')}={each.get('value')}" for each in policy["rdzvConf"])
+        pairs = (f"{pair.get('key')}={pair.get('value')}" for pair in policy["rdzvConf"])
         found["PET_RDZV_CONF"] = ",".join(pairs)
     if policy.get("standalone"):
         found["PET_STANDALONE"] = ""
@@ -218,38 +219,39 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
 # TensorFlow ---------------------------------------------------------------------------------------
 
 
-def _tensorflow_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+def _tensorflow_env(request: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
     """Return `TF_CONFIG` where there are several; a dynamic worker knows itself and the servers.
 
     The cluster is of those that train: an evaluator knows them, and none of them knows it.
     """
-    if not is_main or asked.pods.maximum == 1:
+    if not is_main or request.pods.maximum == 1:
         return {}
+    domain = f"{request.job.namespace}.svc"
     members = {
-        each.type.lower(): [
-            f"{name_of(asked, Rank(each.type.lower(), index))}.{asked.job.namespace}.svc:{asked.port(each.type)}"
-            for index in range(_most_of(asked, each.type))
+        replicas.type.lower(): [
+            f"{name_of(request, Rank(replicas.type.lower(), index))}.{domain}:{request.port(replicas.type)}"
+            for index in range(_most_of(request, replicas.type))
         ]
-        for each in asked.replicas
-        if each.type != EVALUATOR
+        for replicas in request.replicas
+        if replicas.type != EVALUATOR
     }
     task = {"type": rank.type, "index": rank.number}
-    if asked.spec.get("enableDynamicWorker"):
-        mine = members.get(rank.type, [])[rank.number : rank.number + 1]
-        servers = mine if rank.type == "ps" or not mine else members.get("ps", [])
-        worker = {str(rank.number): mine[0]} if rank.type == WORKER else {}
+    if request.spec.get("enableDynamicWorker"):
+        members_here = members.get(rank.type, [])[rank.number : rank.number + 1]
+        servers = members_here if rank.type == "ps" or not members_here else members.get("ps", [])
+        worker = {str(rank.number): members_here[0]} if rank.type == WORKER else {}
         config: dict[str, Any] = {"cluster": {"worker": worker, "ps": servers}, "task": task}
     else:
         config = {"cluster": members, "task": task, "environment": "cloud"}
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
 
 
-def _most_of(asked: KubeflowSpec, type: str) -> int:
-    replicas = asked.of(type)
+def _most_of(request: KubeflowSpec, type: str) -> int:
+    replicas = request.of(type)
     assert replicas is not None
     if type != WORKERS:
         return replicas.count
-    return max(replicas.count, asked.pods.maximum - asked.others)
+    return max(replicas.count, request.pods.maximum - request.others)
 
 
 ENV: Mapping[str, Callable[[KubeflowSpec, Rank, bool], dict[str, str | None]]] = {

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.kubeflow.asked import (
+from brim.kubernetes.kubeflow.objects import INDEX, TYPE
+from brim.kubernetes.kubeflow.request import (
     CHIEF,
     EXIT_CODE,
     LAUNCHER,
@@ -22,7 +23,6 @@ from brim.kubernetes.kubeflow.asked import (
     KubeflowSpec,
     Rank,
 )
-from brim.kubernetes.kubeflow.objects import INDEX, TYPE
 from brim.kubernetes.objects.identities import LAUNCH, identity_of
 from brim.kubernetes.pods.retries import TAKEN_AWAY
 
@@ -103,8 +103,8 @@ def _node_of(pod: KubePod) -> str:
 
 
 def changes(
-    asked: KubeflowSpec,
-    there: RankedPods,
+    request: KubeflowSpec,
+    pods: RankedPods,
     workers: Mapping[str, int],
     *,
     waits: Collection[str] = (),
@@ -112,21 +112,21 @@ def changes(
     """Decide which pods to make and to end, so that each node has so many.
 
     Args:
-        there: of this start.
+        pods: of this start.
         workers: pods by node.
         waits: nodes on which nothing is to be made now.
     """
-    first = {rank: number for number, rank in enumerate(asked.firsts)}
+    first = {rank: number for number, rank in enumerate(request.firsts)}
 
     def order(rank: Rank) -> tuple[int, int]:
         return first.get(rank, len(first)), rank.number
 
     room = dict(workers)
     about_to_be_free = 0
-    kept: list[Rank] = []
+    staying: list[Rank] = []
     end: list[KubePod] = []
-    for rank in sorted(there.pods, key=order):
-        pod = there.pods[rank]
+    for rank in sorted(pods.pods, key=order):
+        pod = pods.pods[rank]
         if pod.has_ended and pod.status.phase != "Succeeded":
             end.append(pod)
         elif room.get(_node_of(pod), 0) > 0:
@@ -134,29 +134,29 @@ def changes(
             if pod.is_leaving:  # it holds its slot, and its name, until it is gone
                 about_to_be_free += 1
             else:
-                kept.append(rank)
+                staying.append(rank)
         elif not pod.is_leaving:
             end.append(pod)
-    missing = [rank for rank in first if rank not in kept]
-    spare = [rank for rank in reversed(kept) if rank not in first]
+    missing = [rank for rank in first if rank not in staying]
+    spare = [rank for rank in reversed(staying) if rank not in first]
     gives = spare[: max(0, len(missing) - sum(room.values()) - about_to_be_free)]
-    end += [there.pods[rank] for rank in gives]
+    end += [pods.pods[rank] for rank in gives]
     nodes = [node for node in sorted(room) for _ in range(room[node]) if node not in waits]
-    new = itertools.islice(_free(missing, kept), len(nodes))
+    new = itertools.islice(_free(missing, staying), len(nodes))
     make = [
         NewPod(rank, node)
         for rank, node in zip(new, nodes, strict=True)
-        if rank not in there.pods  # whose name is taken until it is gone
+        if rank not in pods.pods  # whose name is taken until it is gone
     ]
     return RankChanges(tuple(end), tuple(make))
 
 
-def _free(missing: Sequence[Rank], kept: Collection[Rank]) -> Iterator[Rank]:
+def _free(missing: Sequence[Rank], staying: Collection[Rank]) -> Iterator[Rank]:
     """Return ranks that nobody has: first those that have to be there."""
     yield from missing
     for index in itertools.count():
         rank = Rank(WORKER.lower(), index)
-        if rank not in kept and rank not in missing:
+        if rank not in staying and rank not in missing:
             yield rank
 
 
@@ -168,11 +168,11 @@ class JobOutcome(NamedTuple):
 
     outcome: str = ""
     reason: str = ""
-    why: str = ""
+    explanation: str = ""
 
 
 def outcome_of(
-    asked: KubeflowSpec, there: RankedPods, *, failures: int, age: float, last: str = ""
+    request: KubeflowSpec, pods: RankedPods, *, failures: int, age: float, last: str = ""
 ) -> JobOutcome:
     """Return how a job has ended; an empty outcome: it has not.
 
@@ -183,48 +183,48 @@ def outcome_of(
         age: seconds since the job began.
         last: the last words of the last of those pods.
     """
-    run = asked.run
+    run = request.run
     if run.deadline is not None and age > run.deadline:
-        why = f"it has been active for longer than {run.deadline:g} s"
-        return JobOutcome("failed", "DeadlineExceeded", why)
+        explanation = f"it has been active for longer than {run.deadline:g} s"
+        return JobOutcome("failed", "DeadlineExceeded", explanation)
     # One that was asked to end and says 0 has not done its work: it was suspended, or is one too many.
     done = {
         rank
-        for rank, pod in there.pods.items()
+        for rank, pod in pods.pods.items()
         if pod.status.phase == "Succeeded" and not pod.is_leaving
     }
-    if _has_succeeded(asked, there, done):
+    if _has_succeeded(request, pods, done):
         return JobOutcome("done")
-    for rank, pod in there.pods.items():
-        if _ended_badly(pod) and not _is_to_replace(asked, rank, pod):
+    for rank, pod in pods.pods.items():
+        if _ended_badly(pod) and not _is_to_replace(request, rank, pod):
             return JobOutcome("failed", "", last_words(pod))
     if run.most_failures is not None and failures > run.most_failures:
-        why = f"its pods have failed {failures} times, of {run.most_failures} at most"
-        why += f"; {last}" if last else ""
-        return JobOutcome("failed", "BackoffLimitExceeded", why)
+        explanation = f"its pods have failed {failures} times, of {run.most_failures} at most"
+        explanation += f"; {last}" if last else ""
+        return JobOutcome("failed", "BackoffLimitExceeded", explanation)
     return JobOutcome()
 
 
-def _has_succeeded(asked: KubeflowSpec, there: RankedPods, done: Collection[Rank]) -> bool:
-    leader = next((type for type in _LEADERS if asked.of(type) is not None), "")
+def _has_succeeded(request: KubeflowSpec, pods: RankedPods, done: Collection[Rank]) -> bool:
+    leader = next((type for type in _LEADERS if request.of(type) is not None), "")
     if leader:
         return Rank(leader.lower(), 0) in done
     workers = {rank for rank in done if rank.type == WORKER.lower()}
-    if asked.kind.name == "TFJob":
-        everybody = asked.spec.get("successPolicy") == "AllWorkers"
+    if request.kind.name == "TFJob":
+        needs_all = request.spec.get("successPolicy") == "AllWorkers"
         first = Rank(WORKER.lower(), 0) in done
-        return first if not everybody else bool(workers) and len(workers) >= _workers_of(there)
-    is_enough = bool(workers) if asked.elastic else len(workers) >= _workers_of(there)
+        return first if not needs_all else bool(workers) and len(workers) >= _workers_of(pods)
+    is_enough = bool(workers) if request.elastic else len(workers) >= _workers_of(pods)
     return bool(workers) and is_enough
 
 
-def _workers_of(there: RankedPods) -> int:
-    return sum(rank.type == WORKER.lower() for rank in there.pods)
+def _workers_of(pods: RankedPods) -> int:
+    return sum(rank.type == WORKER.lower() for rank in pods.pods)
 
 
 def failures_of(pod: KubePod) -> int:
     """Return how often a pod has failed: restarts in its place, and its end, if that was one."""
-    restarts = sum(each.restart_count for each in pod.status.container_statuses)
+    restarts = sum(container.restart_count for container in pod.status.container_statuses)
     return restarts + _ended_badly(pod)
 
 
@@ -237,17 +237,17 @@ def was_taken_away(pod: KubePod) -> bool:
     return pod.is_leaving or pod.status.reason in TAKEN_AWAY
 
 
-def _is_to_replace(asked: KubeflowSpec, rank: Rank, pod: KubePod) -> bool:
+def _is_to_replace(request: KubeflowSpec, rank: Rank, pod: KubePod) -> bool:
     """Return whether another pod is to take the place of one that has failed."""
     if pod.status.phase != "Failed":
         return False
-    replicas = asked.of(rank.type)
+    replicas = request.of(rank.type)
     policy = replicas.restart_policy if replicas is not None else NEVER
     # A worker that TensorFlow can do without fails alone.
-    spared = asked.elastic and asked.kind.name != "PyTorchJob" and rank.type == WORKER.lower()
+    spared = request.elastic and request.kind.name != "PyTorchJob" and rank.type == WORKER.lower()
     if was_taken_away(pod) or spared or policy not in (NEVER, EXIT_CODE):
         return True
-    code = max((each.exit_code for each in _ends(pod)), default=0)
+    code = max((end.exit_code for end in _ends(pod)), default=0)
     return policy == EXIT_CODE and code >= _RETRYABLE
 
 
@@ -260,20 +260,20 @@ class _ContainerEnd(NamedTuple):
 
 def _ends(pod: KubePod) -> list[_ContainerEnd]:
     return [
-        _ContainerEnd(each.name, ended.exit_code, ended.reason, ended.message)
-        for each in pod.status.container_statuses
-        if (ended := each.state.terminated) is not None
+        _ContainerEnd(container.name, ended.exit_code, ended.reason, ended.message)
+        for container in pod.status.container_statuses
+        if (ended := container.state.terminated) is not None
     ]
 
 
 def last_words(pod: KubePod) -> str:
     """Say how a pod has ended: its exit codes, and what its containers said last."""
-    said = [
+    messages = [
         f"{end.name} exited with {end.exit_code}"
         + (f" ({end.reason})" if end.reason not in ("", "Error", "Completed") else "")
         + (f": {end.message.strip()[-_LONGEST:]}" if end.message.strip() else "")
         for end in _ends(pod)
         if end.exit_code or len(_ends(pod)) == 1
     ]
-    why = "; ".join(said) or pod.status.message or pod.status.reason or "nobody knows why"
-    return f"{pod.metadata.name}: {why}"
+    words = "; ".join(messages) or pod.status.message or pod.status.reason or "nobody knows why"
+    return f"{pod.metadata.name}: {words}"

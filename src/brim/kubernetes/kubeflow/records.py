@@ -17,7 +17,7 @@ from brim.errors import EnvironmentFault
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.refusals import Conflict, Invalid, NotFound
 from brim.kubernetes.client.resources import PlainObject, Resource
-from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW, VERSION
+from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW, VERSION
 from brim.kubernetes.objects.identities import GROUP, KubeJob
 from brim.kubernetes.objects.record_text import pack_record, unpack_record
 
@@ -58,9 +58,9 @@ def read_records(
     for word, thing in objects:
         written = (thing["metadata"].get("annotations") or {}).get(RECORD, "")
         uid = thing["metadata"]["uid"]
-        of, _, rest = written.partition(".")
+        owner, _, rest = written.partition(".")
         mark, _, text = rest.partition(".")
-        if of != uid:
+        if owner != uid:
             continue
         id = job_of(thing, word).id
         try:
@@ -116,6 +116,6 @@ async def _raise_unless_gone(server: ApiServer, job: str, thing: PlainObject) ->
     """Raise the error that is handled, if the object is still that one."""
     name = KubeJob.parse(job)
     with contextlib.suppress(NotFound):
-        there = await server.get(RESOURCES[name.kind], name.name, namespace=name.namespace)
-        if there["metadata"]["uid"] == thing["metadata"]["uid"]:
+        present = await server.get(RESOURCES[name.kind], name.name, namespace=name.namespace)
+        if present["metadata"]["uid"] == thing["metadata"]["uid"]:
             raise

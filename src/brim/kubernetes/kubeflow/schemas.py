@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from brim.kubernetes.client.declared import OPEN, Schema
-from brim.kubernetes.kubeflow.asked import (
+from brim.kubernetes.kubeflow.request import (
     CLEAN_ALL,
     CLEAN_NOTHING,
     CLEAN_RUNNING,
@@ -51,17 +51,17 @@ def _run_policy() -> Schema:
 
 
 def _replicas(kind: KubeflowKind) -> Schema:
-    one = _fields(
+    replicas = _fields(
         replicas=_COUNT,
         restartPolicy={"type": "string", "enum": list(RESTART_POLICIES)},
         template={"type": "object", **OPEN},
     )
     # Types may be written in any letters: the operator checks them.
-    most = len(kind.types)
-    return {"type": "object", "maxProperties": most, "additionalProperties": one}
+    maximum = len(kind.types)
+    return {"type": "object", "maxProperties": maximum, "additionalProperties": replicas}
 
 
-def _own(kind: KubeflowKind) -> Schema:
+def _kind_fields(kind: KubeflowKind) -> Schema:
     """Return the fields that a kind alone has."""
     if kind.word == PYTORCH:
         pair = _fields(key=_TEXT, value=_TEXT)
@@ -108,7 +108,7 @@ def _crd(kind: KubeflowKind) -> Schema:
     """Return the definition of a kind: what Kubeflow's own operator takes, without its defaults."""
     # Kubeflow's SDK reads no object without a run policy.
     policy = {**_run_policy(), "default": {}}
-    spec = _fields(**_own(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
+    spec = _fields(**_kind_fields(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
     scale = {
         "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
         "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",

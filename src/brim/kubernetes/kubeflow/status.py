@@ -13,9 +13,9 @@ from brim.domain.lifecycle import Phase, Wish
 from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.times import write_time
-from brim.kubernetes.kubeflow.asked import LAUNCHER, MASTER, KubeflowSpec
 from brim.kubernetes.kubeflow.objects import JOB_NAME, OPERATOR_NAME, TYPE
 from brim.kubernetes.kubeflow.ranks import rank_of
+from brim.kubernetes.kubeflow.request import LAUNCHER, MASTER, KubeflowSpec
 from brim.kubernetes.objects.status import INVALID_SPEC, Stall
 
 CREATED, RUNNING, RESTARTING = "Created", "Running", "Restarting"
@@ -27,95 +27,103 @@ _EXCLUDED = {RUNNING: RESTARTING, RESTARTING: RUNNING}
 class _Conditions:
     """The conditions of an object: the newest stands last, and is its state."""
 
-    def __init__(self, before: object, now: str) -> None:
+    def __init__(self, status: object, now: str) -> None:
         self._now = now
-        given = before.get("conditions") if isinstance(before, Mapping) else None
+        conditions = status.get("conditions") if isinstance(status, Mapping) else None
         self.all = [
-            dict(each)
-            for each in (given if isinstance(given, list) else [])
-            if isinstance(each, Mapping) and isinstance(each.get("type"), str)
+            dict(condition)
+            for condition in (conditions if isinstance(conditions, list) else [])
+            if isinstance(condition, Mapping) and isinstance(condition.get("type"), str)
         ]
 
     def holds(self, type: str) -> bool:
-        return any(each["type"] == type and each.get("status") == "True" for each in self.all)
+        return any(
+            condition["type"] == type and condition.get("status") == "True"
+            for condition in self.all
+        )
 
     def knows(self, type: str) -> bool:
-        return any(each["type"] == type for each in self.all)
+        return any(condition["type"] == type for condition in self.all)
 
     def set(self, type: str, reason: str, message: str, *, holds: bool = True) -> None:
         """Have a condition be so; one that is so already keeps its times and its place."""
         status, message = "True" if holds else "False", message[:_LONGEST]
-        there = next((each for each in self.all if each["type"] == type), None)
-        same = there is not None and (there.get("status"), there.get("reason")) == (status, reason)
-        if there is not None and same:
-            if there.get("message") != message:
-                there["message"], there["lastUpdateTime"] = message, self._now
+        present = next((condition for condition in self.all if condition["type"] == type), None)
+        unchanged = present is not None and (present.get("status"), present.get("reason")) == (
+            status,
+            reason,
+        )
+        if present is not None and unchanged:
+            if present.get("message") != message:
+                present["message"], present["lastUpdateTime"] = message, self._now
             return
-        since = self._now
-        if there is not None and there.get("status") == status:
-            since = there.get("lastTransitionTime", since)
+        changed = self._now
+        if present is not None and present.get("status") == status:
+            changed = present.get("lastTransitionTime", changed)
         if holds:
-            self.all = [each for each in self.all if each["type"] != _EXCLUDED.get(type)]
+            self.all = [
+                condition for condition in self.all if condition["type"] != _EXCLUDED.get(type)
+            ]
         new = {
             "type": type,
             "status": status,
             "reason": reason,
             "message": message,
             "lastUpdateTime": self._now,
-            "lastTransitionTime": since,
+            "lastTransitionTime": changed,
         }
-        self.all = [each for each in self.all if each["type"] != type]
+        self.all = [condition for condition in self.all if condition["type"] != type]
         # What is not so any more is no state of the job.
         self.all.insert(len(self.all) if holds else 0, new)
 
 
 def status_of(
     job: ScheduledJob,
-    asked: KubeflowSpec | None,
+    request: KubeflowSpec | None,
     pods: Iterable[KubePod],
     *,
     before: object,
     now: float,
-    why: str = "",
+    explanation: str = "",
     stall: Stall | None = None,
 ) -> dict[str, Any]:
     """Return the status of a job's object.
 
     Args:
-        asked: by its object; None: it cannot be understood any more.
+        request: by its object; None: it cannot be understood any more.
         pods: of the job.
         before: the status that is there.
         now: seconds since 1970.
-        why: it has what it has, in words.
+        explanation: it has what it has, in words.
         stall: why nothing comes of it, or of what was changed of it; None: there is no reason.
     """
-    kind = asked.kind.name if asked is not None else job.submission.spec.command[0]
+    kind = request.kind.name if request is not None else job.submission.spec.command[0]
     last = dict(before) if isinstance(before, Mapping) else {}
     stamp = write_time(now) or ""
     conditions = _Conditions(last, stamp)
     of_the_job = list(pods)
     done = job.life.phase is Phase.DONE
-    replicas = _replica_statuses(asked, of_the_job, last, done=done)
-    active = {name: each.get("active", 0) for name, each in replicas.items()}
-    held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
+    replicas = _replica_statuses(request, of_the_job, last, done=done)
+    active = {name: entry.get("active", 0) for name, entry in replicas.items()}
+    is_held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
     name = f"{kind} {job.id.split('.')[1]}"
-    detail = "; ".join([why, stall.message if stall else ""]).strip("; ")
-    more = f": {detail}" if detail else ""
-    conditions.set(CREATED, f"{kind}{CREATED}", f"{name} is created{more}")
-    if held:
-        said = f"{name} is suspended"
-        conditions.set(SUSPENDED, f"{kind}{SUSPENDED}", said)
+    detail = "; ".join([explanation, stall.message if stall else ""]).strip("; ")
+    suffix = f": {detail}" if detail else ""
+    conditions.set(CREATED, f"{kind}{CREATED}", f"{name} is created{suffix}")
+    if is_held:
+        sentence = f"{name} is suspended"
+        conditions.set(SUSPENDED, f"{kind}{SUSPENDED}", sentence)
         for type in (RUNNING, RESTARTING):
             if conditions.holds(type):
-                conditions.set(type, f"{kind}{SUSPENDED}", said, holds=False)
+                conditions.set(type, f"{kind}{SUSPENDED}", sentence, holds=False)
     elif conditions.holds(SUSPENDED):
         conditions.set(SUSPENDED, f"{kind}Resumed", f"{name} is resumed", holds=False)
         last.pop("startTime", None)
-    if job.running and _leads(asked, active):
+    if job.running and _leads(request, active):
         total = sum(active.values())
-        conditions.set(RUNNING, f"{kind}{RUNNING}", f"{name} is running: {total} active{more}")
+        conditions.set(RUNNING, f"{kind}{RUNNING}", f"{name} is running: {total} active{suffix}")
     elif conditions.holds(RUNNING) and job.life.may_run:
-        conditions.set(RESTARTING, f"{kind}{RESTARTING}", f"{name} is restarting{more}")
+        conditions.set(RESTARTING, f"{kind}{RESTARTING}", f"{name} is restarting{suffix}")
     if job.life.ended:
         _end(conditions, job, kind, name)
     return {
@@ -126,15 +134,15 @@ def status_of(
     }
 
 
-def stalled_status(kind: str, before: object, stall: Stall, *, now: float) -> dict[str, Any]:
+def stalled_status(kind: str, last: object, stall: Stall, *, now: float) -> dict[str, Any]:
     """Return the status of an object of which nothing comes, or that nobody can follow now."""
-    conditions = _Conditions(before, write_time(now) or "")
+    conditions = _Conditions(last, write_time(now) or "")
     if stall.reason == INVALID_SPEC:
         conditions.set(FAILED, f"{kind}FailedValidation", stall.message)
     else:
         conditions.set(CREATED, f"{kind}{stall.reason}", stall.message)
-    kept = dict(before) if isinstance(before, Mapping) else {}
-    return {**kept, "conditions": conditions.all}
+    content = dict(last) if isinstance(last, Mapping) else {}
+    return {**content, "conditions": conditions.all}
 
 
 def _end(conditions: _Conditions, job: ScheduledJob, kind: str, name: str) -> None:
@@ -142,33 +150,33 @@ def _end(conditions: _Conditions, job: ScheduledJob, kind: str, name: str) -> No
         conditions.set(SUCCEEDED, f"{kind}{SUCCEEDED}", f"{name} is successfully completed")
     else:
         reason = str(job.summary.get("reason") or "") or FAILED
-        why = job.problem or job.judgement.detail or job.life.phase.value
-        conditions.set(FAILED, f"{kind}{reason}", f"{name} has failed: {why}")
+        explanation = job.problem or job.judgement.detail or job.life.phase.value
+        conditions.set(FAILED, f"{kind}{reason}", f"{name} has failed: {explanation}")
     for type in (RUNNING, RESTARTING):
         if conditions.holds(type):
             ended = SUCCEEDED if job.life.phase is Phase.DONE else FAILED
             conditions.set(type, f"{kind}{ended}", f"{name} has ended", holds=False)
 
 
-def _leads(asked: KubeflowSpec | None, active: Mapping[str, int]) -> bool:
+def _leads(request: KubeflowSpec | None, active: Mapping[str, int]) -> bool:
     """Return whether the replicas run by which a job is said to run."""
-    types = [] if asked is None else [each.type for each in asked.replicas]
+    types = [] if request is None else [replicas.type for replicas in request.replicas]
     leader = next((type for type in (LAUNCHER, MASTER) if type in types), "")
     return bool(active.get(leader)) if leader else any(active.values())
 
 
 def _replica_statuses(
-    asked: KubeflowSpec | None, pods: Sequence[KubePod], last: Mapping[str, Any], *, done: bool
+    request: KubeflowSpec | None, pods: Sequence[KubePod], last: Mapping[str, Any], *, done: bool
 ) -> dict[str, Any]:
     """Count the pods of each type; what ran when a job succeeded has succeeded, though it ends later."""
-    if asked is None or (done and last.get("completionTime")):
+    if request is None or (done and last.get("completionTime")):
         return dict(last.get("replicaStatuses") or {})
     found: dict[str, Any] = {}
-    for each in asked.replicas:
+    for part in request.replicas:
         phases = [
             _counted(pod, done=done)
             for pod in pods
-            if (rank := rank_of(pod)) is not None and rank.type == each.type.lower()
+            if (rank := rank_of(pod)) is not None and rank.type == part.type.lower()
         ]
         counts = {
             "active": phases.count("Running"),
@@ -176,10 +184,10 @@ def _replica_statuses(
             "failed": phases.count("Failed"),
         }
         selector = (
-            f"{JOB_NAME}={asked.job.name},{OPERATOR_NAME}={asked.kind.word}-controller,"
-            f"{TYPE}={each.type.lower()}"
+            f"{JOB_NAME}={request.job.name},{OPERATOR_NAME}={request.kind.word}-controller,"
+            f"{TYPE}={part.type.lower()}"
         )
-        found[each.type] = {name: n for name, n in counts.items() if n} | {"selector": selector}
+        found[part.type] = {name: n for name, n in counts.items() if n} | {"selector": selector}
     return found
 
 

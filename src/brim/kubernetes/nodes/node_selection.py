@@ -35,18 +35,18 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
+def nodes_for(node_affinity: object, *, labels: str = "", node: str = "") -> Any:
     """Return the affinity to nodes of a pod, with more requirements beside its owner's.
 
     Args:
-        given: what its owner asks for, which holds as well. What the server would refuse is left to it.
+        node_affinity: what its owner asks for, which holds as well. What the server would refuse is left to it.
         labels: of the nodes that it has to be on, as a selector; empty: any will do.
         node: that it has to be on; empty: any will do.
 
     >>> nodes_for(None, labels="pool=training")["requiredDuringSchedulingIgnoredDuringExecution"]
     {'nodeSelectorTerms': [{'matchExpressions': [{'key': 'pool', 'operator': 'In', 'values': ['training']}]}]}
     """
-    affinity = {} if given is None else given
+    affinity = {} if node_affinity is None else node_affinity
     terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or None
     node_fields = [{"key": _NAME, "operator": "In", "values": [node]}] if node else []
     parts = {"matchExpressions": node_requirements(labels), "matchFields": node_fields}
@@ -78,13 +78,15 @@ def preferring(affinity_of_owner: object, node: str) -> Any:
     return {**affinity, _PREFERRED: [*preferences, {"weight": 100, "preference": node_term}]}
 
 
-def _with_requirements(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
+def _with_requirements(term: object, requirements: Mapping[str, Sequence[Any]]) -> object:
     """Return a term with more requirements, all of which have to hold; an empty one holds nowhere."""
     if not isinstance(term, Mapping) or not any(term.values()):
         return term
-    term_parts = {name: part_of(term, name) or [] for name in ours}
+    term_parts = {name: part_of(term, name) or [] for name in requirements}
     merged = {
-        name: [*items, *ours[name]] for name, items in term_parts.items() if isinstance(items, list)
+        name: [*items, *requirements[name]]
+        for name, items in term_parts.items()
+        if isinstance(items, list)
     }
     return {**term, **merged} if merged.keys() == term_parts.keys() else term
 

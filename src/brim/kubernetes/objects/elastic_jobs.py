@@ -82,37 +82,39 @@ FIELDS = frozenset(
 
 
 def read_job(
-    thing: object, *, code: bytes | None = None, known: KnownTenants | None = None
+    thing: object, *, code: bytes | None = None, tenants: KnownTenants | None = None
 ) -> Submission | Problems:
     """Return the submission that an ElasticJob asks for, or all that is wrong with it.
 
     Args:
         code: what the ConfigMap of `spec.bundle` has, see `code_in`; None: there is no such
             ConfigMap, or no bundle.
-        known: the tenants; None: there are none.
+        tenants: the tenants; None: there are none.
     """
     reading = Reading()
     meta = reading.read_or_none(read_metadata, thing) or {}
-    given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
-    said = {name: value for name, value in given.items() if value is not None}
-    for name in sorted(said.keys() - FIELDS):
+    fields = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+    values = {name: value for name, value in fields.items() if value is not None}
+    for name in sorted(values.keys() - FIELDS):
         reading.problems.append(_unknown(name))
-    options = _options(reading, said)
-    spec = read_fields(ElasticJobSpec, said, reading, path="spec")
-    if ("file" in said) == ("command" in said):
-        got = "both" if "file" in said else "neither"
+    options = _options(reading, values)
+    spec = read_fields(ElasticJobSpec, values, reading, path="spec")
+    if ("file" in values) == ("command" in values):
+        actual = "both" if "file" in values else "neither"
         need = "spec.file, a training file, or spec.command, not both"
-        reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
-    tenant = reading.read_or_none(_tenant, said, meta, known or KnownTenants())
-    deadline = reading.read_or_none(_deadline, said, meta)
-    templates = reading.read_or_none(read_templates, said)
+        reading.problems.append(
+            SpecError("spec.file", got=actual, need=need, hint="file: flights.py")
+        )
+    tenant = reading.read_or_none(_tenant, values, meta, tenants or KnownTenants())
+    deadline = reading.read_or_none(_deadline, values, meta)
+    templates = reading.read_or_none(read_templates, values)
     if reading.problems:
         return tuple(reading.problems)
     job = reading.read_or_none(_spec, options, spec)
-    if job is None or not _is_complete(reading, job, said, code):
+    if job is None or not _is_complete(reading, job, values, code):
         return tuple(reading.problems)
     in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
-    wanted = Submission(
+    submission = Submission(
         spec=job,
         fingerprint=fingerprint(
             job, code if code and job.bundle else in_image, processes=spec.processes_per_worker
@@ -123,8 +125,8 @@ def read_job(
         anywhere=templates is not None and templates.anywhere,
         processes=spec.processes_per_worker,
     )
-    reading.read_or_none(_check_size, wanted)
-    return tuple(reading.problems) or by_tenant(wanted)
+    reading.read_or_none(_check_size, submission)
+    return tuple(reading.problems) or by_tenant(submission)
 
 
 def read_metadata(thing: object) -> Mapping[str, Any]:
@@ -152,51 +154,51 @@ def _unknown(name: str) -> SpecError:
     )
 
 
-def _options(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
+def _options(reading: Reading, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of `JobSpec` by name."""
     found: dict[str, Any] = {}
-    for name, inside in PLAIN_FIELDS.items():
-        if name in said:
-            found[inside] = reading.read_or_none(
-                read_option, f"spec.{name}", OPTIONS[inside], said[name]
+    for name, option_name in PLAIN_FIELDS.items():
+        if name in values:
+            found[option_name] = reading.read_or_none(
+                read_option, f"spec.{name}", OPTIONS[option_name], values[name]
             )
     return found
 
 
-def _tenant(said: Mapping[str, Any], meta: Mapping[str, Any], known: KnownTenants) -> str:
-    wanted = said.get("tenant")
-    if wanted is not None:
-        name_of(wanted, NAME, path="spec.tenant")
-    return known.chosen(wanted, str(meta.get("namespace", "")))
+def _tenant(values: Mapping[str, Any], meta: Mapping[str, Any], tenants: KnownTenants) -> str:
+    tenant = values.get("tenant")
+    if tenant is not None:
+        name_of(tenant, NAME, path="spec.tenant")
+    return tenants.chosen(tenant, str(meta.get("namespace", "")))
 
 
-def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
+def _deadline(values: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
     """Return the deadline, seconds since 1970; a duration counts from the object's creation."""
-    when, within = said.get("deadline"), said.get("deadlineIn")
-    if when is not None and within is not None:
+    deadline, duration = values.get("deadline"), values.get("deadlineIn")
+    if deadline is not None and duration is not None:
         need = "deadline, a time, or deadlineIn, a duration, not both"
         raise SpecError("spec.deadline", got="both", need=need, hint="deadlineIn: 2h")
-    if not meta or (when is None and within is None):
+    if not meta or (deadline is None and duration is None):
         return None
-    made = read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
-    path = "spec.deadline" if within is None else "spec.deadlineIn"
-    if within is None:
-        at = read_time(when, field=path)
+    created = read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
+    path = "spec.deadline" if duration is None else "spec.deadlineIn"
+    if duration is None:
+        moment = read_time(deadline, field=path)
     else:
-        at = made + parse_duration(text_of(within, path=path), field=path)
-    if at <= made:
+        moment = created + parse_duration(text_of(duration, path=path), field=path)
+    if moment <= created:
         need = "a time behind its creation"
         raise SpecError(
-            path, got=f"{quoted(when)}, which has passed", need=need, hint="deadlineIn: 2h"
+            path, got=f"{quoted(deadline)}, which has passed", need=need, hint="deadlineIn: 2h"
         )
-    if at > made + FARTHEST_DEADLINE:
+    if moment > created + FARTHEST_DEADLINE:
         raise SpecError(
             path,
-            got=quoted(when or within),
+            got=quoted(deadline or duration),
             need="a time within 10 years",
             hint="leave it out for none",
         )
-    return at
+    return moment
 
 
 def _spec(options: dict[str, Any], spec: ElasticJobSpec) -> JobSpec:
@@ -224,12 +226,12 @@ def _spec(options: dict[str, Any], spec: ElasticJobSpec) -> JobSpec:
 
 
 def _is_complete(
-    reading: Reading, job: JobSpec, said: Mapping[str, Any], code: bytes | None
+    reading: Reading, job: JobSpec, values: Mapping[str, Any], code: bytes | None
 ) -> bool:
     """Check that the code of a job is what its bundle says."""
     if not job.bundle:
         return True
-    path, name = "spec.bundle.configMap", said["bundle"]["configMap"]
+    path, name = "spec.bundle.configMap", values["bundle"]["configMap"]
     if code is None:
         need = f"a ConfigMap of that name, with the code as {CODE_KEY} in its binaryData"
         reading.problems.append(
@@ -244,20 +246,20 @@ def _is_complete(
         return False
     word = word_of(job)
     if word and PurePath(word).name not in files:
-        at = "spec.file" if job.file else "spec.command"
+        place = "spec.file" if job.file else "spec.command"
         hint = did_you_mean(PurePath(word).name, files)
         need = "a file of the bundle"
-        reading.problems.append(SpecError(at, got=quoted(word), need=need, hint=hint))
+        reading.problems.append(SpecError(place, got=quoted(word), need=need, hint=hint))
         return False
     return True
 
 
-def _check_size(wanted: Submission) -> None:
-    size = len(msgspec.msgpack.encode(wanted))
+def _check_size(submission: Submission) -> None:
+    size = len(msgspec.msgpack.encode(submission))
     if size > MOST_BYTES:
-        got, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB with env and command"
+        actual, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB with env and command"
         hint = "put long values into a file"
-        raise SpecError(f"spec.{PARAMETERS}", got=got, need=need, hint=hint)
+        raise SpecError(f"spec.{PARAMETERS}", got=actual, need=need, hint=hint)
 
 
 def code_in(config_map: object) -> bytes | None:
@@ -272,7 +274,9 @@ def code_in(config_map: object) -> bytes | None:
         return None
 
 
-def new_job(thing: Mapping[str, Any], wanted: Submission, *, id: str, number: int) -> ScheduledJob:
+def new_job(
+    thing: Mapping[str, Any], submission: Submission, *, id: str, number: int
+) -> ScheduledJob:
     """Return the record of a job whose ElasticJob was read for the first time.
 
     Args:
@@ -283,7 +287,7 @@ def new_job(thing: Mapping[str, Any], wanted: Submission, *, id: str, number: in
     return ScheduledJob(
         number=number,
         id=id,
-        submission=wanted,
+        submission=submission,
         submitted=read_time(meta["creationTimestamp"], field="metadata.creationTimestamp"),
         key=meta["uid"],
     )
@@ -304,10 +308,10 @@ def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChan
             events.append(Wished(job.id, Happening.CANCEL, "its object is deleted"))
         return events, ()
     spec = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
-    held = reading.read_or_none(switch_of, spec.get("suspend"), path="spec.suspend")
-    if held is not None and job.life.wish is (Wish.RUN if held else Wish.HOLD):
-        happening = Happening.HOLD if held else Happening.RELEASE
-        events.append(Wished(job.id, happening, f"spec.suspend: {str(held).lower()}"))
+    is_held = reading.read_or_none(switch_of, spec.get("suspend"), path="spec.suspend")
+    if is_held is not None and job.life.wish is (Wish.RUN if is_held else Wish.HOLD):
+        happening = Happening.HOLD if is_held else Happening.RELEASE
+        events.append(Wished(job.id, happening, f"spec.suspend: {str(is_held).lower()}"))
     workers = reading.read_or_none(_new_range, spec, job)
     if workers is not None and workers != job.submission.spec.workers:
         detail = f"spec.workers: {workers.minimum} to {workers.maximum}"
@@ -316,7 +320,7 @@ def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChan
     return events, tuple(reading.problems)
 
 
-def idle_gpus(wanted: Submission, slot: Totals) -> str:
+def idle_gpus(submission: Submission, slot: Totals) -> str:
     """Say that a job has more GPUs than processes that use one each; nothing where it has not.
 
     A command may well use several in one process.
@@ -329,11 +333,11 @@ def idle_gpus(wanted: Submission, slot: Totals) -> str:
     >>> idle_gpus(Submission(spec=job, fingerprint=""), {"nvidia.com/gpu": Fraction(8)})
     'each worker has 8 nvidia.com/gpu and uses 1: processesPerWorker: 8 uses all'
     """
-    if not wanted.spec.file or wanted.opaque or wanted.spec.device == "cpu":
+    if not submission.spec.file or submission.opaque or submission.spec.device == "cpu":
         return ""
     for name, amount in slot.items():
-        if name.endswith("/gpu") and wanted.processes < amount <= MOST_PROCESSES:
-            used, all_ = wanted.processes, int(amount)
+        if name.endswith("/gpu") and submission.processes < amount <= MOST_PROCESSES:
+            used, all_ = submission.processes, int(amount)
             return f"each worker has {all_} {name} and uses {used}: {PROCESSES}: {all_} uses all"
     return ""
 
@@ -344,9 +348,12 @@ def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:
     try:
         job.submission.with_workers(workers)
     except SpecError as wrong:
-        told = in_the_objects_words(wrong)
-        most = job.submission.spec.micro_batches // job.submission.processes
+        problem = in_the_objects_words(wrong)
+        maximum = job.submission.spec.micro_batches // job.submission.processes
         raise SpecError(
-            f"spec.{WORKERS}.max", got=told.got, need=told.need, hint=f"workers: {{max: {most}}}"
+            f"spec.{WORKERS}.max",
+            got=problem.got,
+            need=problem.need,
+            hint=f"workers: {{max: {maximum}}}",
         ) from None
     return workers

@@ -53,39 +53,45 @@ class FailedPod(NamedTuple):
     entry: Mapping[str, Any]
 
 
-def failed_pod(before: KubePod | None, after: KubePod | None) -> FailedPod | None:
+def failed_pod(last: KubePod | None, pod: KubePod | None) -> FailedPod | None:
     """Return what a change of a pod tells of its failure; None where it has not failed by that.
 
     One that was asked to end has not failed, however it ended.
     """
-    if after is None or after.status.phase != _FAILED or after.is_leaving:
+    if pod is None or pod.status.phase != _FAILED or pod.is_leaving:
         return None
-    identity = identity_of(after)
-    if identity is None or (before is not None and before.has_ended):
+    identity = identity_of(pod)
+    if identity is None or (last is not None and last.has_ended):
         return None
-    ended = _how(after, identity.role)
-    said = ended.message if ended else after.status.message
+    ended = _end_of(pod, identity.role)
+    message = ended.message if ended else pod.status.message
     entry = FailedPodEntry(
-        pod=after.metadata.name or None,
+        pod=pod.metadata.name or None,
         node=identity.node or None,
-        reason=after.status.reason or (ended.reason if ended else "") or None,
+        reason=pod.status.reason or (ended.reason if ended else "") or None,
         exit_code=ended.exit_code if ended else None,
         finish_time=(ended.finished_at or None) if ended else None,
-        last_lines=last_lines(said) or None,
+        last_lines=last_lines(message) or None,
     )
     return FailedPod(identity, msgspec.to_builtins(entry))
 
 
-def failed_pods(before: object, failed: Iterable[Mapping[str, Any]]) -> list[Any]:
+def failed_pods(status: object, failed: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Return the failed pods that a status has, with those that have come, the last of them.
 
     Args:
-        before: the status that is there.
+        status: the status that is there.
     """
-    kept = before.get("failedPods") if isinstance(before, Mapping) else None
-    there = [dict(each) for each in (kept if isinstance(kept, list) else []) if _is_one(each)]
-    known = {_name_of(each) for each in there}
-    return [*there, *(dict(each) for each in failed if _name_of(each) not in known)][-MOST_FAILED:]
+    entries_before = status.get("failedPods") if isinstance(status, Mapping) else None
+    present = [
+        dict(entry)
+        for entry in (entries_before if isinstance(entries_before, list) else [])
+        if _is_one(entry)
+    ]
+    names = {_name_of(entry) for entry in present}
+    return [*present, *(dict(entry) for entry in failed if _name_of(entry) not in names)][
+        -MOST_FAILED:
+    ]
 
 
 def last_lines(text: str) -> str:
@@ -98,14 +104,16 @@ def last_lines(text: str) -> str:
     return printable("\n".join(lines[-MOST_LINES:]))[-LONGEST_LINES:].strip()
 
 
-def _how(pod: KubePod, role: str) -> Terminated | None:
+def _end_of(pod: KubePod, role: str) -> Terminated | None:
     """Return how the container of brim has ended, else another that has failed."""
     ended = {
-        each.name: each.state.terminated
-        for each in pod.status.container_statuses
-        if each.state.terminated is not None
+        container.name: container.state.terminated
+        for container in pod.status.container_statuses
+        if container.state.terminated is not None
     }
-    failed = (each for each in ended.values() if each is not None and each.exit_code)
+    failed = (
+        container for container in ended.values() if container is not None and container.exit_code
+    )
     return ended.get(role) or next(failed, None)
 
 

@@ -20,7 +20,7 @@ LONGEST_NAME = 50  # characters of a job's name: pods are named after it, with n
 
 # What the object says in its own way: pairs, and the range of workers.
 PARAMETERS, ENV, WORKERS = "parameters", "env", "workers"
-_OWN = frozenset({PARAMETERS, ENV, WORKERS})
+_SEPARATE = frozenset({PARAMETERS, ENV, WORKERS})
 
 
 def camel(name: str) -> str:
@@ -29,15 +29,15 @@ def camel(name: str) -> str:
     >>> camel("global_batch_size"), camel("on-nan")
     ('globalBatchSize', 'onNan')
     """
-    first, *others = re.split(r"[_-]", name)
-    return first + "".join(each.capitalize() for each in others)
+    first, *rest = re.split(r"[_-]", name)
+    return first + "".join(word.capitalize() for word in rest)
 
 
 # The name in the object -> that of the field of `JobSpec`, for what is written as a single value.
 PLAIN_FIELDS: Mapping[str, str] = {
     camel(name): name
     for name, each in OPTIONS.items()
-    if each.scheduled and name not in _OWN and not each.many
+    if each.scheduled and name not in _SEPARATE and not each.many
 }
 
 # An option as it is typed -> the name in the object.
@@ -138,8 +138,8 @@ def in_the_objects_words(wrong: SpecError, *, field: str = "") -> SpecError:
     spec.microBatches: got 4 for up to 5 workers, need at least one micro-batch for each worker
       hint: microBatches: 8, or leave it out
     """
-    got, need, hint = (reworded(text, _word) for text in (wrong.got, wrong.need, wrong.hint))
-    return SpecError(field or _path_of(wrong.field), got=got, need=need, hint=hint)
+    actual, need, hint = (reworded(text, _word) for text in (wrong.got, wrong.need, wrong.hint))
+    return SpecError(field or _path_of(wrong.field), got=actual, need=need, hint=hint)
 
 
 def in_the_objects_text(text: str) -> str:

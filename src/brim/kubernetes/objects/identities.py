@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.objects.foreign_kinds import foreign_kinds
 
 GROUP = "brim.dev"
 VERSION = "v1alpha1"
@@ -23,22 +24,19 @@ PLACEHOLDER = "placeholder"  # the role of a pod that stands for a worker, and i
 PLACEHOLDER_CLASS = "brim-placeholder"  # the PriorityClass of those, below that of all other pods
 SERVICE = "brim-masters"  # by which the masters of a namespace have names
 
-# Kinds of Kubeflow by the word that stands behind the name in the ids of their jobs.
-KUBEFLOW_KINDS = {"pytorchjob": "PyTorchJob", "tfjob": "TFJob", "mpijob": "MPIJob"}
-_WORDS = {kind: word for word, kind in KUBEFLOW_KINDS.items()}
-_KINDS = frozenset({KIND, *_WORDS})  # that own pods
-
 
 class KubeJob(NamedTuple):
     """The name of a job's object.
 
     Attributes:
-        kind: the word of its kind, where it is one of Kubeflow's; empty: it is an ElasticJob.
+        kind: the word of its kind, where it is a foreign one; empty: it is an ElasticJob.
 
     >>> KubeJob("team", "flights").id, KubeJob.parse("team.flights.v2").name
     ('team.flights', 'flights.v2')
     >>> KubeJob("team", "imagenet", "pytorchjob").id, KubeJob.parse("team.imagenet.pytorchjob").kind
     ('team.imagenet.pytorchjob', 'pytorchjob')
+    >>> KubeJob.parse("team.pytorchjob")  # an ElasticJob of that name
+    KubeJob(namespace='team', name='pytorchjob', kind='')
     """
 
     namespace: str
@@ -54,8 +52,14 @@ class KubeJob(NamedTuple):
     def parse(cls, id: str) -> KubeJob:
         """Return the name that an id was made of."""
         namespace, _, name = id.partition(".")
-        before, _, word = name.rpartition(".")
-        return cls(namespace, before, word) if word in KUBEFLOW_KINDS else cls(namespace, name)
+        prefix, _, word = name.rpartition(".")
+        is_foreign = bool(prefix) and word in foreign_kinds()
+        return cls(namespace, prefix, word) if is_foreign else cls(namespace, name)
+
+    @property
+    def kind_name(self) -> str:
+        """The kind of its object, as that has it."""
+        return foreign_kinds()[self.kind] if self.kind else KIND
 
     @property
     def master(self) -> str:
@@ -135,10 +139,17 @@ def _owner_of(pod: KubePod) -> JobObject | None:
     meta = pod.metadata
     name = meta.labels.get(JOB)
     for owner in meta.owner_references:
-        if owner.controller and owner.name == name and owner.kind in _KINDS:
-            job = KubeJob(meta.namespace, name, _WORDS.get(owner.kind, ""))
-            return JobObject(job.id, owner.uid)
+        if owner.controller and owner.name == name:
+            job = KubeJob(meta.namespace, name, _word_of(owner.kind))
+            if owner.kind == job.kind_name:
+                return JobObject(job.id, owner.uid)
     return None
+
+
+def _word_of(kind: str) -> str:
+    """Return the word of a foreign kind; empty for any other."""
+    word = kind.lower()
+    return word if kind != KIND and word in foreign_kinds() else ""
 
 
 def placeholder_of(job: KubeJob, number: int) -> str:

@@ -49,12 +49,14 @@ def read_workers(value: object, *, path: str = "spec.workers") -> WorkerRange:
         need = "the most workers that it may have, as max, and the fewest, as min"
         hint = "workers: {min: 1, max: 4}"
         raise SpecError(path, got=quoted(value), need=need, hint=hint)
-    most = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
+    maximum = whole_of(parts["max"], path=f"{path}.max", minimum=1, maximum=LARGEST_COUNT)
     fewest = 1 if parts.get("min") is None else parts["min"]
-    least = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
-    if least > most:
-        raise SpecError(f"{path}.min", got=str(least), need=f"at most {path}.max, which is {most}")
-    return WorkerRange(minimum=least, maximum=most)
+    minimum = whole_of(fewest, path=f"{path}.min", minimum=1, maximum=LARGEST_COUNT)
+    if minimum > maximum:
+        raise SpecError(
+            f"{path}.min", got=str(minimum), need=f"at most {path}.max, which is {maximum}"
+        )
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
 class WorkerBounds(msgspec.Struct, frozen=True, kw_only=True):

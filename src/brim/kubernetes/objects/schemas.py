@@ -119,7 +119,7 @@ def in_yaml(thing: Mapping[str, Any]) -> str:
 
 def _job_spec() -> Schema:
     pods = schema_of(PodTemplates)["properties"]
-    options = {name: _option(OPTIONS[inside]) for name, inside in PLAIN_FIELDS.items()}
+    options = {name: _option(OPTIONS[option]) for name, option in PLAIN_FIELDS.items()}
     schema = schema_of(ElasticJobSpec, **pods, **options)
     schema["properties"]["template"] = _template("Pods of workers", WORKER)
     schema["properties"]["masterTemplate"] = _template("The pod of the master", MASTER)
@@ -182,10 +182,10 @@ def _option(option: Option) -> Schema:
     return schema
 
 
-def _template(what: str, container: str) -> Schema:
+def _template(pods: str, container: str) -> Schema:
     schema = schema_of(PodTemplate)
     schema["description"] = (
-        f"{what}, as a PodTemplateSpec with a container {container!r}. What the operator needs of a pod "
+        f"{pods}, as a PodTemplateSpec with a container {container!r}. What the operator needs of a pod "
         "is added to it. A change is for pods that are made from then on."
     )
     schema["properties"]["spec"]["properties"]["containers"][RULES] = [
@@ -253,8 +253,8 @@ def crd_of(
         scale: of the subresource; None: there is none.
     """
     fields = schema["properties"]
-    every = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
-    every |= {"metadata": {"type": "object"}}
+    common = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    common |= {"metadata": {"type": "object"}}
     subresources: Schema = ({"status": {}} if "status" in fields else {}) | (
         {"scale": scale} if scale else {}
     )
@@ -264,7 +264,7 @@ def crd_of(
         "storage": True,
         "additionalPrinterColumns": columns,
         "subresources": subresources,
-        "schema": {"openAPIV3Schema": schema | {"properties": every | fields}},
+        "schema": {"openAPIV3Schema": schema | {"properties": common | fields}},
     }
     usual = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {

@@ -191,8 +191,8 @@ def status_of(
     progress, deadline = job.progress, job.submission.deadline
     workers = job.submission.spec.workers
     last = next((change for change in reversed(story) if change.reason), None)
-    message = _why(job, story)
-    shown = JobStatus(
+    message = _explanation(job, story)
+    status = JobStatus(
         observed_generation=generation,
         phase=job.life.phase.value.capitalize(),
         reason=_reason(last.reason) if last else None,
@@ -219,26 +219,30 @@ def status_of(
         conditions=_written(_conditions(job, message, stall), generation, before, now),
         record=pack_record(job),
     )
-    return _without_nothing(msgspec.to_builtins(shown))
+    return _without_nothing(msgspec.to_builtins(status))
 
 
-def stalled_status(before: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
+def stalled_status(last: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
     """Return the status of an object that cannot be followed: it keeps what is there, its record first.
 
     There may be no job of it yet.
     """
-    kept = dict(before) if isinstance(before, Mapping) else {}
-    known = [each for each in _known(before) if each["type"] not in ("Stalled", "Reconciling")]
+    content = dict(last) if isinstance(last, Mapping) else {}
+    conditions = [
+        written
+        for written in _conditions_in(last)
+        if written["type"] not in ("Stalled", "Reconciling")
+    ]
     condition = _Condition("Stalled", True, *stall)
-    first = [] if known else [_Condition("Admitted", False, *stall)]
-    new = _written([*first, condition], generation, before, now)
+    first = [] if conditions else [_Condition("Admitted", False, *stall)]
+    new = _written([*first, condition], generation, last, now)
     return {
-        **kept,
+        **content,
         "observedGeneration": generation,
-        "phase": kept.get("phase", "Invalid"),
+        "phase": content.get("phase", "Invalid"),
         "reason": stall.reason,
         "message": _cut(stall.message, LONGEST_MESSAGE),
-        "conditions": [*known, *msgspec.to_builtins(new)],
+        "conditions": [*conditions, *msgspec.to_builtins(new)],
     }
 
 
@@ -251,13 +255,13 @@ def stall_of(problems: Sequence[SpecError]) -> Stall | None:
 
 def stalled_jobs(objects: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Count the objects that are stalled, by each reason that somebody can do something about."""
-    held = (
-        each.get("reason")
+    reasons = (
+        condition.get("reason")
         for thing in objects
-        for each in _known(thing.get("status"))
-        if each["type"] == "Stalled" and each.get("status") == "True"
+        for condition in _conditions_in(thing.get("status"))
+        if condition["type"] == "Stalled" and condition.get("status") == "True"
     )
-    counts = Counter(held)
+    counts = Counter(reasons)
     return {reason: counts[reason] for reason in STALLS}
 
 
@@ -297,15 +301,15 @@ def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> 
     That is the time for which a job has had its workers: who reads the record goes on from there.
     """
     try:
-        was, is_now = (
-            unpack_record(each.get("record"), uid=uid)
-            for each in (before, status)
-            if isinstance(each, Mapping)
+        last, present = (
+            unpack_record(written.get("record"), uid=uid)
+            for written in (before, status)
+            if isinstance(written, Mapping)
         )
     except (EnvironmentFault, ValueError):  # one cannot be read, or there is no status
         return False
-    was.progress = replace(was.progress, attained=is_now.progress.attained)
-    return was == is_now
+    last.progress = replace(last.progress, attained=present.progress.attained)
+    return last == present
 
 
 # Conditions ---------------------------------------------------------------------------------------
@@ -314,25 +318,25 @@ def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> 
 def _conditions(job: ScheduledJob, why_so: str, stall: Stall | None) -> Iterator[_Condition]:
     """Names and meanings of the last two are those of kstatus, by which others wait for objects."""
     phase, judgement = job.life.phase, job.judgement
-    state, why = phase.value.capitalize(), _reason(judgement.reason)
-    held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
-    waits = not (job.life.ended or job.running or held)
+    state, explanation = phase.value.capitalize(), _reason(judgement.reason)
+    is_held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
+    waits = not (job.life.ended or job.running or is_held)
     if judgement.judged:
         yes = phase is not Phase.REFUSED
-        yield _Condition("Admitted", yes, why or state, judgement.detail)
+        yield _Condition("Admitted", yes, explanation or state, judgement.detail)
     else:
         yield _Condition("Admitted", None, "NotJudged", judgement.detail)
     if job.submission.deadline is not None:
         earliest = write_time(judgement.earliest)
-        more = f"; the earliest that could be promised: {earliest}" if earliest else ""
-        known = job.promised if judgement.judged else None
-        reason = (why or state) if judgement.judged else "NotJudged"
-        yield _Condition("Promised", known, reason, f"{judgement.detail}{more}")
+        suffix = f"; the earliest that could be promised: {earliest}" if earliest else ""
+        promise = job.promised if judgement.judged else None
+        reason = (explanation or state) if judgement.judged else "NotJudged"
+        yield _Condition("Promised", promise, reason, f"{judgement.detail}{suffix}")
     running = counted(job.target, "worker") if job.running else ""
     yield _Condition("Running", job.running, state, running)
-    suspended = held or phase is Phase.SUSPENDED
+    suspended = is_held or phase is Phase.SUSPENDED
     yield _Condition(
-        "Suspended", suspended, "Held" if held else state, job.problem if suspended else ""
+        "Suspended", suspended, "Held" if is_held else state, job.problem if suspended else ""
     )
     yield _Condition("Succeeded", phase is Phase.DONE, state)
     failed = phase in _ENDED_BADLY
@@ -351,14 +355,14 @@ def _written(
     now: float,
 ) -> list[JobCondition]:
     """Return conditions as Kubernetes has them; their times change with their status alone."""
-    known = {each["type"]: each for each in _known(before)}
+    last_conditions = {entry["type"]: entry for entry in _conditions_in(before)}
     found = []
     for condition in conditions:
         status = {True: "True", False: "False", None: "Unknown"}[condition.holds]
-        last = known.get(condition.type, {})
-        since = last.get("lastTransitionTime") if last.get("status") == status else None
-        if not isinstance(since, str) or since == NO_TIME:
-            since = write_time(now) or ""
+        last = last_conditions.get(condition.type, {})
+        changed = last.get("lastTransitionTime") if last.get("status") == status else None
+        if not isinstance(changed, str) or changed == NO_TIME:
+            changed = write_time(now) or ""
         found.append(
             JobCondition(
                 type=condition.type,
@@ -366,19 +370,19 @@ def _written(
                 reason=condition.reason,
                 message=_cut(condition.message, LONGEST_MESSAGE),
                 observed_generation=generation,
-                last_transition_time=since,
+                last_transition_time=changed,
             )
         )
     return found
 
 
-def _known(before: object) -> list[dict[str, Any]]:
+def _conditions_in(before: object) -> list[dict[str, Any]]:
     """Return the conditions of a status, whatever else there is in their place."""
     conditions = before.get("conditions") if isinstance(before, Mapping) else None
     return [
-        dict(each)
-        for each in (conditions if isinstance(conditions, list) else [])
-        if isinstance(each, Mapping) and isinstance(each.get("type"), str)
+        dict(condition)
+        for condition in (conditions if isinstance(conditions, list) else [])
+        if isinstance(condition, Mapping) and isinstance(condition.get("type"), str)
     ]
 
 
@@ -391,11 +395,13 @@ def _reason(reason: str) -> str:
     >>> _reason("surplus-by-marginal-return")
     'SurplusByMarginalReturn'
     """
-    word = camel("".join(each if each.isalnum() and each.isascii() else "-" for each in reason))
+    word = camel(
+        "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in reason)
+    )
     return (word[:1].upper() + word[1:])[:_LONGEST_REASON] if word[:1].isalpha() else ""
 
 
-def _why(job: ScheduledJob, story: Sequence[Change]) -> str:
+def _explanation(job: ScheduledJob, story: Sequence[Change]) -> str:
     if job.life.ended or not story:
         return job.problem or job.judgement.detail
     last = next((change for change in reversed(story) if reason_of(change)), None)
@@ -424,11 +430,11 @@ def _cut(text: str, longest: int) -> str:
     return safe if len(safe) <= longest and len(text) <= longest else f"{safe[: longest - 1]}…"
 
 
-def _facts(summary: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+def _facts(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Return what a summary says in single values, each by its path: `metrics.auc`."""
     for name, value in summary.items():
-        path = _cut(f"{inside}{name}", LONGEST_LINE)
-        if isinstance(value, Mapping) and not inside:
+        path = _cut(f"{prefix}{name}", LONGEST_LINE)
+        if isinstance(value, Mapping) and not prefix:
             yield from _facts(value, f"{path}.")
         elif isinstance(value, str):
             yield path, _cut(value, LONGEST_LINE)

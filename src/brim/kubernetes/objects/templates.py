@@ -53,9 +53,9 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
 
 _Open = Annotated[dict[str, Any], keywords(**OPEN)]
 _Object = Annotated[_Open, keywords(nullable=True)]
-_Some = Meta(max_length=MOST_PARTS, extra_json_schema={"nullable": True})
-_Parts = Annotated[list[_Open], _Some]
-_Variables = Annotated[list[Annotated[Variable, keywords(**OPEN)]], _Some]
+_BOUNDED = Meta(max_length=MOST_PARTS, extra_json_schema={"nullable": True})
+_Parts = Annotated[list[_Open], _BOUNDED]
+_Variables = Annotated[list[Annotated[Variable, keywords(**OPEN)]], _BOUNDED]
 
 
 class PodContainer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -147,8 +147,8 @@ def _template(value: object, *, container: str, path: str) -> dict[str, Any]:
     if "nodeName" in spec:  # a worker elsewhere than planned counts as missing: one more is made
         need = "none: the scheduler says where a pod runs"
         hint = "use nodeSelector or tolerations"
-        got = quoted(spec["nodeName"])
-        raise SpecError(f"{path}.spec.nodeName", got=got, need=need, hint=hint)
+        actual = quoted(spec["nodeName"])
+        raise SpecError(f"{path}.spec.nodeName", got=actual, need=need, hint=hint)
     spec["containers"] = _containers(spec.get("containers"), container, f"{path}.spec.containers")
     return {"metadata": pairs, "spec": spec}
 
@@ -158,22 +158,22 @@ def _containers(value: object, needed: str, path: str) -> list[dict[str, Any]]:
         need = f"a list with a container {needed!r}, and at most {MOST_CONTAINERS}"
         raise SpecError(path, got=quoted(value), need=need, hint=f"- name: {needed}")
     found: dict[str, dict[str, Any]] = {}
-    for index, each in enumerate(value):
-        at = f"{path}[{index}]"
-        container = _parts(each, path=at, lists=CONTAINER_LISTS)
-        name = text_of(container.get("name"), path=f"{at}.name", limit=_LABEL)
+    for index, entry in enumerate(value):
+        place = f"{path}[{index}]"
+        container = _parts(entry, path=place, lists=CONTAINER_LISTS)
+        name = text_of(container.get("name"), path=f"{place}.name", limit=_LABEL)
         if name in found:
             raise SpecError(
-                f"{at}.name", got=f"{quoted(name)} twice", need="one container of a name"
+                f"{place}.name", got=f"{quoted(name)} twice", need="one container of a name"
             )
         if "image" in container:
-            text_of(container["image"], path=f"{at}.image")
+            text_of(container["image"], path=f"{place}.image")
         for number, variable in enumerate(container.get("env", [])):
-            text_of(variable.get("name"), path=f"{at}.env[{number}].name")
+            text_of(variable.get("name"), path=f"{place}.env[{number}].name")
         found[name] = container
     if needed not in found:
-        got = ", ".join(map(quoted, found))
-        raise SpecError(path, got=got, need=f"a container {needed!r}", hint=f"- name: {needed}")
+        actual = ", ".join(map(quoted, found))
+        raise SpecError(path, got=actual, need=f"a container {needed!r}", hint=f"- name: {needed}")
     return list(found.values())
 
 
@@ -181,7 +181,7 @@ def _parts(
     value: object, *, path: str, lists: tuple[str, ...], objects: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return an object without its nulls, in which these are lists of objects, and those objects."""
-    found = {name: each for name, each in object_of(value, path=path).items() if each is not None}
+    found = {name: part for name, part in object_of(value, path=path).items() if part is not None}
     for name in objects:
         if name in found:
             found[name] = dict(object_of(found[name], path=f"{path}.{name}"))
@@ -191,15 +191,15 @@ def _parts(
         if not isinstance(found[name], list) or len(found[name]) > MOST_PARTS:
             need = f"a list of at most {MOST_PARTS:,}"
             raise SpecError(f"{path}.{name}", got=quoted(found[name]), need=need)
-        for index, each in enumerate(found[name]):
-            if not isinstance(each, Mapping):
-                at = f"{path}.{name}[{index}]"
-                raise SpecError(at, got=quoted(each), need="NAME: VALUE pairs")
+        for index, part in enumerate(found[name]):
+            if not isinstance(part, Mapping):
+                place = f"{path}.{name}[{index}]"
+                raise SpecError(place, got=quoted(part), need="NAME: VALUE pairs")
     return found
 
 
 def _claim(value: object, *, path: str) -> dict[str, Any]:
-    claim = {name: each for name, each in object_of(value, path=path).items() if each is not None}
+    claim = {name: part for name, part in object_of(value, path=path).items() if part is not None}
     if "storageClassName" in claim:
         text_of(claim["storageClassName"], path=f"{path}.storageClassName", limit=_NAME)
     size = claim.get("size")
@@ -242,7 +242,10 @@ class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     def image(self) -> str:
         """The image of the workers; empty where the template names none."""
         containers = self.worker.get("spec", {}).get("containers", [])
-        return next((each.get("image", "") for each in containers if each["name"] == WORKER), "")
+        return next(
+            (container.get("image", "") for container in containers if container["name"] == WORKER),
+            "",
+        )
 
 
 def read_templates(spec: Mapping[str, Any]) -> PodTemplates:

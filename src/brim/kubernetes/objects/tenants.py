@@ -38,7 +38,8 @@ def _namespaces(value: object, *, path: str) -> frozenset[str]:
         need = f"a list of at most {MOST_NAMESPACES:,} namespaces"
         raise SpecError(path, got=quoted(value), need=need, hint='namespaces: ["*"]')
     return frozenset(
-        name_of(each, NAMESPACE, path=f"{path}[{index}]") for index, each in enumerate(value)
+        name_of(namespace, NAMESPACE, path=f"{path}[{index}]")
+        for index, namespace in enumerate(value)
     )
 
 
@@ -82,31 +83,31 @@ class KnownTenants:
     namespaces: Mapping[str, frozenset[str]] = field(default_factory=dict)
     problems: Mapping[str, Problems] = field(default_factory=dict)
 
-    def chosen(self, wanted: str | None, namespace: str) -> str:
+    def chosen(self, name: str | None, namespace: str) -> str:
         """Return the tenant of a job.
 
         Args:
-            wanted: that it names; None: the one that its namespace may use, if it is one alone.
+            name: that it names; None: the one that its namespace may use, if it is one alone.
 
         Raises:
             SpecError: it is none of the namespace's, or there are several.
         """
-        theirs = sorted(
+        candidates = sorted(
             tenant
             for tenant, namespaces in self.namespaces.items()
             if namespaces & {namespace, EVERY_NAMESPACE}
         )
         if not self.namespaces and not self.problems:
-            return wanted or NO_TENANT
-        if wanted in theirs:
-            return wanted
-        if wanted is None and len(theirs) == 1:
-            return theirs[0]
+            return name or NO_TENANT
+        if name in candidates:
+            return name
+        if name is None and len(candidates) == 1:
+            return candidates[0]
         need = f"a tenant that namespace {quoted(namespace)} may use"
-        hint = did_you_mean(wanted or "", theirs) if theirs else "a Tenant lists its namespaces"
-        raise SpecError(
-            "spec.tenant", got=quoted(wanted) if wanted else "none", need=need, hint=hint
+        hint = (
+            did_you_mean(name or "", candidates) if candidates else "a Tenant lists its namespaces"
         )
+        raise SpecError("spec.tenant", got=quoted(name) if name else "none", need=need, hint=hint)
 
 
 def read_tenants(things: Iterable[object]) -> KnownTenants:
@@ -119,8 +120,8 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             continue  # no server has such an object
         reading = Reading()
-        given = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
-        spec = read_fields(TenantSpec, given, reading, path="spec")
+        fields = reading.read_or_none(object_of, part_of(thing, "spec"), path="spec") or {}
+        spec = read_fields(TenantSpec, fields, reading, path="spec")
         found = None if reading.problems else reading.read_or_none(_tenant, name, spec)
         if found is not None:
             tenants[name], namespaces[name] = found, spec.namespaces
@@ -131,18 +132,18 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
 
 
 def _tenant(name: str, spec: TenantSpec) -> Tenant:
-    rights = {each: getattr(spec, each) for each in Quota.__struct_fields__}
+    rights = {right: getattr(spec, right) for right in Quota.__struct_fields__}
     try:
         return Tenant(id=name, **rights)
     except SpecError as wrong:
         raise SpecError("spec", got=wrong.got, need=wrong.need, hint=wrong.hint) from None
 
 
-def with_tenants(base: ClusterSpec, known: KnownTenants) -> ClusterSpec:
+def with_tenants(base: ClusterSpec, tenants: KnownTenants) -> ClusterSpec:
     """Return the description of a cluster with these tenants.
 
     Args:
         base: the settings of the operator, with a node that has no devices: all that have some are
             brought.
     """
-    return replace(base, tenants=known.tenants)
+    return replace(base, tenants=tenants.tenants)

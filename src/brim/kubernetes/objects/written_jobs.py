@@ -100,7 +100,7 @@ class PodChoices:
 
 
 def elastic_job(
-    name: str, namespace: str, wanted: Submission, choices: PodChoices | None = None
+    name: str, namespace: str, submission: Submission, choices: PodChoices | None = None
 ) -> PlainObject:
     """Return the object of a job; `code_map` returns that of its code.
 
@@ -113,7 +113,7 @@ def elastic_job(
     """
     choices = choices or PodChoices()
     if choices.processes_per_worker > 1:
-        wanted = _sharing_pods(wanted, choices.processes_per_worker)
+        submission = _sharing_pods(submission, choices.processes_per_worker)
     if not re.fullmatch(JOB_NAME, name):
         raise ValueError(f"{name} is no name of an ElasticJob")
     return {
@@ -124,20 +124,20 @@ def elastic_job(
             "namespace": namespace,
             "labels": {MANAGED_BY: "brim-submit"},
         },
-        "spec": {**dict(_spec(wanted, name)), **dict(_chosen(choices))},
+        "spec": {**dict(_spec(submission, name)), **dict(_chosen(choices))},
     }
 
 
-def _sharing_pods(wanted: Submission, processes: int) -> Submission:
+def _sharing_pods(submission: Submission, processes: int) -> Submission:
     """Return the same job with so many processes in each pod; micro-batches that were left out are enough."""
-    spec = wanted.spec
+    spec = submission.spec
     left_out = spec.micro_batches == default_micro_batches(spec.workers)
     full = replace(
         spec,
         workers=spec.workers.times(processes),
         micro_batches=0 if left_out else spec.micro_batches,
     )
-    return replace(wanted, spec=replace(full, workers=spec.workers), processes=processes)
+    return replace(submission, spec=replace(full, workers=spec.workers), processes=processes)
 
 
 def _chosen(choices: PodChoices) -> Iterator[tuple[str, Any]]:
@@ -149,8 +149,8 @@ def _chosen(choices: PodChoices) -> Iterator[tuple[str, Any]]:
         yield "template", {"spec": {"containers": [{"name": WORKER, "image": choices.image}]}}
 
 
-def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
-    job = wanted.spec
+def _spec(submission: Submission, name: str) -> Iterator[tuple[str, Any]]:
+    job = submission.spec
     if job.file:
         yield "file", PurePath(job.file).name if job.bundle else job.file
     else:
@@ -158,15 +158,15 @@ def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
     if job.bundle:
         yield "bundle", {"configMap": f"{name}-code", "sha256": job.bundle}
     yield WORKERS, {"min": job.workers.minimum, "max": job.workers.maximum}
-    yield from _options(job, wanted.processes)
-    if wanted.deadline is not None:
-        yield "deadline", write_time(wanted.deadline)
-    if wanted.tenant != NO_TENANT:
-        yield "tenant", wanted.tenant
-    yield "priority", wanted.priority.name.lower()
-    if wanted.processes > 1:
-        yield PROCESSES, wanted.processes
-    if wanted.anywhere:
+    yield from _options(job, submission.processes)
+    if submission.deadline is not None:
+        yield "deadline", write_time(submission.deadline)
+    if submission.tenant != NO_TENANT:
+        yield "tenant", submission.tenant
+    yield "priority", submission.priority.name.lower()
+    if submission.processes > 1:
+        yield PROCESSES, submission.processes
+    if submission.anywhere:
         yield "mode", OPPORTUNISTIC
 
 
@@ -175,10 +175,10 @@ def _options(job: JobSpec, processes: int) -> Iterator[tuple[str, Any]]:
     for name, pairs in ((PARAMETERS, job.parameters), (ENV, job.env)):
         if pairs:
             yield name, dict(pairs)
-    for name, inside in PLAIN_FIELDS.items():
-        value = getattr(job, inside)
-        if value != getattr(usual, inside):
-            yield name, _written(f"spec.{name}", OPTIONS[inside], value)
+    for name, option in PLAIN_FIELDS.items():
+        value = getattr(job, option)
+        if value != getattr(usual, option):
+            yield name, _written(f"spec.{name}", OPTIONS[option], value)
 
 
 def _written(path: str, option: Option, value: Any) -> Any:
@@ -194,8 +194,10 @@ def _written(path: str, option: Option, value: Any) -> Any:
                 return text
         except SpecError as wrong:
             last = wrong if text == value else last or wrong
-    got, need = (last.got, last.need) if last else (repr(value), "a value that an object can have")
-    raise SpecError(option.named, got=got, need=need, hint=last.hint if last else "")
+    actual, need = (
+        (last.got, last.need) if last else (repr(value), "a value that an object can have")
+    )
+    raise SpecError(option.named, got=actual, need=need, hint=last.hint if last else "")
 
 
 def _candidates(value: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -86,13 +86,22 @@ class PodOrder:
     token: Callable[[int], str]
 
 
-class _SortedPods(NamedTuple):
-    """The pods of a start, sorted, and of which pods that is true."""
+class _SortedStart:
+    """The pods of a start, sorted, and what follows from them alone: it is true until one changes.
 
-    of: tuple[KubePod, ...]
-    launch: int
-    uid: str
-    pods: StartPods
+    Args:
+        of: the pods.
+        uid: of the job's object; empty: it is gone.
+    """
+
+    def __init__(self, job_pods: tuple[KubePod, ...], job: KubeJob, launch: int, uid: str) -> None:
+        self.of, self.launch, self.uid = job_pods, launch, uid
+        self.pods = pods_of(job_pods, job, launch, uid=uid)
+        self.alive, self.bound = self.pods.alive, self.pods.bound
+        self.failed = _failed(self.pods)
+        self.last_words = _last_words(self.pods.master)
+        self.address = _address_of(self.pods.master)
+        self.token = ""  # of the start, once it was asked for
 
 
 class ElasticPods(JobPods[PodOrder]):
@@ -103,14 +112,14 @@ class ElasticPods(JobPods[PodOrder]):
     def __init__(self, job: KubeJob) -> None:
         super().__init__(job)
         self._unplaced = UnplacedMaster()
-        self._sorted: _SortedPods | None = None
+        self._sorted: _SortedStart | None = None
 
     @property
     def stall(self) -> Stall | None:
-        return super().stall or self._unplaced.stall
+        return self.retries.stall or self._unplaced.stall
 
     def is_calm(self, now: float) -> bool:
-        return super().is_calm(now) and self._unplaced.is_calm()
+        return self.retries.is_calm(now) and self._unplaced.is_calm()
 
     def forgive(self) -> None:
         super().forgive()
@@ -119,44 +128,47 @@ class ElasticPods(JobPods[PodOrder]):
     # A look ---------------------------------------------------------------------------------------
 
     def _look(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
-        pods, now = self._pods(launch.number, sight), sight.now
-        self.retries.note(_failed(pods), now)
+        start, now = self._start_pods(launch.number, sight), sight.now
+        pods = start.pods
+        self.retries.note(start.failed, now)
         self._unplaced.look(launch.number, pods.master, now)
-        held = pods.held
+        slots = pods.held
         if launch.anywhere:
-            held = pods.bound
-            if self._wanted is not None:
-                leaving_nodes = [node for node in held if _is_left(node, sight)]
-                stay = staying(held, self._wanted, leaving_nodes=leaving_nodes)
-                self._wanted = as_placed(self._wanted, stay)
-        last_words = _words(pods, sight)
-        is_over = _is_over(pods, sight)
+            slots = start.bound
+            if self._target is not None:
+                leaving_nodes = [node for node in slots if _is_left(node, sight)]
+                stay = staying(slots, self._target, leaving_nodes=leaving_nodes)
+                self._target = as_placed(self._target, stay)
         run = sight.run
         assert run is not None
+        has_ended = bool(run.summary or run.failed)
+        last_words = {} if has_ended else start.last_words
+        is_over = has_ended or bool(last_words)
         seen = run.seen(
-            alive=pods.alive or run.has_more,
-            workers=held,
-            agents=frozenset({launch.home, *self._agents(launch, pods, sight, is_over=is_over)}),
+            alive=start.alive or run.has_more,
+            workers=slots,
+            agents=frozenset({launch.home, *self._agents(launch, start, sight, is_over=is_over)}),
             processes=launch.processes,
         )
         self.seen = _with_last_words(seen, last_words) if last_words and not seen.alive else seen
-        return [self._notes(launch, pods, sight), self._gang_to_keep(launch, sight)] + (
+        return [self._notes(launch, start, sight), self._gang_to_keep(launch, sight)] + (
             [self._useless(pods, sight)] if is_over else []
         )
 
-    def _notes(self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
+    def _notes(self, launch: Launch, start: _SortedStart, sight: JobSight[PodOrder]) -> Stage:
         """Return what a look says to those who follow runs and choose nodes."""
         notes: list[FollowRun | HoldBack | MakeRoom] = []
-        now, master = sight.now, pods.master
+        now, pods = sight.now, start.pods
         if (pause := self._unplaced.pause(launch.number, now)) is not None:
             notes.append(HoldBack(now + pause))
-        # Plans give a worker's slot to a master that lacks room, where the job can do without.
         can_give = sum(pods.held.values()) > launch.spec.workers.minimum
-        if self._unplaced.asks_for_room(now) and master is not None and can_give:
-            notes.append(MakeRoom(master, pods.held))
-        if sight.order is not None and master is not None and (address := _address_of(master)):
-            token = sight.order.token(launch.number)
-            notes.append(FollowRun(address, token, master.metadata.resource_version))
+        # Plans give a worker's slot to a master that lacks room, where the job can do without.
+        if self._unplaced.asks_for_room(now) and can_give and pods.master is not None:
+            notes.append(MakeRoom(pods.master, pods.held))
+        if sight.order is not None and pods.master is not None and start.address:
+            start.token = start.token or sight.order.token(launch.number)
+            version = pods.master.metadata.resource_version
+            notes.append(FollowRun(start.address, start.token, version))
         return tuple(notes)
 
     def _useless(self, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
@@ -166,43 +178,50 @@ class ElasticPods(JobPods[PodOrder]):
         return ends((pod for pod in pods.workers.values() if not pod.has_ended), sight)
 
     def _agents(
-        self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder], *, is_over: bool
+        self, launch: Launch, start: _SortedStart, sight: JobSight[PodOrder], *, is_over: bool
     ) -> Collection[str]:
         """Return the nodes on which nothing is missing.
 
         Where something is, the job is asked again for what it was asked.
         """
-        target, held = self._wanted, pods.bound if launch.anywhere else pods.held
+        pods, target = start.pods, self._target
+        slots = start.bound if launch.anywhere else pods.held
         if target is None:
-            return held.keys()
+            return slots.keys()
         if is_over:
-            return {*held, *target}
+            return {*slots, *target}
         waits = self.retries.waits(sight.now)
         if not _has_master(pods, sight) and MASTERS not in waits:
             return ()
         if launch.anywhere:
             is_full = sum(pods.held.values()) >= sum(target.values())
-            return {*held, *target} if is_full or waits - {MASTERS} else ()
+            return {*slots, *target} if is_full or waits - {MASTERS} else ()
         full = {node for node, count in target.items() if pods.held.get(node, 0) >= count}
         return {*pods.held, *waits} - (target.keys() - full - waits)
 
     def _pods(self, launch: int, sight: JobSight[PodOrder]) -> StartPods:
-        """Return the pods of the job, sorted again where one has changed since."""
+        return self._start_pods(launch, sight).pods
+
+    def _start_pods(self, launch: int, sight: JobSight[PodOrder]) -> _SortedStart:
+        """Return the pods of a start, sorted again where one of the job's has changed since."""
         uid = sight.order.uid if sight.order is not None else ""
-        cached = self._sorted
-        if cached is None or cached.of is not sight.pods or cached[1:3] != (launch, uid):
-            pods = pods_of(sight.pods, self.job, launch, uid=uid)
-            cached = self._sorted = _SortedPods(sight.pods, launch, uid, pods)
-        return cached.pods
+        start = self._sorted
+        if (
+            start is None
+            or start.of is not sight.pods
+            or (start.launch, start.uid) != (launch, uid)
+        ):
+            start = self._sorted = _SortedStart(sight.pods, self.job, launch, uid)
+        return start
 
     # What is asked --------------------------------------------------------------------------------
 
     def _ask(
         self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder], *, begins: bool
     ) -> list[Stage]:
-        if not begins and _is_over(self._pods(launch.number, sight), sight):
+        if not begins and _is_over(self._start_pods(launch.number, sight), sight):
             # To one who takes over, a run that begins again is over until its master says so.
-            self._wanted = dict(workers)
+            self._target = dict(workers)
             return []
         return super()._ask(launch, workers, sight, begins=begins)
 
@@ -215,7 +234,7 @@ class ElasticPods(JobPods[PodOrder]):
             leaving_nodes = [n for n in pods.bound if n not in workers and _is_left(n, sight)]
             pauses = any(node != MASTERS for node in waits)
             differences_left = differences_anywhere(
-                pods, self.job, launch.number, workers, left=leaving_nodes, waits=pauses
+                pods, self.job, launch.number, workers, leaving_nodes=leaving_nodes, waits=pauses
             )
         else:
             differences_left = differences(pods, self.job, launch.number, workers, waits=waits)
@@ -255,7 +274,7 @@ class ElasticPods(JobPods[PodOrder]):
         new = MakePod(pod, slot=MASTERS, service=service, beside_slots=wishes.master)
         return PodChanges(make=(new,))
 
-    def _beside(
+    def _needs(
         self,
         launch: Launch,
         make: Collection[MakePod],
@@ -291,7 +310,7 @@ class ElasticPods(JobPods[PodOrder]):
         group = owned(gang.version, POD_GROUP, self.job.name, start)
         return gang.pod_group(group, launch.spec.workers.minimum)
 
-    def _begun(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
+    def _completed(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if launch.number < 2 or sight.order is None:
             return []
         name = self._start(launch.number - 1, sight.order).files
@@ -306,9 +325,9 @@ class ElasticPods(JobPods[PodOrder]):
 
     def _suspend(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if sight.order is None:  # its pods go with its object, and none comes again
-            self._wanted = {}
+            self._target = {}
             return []
-        if address := _address_of(self._pods(launch.number, sight).master):
+        if address := self._start_pods(launch.number, sight).address:
             return [(AskMaster(address, sight.order.token(launch.number)),)]
         # It is asked again, and one that is gone is there by then.
         waits = self.retries.waits(sight.now)
@@ -317,21 +336,21 @@ class ElasticPods(JobPods[PodOrder]):
         return [master.end, master.make, (refusal,)]
 
     def _force(self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder]) -> list[Stage]:
-        pods, wanted = self._pods(launch.number, sight), workers or self._wanted or {}
+        pods, target = self._pods(launch.number, sight), workers or self._target or {}
         # A pod ends by itself: while one is slow to end, those that are to stay train on.
         surplus_of = beyond_anywhere if launch.anywhere else beyond
-        names = set(surplus_of(pods, wanted)) if wanted else set()
+        names = set(surplus_of(pods, target)) if target else set()
         if workers or names:
             surplus = [pod for pod in pods.workers.values() if pod.metadata.name in names]
         else:
-            self._wanted = {}
+            self._target = {}
             surplus = [*pods.workers.values(), *filter(None, [pods.master])]
         return [ends_at_once(surplus, sight)]
 
     def _take(self, answer: CommandEnded, sight: JobSight[PodOrder]) -> None:
         super()._take(answer, sight)
         if isinstance(answer.command, AskMaster) and answer.fault is None:
-            self._wanted = {}
+            self._target = {}
 
     # What is over ---------------------------------------------------------------------------------
 
@@ -372,16 +391,10 @@ def _failed(pods: StartPods) -> dict[str, str]:
     return found
 
 
-def _words(pods: StartPods, sight: JobSight[PodOrder]) -> dict[str, Any]:
-    """Return the summary that a run has left with its master alone; empty where it has not."""
-    run = sight.run
-    return {} if run is None or run.summary or run.failed else _last_words(pods.master)
-
-
-def _is_over(pods: StartPods, sight: JobSight[PodOrder]) -> bool:
+def _is_over(start: _SortedStart, sight: JobSight[PodOrder]) -> bool:
     """Return whether a run has said how it has ended: nothing is made for it any more."""
     run = sight.run
-    return bool(run is not None and (run.summary or run.failed)) or bool(_words(pods, sight))
+    return run is not None and bool(run.summary or run.failed or start.last_words)
 
 
 def _is_left(name: str, sight: JobSight[PodOrder]) -> bool:
@@ -443,8 +456,8 @@ def _spec_of(launch: Launch) -> bytes:
     that are is the scheduler's business, and its owner may change it.
     """
     spec = kept_spec(launch.spec, launch.job)
-    most = max(launch.processes * spec.workers.maximum, spec.micro_batches)
-    workers = WorkerRange(minimum=1, maximum=most)
+    maximum = max(launch.processes * spec.workers.maximum, spec.micro_batches)
+    workers = WorkerRange(minimum=1, maximum=maximum)
     faults = spec.faults if launch.number <= 1 else ()
-    alone = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
-    return msgspec.json.encode(alone)
+    own_spec = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
+    return msgspec.json.encode(own_spec)

@@ -72,16 +72,16 @@ class EvictionResponder:
                 except EnvironmentFault as fault:
                     _log.warning("the eviction %s is answered later: %s", key, fault)
 
-    async def _answer(self, key: ObjectKey, told: Eviction) -> None:
-        before, answered = self._answered.get(key, (told, told))
+    async def _answer(self, key: ObjectKey, reported: Eviction) -> None:
+        last, answered = self._answered.get(key, (reported, reported))
         # A server tells of a change a moment after it has taken it.
-        eviction = answered if before == told else told
-        target = eviction.spec.target.pod
+        renewed = answered if last == reported else reported
+        target = renewed.spec.target.pod
         pod = self._pods.named(f"{key.namespace}/{target.name}") if target is not None else None
         if pod is not None and identity_of(pod) is None:
             return  # somebody else has named the wrong responder
         now = self._clock.wall() + self._clock.set_by()
-        answer = answer_to(eviction, pod, now)
+        answer = answer_to(renewed, pod, now)
         if answer is None:
             return
         if answer.end and pod is not None:
@@ -94,7 +94,7 @@ class EvictionResponder:
             "status": {"responders": [answer.report]},
         }
         with contextlib.suppress(NotFound):
-            after = await self._server.apply(
+            applied = await self._server.apply(
                 EVICTIONS, key.name, body, namespace=key.namespace, subresource="status"
             )
-            self._answered[key] = told, after
+            self._answered[key] = reported, applied

@@ -80,19 +80,19 @@ def answer_to(eviction: Eviction, pod: KubePod | None, now: float) -> EvictionAn
         pod: that it names, as far as it is known; None: it is gone.
         now: seconds since 1970.
     """
-    target, begun = eviction.spec.target.pod, _begun(eviction)
-    if target is None or begun is None:
+    target, times = eviction.spec.target.pod, _times(eviction)
+    if target is None or times is None:
         return None
-    since, heard = begun
-    at = max(now, since)  # the server's clock may be ahead, and it takes no time before that
+    began_at, heard_at = times
+    moment = max(now, began_at)  # the server's clock may be ahead, and it takes no time before that
     if pod is None or pod.metadata.uid != target.uid or pod.has_ended:
-        done = {"completionTime": write_time(at)}
-        return EvictionAnswer(False, _entry(at, "its process has left", **done))
-    if pod.is_leaving and heard is not None and at - heard < _HEARTBEAT:
+        done = {"completionTime": write_time(moment)}
+        return EvictionAnswer(False, _entry(moment, "its process has left", **done))
+    if pod.is_leaving and heard_at is not None and moment - heard_at < _HEARTBEAT:
         return None
-    soon = {"expectedCompletionTime": write_time(at + TO_END)}
+    completion = {"expectedCompletionTime": write_time(moment + TO_END)}
     words = "its process leaves at the next step boundary"
-    return EvictionAnswer(not pod.is_leaving, _entry(at, words, **soon))
+    return EvictionAnswer(not pod.is_leaving, _entry(moment, words, **completion))
 
 
 def with_responder(pod: Manifest) -> Manifest:
@@ -101,20 +101,24 @@ def with_responder(pod: Manifest) -> Manifest:
     return pod | {"spec": {**pod["spec"], "evictionResponders": [responder]}}
 
 
-def _begun(eviction: Eviction) -> tuple[float, float | None] | None:
+def _times(eviction: Eviction) -> tuple[float, float | None] | None:
     """Return since when this responder is asked, and when it was heard last; None: it is not asked."""
     status = eviction.status
-    if (RESPONDER, _ACTIVE) not in [(each.name, each.state) for each in status.target_responders]:
+    if (RESPONDER, _ACTIVE) not in [
+        (responder.name, responder.state) for responder in status.target_responders
+    ]:
         return None
-    own = next((each for each in status.responders if each.name == RESPONDER), None)
-    since = _time(own.start_time) if own is not None else None
-    if own is None or since is None or own.completion_time is not None:
+    responder_entry = next(
+        (responder for responder in status.responders if responder.name == RESPONDER), None
+    )
+    start = _time(responder_entry.start_time) if responder_entry is not None else None
+    if responder_entry is None or start is None or responder_entry.completion_time is not None:
         return None
-    return since, _time(own.heartbeat_time)
+    return start, _time(responder_entry.heartbeat_time)
 
 
-def _entry(at: float, message: str, **more: Any) -> dict[str, Any]:
-    return {"name": RESPONDER, "heartbeatTime": write_time(at), "message": message, **more}
+def _entry(moment: float, message: str, **fields: Any) -> dict[str, Any]:
+    return {"name": RESPONDER, "heartbeatTime": write_time(moment), "message": message, **fields}
 
 
 def _time(text: str | None) -> float | None:

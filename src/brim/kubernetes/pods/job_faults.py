@@ -59,13 +59,13 @@ class JobFaults:
             words = f"the operator cannot {doing}: {type(error).__name__}: {error}"
             self._note(job, doing, Stall(OPERATOR_FAULT, words))
             raise JobFault(f"{job}: {words}") from error
-        known = self._stalls.get(job, {})
-        if known.pop(doing, None) is not None:
+        stalls = self._stalls.get(job, {})
+        if stalls.pop(doing, None) is not None:
             self._tell(job)
 
     def _note(self, job: str, doing: str, stall: Stall) -> None:
-        known = self._stalls.setdefault(job, {})
-        if known.get(doing) != stall:  # it is tried again and again, and logged once
-            known[doing] = stall
+        stalls = self._stalls.setdefault(job, {})
+        if stalls.get(doing) != stall:  # it is tried again and again, and logged once
+            stalls[doing] = stall
             _log.exception("%s: %s", job, stall.message)
             self._tell(job)

@@ -1,7 +1,7 @@
 """The heart of the pods: for each job an automaton that events enter and commands leave. Pure.
 
-What a job's pods are due lies here and nowhere else. A shape of job, an ElasticJob or one of
-Kubeflow's, says which pods it has and what their ends mean; how pods are brought about, retried and
+What a job's pods are due lies here and nowhere else. A shape of job, an ElasticJob's or another
+kind's, says which pods it has and what their ends mean; how pods are brought about, retried and
 ended is the same for all.
 """
 
@@ -67,7 +67,7 @@ class JobPods(ABC, Generic[Order]):
         self.seen = Seen(alive=False)
         self.retries = Retries()
         self._launch = 0  # the start of which all that follows is
-        self._wanted: dict[str, int] | None = None  # workers by node, as it was asked last
+        self._target: dict[str, int] | None = None  # workers by node, as it was asked last
         self._gang: Manifest | None = None  # its PodGroup, as it was kept last
 
     def handle(self, event: Event, sight: JobSight[Order]) -> list[Stage]:
@@ -78,20 +78,20 @@ class JobPods(ABC, Generic[Order]):
         """
         match event:
             case PodsSeen(launch):
-                stages = self._look(self._at(launch), sight)
+                stages = self._look(self._of_start(launch), sight)
             case Swept(running):
                 stages = self._sweep(running, sight)
             case WorkersAsked(launch, workers, begins):
-                stages = self._ask(self._at(launch), workers, sight, begins=begins)
+                stages = self._ask(self._of_start(launch), workers, sight, begins=begins)
             case Begun(launch):
-                self.retries.begun()
-                stages = self._begun(launch, sight)
+                self.retries.complete()
+                stages = self._completed(launch, sight)
             case Left(launch, node):
-                stages = self._leave(self._at(launch), node, sight)
+                stages = self._leave(self._of_start(launch), node, sight)
             case Suspended(launch):
-                stages = self._suspend(self._at(launch), sight)
+                stages = self._suspend(self._of_start(launch), sight)
             case Forced(launch, workers):
-                stages = self._force(self._at(launch), workers, sight)
+                stages = self._force(self._of_start(launch), workers, sight)
             case CommandEnded():
                 self._take(event, sight)
                 stages = []
@@ -104,7 +104,7 @@ class JobPods(ABC, Generic[Order]):
 
     def is_calm(self, now: float) -> bool:
         """Return whether nothing waits until a time."""
-        return not self.retries.waits(now)
+        return self.retries.is_calm(now)
 
     def is_idle(self, now: float) -> bool:
         """Return whether a new automaton would do for a job without processes."""
@@ -131,7 +131,7 @@ class JobPods(ABC, Generic[Order]):
         """Return what is left to do for so many workers, where nothing is made on some nodes."""
 
     @abstractmethod
-    def _beside(
+    def _needs(
         self, launch: Launch, make: Collection[MakePod], sight: JobSight[Order], *, begins: bool
     ) -> list[Stage]:
         """Return what pods need that are about to be made."""
@@ -148,7 +148,7 @@ class JobPods(ABC, Generic[Order]):
     def _fields(self, sight: JobSight[Order]) -> str:
         """Return the fields of the job's object that say how its pods are."""
 
-    def _begun(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
+    def _completed(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
         return []
 
     def _leave(self, launch: Launch, node: str, sight: JobSight[Order]) -> list[Stage]:
@@ -156,11 +156,11 @@ class JobPods(ABC, Generic[Order]):
 
     def _reset(self) -> None:
         """Know nothing of a start that is over."""
-        self._wanted, self._gang = None, None
+        self._target, self._gang = None, None
 
     # What is the same for all ---------------------------------------------------------------------
 
-    def _at(self, launch: Launch) -> Launch:
+    def _of_start(self, launch: Launch) -> Launch:
         if launch.number != self._launch:
             self._reset()
             self._launch = launch.number
@@ -172,12 +172,12 @@ class JobPods(ABC, Generic[Order]):
         """Return how to make the pods that are missing, and end those that are too many."""
         if begins:
             self.retries.begin()  # nothing waits, or it would seem to have no pods
-        self._wanted = dict(workers)
+        self._target = dict(workers)
         changes = self._changes(launch, workers, sight, self.retries.waits(sight.now))
         nodes = frozenset(new.node for new in changes.make if new.node)
         way: Stage = (ClearWay(nodes),) if nodes else ()
-        beside = self._beside(launch, changes.make, sight, begins=begins)
-        return [changes.end, way, *beside, changes.make]
+        needs = self._needs(launch, changes.make, sight, begins=begins)
+        return [changes.end, way, *needs, changes.make]
 
     def _take(self, answer: CommandEnded, sight: JobSight[Order]) -> None:
         """Take in how a command has ended."""
@@ -192,9 +192,9 @@ class JobPods(ABC, Generic[Order]):
         slot = command.slot if isinstance(command, MakePod) else MASTERS
         if fault is not None:
             stall = stall_of(fault, to_change=self._fields(sight))
-            self.retries.failed(slot, now, stall, mine=not fault.retryable)
+            self.retries.failed(slot, now, stall, is_own=not fault.retryable)
         elif not isinstance(command, MakeObject):  # others may be missing still
-            self.retries.made(slot)
+            self.retries.succeeded(slot)
 
 
 def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
@@ -214,17 +214,17 @@ def ends(pods: Iterable[KubePod], sight: JobSight[Order]) -> tuple[EndPod, ...]:
 
 
 def ends_at_once(
-    pods: Iterable[KubePod], sight: JobSight[Order], *, asked: bool = False
+    pods: Iterable[KubePod], sight: JobSight[Order], *, repeated: bool = False
 ) -> tuple[EndPod, ...]:
     """End pods by force.
 
     Args:
-        asked: only those that were asked before; the others are asked.
+        repeated: only those that were asked before; the others are asked.
     """
 
     def grace(pod: KubePod) -> int | None:
         if pod.has_ended or is_lost(pod, sight):
             return 0
-        return _FORCED if pod.is_leaving or not asked else None
+        return _FORCED if pod.is_leaving or not repeated else None
 
     return tuple(EndPod(pod, grace(pod)) for pod in pods)

@@ -24,14 +24,14 @@ class _Pod:
     """One pod by its name.
 
     Args:
-        told: as the server tells of it; None: it does not.
-        made: as it was when this process made it, where the server has not told of it yet.
-        until: that is believed at most.
+        reported: as the server tells of it; None: it does not.
+        created: as it was when this process made it, where the server has not told of it yet.
+        deadline: that is believed at most.
     """
 
-    told: KubePod | None = None
-    made: KubePod | None = None
-    until: float = 0.0
+    reported: KubePod | None = None
+    created: KubePod | None = None
+    deadline: float = 0.0
 
 
 class KnownPods:
@@ -44,32 +44,32 @@ class KnownPods:
     def __init__(self, places: NodePlaces) -> None:
         self._places = places
         self._pods: dict[str, _Pod] = {}
-        self._shown: dict[str, KubePod] = {}
-        self._of: dict[str, set[str]] = {}  # keys by job
+        self._current: dict[str, KubePod] = {}
+        self._keys_of: dict[str, set[str]] = {}  # keys by job
         self._listed: dict[str, tuple[KubePod, ...]] = {}  # pods by job, until one changes
         self._placeholders: set[str] = set()  # keys
         self._ending: dict[str, float] = {}  # until when that is believed, by uid
-        self._made: set[str] = set()  # keys of those of which the server has not told
+        self._unconfirmed: set[str] = set()  # keys of those of which the server has not told
 
-    def told(self, key: str, before: KubePod | None, after: KubePod | None) -> None:
+    def observe(self, key: str, last: KubePod | None, pod: KubePod | None) -> None:
         """Know what the server tells; None: there is, or was, no such pod."""
-        pod = self._pods.setdefault(key, _Pod())
-        pod.told = after
-        if pod.made is not None and _uid_of(after or before) == pod.made.metadata.uid:
-            pod.made = None
-            self._made.discard(key)
-        if after is None and before is not None:
-            self._ending.pop(before.metadata.uid, None)
-        self._show(key, pod)
+        entry = self._pods.setdefault(key, _Pod())
+        entry.reported = pod
+        if entry.created is not None and _uid_of(pod or last) == entry.created.metadata.uid:
+            entry.created = None
+            self._unconfirmed.discard(key)
+        if pod is None and last is not None:
+            self._ending.pop(last.metadata.uid, None)
+        self._show(key, entry)
 
-    def made(self, pod: KubePod, now: float) -> None:
+    def add(self, pod: KubePod, now: float) -> None:
         """Know what this process has made; `now` is monotonic seconds."""
         key = pod.metadata.key
-        known = self._pods.setdefault(key, _Pod())
-        if known.told is None or known.told.metadata.uid != pod.metadata.uid:
-            known.made, known.until = pod, now + _TO_TELL
-            self._made.add(key)
-        self._show(key, known)
+        entry = self._pods.setdefault(key, _Pod())
+        if entry.reported is None or entry.reported.metadata.uid != pod.metadata.uid:
+            entry.created, entry.deadline = pod, now + _TO_TELL
+            self._unconfirmed.add(key)
+        self._show(key, entry)
 
     def ending(self, pod: KubePod, now: float) -> None:
         """Know that this process has asked a pod to end."""
@@ -78,65 +78,65 @@ class KnownPods:
         if key in self._pods:
             self._show(key, self._pods[key])
 
-    def of(self, job: str) -> tuple[KubePod, ...]:
+    def of_job(self, job: str) -> tuple[KubePod, ...]:
         """Return the pods of a job: the very same tuple, as long as none of them changes."""
         listed = self._listed.get(job)
         if listed is None:
-            listed = tuple(self._shown[key] for key in self._of.get(job, ()))
+            listed = tuple(self._current[key] for key in self._keys_of.get(job, ()))
             if listed:
                 self._listed[job] = listed
         return listed
 
     def placeholders(self) -> list[KubePod]:
         """Return the pods that stand for workers of jobs that wait for places."""
-        return [self._shown[key] for key in sorted(self._placeholders)]
+        return [self._current[key] for key in sorted(self._placeholders)]
 
     def named(self, key: str) -> KubePod | None:
         """Return a pod by its key; None where there is none, as far as is known."""
-        return self._shown.get(key)
+        return self._current.get(key)
 
     def jobs(self) -> Iterable[str]:
         """Return the ids of all jobs that have pods."""
-        return list(self._of)
+        return list(self._keys_of)
 
     @property
     def is_calm(self) -> bool:
         """True while the server has told of all that this process has changed."""
-        return not (self._made or self._ending)
+        return not (self._unconfirmed or self._ending)
 
     def expire(self, now: float) -> None:
         """Believe nothing any more of which the server should have told."""
-        self._ending = {uid: until for uid, until in self._ending.items() if until > now}
-        for key in list(self._made):
+        self._ending = {uid: end for uid, end in self._ending.items() if end > now}
+        for key in list(self._unconfirmed):
             pod = self._pods[key]
-            if pod.until <= now:
-                pod.made = None
-                self._made.discard(key)
+            if pod.deadline <= now:
+                pod.created = None
+                self._unconfirmed.discard(key)
                 self._show(key, pod)
 
     def _show(self, key: str, pod: _Pod) -> None:
-        shown = pod.made or pod.told
-        if shown is not None and shown.metadata.uid in self._ending and not shown.is_leaving:
-            meta = msgspec.structs.replace(shown.metadata, deletion_timestamp=_ENDING)
-            shown = msgspec.structs.replace(shown, metadata=meta)
-        before = self._shown.pop(key, None)
+        current = pod.created or pod.reported
+        if current is not None and current.metadata.uid in self._ending and not current.is_leaving:
+            meta = msgspec.structs.replace(current.metadata, deletion_timestamp=_ENDING)
+            current = msgspec.structs.replace(current, metadata=meta)
+        last = self._current.pop(key, None)
         self._placeholders.discard(key)
-        job = _job_of(before)
+        job = _job_of(last)
         if job:
             self._listed.pop(job, None)
-            self._of[job].discard(key)
-            if not self._of[job]:
-                del self._of[job]
-        if shown is None:
+            self._keys_of[job].discard(key)
+            if not self._keys_of[job]:
+                del self._keys_of[job]
+        if current is None:
             del self._pods[key]
         else:
-            self._shown[key] = shown
-            if job := _job_of(shown):
+            self._current[key] = current
+            if job := _job_of(current):
                 self._listed.pop(job, None)
-                self._of.setdefault(job, set()).add(key)
-            elif stands_for(shown):
+                self._keys_of.setdefault(job, set()).add(key)
+            elif stands_for(current):
                 self._placeholders.add(key)
-        self._places.take_pod(key, shown)
+        self._places.take_pod(key, current)
 
 
 def _uid_of(pod: KubePod | None) -> str:

@@ -124,13 +124,13 @@ def check_grace(grace: float, *, field: str) -> None:
     Args:
         field: the option that says it, for the message.
     """
-    before = grace - force_begins(grace)
-    if grace - before < TO_END:
+    left_to_end = grace - force_begins(grace)
+    if grace - left_to_end < TO_END:
         raise SpecError(
             field,
             got=format_duration(grace),
-            need=f"at least {format_duration(TO_END + before)}: a pod has {TO_END}s to end by itself, "
-            f"and force comes {format_duration(before)} before the grace period is over",
+            need=f"at least {format_duration(TO_END + left_to_end)}: a pod has {TO_END}s to end by itself, "
+            f"and force comes {format_duration(left_to_end)} before the grace period is over",
             hint=f"{field} {format_duration(USUAL_GRACE)}",
         )
 
@@ -182,8 +182,11 @@ def network_policy(start: KubeStart, operator_namespace: str) -> Manifest:
     Anybody can have a label, and nobody a namespace that is not theirs: the operator is known by both.
     """
     of_the_job = {"podSelector": {"matchLabels": {JOB: start.job.name}}}
-    there = {"matchLabels": {_NAMESPACE: operator_namespace}}
-    operator = {"namespaceSelector": there, "podSelector": {"matchLabels": _OPERATOR_POD}}
+    own_namespace = {"matchLabels": {_NAMESPACE: operator_namespace}}
+    operator = {
+        "namespaceSelector": own_namespace,
+        "podSelector": {"matchLabels": _OPERATOR_POD},
+    }
     first, last = _WORKER_PORTS
     return owned("networking.k8s.io/v1", "NetworkPolicy", start.job.master, start) | {
         "spec": {
@@ -250,8 +253,8 @@ def worker_pod(
     pod = _pod(start, name, WORKER, wishes, command, requests=wishes.slot)
     pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), NODE: node}
     affinity = pod["spec"].get("affinity", {})
-    where = {"labels": wishes.node_labels} if wishes.anywhere else {"node": node}
-    if nodes := nodes_for(affinity.get("nodeAffinity"), **where):
+    placing = {"labels": wishes.node_labels} if wishes.anywhere else {"node": node}
+    if nodes := nodes_for(affinity.get("nodeAffinity"), **placing):
         pod["spec"]["affinity"] = {**affinity, "nodeAffinity": nodes}
     return pod
 
@@ -266,35 +269,35 @@ def _pod(
     requests: Amounts,
 ) -> Manifest:
     pod = owned("v1", "Pod", name, start)
-    given = wishes.template if role == WORKER else wishes.master_template
-    mine = labels_of(start.job, role, start.launch)
+    template = wishes.template if role == WORKER else wishes.master_template
+    labels = labels_of(start.job, role, start.launch)
     theirs_too = wishes.handed_on if role == WORKER else {}
     noted = {
-        part: {**theirs_too.get(part, {}), **given.get("metadata", {}).get(part, {})}
+        part: {**theirs_too.get(part, {}), **template.get("metadata", {}).get(part, {})}
         for part in ("labels", "annotations")
     }
-    pod["metadata"]["labels"] = {**noted["labels"], **mine}
+    pod["metadata"]["labels"] = {**noted["labels"], **labels}
     if noted["annotations"]:
         pod["metadata"]["annotations"] = noted["annotations"]
-    theirs = dict(given.get("spec", {}))
-    containers = theirs.pop("containers", [])
+    pod_spec = dict(template.get("spec", {}))
+    containers = pod_spec.pop("containers", [])
     container: Mapping[str, Any] = next(
-        (each for each in containers if each.get("name") == role), {}
+        (entry for entry in containers if entry.get("name") == role), {}
     )
-    others = [each for each in containers if each.get("name") != role]
+    rest = [entry for entry in containers if entry.get("name") != role]
     spec: Manifest = {
-        **theirs,
+        **pod_spec,
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": TO_END,
-        "securityContext": {**theirs.get("securityContext", {}), **_restricted_pod()},
+        "securityContext": {**pod_spec.get("securityContext", {}), **_restricted_pod()},
         "tolerations": [
             *({"key": key, "operator": "Exists"} for key in wishes.tolerated),
-            *theirs.get("tolerations", []),
+            *pod_spec.get("tolerations", []),
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *theirs.get("volumes", [])],
-        "containers": [_container(start, role, wishes, container, command, requests), *others],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *pod_spec.get("volumes", [])],
+        "containers": [_container(start, role, wishes, container, command, requests), *rest],
     }
     if wishes.priority_class:
         spec["priorityClassName"] = wishes.priority_class
@@ -305,7 +308,7 @@ def _container(
     start: KubeStart,
     role: str,
     wishes: PodWishes,
-    given: Mapping[str, Any],
+    container: Mapping[str, Any],
     command: Sequence[str],
     requests: Amounts,
 ) -> Manifest:
@@ -315,29 +318,31 @@ def _container(
         {"name": "BRIM_MACHINE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "TMPDIR", "value": _TEMPORARY},
     ]
-    ours = {each["name"] for each in env}
-    theirs = [each for each in given.get("env", []) if each.get("name") not in ours]
-    if not any(each.get("name") == "HOME" for each in theirs):
+    names = {variable["name"] for variable in env}
+    variables = [
+        variable for variable in container.get("env", []) if variable.get("name") not in names
+    ]
+    if not any(variable.get("name") == "HOME" for variable in variables):
         env.append({"name": "HOME", "value": _TEMPORARY})  # its root cannot be written
-    mounts = [{"name": "tmp", "mountPath": _TEMPORARY}, *given.get("volumeMounts", [])]
+    mounts = [{"name": "tmp", "mountPath": _TEMPORARY}, *container.get("volumeMounts", [])]
     return {
-        **given,
+        **container,
         "name": role,
-        "image": given.get("image") or wishes.image,
+        "image": container.get("image") or wishes.image,
         "command": list(command),
         "args": [],
-        "env": [*env, *theirs],
+        "env": [*env, *variables],
         "resources": {"requests": dict(requests), "limits": _limits(requests)},
         "volumeMounts": mounts,
         "securityContext": _restricted_container(),
         # The status of a pod that fails has the last of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # Until it beats for the first time, which on a busy node takes as long as it takes.
-        "startupProbe": _probe(f"open({_HEARTBEAT!r})", every=2, failures=300),
-        "readinessProbe": _probe(f"assert 'ready' in open({_HEARTBEAT!r}).read()", every=5),
+        "startupProbe": _probe(f"open({_HEARTBEAT!r})", period=2, failures=300),
+        "readinessProbe": _probe(f"assert 'ready' in open({_HEARTBEAT!r}).read()", period=5),
         "livenessProbe": _probe(
             f"import os, time; assert time.time() - os.stat({_HEARTBEAT!r}).st_mtime < 120",
-            every=30,
+            period=30,
             failures=4,
         ),
     }
@@ -348,17 +353,17 @@ def _limits(requests: Amounts) -> Amounts:
     return {name: amount for name, amount in requests.items() if name != "cpu"}
 
 
-def _probe(statement: str, *, every: int, failures: int = 3) -> Manifest:
+def _probe(statement: str, *, period: int, failures: int = 3) -> Manifest:
     """Return a probe by a statement of Python: an image may have nothing else.
 
     Args:
-        every: seconds between two attempts.
+        period: seconds between two attempts.
         failures: attempts in turn that have to fail. One has long enough for a node so busy that
             Python takes many seconds to start.
     """
     return {
         "exec": {"command": ["python3", "-I", "-S", "-c", statement]},
-        "periodSeconds": every,
+        "periodSeconds": period,
         "timeoutSeconds": 30,
         "failureThreshold": failures,
     }

@@ -20,7 +20,7 @@ from brim.kubernetes.pods.manifests import Manifest
 from brim.kubernetes.pods.placeholders import bound_on, placeholder_changes
 from brim.kubernetes.pods.retries import Retries
 
-_ANYWHERE = ""  # in place of a node
+_NO_NODE = ""  # in place of a node
 # Seconds that a job waits before it has placeholders: whoever was before it has its workers by then,
 # and they need the places in which its placeholders would be.
 _PATIENCE = 5.0
@@ -46,10 +46,10 @@ class PlaceholderKeeper:
     Args:
         server: makes and ends them.
         pods, places: what is known.
-        most: jobs that have placeholders at once.
+        maximum: jobs that have placeholders at once.
         watched: the namespace whose jobs are scheduled; empty: all.
         short: the jobs that wait for places alone, in the order of their right; None: nobody knows yet.
-        wanted: the placeholders of a job.
+        placeholders: the placeholders of a job.
         faults: of the operator's own, at one job.
         clock: of seen time: see `brim.kubernetes.client.outages.SeenClock`.
     """
@@ -60,61 +60,68 @@ class PlaceholderKeeper:
         pods: KnownPods,
         places: NodePlaces,
         *,
-        most: int,
+        maximum: int,
         watched: str,
         short: Callable[[], Sequence[ScheduledJob] | None],
-        wanted: Callable[[ScheduledJob], Sequence[Manifest]],
+        placeholders: Callable[[ScheduledJob], Sequence[Manifest]],
         faults: JobFaults,
         clock: Clock,
     ) -> None:
         self._server, self._pods, self._places = server, pods, places
-        self._most, self._watched = most, watched
-        self._short, self._wanted = short, wanted
+        self._maximum, self._watched = maximum, watched
+        self._short, self._manifests = short, placeholders
         self._faults, self._clock = faults, clock
         self._retries: dict[str, Retries] = {}  # by job
-        self._asked: dict[str, float] = {}  # when pods in the way were asked to end, by uid
-        self._since: dict[str, float] = {}  # since when jobs are to have some, in their order
+        self._asked_at: dict[str, float] = {}  # when pods in the way were asked to end, by uid
+        self._waiting_since: dict[
+            str, float
+        ] = {}  # since when jobs are to have some, in their order
         self._tended = 0.0  # when that was done last
-        self._beside: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def is_calm(self) -> bool:
         """Return whether the last look found nothing to do, now or later, and the same jobs wait."""
         short = self._short()
-        if self._beside is not None or any(
-            each.waits(self._tended) for each in self._retries.values()
+        if self._task is not None or any(
+            retries.waits(self._tended) for retries in self._retries.values()
         ):
             return False
-        if short is not None and [job.id for job in short[: self._most]] != list(self._since):
+        if short is not None and [job.id for job in short[: self._maximum]] != list(
+            self._waiting_since
+        ):
             return False
-        return all(self._tended - since >= _PATIENCE for since in self._since.values())
+        return all(
+            self._tended - waiting_since >= _PATIENCE
+            for waiting_since in self._waiting_since.values()
+        )
 
     def tend(self) -> None:
         """Have the placeholders be as they should be, beside whatever else is done."""
         short = self._short()
-        if short is None or self._beside is not None:
+        if short is None or self._task is not None:
             return
-        wanted = {job.id: self._wanted_of(job) for job in short[: self._most]}
+        desired = {job.id: self._desired_of(job) for job in short[: self._maximum]}
         todo = placeholder_changes(
-            [each for made in wanted.values() for each in made],
-            self._mine(),
+            [manifest for manifests in desired.values() for manifest in manifests],
+            self._own_placeholders(),
             in_the_way=self._places.awaits_worker,
         )
         now = self._clock.now()
-        self._since = {job: self._since.get(job, now) for job in wanted}
+        self._waiting_since = {job: self._waiting_since.get(job, now) for job in desired}
         self._tended = now
-        self._retries = {job: self._retries.get(job, Retries()) for job in wanted}
+        self._retries = {job: self._retries.get(job, Retries()) for job in desired}
         for pod in todo.end:
-            whose = stands_for(pod)
+            owner = stands_for(pod)
             # Another one would end as well, or be in the way of the same worker.
-            if whose is not None and (pod.has_ended or whose.job in wanted):
-                self._failed(whose.job, now)
+            if owner is not None and (pod.has_ended or owner.job in desired):
+                self._failed(owner.job, now)
         missing = {
-            job: [each for each in made if each in todo.make]
-            for job, made in wanted.items()
-            if now - self._since[job] >= _PATIENCE and not self._retries[job].waits(now)
+            job: [manifest for manifest in manifests if manifest in todo.make]
+            for job, manifests in desired.items()
+            if now - self._waiting_since[job] >= _PATIENCE and not self._retries[job].waits(now)
         }
         if todo.end or any(missing.values()):
-            self._beside = asyncio.create_task(self._carry_out(todo.end, missing))
+            self._task = asyncio.create_task(self._carry_out(todo.end, missing))
 
     async def make_way(self, nodes: Collection[str]) -> Collection[str]:
         """End the placeholders on nodes; return those nodes on which one still is.
@@ -122,33 +129,35 @@ class PlaceholderKeeper:
         Raises:
             EnvironmentFault: the server does not take that.
         """
-        mine, now = self._mine(), self._clock.now()
-        there = bound_on(nodes, mine)
-        known = {pod.metadata.uid for pod in mine}
-        self._asked = {uid: since for uid, since in self._asked.items() if uid in known}
-        for pod in there:
-            self._asked.setdefault(pod.metadata.uid, now)
-        await self._end_each(there)
-        return {pod.spec.node_name for pod in there if now - self._asked[pod.metadata.uid] < _TO_GO}
+        placeholders, now = self._own_placeholders(), self._clock.now()
+        in_way = bound_on(nodes, placeholders)
+        uids = {pod.metadata.uid for pod in placeholders}
+        self._asked_at = {uid: asked_at for uid, asked_at in self._asked_at.items() if uid in uids}
+        for pod in in_way:
+            self._asked_at.setdefault(pod.metadata.uid, now)
+        await self._end_each(in_way)
+        return {
+            pod.spec.node_name for pod in in_way if now - self._asked_at[pod.metadata.uid] < _TO_GO
+        }
 
     async def close(self) -> None:
         """Begin nothing any more."""
-        if self._beside is not None:
-            self._beside.cancel()
-            await asyncio.gather(self._beside, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    def _mine(self) -> list[KubePod]:
+    def _own_placeholders(self) -> list[KubePod]:
         """Return the placeholders of the jobs that this operator schedules."""
         found = self._pods.placeholders()
         return [pod for pod in found if self._watched in ("", pod.metadata.namespace)]
 
-    def _wanted_of(self, job: ScheduledJob) -> Sequence[Manifest]:
+    def _desired_of(self, job: ScheduledJob) -> Sequence[Manifest]:
         with contextlib.suppress(JobFault), self._faults.at(job.id, "make its placeholders"):
-            return self._wanted(job)
+            return self._manifests(job)
         return ()
 
-    def _failed(self, job: str, now: float, *, mine: bool = True) -> None:
-        self._retries.setdefault(job, Retries()).failed(_ANYWHERE, now, mine=mine)
+    def _failed(self, job: str, now: float, *, is_own: bool = True) -> None:
+        self._retries.setdefault(job, Retries()).failed(_NO_NODE, now, is_own=is_own)
 
     async def _carry_out(
         self, end: Iterable[KubePod], make: Mapping[str, Iterable[Manifest]]
@@ -159,7 +168,7 @@ class PlaceholderKeeper:
             for job, missing in make.items():
                 await self._make(job, missing)
         finally:
-            self._beside = None
+            self._task = None
 
     async def _end_each(self, pods: Iterable[KubePod]) -> None:
         async def end(pod: KubePod) -> None:
@@ -173,12 +182,12 @@ class PlaceholderKeeper:
         for manifest in missing:
             now = self._clock.now()
             try:
-                made = await self._server.make_pod(manifest)
+                pod = await self._server.make_pod(manifest)
             except EnvironmentFault as fault:
                 _log.warning("the placeholders of %s are made later: %s", job, fault)
-                self._failed(job, now, mine=not fault.retryable)
+                self._failed(job, now, is_own=not fault.retryable)
                 return
-            if made is None:  # it is told of soon, or somebody else has its name
+            if pod is None:  # it is told of soon, or somebody else has its name
                 self._failed(job, now)
                 return
-            self._pods.made(made, now)
+            self._pods.add(pod, now)

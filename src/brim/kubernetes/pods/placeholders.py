@@ -36,7 +36,7 @@ from brim.kubernetes.pods.manifests import KubeStart, Manifest, PodWishes, worke
 # Cluster Autoscaler adds no nodes for pods below this one, which it may be told (its
 # `--expendable-pods-priority-cutoff`).
 PRIORITY = -10
-_AS = f"{GROUP}/as"  # an annotation: the mark of what it asks for
+_MARK = f"{GROUP}/as"  # an annotation: the mark of what it asks for
 # The fields of a pod that say on which nodes it can be.
 _PLACING = (
     "nodeSelector",
@@ -75,14 +75,16 @@ def placeholder(worker: Manifest, name: str, *, container: str, node_labels: str
         node_labels: a selector of the nodes that it may be on; empty: all.
     """
     meta, spec = worker["metadata"], worker["spec"]
-    main = next(each for each in spec["containers"] if each["name"] == container)
-    asked = _asked_by(spec)
-    amounts = {key: write_amount(amount) for key, amount in sorted(asked.items()) if key != PODS}
+    main = next(entry for entry in spec["containers"] if entry["name"] == container)
+    requested = _asked_by(spec)
+    amounts = {
+        key: write_amount(amount) for key, amount in sorted(requested.items()) if key != PODS
+    }
     affinity = dict(spec.get("affinity", {}))
     if nodes := nodes_for(affinity.get("nodeAffinity"), labels=node_labels):
         affinity["nodeAffinity"] = nodes
     # Where a claim is on some nodes alone, so is who mounts it.
-    claims = [each for each in spec.get("volumes", []) if "persistentVolumeClaim" in each]
+    claims = [entry for entry in spec.get("volumes", []) if "persistentVolumeClaim" in entry]
     waits = {
         **{field: main[field] for field in _IMAGE if field in main},
         "name": PLACEHOLDER,
@@ -93,7 +95,7 @@ def placeholder(worker: Manifest, name: str, *, container: str, node_labels: str
             "limits": {key: amount for key, amount in amounts.items() if key != "cpu"},
         },
     }
-    made = {
+    pod = {
         **{field: spec[field] for field in (*_PLACING, *_RUNNING) if field in spec},
         **({"affinity": affinity} if affinity else {}),
         **({"volumes": claims} if claims else {}),
@@ -103,15 +105,15 @@ def placeholder(worker: Manifest, name: str, *, container: str, node_labels: str
         "terminationGracePeriodSeconds": _TO_END,
         "containers": [waits],
     }
-    mark = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
+    mark = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
     metadata = {
         "name": name,
         "namespace": meta["namespace"],
         "labels": {MANAGED_BY: OPERATOR, JOB: meta["labels"][JOB], ROLE: PLACEHOLDER},
-        "annotations": {_AS: mark},
+        "annotations": {_MARK: mark},
         "ownerReferences": meta["ownerReferences"],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": made}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
 
 
 def _asked_by(spec: Mapping[str, Any]) -> Totals:
@@ -119,11 +121,13 @@ def _asked_by(spec: Mapping[str, Any]) -> Totals:
     parts = {
         part: [
             {
-                **each,
-                "resources": {"requests": {**said.get("limits", {}), **said.get("requests", {})}},
+                **container,
+                "resources": {
+                    "requests": {**resources.get("limits", {}), **resources.get("requests", {})}
+                },
             }
-            for each in spec.get(part) or []
-            for said in [each.get("resources") or {}]
+            for container in spec.get(part) or []
+            for resources in [container.get("resources") or {}]
         ]
         for part in ("containers", "initContainers")
     }
@@ -170,7 +174,8 @@ def placeholder_changes(
         in_the_way: whether a worker waits for room on a node.
     """
     wishes = {
-        f"{each['metadata']['namespace']}/{each['metadata']['name']}": each for each in wanted
+        f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}": manifest
+        for manifest in wanted
     }
     pods = {pod.metadata.key: pod for pod in there}
     end = [
@@ -185,17 +190,17 @@ def placeholder_changes(
         )
     ]
     return PlaceholderChanges(
-        tuple(end), tuple(each for key, each in wishes.items() if key not in pods)
+        tuple(end), tuple(manifest for key, manifest in wishes.items() if key not in pods)
     )
 
 
-def _is_as_asked(pod: KubePod, wanted: Manifest) -> bool:
-    meta, whose = wanted["metadata"], stands_for(pod)
+def _is_as_asked(pod: KubePod, manifest: Manifest) -> bool:
+    meta, owner = manifest["metadata"], stands_for(pod)
     uid = meta["ownerReferences"][0]["uid"]
-    is_same = pod.metadata.annotations.get(_AS) == meta["annotations"][_AS]
-    return whose is not None and whose.uid == uid and is_same
+    is_same = pod.metadata.annotations.get(_MARK) == meta["annotations"][_MARK]
+    return owner is not None and owner.uid == uid and is_same
 
 
-def bound_on(nodes: Collection[str], there: Iterable[KubePod]) -> list[KubePod]:
+def bound_on(nodes: Collection[str], pods: Iterable[KubePod]) -> list[KubePod]:
     """Return the placeholders that are on some nodes, in the way of workers that are to be there."""
-    return [pod for pod in there if pod.spec.node_name in nodes and not pod.has_ended]
+    return [pod for pod in pods if pod.spec.node_name in nodes and not pod.has_ended]

@@ -31,6 +31,6 @@ def stall_of(fault: EnvironmentFault, *, to_change: str) -> Stall | None:
     if isinstance(fault, NameTaken):
         return Stall(NAME_TAKEN, str(fault))
     if isinstance(fault, Invalid | Forbidden | NotFound):
-        said = f"change {to_change}: the API server refuses what they ask for: {fault}"
-        return Stall(PODS_REFUSED, said)
+        message = f"change {to_change}: the API server refuses what they ask for: {fault}"
+        return Stall(PODS_REFUSED, message)
     return None

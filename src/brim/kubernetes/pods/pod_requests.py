@@ -51,8 +51,8 @@ class PodRequests:
         try:
             await self._server.create(kind, manifest, namespace=meta["namespace"])
         except AlreadyExists:
-            there = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
-            spec = there.get("spec", {})
+            present = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
+            spec = present.get("spec", {})
             if any(spec.get(name) != manifest["spec"][name] for name in _DECIDES):
                 key = f"{meta['namespace']}/{meta['name']}"
                 raise NameTaken(manifest["kind"], key, job) from None
@@ -64,11 +64,11 @@ class PodRequests:
             namespace: the only one to look at; empty: all.
         """
         named = f"metadata.name={SERVICE}"
-        ours = f"{MANAGED_BY}={OPERATOR}"
+        selector = f"{MANAGED_BY}={OPERATOR}"
         found = await self._server.list(
-            _KINDS["Service"], namespace=namespace, fields=named, labels=ours
+            _KINDS["Service"], namespace=namespace, fields=named, labels=selector
         )
-        return [each["metadata"]["namespace"] for each in found.items]
+        return [service["metadata"]["namespace"] for service in found.items]
 
     async def unshare(self, namespace: str) -> None:
         with contextlib.suppress(NotFound):
@@ -93,9 +93,9 @@ class PodRequests:
         """Raises NameTaken where the object of that name is not the job's."""
         meta = manifest["metadata"]
         (owner,) = meta["ownerReferences"]
-        there = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
-        owners = there.get("metadata", {}).get("ownerReferences", [])
-        if not any(each.get("uid") == owner["uid"] for each in owners):
+        present = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
+        owners = present.get("metadata", {}).get("ownerReferences", [])
+        if not any(reference.get("uid") == owner["uid"] for reference in owners):
             key = f"{meta['namespace']}/{meta['name']}"
             raise NameTaken(manifest["kind"], key, owner["name"])
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
@@ -31,11 +31,12 @@ from brim.kubernetes.pods.pod_faults import NameTaken
 from brim.kubernetes.pods.runs_seen import RunsSeen
 
 _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
-_AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 # Requests of starts that are sent at once: what jobs that run need finds a connection, and its turn.
 _OF_STARTS = 12
-_OF_RUNS = commands.PodsSeen | commands.WorkersAsked  # events for which it counts how a run is
+_OF_RUNS = (commands.PodsSeen, commands.WorkersAsked)  # events for which it counts how a run is
+_IMMEDIATE = (commands.FollowRun, commands.HoldBack, commands.MakeRoom)  # they need no request
 _log = logging.getLogger(__name__)
 
 AskToSuspend = Callable[[str, str], Awaitable[None]]
@@ -128,6 +129,23 @@ class Placeholders(Protocol):
         ...
 
 
+class _SweptState(NamedTuple):
+    """The state of a job that a sweep goes by."""
+
+    running: int | None
+    pods: tuple[KubePod, ...]
+    order: Any
+
+    def is_same(self, other: _SweptState | None) -> bool:
+        """Return whether these are the very same values, which costs no comparison of pods."""
+        return (
+            other is not None
+            and self.running == other.running
+            and self.pods is other.pods
+            and self.order is other.order
+        )
+
+
 class PodProcesses:
     """The pods of jobs, as `Processes` asks for them.
 
@@ -178,10 +196,11 @@ class PodProcesses:
         self._placeholders = placeholders
         self._freed = FreedSlots()
         self._jobs: dict[str, JobPods[Any]] = {}
+        self._swept: dict[str, _SweptState] = {}  # of jobs of which nothing was left over
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
         self._shared = dict.fromkeys(shared, -math.inf)
         self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
-        self._beside: dict[str, asyncio.Task[None]] = {}  # what nobody waits for, by job
+        self._background: dict[str, asyncio.Task[None]] = {}  # what nobody waits for, by job
         self._removing: set[str] = set()  # the jobs whose Services that removes
         self._line = asyncio.Semaphore(_OF_STARTS)  # in which requests of starts wait
 
@@ -204,7 +223,7 @@ class PodProcesses:
         now = self._clock.now()
         settled = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
         settled = settled and self._freed.is_calm and self._placeholders.is_calm()
-        busy = self._beside or self._faults.jobs or any(self._objects())
+        busy = self._background or self._faults.jobs or any(self._objects())
         return settled and not busy and all(job.is_calm(now) for job in self._jobs.values())
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
@@ -215,17 +234,38 @@ class PodProcesses:
         self._runs.keep(running)
         self._placeholders.tend()
         seen = self._places.seen(now)
-        for job in {*self._jobs, *self._pods.jobs(), *self._objects()} - self._untouched:
+        timed = frozenset(self._objects())
+        for job in {*self._jobs, *self._pods.jobs(), *timed} - self._untouched:
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
-                self._later(job, self._handle(job, commands.Swept(running.get(job))))
-            if job not in running and job not in self._beside and self._job(job).is_idle(now):
+                self._sweep(job, running.get(job), timed=job in timed)
+            if job not in running and job not in self._background and self._job(job).is_idle(now):
                 del self._jobs[job]
+                self._swept.pop(job, None)
         return {**self._freed.counted(seen, now), **{name: NodeSeen(up=True) for name in names}}
+
+    def _sweep(self, job: str, running: int | None, *, timed: bool) -> None:
+        """End what is left of a job; that nothing is stays true until something of it changes.
+
+        Args:
+            running: the number of its present start; None: it has no processes.
+            timed: something may be left once time has passed.
+        """
+        if not timed:
+            state = _SweptState(running, self._pods.of_job(job), self._order(job))
+            if state.is_same(self._swept.get(job)):
+                return
+        stages = self._handle(job, commands.Swept(running))
+        self._in_background(job, stages)
+        if not (timed or stages):
+            self._swept[job] = state
+        else:
+            self._swept.pop(job, None)
 
     def look(self, launch: Launch) -> Seen:
         with self._faults.at(launch.job, "look at it"):
-            stages = self._handle(launch.job, commands.PodsSeen(launch))
-            self._later(launch.job, [self._do_now(launch.job, stage) for stage in stages])
+            if stages := self._handle(launch.job, commands.PodsSeen(launch)):
+                requests = [self._do_now(launch.job, stage) for stage in stages]
+                self._in_background(launch.job, requests)
             return self._jobs[launch.job].seen
 
     # What is asked --------------------------------------------------------------------------------
@@ -273,7 +313,7 @@ class PodProcesses:
         """Follow nobody, and begin nothing any more."""
         await self._placeholders.close()
         self._runs.close()
-        tasks = list(self._beside.values())
+        tasks = list(self._background.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -293,7 +333,7 @@ class PodProcesses:
             now=self._clock.now(),
             wall=self._clock.wall(),
             order=self._order(job),
-            pods=self._pods.of(job),
+            pods=self._pods.of_job(job),
             nodes=self._places.last,
             run=self._runs.watch(job)
             if automaton.follows_run and isinstance(event, _OF_RUNS)
@@ -312,7 +352,7 @@ class PodProcesses:
             EnvironmentFault: the server says no, or has had no time for too long of seen time.
         """
         end = self._clock.now() + _PATIENCE
-        pause = _AGAIN
+        pause = _FIRST_PAUSE
         while True:
             try:
                 return await self._ask(job, event, line=self._line)
@@ -324,7 +364,7 @@ class PodProcesses:
 
     async def _ask(self, job: str, event: Event, *, line: Line = _NO_LINE) -> None:
         while job in self._removing:  # Services, which are to be there now
-            await asyncio.wait([self._beside[job]])
+            await asyncio.wait([self._background[job]])
         await self._perform(job, self._handle(job, event), line=line)
 
     async def _perform(self, job: str, stages: Iterable[Stage], *, line: Line = _NO_LINE) -> None:
@@ -346,13 +386,13 @@ class PodProcesses:
                 if isinstance(result, BaseException):
                     raise result
 
-    def _later(self, job: str, stages: Iterable[Stage]) -> None:
+    def _in_background(self, job: str, stages: Iterable[Stage]) -> None:
         """Carry out what nobody waits for, one thing at a time for a job.
 
         Where it comes to nothing, or something is under way, a later look sees that.
         """
         stages = [stage for stage in stages if stage]
-        if not stages or job in self._beside:
+        if not stages or job in self._background:
             return
 
         async def quietly() -> None:
@@ -360,14 +400,14 @@ class PodProcesses:
                 await self._perform(job, stages)
 
         def forget(_: asyncio.Task[None]) -> None:
-            del self._beside[job]
+            del self._background[job]
             self._removing.discard(job)
 
         if any(
             isinstance(command, commands.RemoveServices) for stage in stages for command in stage
         ):
             self._removing.add(job)
-        task = self._beside[job] = asyncio.create_task(quietly())
+        task = self._background[job] = asyncio.create_task(quietly())
         task.add_done_callback(forget)
 
     def _do_now(self, job: str, stage: Stage) -> Stage:
@@ -376,12 +416,11 @@ class PodProcesses:
             match command:
                 case commands.FollowRun(address, token, version):
                     self._runs.call(job, address, token, version=version)
-                case commands.HoldBack(until):
-                    self._places.choices.hold_back(job, until)
+                case commands.HoldBack(end):
+                    self._places.choices.hold_back(job, end)
                 case commands.MakeRoom(pod, nodes):
                     self._places.make_room(pod, nodes)
-        immediate = commands.FollowRun | commands.HoldBack | commands.MakeRoom
-        return tuple(command for command in stage if not isinstance(command, immediate))
+        return tuple(command for command in stage if not isinstance(command, _IMMEDIATE))
 
     async def _carry_out(self, job: str, command: Command, line: Line) -> None:
         """Carry out a command, and tell the job's automaton how it has ended."""
@@ -435,11 +474,11 @@ class PodProcesses:
         ):
             manifest = with_preferred_node(manifest, node)  # elsewhere it may cost a slot
         async with line:
-            made = await self._server.make_pod(manifest)
-        if made is None:
-            made = await self._made_before(job, manifest["metadata"]["name"])
-        if made is not None:
-            self._pods.made(made, self._clock.now())
+            pod = await self._server.make_pod(manifest)
+        if pod is None:
+            pod = await self._made_before(job, manifest["metadata"]["name"])
+        if pod is not None:
+            self._pods.add(pod, self._clock.now())
 
     async def _made_before(self, job: KubeJob, name: str) -> KubePod | None:
         """Return the pod of that name; None: it is known, or gone again.

@@ -26,7 +26,7 @@ class _Failures:
     stall: Stall | None = None
 
     @property
-    def until(self) -> float:
+    def end(self) -> float:
         return self.last + min(_LONGEST, _FIRST * 2.0 ** (min(self.count, 10) - 1))
 
 
@@ -36,7 +36,7 @@ class Retries:
     def __init__(self) -> None:
         self._failures: dict[str, _Failures] = {}  # by node
         self._ended: set[str] = set()  # uids of pods that have failed
-        self._before: Stall | None = None  # of the last start, while this one is not made
+        self._last_stall: Stall | None = None  # of the last start, while this one is not made
 
     def begin(self) -> None:
         """Let no node wait in a start that begins.
@@ -44,13 +44,13 @@ class Retries:
         Why the last start came to nothing stays true until this one is made: people are not to be
         told otherwise in between.
         """
-        before = self.stall
+        stall = self.stall
         self.forget()
-        self._before = before
+        self._last_stall = stall
 
-    def begun(self) -> None:
+    def complete(self) -> None:
         """Note that all that a start needs is made."""
-        self._before = None
+        self._last_stall = None
 
     def note(self, failed: Mapping[str, str], now: float) -> set[str]:
         """Note which pods have failed since the last call.
@@ -61,6 +61,8 @@ class Retries:
         Returns:
             The uids of those that were not there at the last call.
         """
+        if not (failed or self._ended):  # as of most jobs at most times
+            return set()
         new = failed.keys() - self._ended
         for uid in sorted(new):
             self.failed(failed[uid], now)
@@ -68,22 +70,26 @@ class Retries:
         return new
 
     def failed(
-        self, node: str, now: float, stall: Stall | None = None, *, mine: bool = True
+        self, node: str, now: float, stall: Stall | None = None, *, is_own: bool = True
     ) -> None:
         """Note a failure on a node.
 
         Args:
             stall: why the next attempts may fail as well. Where the start has one of the same reason,
                 of another pod, that one is as good.
-            mine: it may be the job's; else the server did not answer, and no pause gets longer.
+            is_own: it may be the job's; else the server did not answer, and no pause gets longer.
         """
-        alike = [each for each in self._stalls if stall is not None and each.reason == stall.reason]
+        alike = [
+            stall_before
+            for stall_before in self._stalls
+            if stall is not None and stall_before.reason == stall.reason
+        ]
         failures = self._failures.setdefault(node, _Failures())
-        if mine or not failures.count:
+        if is_own or not failures.count:
             failures.count = 1 if now - failures.last > _WELL else failures.count + 1
         failures.last, failures.stall = now, alike[0] if alike else stall
 
-    def made(self, node: str) -> None:
+    def succeeded(self, node: str) -> None:
         """Note that a pod could be made on a node."""
         if node in self._failures:
             self._failures[node].stall = None
@@ -92,20 +98,24 @@ class Retries:
     def stall(self) -> Stall | None:
         """The reason why the pods of the job are not made; None where they are."""
         if not self._failures:  # as of most jobs at most times
-            return self._before
-        return min(self._stalls, default=self._before)
+            return self._last_stall
+        return min(self._stalls, default=self._last_stall)
 
     @property
     def _stalls(self) -> list[Stall]:
-        return [each.stall for each in self._failures.values() if each.stall]
+        return [failures.stall for failures in self._failures.values() if failures.stall]
 
     def waits(self, now: float) -> set[str]:
         """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""
-        return {node for node, failures in self._failures.items() if now < failures.until}
+        return {node for node, failures in self._failures.items() if now < failures.end}
+
+    def is_calm(self, now: float) -> bool:
+        """Return whether nothing waits until a time."""
+        return not self._failures or not self.waits(now)
 
     def forget(self) -> None:
         """Know nothing of the last start any more."""
-        self._failures, self._ended, self._before = {}, set(), None
+        self._failures, self._ended, self._last_stall = {}, set(), None
 
 
 def ended_by_itself(pod: KubePod) -> bool:

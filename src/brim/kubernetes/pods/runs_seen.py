@@ -89,7 +89,7 @@ class RunsSeen:
 
     def watch(self, job: str) -> RunWatch:
         """Return what is known of a run, up to date."""
-        run = self._of(job)
+        run = self._run_of(job)
         if run.mirror is not None and run.mirror.restarts != run.restarts:
             run.restarts, run.watch = run.mirror.restarts, RunWatch(self._folder / job)
         if run.news or run.watch.has_more:
@@ -107,8 +107,8 @@ class RunsSeen:
         Args:
             now: seconds since 1970.
         """
-        self._hang_up(self._of(job))
-        self._of(job).watch.begin(now)
+        self._hang_up(self._run_of(job))
+        self._run_of(job).watch.begin(now)
 
     def call(self, job: str, address: str, token: str, *, version: str = "") -> None:
         """Follow a run at this address from now on; it may be called again.
@@ -117,7 +117,7 @@ class RunsSeen:
             version: of the master's pod: where it is another one, a master that does not answer is
                 called at once.
         """
-        run = self._of(job)
+        run = self._run_of(job)
         if run.address == address and run.task is not None and not run.task.done():
             connected = run.follower is not None and run.follower.is_connected
             if connected or run.version == version:
@@ -145,7 +145,7 @@ class RunsSeen:
         """Follow nobody any more."""
         self.keep(())
 
-    def _of(self, job: str) -> _SeenRun:
+    def _run_of(self, job: str) -> _SeenRun:
         if job not in self._runs:
             folder = self._folder / job
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,6 +159,6 @@ class RunsSeen:
     def _hang_up(self, run: _SeenRun) -> None:
         if run.task is not None:
             run.task.cancel()
-            if run.task.done() and not run.task.cancelled() and (why := run.task.exception()):
-                _log.warning("a run was not followed any more: %s", why)
+            if run.task.done() and not run.task.cancelled() and (error := run.task.exception()):
+                _log.warning("a run was not followed any more: %s", error)
         run.task, run.follower, run.address = None, None, ""

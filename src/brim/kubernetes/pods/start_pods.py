@@ -92,7 +92,7 @@ def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = ""
 
 
 def differences(
-    there: StartPods,
+    pods: StartPods,
     job: KubeJob,
     launch: int,
     workers: Mapping[str, int],
@@ -107,25 +107,25 @@ def differences(
     Args:
         waits: nodes on which none is made for now.
     """
-    over: list[KubePod] = []
+    surplus: list[KubePod] = []
     new: list[str] = []
-    on = there.by_node
-    for node, numbers in on.items():
-        staying = [number for number in numbers if not there.workers[number].is_leaving]
-        over += _least(there, staying, len(staying) - workers.get(node, 0))
+    by_node = pods.by_node
+    for node, numbers in by_node.items():
+        staying = [number for number in numbers if not pods.workers[number].is_leaving]
+        surplus += _surplus(pods, staying, len(staying) - workers.get(node, 0))
     for node in sorted(workers):
-        missing = 0 if node in waits else workers[node] - len(on.get(node, ()))
+        missing = 0 if node in waits else workers[node] - len(by_node.get(node, ()))
         new += [node] * missing
-    return _changes(there, job, launch, over, new)
+    return _changes(pods, job, launch, surplus, new)
 
 
 def differences_anywhere(
-    there: StartPods,
+    pods: StartPods,
     job: KubeJob,
     launch: int,
     workers: Mapping[str, int],
     *,
-    left: Collection[str] = (),
+    leaving_nodes: Collection[str] = (),
     waits: bool = False,
 ) -> WorkerChanges:
     """Return how to get to so many workers in all, of a job whose pods others place.
@@ -134,66 +134,73 @@ def differences_anywhere(
     than the plan has for their nodes, and the youngest.
 
     Args:
-        left: nodes that the job is to leave: who is there goes, and another is made at once.
+        leaving_nodes: nodes that the job is to leave: who is there goes, and another is made at once.
         waits: none is made for now.
     """
-    on = there.by_node
-    leavers = [number for node in left for number in on.get(node, ()) if _is_bound(there, number)]
-    holding = sorted({number for numbers in on.values() for number in numbers} - {*leavers})
-    staying = [number for number in holding if not there.workers[number].is_leaving]
+    by_node = pods.by_node
+    leavers = [
+        number
+        for node in leaving_nodes
+        for number in by_node.get(node, ())
+        if _is_bound(pods, number)
+    ]
+    holding = sorted({number for numbers in by_node.values() for number in numbers} - {*leavers})
+    staying = [number for number in holding if not pods.workers[number].is_leaving]
     count = sum(workers.values())
-    over = [there.workers[number] for number in leavers]
-    over += _least_anywhere(there, staying, len(staying) - count, workers)
+    surplus = [pods.workers[number] for number in leavers]
+    surplus += _surplus_anywhere(pods, staying, len(staying) - count, workers)
     missing = 0 if waits else max(0, count - len(holding))
-    counts = Counter(node for node, numbers in on.items() for each in numbers if each in holding)
+    counts = Counter(
+        node for node, numbers in by_node.items() for number in numbers if number in holding
+    )
     new = [node for node in sorted(workers) for _ in range(workers[node] - counts[node])]
-    return _changes(there, job, launch, over, new[:missing])
+    return _changes(pods, job, launch, surplus, new[:missing])
 
 
 def _changes(
-    there: StartPods, job: KubeJob, launch: int, over: Iterable[KubePod], new: Iterable[str]
+    pods: StartPods, job: KubeJob, launch: int, surplus: Iterable[KubePod], new: Iterable[str]
 ) -> WorkerChanges:
     """Return the changes that end these pods, and all that are of no use, and make one on each node."""
-    over = [*over, *there.others, *(pod for pod in there.workers.values() if pod.has_ended)]
-    names = {pod.metadata.name for pod in [*there.others, *there.workers.values()]}
+    surplus = [*surplus, *pods.others, *(pod for pod in pods.workers.values() if pod.has_ended)]
+    names = {pod.metadata.name for pod in [*pods.others, *pods.workers.values()]}
     free = (name for k in itertools.count() if (name := job.worker(launch, k)) not in names)
-    end = {pod.metadata.name for pod in over if not pod.is_leaving}
+    end = {pod.metadata.name for pod in surplus if not pod.is_leaving}
     return WorkerChanges(tuple(sorted(end)), tuple(NewWorker(next(free), node) for node in new))
 
 
-def beyond(there: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
+def beyond(pods: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     """Return the pods without which no more than so many workers are left on any node.
 
     Those that were asked to end are among them before any other.
     """
     found: list[KubePod] = []
-    for node, numbers in there.by_node.items():
-        found += _least(there, numbers, len(numbers) - workers.get(node, 0))
+    for node, numbers in pods.by_node.items():
+        found += _surplus(pods, numbers, len(numbers) - workers.get(node, 0))
     return tuple(sorted(pod.metadata.name for pod in found))
 
 
-def beyond_anywhere(there: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
+def beyond_anywhere(pods: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     """Return the pods without which no more than so many workers are left in all.
 
     Those that were asked to end are among them before any other.
     """
-    numbers = [number for numbers in there.by_node.values() for number in numbers]
-    found = _least_anywhere(there, numbers, len(numbers) - sum(workers.values()), workers)
+    numbers = [number for numbers in pods.by_node.values() for number in numbers]
+    found = _surplus_anywhere(pods, numbers, len(numbers) - sum(workers.values()), workers)
     return tuple(sorted(pod.metadata.name for pod in found))
 
 
-def _least(there: StartPods, numbers: Iterable[int], count: int) -> list[KubePod]:
+def _surplus(pods: StartPods, numbers: Iterable[int], count: int) -> list[KubePod]:
     """Return the workers of a node that are missed least."""
 
     def worth(number: int) -> tuple[bool, bool, bool, int]:
-        pod = there.workers[number]
+        pod = pods.workers[number]
         return not pod.is_leaving, not pod.is_refused, _runs(pod), -number
 
-    return [there.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
+    return [pods.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
 
 
-def _least_anywhere(
-    there: StartPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
+def _surplus_anywhere(
+    pods: StartPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
 ) -> list[KubePod]:
     """Return the workers that are missed least, on whatever nodes.
 
@@ -201,20 +208,20 @@ def _least_anywhere(
         workers: that the plan has by node: it would rather have others go.
     """
     planned: set[int] = set()
-    for node, on in there.by_node.items():
-        bound = sorted(number for number in on if there.workers[number].is_bound)
+    for node, numbers_on in pods.by_node.items():
+        bound = sorted(number for number in numbers_on if pods.workers[number].is_bound)
         planned.update(bound[: workers.get(node, 0)])
 
     def worth(number: int) -> tuple[bool, bool, bool, bool, bool, int]:
-        pod = there.workers[number]
+        pod = pods.workers[number]
         is_here = pod.is_bound, not pod.is_refused, _runs(pod)
         return not pod.is_leaving, *is_here, number in planned, -number
 
-    return [there.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
+    return [pods.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]
 
 
-def _is_bound(there: StartPods, number: int) -> bool:
-    return there.workers[number].is_bound
+def _is_bound(pods: StartPods, number: int) -> bool:
+    return pods.workers[number].is_bound
 
 
 def _runs(pod: KubePod) -> bool:

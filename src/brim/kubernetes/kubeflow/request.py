@@ -227,11 +227,13 @@ class KubeflowSpec:
     @property
     def others(self) -> int:
         """The replicas that are no workers."""
-        return sum(each.count for each in self.replicas if each.type != WORKER)
+        return sum(replicas.count for replicas in self.replicas if replicas.type != WORKER)
 
     def of(self, type: str) -> Replicas | None:
         """Return the replicas of a type, in whatever letters."""
-        return next((each for each in self.replicas if each.type.lower() == type.lower()), None)
+        return next(
+            (replicas for replicas in self.replicas if replicas.type.lower() == type.lower()), None
+        )
 
     def port(self, type: str) -> int:
         """Return the port at which replicas of a type are met: their owner's, or the usual one."""
@@ -253,10 +255,10 @@ class KubeflowSpec:
         Workers of PyTorch and TensorFlow find each other by the first of them.
         """
         ranks = [
-            Rank(each.type.lower(), index)
-            for each in self.replicas
-            if each.type != WORKER
-            for index in range(each.count)
+            Rank(replicas.type.lower(), index)
+            for replicas in self.replicas
+            if replicas.type != WORKER
+            for index in range(replicas.count)
         ]
         workers = self.pods.minimum - len(ranks) if not self.elastic else 1
         return (*ranks, *(Rank(WORKER.lower(), index) for index in range(workers)))
@@ -288,8 +290,8 @@ def read_asked(
     scheduling = reading.read_or_none(_scheduling_policy, spec)
     if reading.problems or replicas is None or run is None:
         return tuple(reading.problems)
-    for each in replicas:
-        reading.read_or_none(_check_size, each, slot, path=f"spec.{kind.specs}.{each.type}")
+    for part in replicas:
+        reading.read_or_none(_check_size, part, slot, path=f"spec.{kind.specs}.{part.type}")
     found = reading.read_or_none(_range, kind, spec, replicas, first, is_queued(thing))
     if reading.problems or found is None:
         return tuple(reading.problems)
@@ -307,25 +309,27 @@ def read_asked(
 
 
 def submission_of(
-    thing: Mapping[str, Any], asked: KubeflowSpec, known: KnownTenants
+    thing: Mapping[str, Any], request: KubeflowSpec, tenants: KnownTenants
 ) -> Submission | Problems:
     """Return the submission of a job, or what is wrong with its annotations."""
     reading = Reading()
     notes = thing["metadata"].get("annotations") or {}
-    tenant = reading.read_or_none(known.chosen, notes.get(TENANT), asked.job.namespace)
+    tenant = reading.read_or_none(tenants.chosen, notes.get(TENANT), request.job.namespace)
     path = f"metadata.annotations.{PRIORITY}"
     priority = reading.read_or_none(choice_of, notes.get(PRIORITY), PRIORITIES, path=path)
     if tenant is None or priority is None:
         return tuple(reading.problems)
-    workers = asked.of(WORKER)
+    workers = request.of(WORKER)
     spec = JobSpec(
-        command=(asked.kind.name,),
+        command=(request.kind.name,),
         parameters={REPLICAS: str(workers.count if workers else 0)},
-        workers=asked.pods,
+        workers=request.pods,
         exact=False,
         spares=0,
     )
-    source = json.dumps([each.template for each in asked.replicas], sort_keys=True).encode()
+    source = json.dumps(
+        [replicas.template for replicas in request.replicas], sort_keys=True
+    ).encode()
     submission = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, source),
@@ -351,17 +355,17 @@ def wishes_of(
         if job.life.wish is Wish.CANCEL:
             return [], ()
         return [Wished(job.id, Happening.CANCEL, "its object is deleted")], ()
-    asked = read_asked(thing, slot=slot, first=first_replicas(job))
-    if not isinstance(asked, KubeflowSpec):
-        return [], asked
+    request = read_asked(thing, slot=slot, first=first_replicas(job))
+    if not isinstance(request, KubeflowSpec):
+        return [], request
     events: list[Wished | RangeChanged] = []
-    if job.life.wish is (Wish.RUN if asked.run.suspend else Wish.HOLD):
-        happening = Happening.HOLD if asked.run.suspend else Happening.RELEASE
-        detail = f"spec.runPolicy.suspend: {str(asked.run.suspend).lower()}"
+    if job.life.wish is (Wish.RUN if request.run.suspend else Wish.HOLD):
+        happening = Happening.HOLD if request.run.suspend else Happening.RELEASE
+        detail = f"spec.runPolicy.suspend: {str(request.run.suspend).lower()}"
         events.append(Wished(job.id, happening, detail))
-    if asked.pods != job.submission.spec.workers:
-        detail = f"{asked.pods.minimum} to {asked.pods.maximum} pods"
-        events.append(RangeChanged(job.id, asked.pods, detail))
+    if request.pods != job.submission.spec.workers:
+        detail = f"{request.pods.minimum} to {request.pods.maximum} pods"
+        events.append(RangeChanged(job.id, request.pods, detail))
     return events, ()
 
 
@@ -370,37 +374,37 @@ def wishes_of(
 
 def _replicas(kind: KubeflowKind, spec: Mapping[str, Any]) -> tuple[Replicas, ...]:
     path = f"spec.{kind.specs}"
-    given = object_of(spec.get(kind.specs), path=path)
-    known = {each.lower(): each for each in kind.types}
+    parts = object_of(spec.get(kind.specs), path=path)
+    types = {kind_type.lower(): kind_type for kind_type in kind.types}
     found: dict[str, Replicas] = {}
-    for name, value in given.items():
-        type = known.get(name.lower())
+    for name, value in parts.items():
+        type = types.get(name.lower())
         if type is None or type in found:
             need = "one each of " + ", ".join(kind.types)
             raise SpecError(f"{path}.{name[:60]}", got=quoted(name), need=need)
         found[type] = _one_type(kind, type, value, path=f"{path}.{name}")
     if not found:
-        raise SpecError(path, got=quoted(given or None), need="at least one type of replicas")
+        raise SpecError(path, got=quoted(parts or None), need="at least one type of replicas")
     if kind.word == MPI and LAUNCHER not in found:
         raise SpecError(f"{path}.{LAUNCHER}", got="nothing", need="a launcher")
     return tuple(found[type] for type in kind.types if type in found)
 
 
 def _one_type(kind: KubeflowKind, type: str, value: object, *, path: str) -> Replicas:
-    given = object_of(value, path=path)
-    most = LARGEST_COUNT if type in (WORKER, "PS") else 1
-    least = 1 if type == LAUNCHER else 0
+    fields = object_of(value, path=path)
+    maximum = LARGEST_COUNT if type in (WORKER, "PS") else 1
+    minimum = 1 if type == LAUNCHER else 0
     usual = 0 if kind.word == MPI and type == WORKER else 1
-    count = given.get("replicas")
+    count = fields.get("replicas")
     return Replicas(
         type=type,
         count=usual
         if count is None
-        else whole_of(count, path=f"{path}.replicas", minimum=least, maximum=most),
+        else whole_of(count, path=f"{path}.replicas", minimum=minimum, maximum=maximum),
         restart_policy=kind.restart_policy
-        if given.get("restartPolicy") in (None, "")
-        else choice_of(given["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
-        template=_template(kind, given.get("template"), path=f"{path}.template"),
+        if fields.get("restartPolicy") in (None, "")
+        else choice_of(fields["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
+        template=_template(kind, fields.get("template"), path=f"{path}.template"),
     )
 
 
@@ -413,20 +417,20 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
         need = "none: the scheduler says where a pod runs"
         raise SpecError(f"{path}.spec.nodeName", got=quoted(pod["nodeName"]), need=need)
     containers = pod.get("containers")
-    at = f"{path}.spec.containers"
+    place = f"{path}.spec.containers"
     if not isinstance(containers, list) or not 1 <= len(containers) <= _MOST_CONTAINERS:
-        raise SpecError(at, got=quoted(containers), need=f"a list of 1 to {_MOST_CONTAINERS}")
+        raise SpecError(place, got=quoted(containers), need=f"a list of 1 to {_MOST_CONTAINERS}")
     names = set()
-    for index, each in enumerate(containers):
-        container = object_of(each, path=f"{at}[{index}]")
-        names.add(text_of(container.get("name"), path=f"{at}[{index}].name", limit=63))
-        text_of(container.get("image"), path=f"{at}[{index}].image")
-        _check_lists(container, _LISTS_OF_CONTAINERS, path=f"{at}[{index}]")
+    for index, entry in enumerate(containers):
+        container = object_of(entry, path=f"{place}[{index}]")
+        names.add(text_of(container.get("name"), path=f"{place}[{index}].name", limit=63))
+        text_of(container.get("image"), path=f"{place}[{index}].image")
+        _check_lists(container, _LISTS_OF_CONTAINERS, path=f"{place}[{index}]")
         if container["name"] == kind.container:
-            _check_port(kind, container, path=f"{at}[{index}]")
+            _check_port(kind, container, path=f"{place}[{index}]")
     if kind.container and kind.container not in names:
         need = f"a container {kind.container!r}"
-        raise SpecError(at, got=", ".join(map(quoted, sorted(names))), need=need)
+        raise SpecError(place, got=", ".join(map(quoted, sorted(names))), need=need)
     return template
 
 
@@ -438,16 +442,16 @@ def _check_lists(thing: Mapping[str, Any], names: Sequence[str], *, path: str) -
             raise SpecError(f"{path}.{name}", got=quoted(values), need="a list")
         for index, value in enumerate(values if name in _LISTS_OF_OBJECTS else []):
             if not isinstance(value, Mapping):
-                at = f"{path}.{name}[{index}]"
-                raise SpecError(at, got=quoted(value), need="NAME: VALUE pairs")
+                place = f"{path}.{name}[{index}]"
+                raise SpecError(place, got=quoted(value), need="NAME: VALUE pairs")
 
 
 def _check_port(kind: KubeflowKind, container: Mapping[str, Any], *, path: str) -> None:
     """Raises SpecError where the port by which replicas meet is none."""
     for index, port in enumerate(container.get("ports") or []):
         if port.get("name") == kind.port_name:
-            at = f"{path}.ports[{index}].containerPort"
-            whole_of(port.get("containerPort"), path=at, minimum=1, maximum=_MOST_PORTS)
+            place = f"{path}.ports[{index}].containerPort"
+            whole_of(port.get("containerPort"), path=place, minimum=1, maximum=_MOST_PORTS)
 
 
 def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[str, Any]:
@@ -458,8 +462,8 @@ def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[
     """
     found: dict[str, Any] = {}
     for index, container in enumerate(template["spec"]["containers"]):
-        at = f"{path}.spec.containers[{index}]"
-        for name, amount in _amounts_of(container, path=at).items():
+        place = f"{path}.spec.containers[{index}]"
+        for name, amount in _amounts_of(container, path=place).items():
             found[name] = found.get(name, 0) + amount
     return found
 
@@ -476,18 +480,18 @@ def _amounts_of(container: Mapping[str, Any], *, path: str) -> dict[str, Any]:
 
 def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
     """Raises SpecError where a pod asks for more than one slot has, or an amount cannot be read."""
-    at = f"{path}.template"
-    asked = requests_of(replicas.template, path=at)
+    place = f"{path}.template"
+    requested = requests_of(replicas.template, path=place)
     for index, container in enumerate(replicas.template["spec"].get("initContainers") or []):
-        _amounts_of(container, path=f"{at}.spec.initContainers[{index}]")
-    for name, amount in asked.items():
+        _amounts_of(container, path=f"{place}.spec.initContainers[{index}]")
+    for name, amount in requested.items():
         if name in slot and name != PODS and amount > slot[name]:
-            wanted = write_amount(amount)
+            pod_amount = write_amount(amount)
             raise SpecError(
-                f"{at}.spec.containers: {name}",
-                got=wanted,
+                f"{place}.spec.containers: {name}",
+                got=pod_amount,
                 need=f"at most what a slot of this operator has, {write_amount(slot[name])}",
-                hint=f"have the operator's slots as large: brim install --slot {name}={wanted}",
+                hint=f"have the operator's slots as large: brim install --slot {name}={pod_amount}",
             )
 
 
@@ -506,46 +510,46 @@ def _range(
     `replicas` is what it is submitted with. Somebody who changes it afterwards says how many it is
     to have at most; so does an autoscaler, from the beginning, and a queue, which has counted them.
     """
-    workers = next((each for each in replicas if each.type == WORKER), None)
-    others = sum(each.count for each in replicas if each.type != WORKER)
-    launcher = next((each for each in replicas if each.type == LAUNCHER), None)
-    bounds = _elastic(kind, spec, workers, others, launcher)
+    workers = next((part for part in replicas if part.type == WORKER), None)
+    rest = sum(part.count for part in replicas if part.type != WORKER)
+    launcher = next((part for part in replicas if part.type == LAUNCHER), None)
+    bounds = _elastic(kind, spec, workers, rest, launcher)
     if bounds is None:
         count = workers.count if workers else 0
-        if count + others < 1 or (kind.word == MPI and not count):
-            at = f"spec.{kind.specs}.{WORKER}.replicas"
-            raise SpecError(at, got=str(count), need="at least 1")
-        return WorkerRange(minimum=count + others, maximum=count + others), None
+        if count + rest < 1 or (kind.word == MPI and not count):
+            place = f"spec.{kind.specs}.{WORKER}.replicas"
+            raise SpecError(place, got=str(count), need="at least 1")
+        return WorkerRange(minimum=count + rest, maximum=count + rest), None
     assert workers is not None
-    least, most = bounds.minimum, bounds.maximum
+    minimum, maximum = bounds.minimum, bounds.maximum
     is_driven = bool(object_of(spec.get("elasticPolicy"), path="spec.elasticPolicy").get("metrics"))
     if is_driven or queued or (first is not None and workers.count != first):
-        most = min(max(least, workers.count), most)
-    return WorkerRange(minimum=least + others, maximum=most + others), bounds
+        maximum = min(max(minimum, workers.count), maximum)
+    return WorkerRange(minimum=minimum + rest, maximum=maximum + rest), bounds
 
 
 def _elastic(
     kind: KubeflowKind,
     spec: Mapping[str, Any],
     workers: Replicas | None,
-    others: int,
+    rest: int,
     launcher: Replicas | None,
 ) -> WorkerRange | None:
     """Return the fewest and the most workers of an elastic job; None: it is not elastic."""
     if kind.word == PYTORCH:
-        said = _elastic_policy(spec, workers)
-        if said is None or workers is None:
+        bounds = _elastic_policy(spec, workers)
+        if bounds is None or workers is None:
             return None
-        return _bounds_in_command(kind, workers, said, others)
+        return _bounds_in_command(kind, workers, bounds, rest)
     if kind.word == MPI:
         return _horovod_bounds(spec, workers, launcher)
     path = "spec.enableDynamicWorker"
     if not switch_of(spec.get("enableDynamicWorker"), path=path) or workers is None:
         return None
     policy = _scheduling_policy(spec)
-    least = max(1, (policy.fewest or 0) - others) if policy is not None else 1
-    most = max(1, workers.count)
-    return WorkerRange(minimum=min(least, most), maximum=most)
+    minimum = max(1, (policy.fewest or 0) - rest) if policy is not None else 1
+    maximum = max(1, workers.count)
+    return WorkerRange(minimum=min(minimum, maximum), maximum=maximum)
 
 
 def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> WorkerRange | None:
@@ -557,21 +561,21 @@ def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> Worker
         raise SpecError(path, got="no Worker", need="replicas of type Worker")
     if spec.get("nprocPerNode") is not None and policy.get("nProcPerNode") is not None:
         raise SpecError(f"{path}.nProcPerNode", got="both", need="spec.nprocPerNode alone")
-    said = {
+    fields = {
         name: whole_of(policy[name], path=f"{path}.{name}", minimum=1, maximum=LARGEST_COUNT)
         for name in ("minReplicas", "maxReplicas")
         if policy.get(name) is not None
     }
     usual = max(1, workers.count)
-    least = said.get("minReplicas", min(usual, said.get("maxReplicas", usual)))
-    most = said.get("maxReplicas", max(usual, least))
-    if least > most:
-        raise SpecError(f"{path}.minReplicas", got=str(least), need=f"at most {most}")
-    return WorkerRange(minimum=least, maximum=most)
+    minimum = fields.get("minReplicas", min(usual, fields.get("maxReplicas", usual)))
+    maximum = fields.get("maxReplicas", max(usual, minimum))
+    if minimum > maximum:
+        raise SpecError(f"{path}.minReplicas", got=str(minimum), need=f"at most {maximum}")
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
 def _bounds_in_command(
-    kind: KubeflowKind, workers: Replicas, policy: WorkerRange, others: int
+    kind: KubeflowKind, workers: Replicas, policy: WorkerRange, rest: int
 ) -> WorkerRange | None:
     """Return a policy's bounds as far as the workers' own command has them, too.
 
@@ -579,36 +583,36 @@ def _bounds_in_command(
     of nodes it waits for them all, and uses no other: such a job is not elastic.
     """
     containers = workers.template["spec"]["containers"]
-    index = next(i for i, each in enumerate(containers) if each["name"] == kind.container)
-    nodes = option_of(command_of(_without(containers[index], "PET_NNODES")), *_NODES)
+    index = next(i for i, container in enumerate(containers) if container["name"] == kind.container)
+    nodes = option_of(command_of(_without_variable(containers[index], "PET_NNODES")), *_NODES)
     if nodes is None or _POLICY_NODES.fullmatch(nodes):
         return policy
     found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes)
     path = f"spec.{kind.specs}.{WORKER}"
-    at = f"{path}.template.spec.containers[{index}]"
+    place = f"{path}.template.spec.containers[{index}]"
     if found is None:
         raise SpecError(
-            at,
+            place,
             got=f"{_NODES[0]} {quoted(nodes)}",
             need="numbers, or a variable to which `env` of the container gives them",
             hint=f"leave {_NODES[0]} out: torchrun gets the policy's as PET_NNODES",
         )
-    least, most = int(found[1]) - others, int(found[2] or found[1]) - others
-    if least == most:
-        if workers.count != most:
-            need = f"{most}, since {_NODES[0]} in the command says {nodes}"
+    minimum, maximum = int(found[1]) - rest, int(found[2] or found[1]) - rest
+    if minimum == maximum:
+        if workers.count != maximum:
+            need = f"{maximum}, since {_NODES[0]} in the command says {nodes}"
             raise SpecError(f"{path}.replicas", got=str(workers.count), need=need)
         return None
-    least, most = max(least, policy.minimum), min(most, policy.maximum)
-    if least > most:
+    minimum, maximum = max(minimum, policy.minimum), min(maximum, policy.maximum)
+    if minimum > maximum:
         need = f"from {policy.minimum} to {policy.maximum} workers, as spec.elasticPolicy has it"
-        raise SpecError(at, got=f"{_NODES[0]} {nodes}", need=need)
-    return WorkerRange(minimum=least, maximum=most)
+        raise SpecError(place, got=f"{_NODES[0]} {nodes}", need=need)
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
-def _without(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _without_variable(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a container without a variable."""
-    env = [each for each in container.get("env") or [] if each.get("name") != name]
+    env = [variable for variable in container.get("env") or [] if variable.get("name") != name]
     return {**container, "env": env}
 
 
@@ -630,7 +634,7 @@ def _horovod_bounds(
     if _DISCOVERS not in command:
         return None
 
-    def said(*options: str) -> int | None:
+    def value_of(*options: str) -> int | None:
         number = option_of(command, *options)
         if number is not None and not re.fullmatch(r"\d{1,6}", number, re.ASCII):
             raise SpecError(
@@ -641,16 +645,16 @@ def _horovod_bounds(
         return int(number) if number is not None else None
 
     usual = max(1, workers.count)
-    processes = said("-np", "--num-proc")
-    fewest = said("--min-np", "--min-num-proc") or processes
-    highest = said("--max-np", "--max-num-proc")
-    least = -(-fewest // slots) if fewest else usual
-    most = highest // slots if highest else max(usual, least)
-    if not 1 <= least <= most:
-        got = f"{fewest} to {highest} processes of {slots} on each worker"
+    processes = value_of("-np", "--num-proc")
+    fewest = value_of("--min-np", "--min-num-proc") or processes
+    highest = value_of("--max-np", "--max-num-proc")
+    minimum = -(-fewest // slots) if fewest else usual
+    maximum = highest // slots if highest else max(usual, minimum)
+    if not 1 <= minimum <= maximum:
+        actual = f"{fewest} to {highest} processes of {slots} on each worker"
         need = "a number of workers between them"
-        raise SpecError(f"spec.mpiReplicaSpecs.{LAUNCHER}", got=got, need=need)
-    return WorkerRange(minimum=least, maximum=most)
+        raise SpecError(f"spec.mpiReplicaSpecs.{LAUNCHER}", got=actual, need=need)
+    return WorkerRange(minimum=minimum, maximum=maximum)
 
 
 # The run policy -----------------------------------------------------------------------------------
@@ -659,15 +663,16 @@ def _horovod_bounds(
 def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     path = "spec.runPolicy"
     policy = object_of(spec.get("runPolicy"), path=path)
-    said = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")  # MPIJob has it in two places
-    if None not in said and said[0] != said[1]:
-        raise SpecError(f"{path}.cleanPodPolicy", got=quoted(said[1]), need=f"as above, {said[0]}")
-    above = choice_of(said[0], _CLEANINGS, path="spec.cleanPodPolicy")
+    # MPIJob has it in two places.
+    outer, inner = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")
+    if None not in (outer, inner) and outer != inner:
+        raise SpecError(f"{path}.cleanPodPolicy", got=quoted(inner), need=f"as above, {outer}")
+    chosen = choice_of(outer, _CLEANINGS, path="spec.cleanPodPolicy")
     run = read_struct(RunPolicy, policy, path=path)
-    return run if said[0] is None else msgspec.structs.replace(run, clean=above)
+    return run if outer is None else msgspec.structs.replace(run, clean=chosen)
 
 
 def _scheduling_policy(spec: Mapping[str, Any]) -> SchedulingPolicy | None:
     path = "spec.runPolicy.schedulingPolicy"
-    given = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
-    return None if given is None else read_struct(SchedulingPolicy, given, path=path)
+    policy = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
+    return None if policy is None else read_struct(SchedulingPolicy, policy, path=path)
