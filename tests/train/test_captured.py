@@ -19,8 +19,8 @@ from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
 from brim.errors import UserCodeError
 from brim.train.captured.captured_steps import CapturedSteps, _same
-from brim.train.captured.program import MicroInputs, Program
-from brim.train.captured.recipe import NotCapturable, Recipe, leaves_of, load, no_recipe
+from brim.train.captured.program import MicroInputs, StepProgram
+from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.captured.tracing import trace
 from brim.train.exchange.accumulate import Accumulator
 from brim.train.exchange.contribution import Contributions
@@ -112,7 +112,7 @@ def built(build: Callable[[], nn.Module]) -> tuple[nn.Module, Contributions]:
     return model, Contributions(model)
 
 
-def recipe_of(build: Callable[[], nn.Module], samples: Pair) -> Recipe:
+def recipe_of(build: Callable[[], nn.Module], samples: Pair) -> PassRecipe:
     model, contributions = built(build)
     return trace(model, contributions, pass_of(model), samples)
 
@@ -139,7 +139,7 @@ def eager_sums(
 def program_sums(
     model: nn.Module,
     contributions: Contributions,
-    recipe: Recipe,
+    recipe: PassRecipe,
     pairs: list[Pair],
     blocks: list[Block],
     parts: int,
@@ -151,7 +151,7 @@ def program_sums(
         *(buffer.start for buffer in contributions.buffers),
     ]
     counted = len(contributions.buffers) - len(contributions.averaged)
-    program = Program(
+    program = StepProgram(
         [recipe] * len(pairs), blocks, parts=parts, shared=len(network), counted=counted
     )
     inputs = []
@@ -251,7 +251,9 @@ def read_of(pair: Pair, micro: int) -> Read:
     return Read(MicroBatchRequest(0, micro, 0, span), pair, 0)
 
 
-def steps_with(recipe: Recipe, folder: Any) -> tuple[CapturedSteps, Program | None, list[Read]]:
+def steps_with(
+    recipe: PassRecipe, folder: Any
+) -> tuple[CapturedSteps, StepProgram | None, list[Read]]:
     model, contributions = built(Layers)
     steps = CapturedSteps(model, contributions, pass_of(model), key=b"", folder=folder, seed=0)
     recipe.save(steps._path(SIZE))

@@ -26,8 +26,8 @@ from brim.domain.seeds import mix
 from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
-from brim.train.captured.program import MicroInputs, Program
-from brim.train.captured.recipe import NotCapturable, Recipe, leaves_of, load, no_recipe
+from brim.train.captured.program import MicroInputs, StepProgram
+from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.exchange.contribution import Contributions
 
 Pass = Callable[[Any], Tensor]
@@ -66,8 +66,8 @@ class CapturedSteps:
         self._model, self._contributions, self._pass = model, contributions, one_pass
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
         self._folder, self._seed = folder, seed
-        self._recipes: dict[int, Recipe] = {}  # by samples of a micro-batch
-        self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], Program] = {}
+        self._recipes: dict[int, PassRecipe] = {}  # by samples of a micro-batch
+        self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], StepProgram] = {}
         self._gradients: dict[tuple[float, int], Tensor] = {}
         self._weights: dict[float, Tensor] = {}
         ids = {id(parameter) for parameter in contributions.parameters}
@@ -82,7 +82,7 @@ class CapturedSteps:
 
     def program(
         self, reads: Sequence[Read], blocks: Sequence[Block], parts: int, *, may_trace: bool
-    ) -> Program | None:
+    ) -> StepProgram | None:
         """Return the program of a step, or None where the step is to be made eagerly.
 
         Args:
@@ -103,7 +103,7 @@ class CapturedSteps:
             return None
         counted = len(self._contributions.buffers) - len(self._contributions.averaged)
         try:
-            program = Program(
+            program = StepProgram(
                 [self._recipes[size] for size in sizes],
                 blocks,
                 parts=parts,
@@ -205,7 +205,7 @@ class CapturedSteps:
         return begins_epoch or self._compared < _COMPARED or self._replayed >= self._next_comparison
 
     def replay(
-        self, program: Program, reads: Sequence[Read], span: Span, batch: int
+        self, program: StepProgram, reads: Sequence[Read], span: Span, batch: int
     ) -> tuple[list[Contribution], Tensor] | None:
         """Compute a worker's part of a step; None where the samples are of another form.
 
@@ -239,7 +239,7 @@ class CapturedSteps:
             draws = [draw.draw() for draw in recipe.draws]
         return MicroInputs(self._gradient(weight, recipe), self._weight(weight), leaves, draws)
 
-    def _gradient(self, weight: float, recipe: Recipe) -> Tensor:
+    def _gradient(self, weight: float, recipe: PassRecipe) -> Tensor:
         dtype, shape = recipe.loss
         key = weight, id(recipe)
         if key not in self._gradients:

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from brim.coordination.job.reduction import Block, fold
-from brim.train.captured.recipe import CONSTANT, DRAWN, INPUT, KIND, RESULT, NotCapturable, Recipe
+from brim.train.captured.recipe import (
+    CONSTANT,
+    DRAWN,
+    INPUT,
+    KIND,
+    RESULT,
+    NotCapturable,
+    PassRecipe,
+)
 
 _MOST_CALLS = 20_000  # of a program: TorchScript takes 50 µs to read each
 # TorchScript's numbers of types, layouts and memory formats.
@@ -46,7 +54,7 @@ class MicroInputs(NamedTuple):
     draws: Sequence[Tensor]
 
 
-class Program:
+class StepProgram:
     """The sums of a worker's blocks of micro-batches, along the canonical tree.
 
     Args:
@@ -65,7 +73,7 @@ class Program:
 
     def __init__(
         self,
-        recipes: Sequence[Recipe],
+        recipes: Sequence[PassRecipe],
         blocks: Sequence[Block],
         *,
         parts: int,
@@ -107,7 +115,7 @@ class Program:
         return [list(sums[at : at + each]) for at in range(0, len(sums), each)], losses
 
 
-def _distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
+def _distinct(recipes: Sequence[PassRecipe]) -> list[PassRecipe]:
     return list({id(recipe): recipe for recipe in recipes}.values())
 
 
@@ -116,7 +124,7 @@ class _Graph:
 
     def __init__(
         self,
-        recipes: Sequence[Recipe],
+        recipes: Sequence[PassRecipe],
         blocks: Sequence[Block],
         parts: int,
         shared: int,
@@ -156,7 +164,7 @@ class _Graph:
     def function(self) -> Any:
         return torch._C._create_function_from_graph("brim_step", self._graph)
 
-    def _pass(self, recipe: Recipe, network: list[Any], constants: list[Any]) -> list[Any]:
+    def _pass(self, recipe: PassRecipe, network: list[Any], constants: list[Any]) -> list[Any]:
         """Write the calls of a micro-batch, and give what they come to."""
         known = {CONSTANT: constants, INPUT: list(network)}
         known[INPUT] += [self._graph.addInput() for _ in range(recipe.inputs - len(network))]

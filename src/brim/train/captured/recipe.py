@@ -55,7 +55,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class PassRecipe:
     """A pass, see above; or the reason why there is none.
 
     Attributes:
@@ -89,15 +89,15 @@ class Recipe:
         draft.replace(path)
 
 
-def load(path: Path) -> Recipe:
+def load(path: Path) -> PassRecipe:
     """Read a recipe; only plain values and tensors are read."""
     values = torch.load(path, weights_only=True)
-    return Recipe(**values | {"draws": [Draw(**draw) for draw in values["draws"]]})
+    return PassRecipe(**values | {"draws": [Draw(**draw) for draw in values["draws"]]})
 
 
-def no_recipe(reason: str) -> Recipe:
+def no_recipe(reason: str) -> PassRecipe:
     """Return a recipe that says why there is none."""
-    return Recipe(refused=reason, inputs=0, constants=[], draws=[], calls=[], gives=[], used=[])
+    return PassRecipe(refused=reason, inputs=0, constants=[], draws=[], calls=[], gives=[], used=[])
 
 
 class NotCapturable(Exception):

@@ -24,7 +24,7 @@ from brim.train.captured.recipe import (
     RESULT,
     Draw,
     NotCapturable,
-    Recipe,
+    PassRecipe,
     leaves_of,
     with_leaves,
 )
@@ -48,7 +48,9 @@ class _NoPython(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def trace(model: nn.Module, contributions: Contributions, one_pass: Pass, samples: Any) -> Recipe:
+def trace(
+    model: nn.Module, contributions: Contributions, one_pass: Pass, samples: Any
+) -> PassRecipe:
     """Return the recipe of a micro-batch's pass. The model is of no use behind it.
 
     Args:
@@ -175,7 +177,7 @@ class _Noted:
         self._lists: set[fx.Node] = set()  # calls that give one list of tensors
         self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
 
-    def recipe(self, form: str, loss: Tensor, used: list[bool], gradients: int) -> Recipe:
+    def recipe(self, form: str, loss: Tensor, used: list[bool], gradients: int) -> PassRecipe:
         self._find_draws()  # also of numbers that nobody uses: eager passes draw them
         self._graph.graph.eliminate_dead_code()
         outputs: tuple[Any, ...] = ()
@@ -195,7 +197,7 @@ class _Noted:
                 case _:
                     raise NotCapturable(f"a {node.op}")
         gives = self._own(outputs)
-        return Recipe(
+        return PassRecipe(
             samples=form,
             loss=(loss.dtype, list(loss.shape)),
             inputs=self._inputs,
