@@ -18,7 +18,8 @@ _HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
 
 # What stands in an object where the chart has a value; nothing else in it reads like that.
 _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
-_SWITCHES = ("kubeflow", "gangs", "evictions")
+# Values of the chart, and fields of an installation that they switch on.
+_SWITCHES = {"kubeflow": "foreign_kinds", "gangs": "gangs", "evictions": "evictions"}
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
 _PLACEHOLDERS = 98
 _USUAL_PLACEHOLDERS = 10  # of the component, which has to have a number
@@ -166,17 +167,17 @@ def _helm() -> Iterable[tuple[str, str]]:
     in_one = manifests(Installation(**chosen, of=_WATCHED))
     pairs = {
         switch: [
-            *_pairs(in_one, manifests(Installation(**chosen, of=_WATCHED, **{switch: True}))),
-            *_pairs(everywhere, manifests(Installation(**chosen, **{switch: True}))),
+            *_pairs(in_one, manifests(Installation(**chosen, of=_WATCHED, **{field: True}))),
+            *_pairs(everywhere, manifests(Installation(**chosen, **{field: True}))),
         ]
-        for switch in _SWITCHES
+        for switch, field in _SWITCHES.items()
     }
     with_all = manifests(
         Installation(
             **chosen,
             of=_WATCHED,
             placeholders=_PLACEHOLDERS,
-            **dict.fromkeys(_SWITCHES, True),
+            **dict.fromkeys(_SWITCHES.values(), True),
         )
     )
     (of_placeholders,) = [each for each in with_all if each["kind"] == "PriorityClass"]
