@@ -17,7 +17,7 @@ import pytest
 from brim.backends.processes import Launch
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic
-from brim.kubernetes import operator, record
+from brim.kubernetes import elastic_objects, record
 from brim.kubernetes.client.access import find_access
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.known_objects import ObjectChange
@@ -776,8 +776,8 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
             raise LookupError("nor of that")
         return look(self, launch, sight)
 
-    monkeypatch.setattr(operator, "read_job", unsound)
-    monkeypatch.setattr(operator, "wishes_of", unsound_wishes)
+    monkeypatch.setattr(elastic_objects, "read_job", unsound)
+    monkeypatch.setattr(elastic_objects, "wishes_of", unsound_wishes)
     monkeypatch.setattr(ElasticPods, "_look", unsound_look)
 
     async def work() -> None:
