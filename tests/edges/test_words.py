@@ -95,7 +95,6 @@ NAMES_CEILING: dict[str, float] = {
     "data": 1.7,
     "demo": 1.6,
     "domain": 1.8,
-    "kubernetes": 8.2,
     "policies": 1.8,
     "telemetry": 1.9,
     "tests": 3.4,

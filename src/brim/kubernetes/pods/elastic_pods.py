@@ -139,10 +139,11 @@ class ElasticPods(JobPods[PodOrder]):
                 leaving_nodes = [node for node in slots if _is_left(node, sight)]
                 stay = staying(slots, self._target, leaving_nodes=leaving_nodes)
                 self._target = as_placed(self._target, stay)
-        last_words = _words(start, sight)
-        is_over = _is_over(start, sight)
         run = sight.run
         assert run is not None
+        has_ended = bool(run.summary or run.failed)
+        last_words = {} if has_ended else start.last_words
+        is_over = has_ended or bool(last_words)
         seen = run.seen(
             alive=start.alive or run.has_more,
             workers=slots,
@@ -388,12 +389,6 @@ def _failed(pods: StartPods) -> dict[str, str]:
     if pods.master is not None and ended_by_itself(pods.master):
         found[pods.master.metadata.uid] = MASTERS
     return found
-
-
-def _words(start: _SortedStart, sight: JobSight[PodOrder]) -> dict[str, Any]:
-    """Return the summary that a run has left with its master alone; empty where it has not."""
-    run = sight.run
-    return {} if run is None or run.summary or run.failed else start.last_words
 
 
 def _is_over(start: _SortedStart, sight: JobSight[PodOrder]) -> bool:

@@ -263,8 +263,9 @@ class PodProcesses:
 
     def look(self, launch: Launch) -> Seen:
         with self._faults.at(launch.job, "look at it"):
-            stages = self._handle(launch.job, commands.PodsSeen(launch))
-            self._in_background(launch.job, [self._do_now(launch.job, stage) for stage in stages])
+            if stages := self._handle(launch.job, commands.PodsSeen(launch)):
+                requests = [self._do_now(launch.job, stage) for stage in stages]
+                self._in_background(launch.job, requests)
             return self._jobs[launch.job].seen
 
     # What is asked --------------------------------------------------------------------------------
