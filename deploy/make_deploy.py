@@ -18,7 +18,7 @@ _HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
 
 # What stands in an object where the chart has a value; nothing else in it reads like that.
 _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
-# Values of the chart, and fields of an installation that they switch on.
+# Values of the chart that switch something on, with the field of an installation.
 _SWITCHES = {"kubeflow": "foreign_kinds", "gangs": "gangs", "evictions": "evictions"}
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
 _PLACEHOLDERS = 98

@@ -40,6 +40,7 @@ SIZE = 1 << 20
 CASES = (("tiny", 64), ("wide_deep", 256), ("wide_deep", 512), ("wide_deep", 4096))
 PARTS = (8, 4, 2, 1)
 PLAIN, INEXACT = "plain torch", "brim, inexact"
+CAPTURED = "brim, exact, M = 8, captured"
 AIMS = {
     ("wide_deep", 256): 0.5,
     ("wide_deep", 512): 0.75,
@@ -123,6 +124,7 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
     """A run of `brim train` for each side, all waiting."""
     current = repository()
     runs_wanted = {INEXACT: (_words(case, "--no-exact"), current)}
+    runs_wanted[CAPTURED] = (_words(case, "--capture"), current)
     for parts in PARTS:
         runs_wanted[exact(parts)] = (_words(case, "--micro-batches", str(parts)), current)
     if former is not None:
@@ -257,7 +259,12 @@ def plot(cases: list[Case]) -> Any:
         }
         for label, sides in lines.items():
             axis.plot(ticks, [case.ratio(PLAIN, side) for side in sides], marker="o", label=label)
-        for name, style in ((INEXACT, "--"), (before(INEXACT), ":"), (before(exact(8)), "x")):
+        for name, style in (
+            (CAPTURED, "-."),
+            (INEXACT, "--"),
+            (before(INEXACT), ":"),
+            (before(exact(8)), "x"),
+        ):
             if name not in case.steps:
                 continue
             speed = case.ratio(PLAIN, name)

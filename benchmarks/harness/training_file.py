@@ -24,9 +24,10 @@ def dataset(split: str) -> Any:
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    wait_at_gate()
     return jobs.loss(KIND, output, target)
 
 
 def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return jobs.optimizer(OPTIMIZER, model)
+    made = jobs.optimizer(OPTIMIZER, model)
+    made.register_step_pre_hook(lambda *_: wait_at_gate())  # captured steps call no loss
+    return made

@@ -6,11 +6,11 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Protocol
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, seconds, spread, table
@@ -18,7 +18,7 @@ from brim_lab.experiments import scale as scales
 from brim_lab.experiments.beside_service import BesideService, beside_service
 from brim_lab.experiments.changing_workers import ChangingWorkers, changing_workers
 from brim_lab.experiments.claims import error
-from brim_lab.experiments.cluster import MakeCluster, demo_cluster
+from brim_lab.experiments.cluster import MakeCluster, Tell, demo_cluster
 from brim_lab.experiments.course import makespan
 from brim_lab.experiments.figures import (
     beside_service_figure,
@@ -34,7 +34,17 @@ from brim_lab.kubernetes.cluster import DEFAULT, NodeCluster, is_up
 
 Found = TwoJobs | BesideService | ChangingWorkers
 HERE = Path(__file__).parent
-EXPERIMENTS: dict[int, Callable[..., Found]] = {
+
+
+class Experiment(Protocol):
+    """An experiment, run with a cluster of the caller's choice."""
+
+    def __call__(
+        self, scale: Scale, folder: Path, tell: Tell, *, repeat: int, make_cluster: MakeCluster
+    ) -> Found: ...
+
+
+EXPERIMENTS: dict[int, Experiment] = {
     1: two_jobs,
     2: beside_service,
     3: changing_workers,
@@ -215,7 +225,7 @@ def main() -> None:
     title += ", on Kubernetes" if arguments.kubernetes else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    found = run(_scale(arguments), folder, report.say, repeat=repeat, on=make_cluster)
+    found = run(_scale(arguments), folder, report.say, repeat=repeat, make_cluster=make_cluster)
     if isinstance(found, TwoJobs):
         tell_two_jobs(report, found)
         figure = two_jobs_figure(found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -164,6 +165,15 @@ def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Pa
     assert any(
         LOST.fullmatch(line) for words_of_worker in lines.values() for line in words_of_worker
     )
+
+
+def test_a_killed_worker_leaves_its_last_lines(tmp_path: Path) -> None:
+    words = ("--workers", "1", "--faults", "kill rank 0 at step 20")
+    script = (sys.executable, str(FILES / "talking_loop.py"))
+    Driver().call("run", "--run-dir", str(tmp_path / "run"), *words, "--", *script)
+    printed = (tmp_path / "run" / "logs" / "w1.log").read_text().splitlines()
+    assert printed[:2] == ["begun", "step 1 of rank 0"]
+    assert "step 18 of rank 0" in printed  # the kill may come before the lines of the next two
 
 
 @pytest.mark.long

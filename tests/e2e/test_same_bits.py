@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import DIGITS, FLIGHTS, check_ledger, ledger, train, undisturbed
+from e2e.running import DIGITS, FLIGHTS, PACED, check_ledger, ledger, train, undisturbed
 from tiers import LONG, long_after
 
 pytestmark = pytest.mark.e2e
@@ -109,3 +109,16 @@ def test_inexact_runs_are_elastic_too(tmp_path: Path) -> None:
     assert summary["exit"] == "done"
     assert summary["metrics"]["accuracy"] > 0.8
     check_ledger(tmp_path / "run")
+
+
+def test_captured_steps_end_with_eager_weights(tmp_path: Path) -> None:
+    job = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
+    eager = undisturbed(*job)
+    kill = ("--workers", "2", "--faults", "kill rank 1 at step 80")
+    # Eager passes are slow, so that programs come in time; replayed ones do not pause.
+    captured = train(tmp_path / "run", *job, *PACED, "--capture", *kill)
+    assert captured["weights_sha256"] == eager["weights_sha256"]
+    check_ledger(tmp_path / "run")
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("w*.log"))
+    assert "steps are replayed" in logs
+    assert "steps stay eager" not in logs

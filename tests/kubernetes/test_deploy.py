@@ -208,14 +208,14 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
         ({"image": "images/brim:1"}, {"image": "images/brim:1"}),
         (
             {"image": "images/brim:1", "kubeflow": True},
-            {"image": "images/brim:1", "kubeflow": True},
+            {"image": "images/brim:1", "foreign_kinds": True},
         ),
         (
             {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
              "resources": {"requests": {"cpu": "1"}}, "kubeflow": True, "gangs": True, "evictions": True,
              "placeholders": 3},
-            {"image": "images/brim:1", "of": "team", "kubeflow": True, "gangs": True, "evictions": True,
+            {"image": "images/brim:1", "of": "team", "foreign_kinds": True, "gangs": True, "evictions": True,
              "placeholders": 3, "job_image": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
              "resources": {"requests": {"cpu": "1"}}},

@@ -51,6 +51,12 @@ FEATURES = (
         names=("__version__", "Run", "data", "join", "metrics", "param", "run", "train", "weights_sha256"),
     ),
     Feature(
+        name="captured steps",
+        stability=Stability.ALPHA,
+        options=("--capture",),
+        note="runs in TorchScript's interpreter, by functions that are private to torch",
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),

@@ -68,10 +68,12 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     >>> fingerprint(one, b"x") == fingerprint(two, b"x"), fingerprint(one, b"x") == fingerprint(one, b"y")
     (True, False)
     """
-    decides = (
+    decides: tuple[object, ...] = (
         spec.command, sorted(spec.parameters.items()), spec.global_batch_size, spec.micro_batches, spec.exact,
         spec.threads, spec.loaders, spec.device, spec.transport,
     )  # fmt: skip
+    if spec.capture:
+        decides = (*decides, "captured")
     text = repr((*decides, processes) if processes > 1 else decides)
     return hashlib.sha256(text.encode() + b"\0" + source).hexdigest()[:16]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import math
 import os
 import resource
@@ -51,6 +52,16 @@ def be_called(name: str) -> None:
     By it, `ps` and `top` tell one role, or worker, from another.
     """
     _prctl(_PR_SET_NAME, name.encode())
+
+
+def print_by_line() -> None:
+    """Write each line of output as it ends, also into a file.
+
+    Python would keep the last 8 kB of a log back, and lose them with a process that is killed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
 
 
 def open_many_files() -> None:

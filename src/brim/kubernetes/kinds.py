@@ -131,7 +131,7 @@ class ForeignObjects(JobObjects, Protocol):
         ...
 
 
-class Right(NamedTuple):
+class RoleRule(NamedTuple):
     """Verbs on resources of a group, as a rule of a role has them."""
 
     group: str
@@ -153,7 +153,7 @@ class KindFamily(Protocol):
         ...
 
     @property
-    def rights(self) -> Sequence[Right]:
+    def rights(self) -> Sequence[RoleRule]:
         """The operator's rights for these kinds, beside those that all jobs take."""
         ...
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from brim.errors import BrimError, UserCodeError
 from brim.host.clock import local_time, wall
-from brim.host.process import be_called, die_with_parent, readable
+from brim.host.process import be_called, die_with_parent, print_by_line, readable
 from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
 
@@ -47,6 +47,7 @@ def main() -> None:
     die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-logger")
+    print_by_line()
     with contextlib.suppress(OSError):
         os.nice(10)  # training comes first
     try:

@@ -40,6 +40,7 @@ class JobOptions(TypedDict, total=False):
     faults: str
     exact: bool
     audit: bool
+    capture: bool
     clip_norm: float
     on_nan: str
     threads: int

@@ -19,6 +19,7 @@ from brim.host.clock import monotonic
 from brim.storage.trails import Trail
 from brim.tensors.chance import Sources
 from brim.train.asynchronous.turn import Asynchrony
+from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.checkpoints import Checkpoints
 from brim.train.checks.attributes import Attributes
 from brim.train.context import WorkerContext
@@ -56,6 +57,7 @@ class JobParts:
         start_method: how this process was started, for the record.
         seconds: spent on each kind of work since the last report.
         notes: warnings of the user's code before training, to be told once.
+        captured: programs of this worker's steps; None where all passes are eager.
     """
 
     spec: JobSpec
@@ -77,6 +79,7 @@ class JobParts:
     carried: dict[str, Carried] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     notes: list[str] = field(default_factory=list)
+    captured: CapturedSteps | None = None
 
     @property
     def takes_turns(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from brim.coordination.job.audits import AuditPlan
-from brim.coordination.job.reduction import ReductionPlan
+from brim.coordination.job.reduction import Block, ReductionPlan
 from brim.data.feed import Reads
 from brim.embeddings.rows import RowSums
 from brim.errors import EnvironmentFault, UserCodeError
@@ -33,6 +33,7 @@ class Round:
         number: of the round.
         exchange: by which its members add up their contributions.
         accumulator: of this worker's micro-batches.
+        blocks: of these, which the accumulator leaves for others.
         rows: of embeddings, added up in the same way.
         early: gives away sums before the last backward pass is done; None where nobody asks.
         rank: of this worker.
@@ -53,6 +54,7 @@ class Round:
     number: int
     exchange: Exchange
     accumulator: Accumulator
+    blocks: tuple[Block, ...]
     rows: RowSums
     early: EarlySums | None
     rank: int
@@ -90,6 +92,7 @@ class Round:
             self,
             exchange=LocalExchange(),
             accumulator=Accumulator(self.parts, (), {}),
+            blocks=(),
             rows=RowSums(self.parts, ()),
             early=None,
             audits=None,
@@ -121,6 +124,7 @@ def enter(parts: JobParts) -> Round:
         number=members.round,
         exchange=exchange,
         accumulator=accumulator,
+        blocks=blocks,
         rows=RowSums(cut_in, blocks),
         early=_early_sums(parts, exchange, accumulator) if blocks else None,
         rank=members.rank,

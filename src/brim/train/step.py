@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -154,6 +154,8 @@ class StepUnderWay:
         outcome: of the step, once the network has the sum.
         busy: seconds that this worker has spent with the sum.
         audit: of the step; None where it has none.
+        replayed: sums of the worker's blocks by a program, to be compared with eager ones.
+        since_replay: when these were there.
     """
 
     number: int
@@ -172,6 +174,8 @@ class StepUnderWay:
     outcome: StepOutcome | None = None
     busy: float = 0.0
     audit: StepAudit | None = None
+    replayed: list[list[Tensor]] | None = None
+    since_replay: float = 0.0
 
     def places(self, span: Span) -> Span:
         """Return the places in this step of some samples of an epoch."""
@@ -254,12 +258,53 @@ class Steps:
         parts.optimization.begin()
         parts.contributions.begin()  # the script may have changed buffers since the last step
         self._skip_empty(round, step)
+        coming_reads = self._replay(round, step, reads)
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
-            yield from self._lend(round, step, next(reads))
+            yield from self._lend(round, step, next(coming_reads))
         if parts.state.committed == number:
             self.commit(round, step)
+
+    def _replay(self, round: Round, step: StepUnderWay, reads: Iterator[Read]) -> Iterator[Read]:
+        """Have a program compute this rank's part of a step, where there is one.
+
+        Returns:
+            What is to be read for the micro-batches that are still to come: all of them, where the
+            step is made eagerly, to compare the two or for want of a program.
+        """
+        parts, captured = self._parts, self._parts.captured
+        is_whole = step.audit is None and tuple(step.todo) == tuple(round.mine) != ()
+        if captured is None or captured.refused or not is_whole or round.commits < _WATCHED_STEPS:
+            return reads
+        parts.members.poll()
+        round.asked = started = monotonic()
+        read_before = list(islice(reads, len(step.todo)))
+        coming_reads = chain(read_before, reads)
+        started = parts.spent("data", started)
+        may_trace = parts.members.rank == parts.members.neighbours.start
+        program = captured.program(read_before, round.blocks, round.parts, may_trace=may_trace)
+        if program is None:
+            return coming_reads
+        done = captured.replay(program, read_before, step.span, step.batch)
+        if done is None:
+            return coming_reads
+        sums, losses = done
+        contributions = captured.contributions_of(sums, stop=self.is_stop_asked, due=step.due)
+        begins_epoch = step.batch % self._data.schedule.steps_per_epoch == 0
+        if captured.is_to_be_compared(begins_epoch=begins_epoch):
+            step.replayed, step.since_replay = contributions, monotonic()
+            return coming_reads
+        captured.took()
+        for block, contribution in zip(round.blocks, contributions, strict=True):
+            round.accumulator.add_block(block.start, contribution)
+        step.todo.clear()
+        step.losses += losses.reshape(-1, 1).unbind()
+        for read in read_before:
+            step.done.append((read.request, read.crc32))
+            step.marks.update(read.marks)
+        parts.spent("compute", started)
+        return reads
 
     def look_ahead(self, round: Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
         """Hand out a micro-batch of the next step that adds nothing, and note its results.
@@ -497,6 +542,9 @@ class Steps:
             # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(parts.device)
             started = parts.spent("compute", started)
+        if step.replayed is not None and parts.captured is not None:
+            eager_sums = [round.accumulator.block(block.start) for block in round.blocks]
+            parts.captured.compare(eager_sums, step.replayed, monotonic() - step.since_replay)
         self._compare_streams(round, step)
         self._put_rows(round)
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from brim.errors import InternalError
+from brim.host.process import print_by_line
 from brim.tensors.memory import give_back, keep_what_is_freed
 from brim.train.context import WorkerContext, context_from_environment, import_own_code
 from brim.train.entry.imports import be_script
@@ -99,6 +100,7 @@ def main() -> None:
     if context is None:
         raise InternalError("python -m brim.worker.process is started by an agent, not by hand")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print_by_line()
     dynamo.defer()
     import_own_code(context.spec)
     status = (

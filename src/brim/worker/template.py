@@ -30,6 +30,7 @@ from brim.host.process import (
     die_with_adopter,
     die_with_parent,
     go_first_when_memory_is_short,
+    print_by_line,
     run_module,
 )
 from brim.host.stacks import show_no_more, show_when_asked
@@ -238,6 +239,8 @@ def _fork_for_another_parent() -> int:
     Raises:
         OSError: there can be no more processes.
     """
+    sys.stdout.flush()  # half a line would be written by each child again
+    sys.stderr.flush()
     reader, writer = os.pipe()
     intermediate = os.fork()
     if intermediate == 0:
@@ -296,6 +299,7 @@ def main() -> None:
     die_with_parent(os.getppid())
     show_when_asked(arguments.stacks)
     be_called("brim-template")
+    print_by_line()  # and so do the workers
     go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=arguments.control)

@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Code and data": ("--include", "--env", "--loaders"),
     "Workers": ("--spares", "--threads", "--memory", "--start-method", "--ps"),
     "Exactness and arithmetic": (
-        "--exact", "--audit", "--micro-batches", "--clip-norm", "--on-nan", "--embeddings", "--delay",
+        "--exact", "--audit", "--capture", "--micro-batches", "--clip-norm", "--on-nan", "--embeddings", "--delay",
         "--async",
     ),
     "Checkpoints and recovery": (

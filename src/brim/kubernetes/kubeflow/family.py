@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from brim.kubernetes.client.declared import Schema
-from brim.kubernetes.kinds import OperatorContext, Right
+from brim.kubernetes.kinds import OperatorContext, RoleRule
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
@@ -26,26 +26,26 @@ class KubeflowFamily:
         return {KUBEFLOW: _PLURALS}
 
     @property
-    def rights(self) -> Sequence[Right]:
+    def rights(self) -> Sequence[RoleRule]:
         return (
             # patch: the record of a job is an annotation of its object; delete: that has its time
             # to live.
-            Right(KUBEFLOW, _PLURALS, (*_READ, "patch", "delete")),
-            Right(KUBEFLOW, [f"{plural}/status" for plural in _PLURALS], ["patch"]),
-            Right(KUBEFLOW, [f"{plural}/finalizers" for plural in _PLURALS], ["update"]),
-            Right(
+            RoleRule(KUBEFLOW, _PLURALS, (*_READ, "patch", "delete")),
+            RoleRule(KUBEFLOW, [f"{plural}/status" for plural in _PLURALS], ["patch"]),
+            RoleRule(KUBEFLOW, [f"{plural}/finalizers" for plural in _PLURALS], ["update"]),
+            RoleRule(
                 "autoscaling",
                 ["horizontalpodautoscalers"],
                 (*_READ, "create", "patch", "delete"),
             ),
-            Right("", ["services"], ["get", "deletecollection"]),  # all of a job at once
+            RoleRule("", ["services"], ["get", "deletecollection"]),  # all of a job at once
             # For launchers of MPIJobs, which are told of their hosts, and given no right that the
             # operator lacks.
-            Right("", ["pods"], ["get", "patch"]),
-            Right("", ["pods/exec"], ["create"]),
-            Right("", ["configmaps"], ["create", "patch"]),
-            Right("", ["serviceaccounts"], ["get", "create", "patch"]),
-            Right(
+            RoleRule("", ["pods"], ["get", "patch"]),
+            RoleRule("", ["pods/exec"], ["create"]),
+            RoleRule("", ["configmaps"], ["create", "patch"]),
+            RoleRule("", ["serviceaccounts"], ["get", "create", "patch"]),
+            RoleRule(
                 "rbac.authorization.k8s.io",
                 ["roles", "rolebindings"],
                 ["get", "create", "patch"],

@@ -31,6 +31,7 @@ from brim.embeddings.embedding import only_looks_up
 from brim.embeddings.keyed import rehearse
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.tensors.chance import Sources
+from brim.train.captured.captured_steps import FOLDER, CapturedSteps, tell_of_eager_steps
 from brim.train.checks.attributes import Attributes
 from brim.train.checks.return_checks import (
     check_dataset,
@@ -43,6 +44,7 @@ from brim.train.entry.lightning import PACKAGES, Fitting, LightningFile, is_ligh
 from brim.train.evaluation import Forward, observe
 from brim.train.exchange.contribution import Contributions
 from brim.train.job import Job
+from brim.train.job_parts import JobParts
 from brim.train.metrics import Metric
 from brim.train.params import check_all_used
 from brim.train.samples import pair_of, to_device
@@ -485,6 +487,36 @@ def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     )
 
 
+def _captured(prepared: Prepared, parts: JobParts) -> CapturedSteps | None:
+    """Return programs for the steps of a training file; None where its passes have to be eager."""
+    obstacles = {
+        "embeddings are trained by rows": bool(parts.embeddings.weights),
+        "workers take turns": parts.asynchrony is not None,
+        "Lightning's hooks stand around its passes": prepared.fitting is not None,
+        "the job computes on a GPU": parts.device.type != "cpu",
+        "the run has no directory": parts.run_dir is None,
+    }
+    for reason, stands_in_the_way in obstacles.items():
+        if stands_in_the_way:
+            tell_of_eager_steps(reason)
+            return None
+    assert parts.run_dir is not None, "looked at above"
+
+    def one_pass(samples: Any) -> Tensor:
+        inputs, target = pair_of(samples)
+        return prepared.loss(_output(prepared, parts.model, inputs), target)
+
+    key = Path(parts.spec.file).read_bytes() + repr(parts.spec.parameters).encode()
+    return CapturedSteps(
+        parts.model,
+        parts.contributions,
+        one_pass,
+        key=key,
+        folder=parts.run_dir / FOLDER,
+        seed=parts.spec.seed,
+    )
+
+
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:
     """Train until the job is done, or until this worker has left (SystemExit)."""
     job = Job(
@@ -497,6 +529,8 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         monitor=prepared.monitor,
     )
     job.parts.notes = prepared.notes
+    if spec.capture:
+        job.parts.captured = _captured(prepared, job.parts)
     test = prepared.test
     feed = _feed(prepared, spec, loaders=spec.loaders)
     job.use(feed, prepared.train)

@@ -127,6 +127,17 @@ class Accumulator:
                 _take_in(self._sums[left], self._sums.pop(right))
             self._next += 1
 
+    def add_block(self, start: int, contribution: Contribution) -> None:
+        """Take the sum of a whole block, computed elsewhere along the same tree."""
+        if start in self._rows:
+            torch._foreach_copy_(self._rows[start], contribution)
+            contribution = self._rows[start]
+        self._sums[start] = contribution
+
+    def block(self, start: int) -> Contribution:
+        """Return the sum of a block whose micro-batches have all been added."""
+        return self._rows[start] if start in self._rows else self._sums[start]
+
     def _add_rest(self, contribution: Contribution) -> None:
         """Take the rest of the last micro-batch's contribution."""
         assert self._last is not None, "something was taken early"

@@ -227,6 +227,16 @@ class Contributions:
         """Return those whose gradients the list begins with."""
         return self._parameters
 
+    @property
+    def averaged(self) -> Sequence[_Buffer]:
+        """Return the buffers of which the list has weighted changes."""
+        return self._averaged
+
+    @property
+    def buffers(self) -> Sequence[_Buffer]:
+        """Return all buffers, those of whole numbers last."""
+        return [*self._averaged, *self._counted]
+
     @torch.no_grad()
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
@@ -364,6 +374,27 @@ class Contributions:
         words = self._words([*marks, *map(int, by_rows)], stop=stop, due=due)
         counted = [buffer.now().clone() for buffer in self._counted]
         return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
+
+    def of_program(
+        self, sums: Sequence[Tensor], used: Sequence[bool], *, stop: bool, due: bool
+    ) -> list[Tensor]:
+        """Return sums that a program computed as a contribution.
+
+        Args:
+            sums: gradients, changes of averaged buffers, the loss, and counted buffers.
+            used: of each parameter, whether it has a gradient.
+            stop, due: words to all workers, see `StepOutcome`.
+        """
+        words = self._words(list(map(int, used)), stop=stop, due=due)
+        return [*sums[: self._losses_at + 1], words, *sums[self._losses_at + 1 :]]
+
+    def name_of(self, place: int) -> str:
+        """Return the name of an entry of the list."""
+        names = [f"the gradient of {name!r}" for name in self._names]
+        names += [f"buffer {buffer.name!r}" for buffer in self._averaged]
+        names += ["the loss", "the mark of a gradient"]
+        names += [f"buffer {buffer.name!r}" for buffer in self._counted]
+        return names[place]
 
     def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
         if len(losses) == 1 and losses[0] is not None:

@@ -1,0 +1,1 @@
+"""Micro-batches replayed as programs of the very calls that eager passes make."""

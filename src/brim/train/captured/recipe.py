@@ -1,0 +1,148 @@
+"""The calls of a forward and a backward pass as plain values, which any worker can read from a file.
+
+A recipe takes, in this order: the parameters that are trained, the frozen ones, the buffers as the
+step found them, its constants; and of its micro-batch the gradient of the loss (the weight, in the
+type of the loss), the weight as a float64 of shape [1] and as one of shape [], the tensors of the
+samples, and the random numbers that it draws. It gives the gradients, the weighted changes of the
+averaged buffers, the weighted loss, the counted buffers, and the loss as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# First words of arguments that are no plain values.
+RESULT, INPUT, DRAWN, CONSTANT, KIND = "result", "input", "drawn", "constant", "kind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Random numbers that a pass fills a tensor with.
+
+    Attributes:
+        call: name and overload of the call, such as `("aten::bernoulli_", "float")`.
+        is_fill: whether it fills a tensor in place; else it makes one.
+        shape, stride, dtype: of the tensor.
+        arguments: behind the tensor, or all.
+        keywords: of a call that makes one.
+    """
+
+    call: tuple[str, str]
+    is_fill: bool
+    shape: list[int]
+    stride: list[int]
+    dtype: torch.dtype
+    arguments: list[Any]
+    keywords: dict[str, Any]
+
+    def draw(self) -> Tensor:
+        """Draw from torch's default generator."""
+        space, _, name = self.call[0].partition("::")
+        call = getattr(getattr(getattr(torch.ops, space), name), self.call[1])
+        if not self.is_fill:
+            made: Tensor = call(*self.arguments, **self.keywords)
+            return made
+        empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        filled: Tensor = call(empty, *self.arguments)
+        return filled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A pass, see above; or the reason why there is none.
+
+    Attributes:
+        refused: why the pass cannot be replayed; empty where it can.
+        samples: the form of a micro-batch's samples, see `leaves_of`.
+        loss: type and shape of the loss.
+        inputs: tensors of the network and of a micro-batch that it takes, without random numbers.
+        constants: tensors that the pass has made of Python's numbers.
+        draws: in the order in which the pass draws.
+        calls: name, overload and arguments of each call, in order. An argument is a plain value,
+            `[RESULT, call, place]`, `[INPUT | DRAWN | CONSTANT, number, 0]`, `[KIND, kind, value]`, or
+            a list of these.
+        gives: what the recipe gives, as arguments.
+        used: of each trained parameter, whether it has a gradient.
+    """
+
+    refused: str = ""
+    samples: str = ""
+    loss: tuple[torch.dtype, list[int]] = (torch.float32, [])
+    inputs: int
+    constants: list[Tensor]
+    draws: list[Draw]
+    calls: list[tuple[str, str, list[Any]]]
+    gives: list[Any]
+    used: list[bool]
+
+    def save(self, path: Path) -> None:
+        """Write the recipe to a file, whole or not at all."""
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        torch.save(asdict(self), draft)
+        draft.replace(path)
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe; only plain values and tensors are read."""
+    values = torch.load(path, weights_only=True)
+    return Recipe(**values | {"draws": [Draw(**draw) for draw in values["draws"]]})
+
+
+def no_recipe(reason: str) -> Recipe:
+    """Return a recipe that says why there is none."""
+    return Recipe(refused=reason, inputs=0, constants=[], draws=[], calls=[], gives=[], used=[])
+
+
+class NotCapturable(Exception):
+    """A pass cannot be replayed: eager passes go on."""
+
+
+def leaves_of(samples: Any) -> tuple[list[Tensor], str]:
+    """Return the tensors of collated samples, and their form: all that a program depends on.
+
+    Raises:
+        NotCapturable: the samples have parts that are neither tensors nor plain values.
+    """
+    leaves: list[Tensor] = []
+    form = "".join(_form_of(samples, leaves))
+    return leaves, form
+
+
+def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
+    match value:
+        case Tensor() if value.layout is torch.strided and value.device.type == "cpu":
+            leaves.append(value)
+            yield f"{value.dtype}{tuple(value.shape)}{value.stride()};"
+        case dict() if type(value) is dict:
+            for key, item in value.items():
+                yield f"{key!r}:"
+                yield from _form_of(item, leaves)
+            yield "}"
+        case list() | tuple() if type(value) in (list, tuple):
+            yield type(value).__name__ + "("
+            for item in value:
+                yield from _form_of(item, leaves)
+            yield ")"
+        case None | bool() | int() | float() | str():
+            yield f"{value!r};"
+        case _:
+            raise NotCapturable(f"samples with a {type(value).__name__}")
+
+
+def with_leaves(samples: Any, leaves: Iterator[Tensor]) -> Any:
+    """Return the same samples with other tensors in the place of theirs."""
+    match samples:
+        case Tensor():
+            return next(leaves)
+        case dict():
+            return {key: with_leaves(item, leaves) for key, item in samples.items()}
+        case list() | tuple():
+            return type(samples)(with_leaves(item, leaves) for item in samples)
+    return samples

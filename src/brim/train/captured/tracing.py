@@ -1,0 +1,345 @@
+"""The calls of a forward and a backward pass, noted while the pass is made once.
+
+This is done in a process of its own, for it needs modules that take a second to import.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+from brim.train.captured.recipe import (
+    CONSTANT,
+    DRAWN,
+    INPUT,
+    KIND,
+    RESULT,
+    Draw,
+    NotCapturable,
+    Recipe,
+    leaves_of,
+    with_leaves,
+)
+from brim.train.exchange.contribution import Contributions
+
+Pass = Callable[[Any], Tensor]  # samples to their loss
+
+_TO_PYTHON = {"numpy", "tolist", "__array__", "item", "data_ptr", "__dlpack__"}
+_EMPTY = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
+_EMPTY |= {"aten::new_empty_strided"}
+
+
+class _NoPython(TorchFunctionMode):
+    """Refuses to give numbers of tensors to Python: they would be constants of the recipe."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in _TO_PYTHON:
+            raise NotCapturable(f"the pass calls Tensor.{function.__name__}")
+        return function(*args, **(kwargs or {}))
+
+
+def trace(model: nn.Module, contributions: Contributions, one_pass: Pass, samples: Any) -> Recipe:
+    """Return the recipe of a micro-batch's pass. The model is of no use behind it.
+
+    Args:
+        model: the network.
+        contributions: of the network to a step.
+        one_pass: the loss of samples.
+        samples: a micro-batch.
+
+    Raises:
+        NotCapturable: the pass cannot be replayed.
+    """
+    trained = list(contributions.parameters)
+    ids = {id(parameter) for parameter in trained}
+    frozen = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in trained):
+        raise NotCapturable("a parameter has hooks")
+    buffers = contributions.buffers
+    if any(buffer.has_infinity or not buffer.home.dim() for buffer in contributions.averaged):
+        raise NotCapturable("a buffer is a scalar, or starts from infinity")
+    leaves, form = leaves_of(samples)
+    places = _Places(model)
+    contributions.reset()
+    loss = one_pass(samples)  # what is made in the first pass is there then, as in training
+    if not isinstance(loss, Tensor) or not loss.requires_grad:
+        raise NotCapturable("the loss has no gradient")
+    contributions.reset()
+    used: list[bool] = []
+    counts = len(trained), len(frozen), len(buffers)
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs = iter(tensors)
+        held = [next(inputs).detach().requires_grad_() for _ in range(counts[0])]
+        places.hold(dict(zip(map(id, trained), held, strict=True)))
+        places.hold({id(parameter): next(inputs) for parameter in frozen})
+        starts = [next(inputs) for _ in buffers]
+        for buffer, start in zip(buffers, starts, strict=True):
+            now = start.clone()
+            for holder, key in buffer.places:
+                holder[key] = now
+        gradient, weight, number = (next(inputs) for _ in range(3))
+        with torch.enable_grad():
+            loss = one_pass(with_leaves(samples, inputs))
+            found = torch.autograd.grad(loss, held, gradient, allow_unused=True)
+        used[:] = [part is not None for part in found]
+        gradients = [
+            torch.zeros_like(parameter) if part is None else part
+            for parameter, part in zip(held, found, strict=True)
+        ]
+        left = [_now_of(buffer) for buffer in buffers]
+        averaged = len(contributions.averaged)
+        changes = [
+            (now - start) * number for now, start in zip(left[:averaged], starts, strict=False)
+        ]
+        plain = loss.detach().reshape(1)
+        return (*gradients, *changes, plain * weight, *left[averaged:], plain)
+
+    one = torch.ones(1, dtype=torch.float64)
+    arguments = [
+        *(parameter.detach() for parameter in (*trained, *frozen)),
+        *(buffer.start for buffer in buffers),
+        torch.ones_like(loss, requires_grad=False),
+        one,
+        one.reshape(()),
+        *leaves,
+    ]
+    versions = [tensor._version for tensor in arguments]
+    before = random.getstate(), np.random.get_state()
+    try:
+        with _NoPython():
+            graph = make_fx(flat)(*arguments)
+    except NotCapturable:
+        raise
+    except Exception as error:
+        raise NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+    after = random.getstate(), np.random.get_state()
+    if before[0] != after[0] or str(before[1]) != str(after[1]):
+        raise NotCapturable("the pass draws from Python's random or numpy")
+    if versions != [tensor._version for tensor in arguments]:
+        raise NotCapturable("the pass changes parameters or samples in place")
+    return _Noted(graph, len(arguments)).recipe(form, loss, used, counts[0])
+
+
+class _Places:
+    """The places in which the modules of a network hold its parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._all: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        for module in model.modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    self._all.setdefault(id(parameter), []).append((module._parameters, key))
+
+    def hold(self, tensors: dict[int, Tensor]) -> None:
+        """Put tensors in the places of parameters, by the ids of these."""
+        for identity, tensor in tensors.items():
+            for holder, key in self._all[identity]:
+                holder[key] = tensor
+
+
+def _now_of(buffer: Any) -> Tensor:
+    holder, key = buffer.places[0]
+    now = holder[key]
+    if now is None or now.shape != buffer.start.shape or now.dtype != buffer.start.dtype:
+        raise NotCapturable(f"buffer {buffer.name!r} changes its shape or type")
+    left: Tensor = now.detach()
+    return left
+
+
+class _Noted:
+    """A graph of calls, on its way to a recipe.
+
+    Args:
+        graph: of the calls.
+        inputs: tensors that it takes; constants and random numbers come behind them.
+    """
+
+    def __init__(self, graph: fx.GraphModule, inputs: int) -> None:
+        self._graph, self._inputs = graph, inputs
+        self._constants: list[Tensor] = []
+        self._draws: list[Draw] = []
+        self._drawn: dict[fx.Node, int] = {}  # number of the draw whose tensor the node has
+        self._values: dict[fx.Node, list[Any]] = {}
+        self._calls: list[tuple[str, str, list[Any]]] = []
+        self._lists: set[fx.Node] = set()  # calls that give one list of tensors
+        self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
+
+    def recipe(self, form: str, loss: Tensor, used: list[bool], gradients: int) -> Recipe:
+        self._find_draws()  # also of numbers that nobody uses: eager passes draw them
+        self._graph.graph.eliminate_dead_code()
+        outputs: tuple[Any, ...] = ()
+        placeholders = 0
+        for node in self._graph.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self._values[node] = [INPUT, placeholders, 0]
+                    placeholders += 1
+                case "get_attr":
+                    self._values[node] = [CONSTANT, len(self._constants), 0]
+                    self._constants.append(getattr(self._graph, node.target).detach().clone())
+                case "output":
+                    outputs = node.args[0]
+                case "call_function":
+                    self._note(node)
+                case _:
+                    raise NotCapturable(f"a {node.op}")
+        gives = self._own(outputs)
+        return Recipe(
+            samples=form,
+            loss=(loss.dtype, list(loss.shape)),
+            inputs=self._inputs,
+            constants=self._constants,
+            draws=self._draws,
+            calls=self._calls,
+            gives=gives,
+            used=used,
+        )
+
+    def _find_draws(self) -> None:
+        for node in self._graph.graph.nodes:
+            target = node.target
+            if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+                continue
+            if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(target.tags):
+                raise NotCapturable(f"{target} gives what depends on the samples' values")
+            if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
+                self._take_draw(node, target)
+
+    def _take_draw(self, node: fx.Node, target: torch._ops.OpOverload) -> None:
+        schema = target._schema
+        if node.kwargs.get("generator") is not None:
+            raise NotCapturable(f"{target} draws from a generator of its own")
+        is_fill = schema.name.endswith("_")
+        rest = list(node.args[1:] if is_fill else node.args)
+        if any(isinstance(argument, fx.Node) for argument in [*rest, *node.kwargs.values()]):
+            raise NotCapturable(f"{target} draws what depends on the samples' values")
+        meta = node.meta["tensor_meta"]
+        draw = Draw(
+            call=(schema.name, schema.overload_name or "default"),
+            is_fill=is_fill,
+            shape=list(meta.shape),
+            stride=list(meta.stride),
+            dtype=meta.dtype,
+            arguments=rest,
+            keywords={} if is_fill else dict(node.kwargs),
+        )
+        if is_fill:
+            base = node.args[0]
+            if not isinstance(base, fx.Node) or not _is_empty(base):
+                raise NotCapturable(f"{target} fills a tensor that has other uses")
+            self._drawn[base] = len(self._draws)
+        self._drawn[node] = len(self._draws)
+        self._draws.append(draw)
+
+    def _note(self, node: fx.Node) -> None:
+        if node in self._drawn:
+            self._values[node] = [DRAWN, self._drawn[node], 0]
+            return
+        if node.target is operator.getitem:
+            of, place = node.args
+            assert isinstance(of, fx.Node), "it is an item of a call's results"
+            kind, call, _ = self._values[of]
+            if of in self._lists:
+                self._calls.append(("aten::__getitem__", "t", [[kind, call, 0], place]))
+                call, place = len(self._calls) - 1, 0
+            self._values[node] = [kind, call, place]
+            return
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            raise NotCapturable(f"a call of {target}")
+        schema = target._schema
+        arguments = [
+            node.args[index]
+            if index < len(node.args)
+            else node.kwargs.get(argument.name, argument.default_value)
+            for index, argument in enumerate(schema.arguments)
+        ]
+        number = len(self._calls)
+        self._calls.append(
+            (schema.name, schema.overload_name, [self._argument(each) for each in arguments])
+        )
+        self._values[node] = [RESULT, number, 0]
+        if [str(result.type) for result in schema.returns] == ["List[Tensor]"]:
+            self._lists.add(node)
+        for place, result in enumerate(schema.returns):
+            if result.alias_info is None:
+                self._fresh.add((number, place))
+
+    def _argument(self, value: Any) -> Any:
+        match value:
+            case fx.Node():
+                return self._values[value]
+            case torch.dtype() | torch.layout() | torch.memory_format() | torch.device():
+                return [KIND, type(value).__name__, str(value)]
+            case list() | tuple():
+                return [self._argument(item) for item in value]
+            case None | bool() | int() | float() | str():
+                return value
+        raise NotCapturable(f"a call with a {type(value).__name__}")
+
+    def _own(self, outputs: tuple[Any, ...]) -> list[Any]:
+        """Results that nobody else has: they are added to in place."""
+        gives: list[Any] = []
+        seen: set[tuple[int, int]] = set()
+        views = {
+            (argument[1], argument[2])
+            for name, _, arguments in self._calls
+            for argument in _references(arguments)
+            if argument[0] == RESULT and not _is_fresh_call(name)
+        }
+        for node in outputs:
+            value = self._values[node]
+            key = (value[1], value[2])
+            is_own = value[0] == RESULT and key in self._fresh and key not in seen | views
+            if not is_own:
+                self._calls.append(("aten::clone", "", [value, None]))
+                value = [RESULT, len(self._calls) - 1, 0]
+            seen.add(key)
+            gives.append(value)
+        return gives
+
+
+def _references(arguments: list[Any]) -> Iterator[list[Any]]:
+    for argument in arguments:
+        if isinstance(argument, list) and argument:
+            if argument[0] in (RESULT, INPUT, DRAWN, CONSTANT):
+                yield argument
+            elif argument[0] != KIND:
+                yield from _references(argument)
+
+
+def _is_fresh_call(name: str) -> bool:
+    """Return whether no overload of a call gives a view of what it takes, or that itself."""
+    return all(
+        result.alias_info is None
+        for schema in torch._C._jit_get_schemas_for_operator(name)
+        for result in schema.returns
+    )
+
+
+def _is_empty(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name in _EMPTY
+
+
+def _drops_nothing(node: fx.Node) -> bool:
+    """Return whether a call could draw random numbers and does not: attention without dropout."""
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload), "the caller looks"
+    names = [argument.name for argument in target._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    index = names.index("dropout_p")
+    rate = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return bool(rate == 0.0)

@@ -1,0 +1,331 @@
+"""Programs of captured passes: the bits of eager ones, and refusals of what cannot be replayed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from brim.coordination.job.reduction import Block
+from brim.data.feed import MicroBatchRequest, Read
+from brim.domain.batch import Span
+from brim.errors import UserCodeError
+from brim.train.captured.captured_steps import CapturedSteps, _same
+from brim.train.captured.program import MicroInputs, Program
+from brim.train.captured.recipe import NotCapturable, Recipe, leaves_of, load, no_recipe
+from brim.train.captured.tracing import trace
+from brim.train.exchange.accumulate import Accumulator
+from brim.train.exchange.contribution import Contributions
+
+SIZE = 6  # samples of a micro-batch
+Pair = tuple[Any, Tensor]
+
+
+class Layers(nn.Module):
+    """Normalisation, dropout, a frozen layer, and a parameter that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = functional.dropout(self.norm(self.first(inputs)).relu(), 0.3)
+        return self.last(self.frozen(hidden) + hidden)
+
+
+class Images(nn.Module):
+    """Convolutions, as an image has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.last(self.norm(self.conv(inputs)).relu().mean((2, 3)))
+
+
+class Words(nn.Module):
+    """Attention with dropout, and an embedding whose weight is tied to the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+
+    def forward(self, inputs: dict[str, Tensor]) -> Any:
+        return self.layer(self.words(inputs["ids"])).mean(1) @ self.words.weight.T
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, and a bag of embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.layer = nn.EmbeddingBag(20, 4, mode="mean"), nn.GRU(4, 6, batch_first=True)
+
+    def forward(self, inputs: dict[str, Tensor]) -> Any:
+        sequence = self.bag(inputs["ids"]).unsqueeze(1).expand(-1, 3, -1)
+        return self.layer(sequence)[0][:, -1]
+
+
+def numbers(*shape: int) -> Callable[[torch.Generator], Any]:
+    return lambda generator: torch.randn(SIZE, *shape, generator=generator)
+
+
+def ids(generator: torch.Generator) -> dict[str, Tensor]:
+    return {"ids": torch.randint(0, 20, (SIZE, 4), generator=generator)}
+
+
+FAMILIES: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Any], int]] = {
+    "layers": (Layers, numbers(5), 3),
+    "images": (Images, numbers(1, 6, 6), 3),
+    "words": (Words, ids, 20),
+    "recurrent": (Recurrent, ids, 6),
+}
+
+
+def samples_of(draw: Callable[[torch.Generator], Any], classes: int, count: int) -> list[Pair]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (draw(generator), torch.randint(0, classes, (SIZE,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def pass_of(model: nn.Module) -> Callable[[Pair], Tensor]:
+    return lambda pair: functional.cross_entropy(model(pair[0]), pair[1])
+
+
+def built(build: Callable[[], nn.Module]) -> tuple[nn.Module, Contributions]:
+    torch.manual_seed(0)
+    model = build()
+    return model, Contributions(model)
+
+
+def recipe_of(build: Callable[[], nn.Module], samples: Pair) -> Recipe:
+    model, contributions = built(build)
+    return trace(model, contributions, pass_of(model), samples)
+
+
+def eager_sums(
+    model: nn.Module,
+    contributions: Contributions,
+    pairs: list[Pair],
+    blocks: list[Block],
+    parts: int,
+) -> list[list[Tensor]]:
+    accumulator, pass_, first = Accumulator(parts, blocks, {}), pass_of(model), blocks[0].start
+    for micro, pair in enumerate(pairs, first):
+        contributions.reset()
+        torch.manual_seed(micro)
+        loss = pass_(pair)
+        loss.backward(torch.full_like(loss, 0.25))
+        losses = [loss.detach().reshape(1)]
+        accumulator.add(micro, contributions.take(0.25, losses, stop=False, due=False))
+    contributions.reset()
+    return [accumulator.block(block.start) for block in blocks]
+
+
+def program_sums(
+    model: nn.Module,
+    contributions: Contributions,
+    recipe: Recipe,
+    pairs: list[Pair],
+    blocks: list[Block],
+    parts: int,
+) -> list[list[Tensor]]:
+    trained = {id(parameter) for parameter in contributions.parameters}
+    network = [
+        *contributions.parameters,
+        *(parameter for parameter in model.parameters() if id(parameter) not in trained),
+        *(buffer.start for buffer in contributions.buffers),
+    ]
+    counted = len(contributions.buffers) - len(contributions.averaged)
+    program = Program(
+        [recipe] * len(pairs), blocks, parts=parts, shared=len(network), counted=counted
+    )
+    inputs = []
+    for micro, pair in enumerate(pairs, blocks[0].start):
+        torch.manual_seed(micro)
+        draws = [draw.draw() for draw in recipe.draws]
+        weight = torch.full((1,), 0.25, dtype=torch.float64)
+        gradient = torch.full(recipe.loss[1], 0.25, dtype=recipe.loss[0])
+        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], draws))
+    sums, losses = program(network, inputs)
+    assert losses.shape == (len(pairs),)
+    return [contributions.of_program(part, recipe.used, stop=False, due=False) for part in sums]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_programs_give_the_bits_of_eager_passes(family: str, tmp_path: Any) -> None:
+    build, draw, classes = FAMILIES[family]
+    blocks, parts = [Block(1, 1), Block(2, 2), Block(4, 4)], 7  # the last block is clipped
+    pairs = samples_of(draw, classes, 6)
+    recipe_of(build, pairs[0]).save(tmp_path / "recipe.pt")
+    recipe = load(tmp_path / "recipe.pt")
+    model, contributions = built(build)
+    eager = eager_sums(model, contributions, pairs, blocks, parts)
+    own = program_sums(model, contributions, recipe, pairs, blocks, parts)
+    for block, (left, right) in enumerate(zip(eager, own, strict=True)):
+        for place, (a, b) in enumerate(zip(left, right, strict=True)):
+            assert _same(a, b), (blocks[block], contributions.name_of(place))
+
+
+class Prints(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * float(inputs.detach().numpy()[0, 0])
+
+
+class Branches(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * (2 if inputs.sum() > 0 else 3)
+
+
+class Rolls(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * random.random()
+
+
+class Numpy(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * float(np.random.rand())
+
+
+class Picks(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + inputs.nonzero().shape[0]
+
+
+class Spoils(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.mul_(2))
+
+
+class OwnGenerator(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + torch.rand(1, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Prints, "Tensor.numpy"),
+        (Branches, "RuntimeError"),
+        (Rolls, "random or numpy"),
+        (Numpy, "random or numpy"),
+        (Picks, "depends on the samples' values"),
+        (Spoils, "in place"),
+        (OwnGenerator, "generator of its own"),
+    ],
+)
+def test_passes_that_leave_tensors_are_refused(kind: type[nn.Linear], reason: str) -> None:
+    with pytest.raises(NotCapturable, match=reason):
+        recipe_of(lambda: kind(5, 3), samples_of(numbers(5), 3, 1)[0])
+
+
+def test_hooks_on_parameters_are_refused() -> None:
+    model, contributions = built(lambda: nn.Linear(5, 3))
+    next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-1, 1))
+    with pytest.raises(NotCapturable, match="hooks"):
+        trace(model, contributions, pass_of(model), samples_of(numbers(5), 3, 1)[0])
+
+
+@pytest.mark.parametrize("samples", [np.zeros(3), [torch.zeros(2), object()], {1, 2}])
+def test_samples_without_tensors_are_refused(samples: object) -> None:
+    with pytest.raises(NotCapturable, match="samples with"):
+        leaves_of(samples)
+
+
+def read_of(pair: Pair, micro: int) -> Read:
+    span = Span(micro * SIZE, (micro + 1) * SIZE)
+    return Read(MicroBatchRequest(0, micro, 0, span), pair, 0)
+
+
+def steps_with(recipe: Recipe, folder: Any) -> tuple[CapturedSteps, Program | None, list[Read]]:
+    model, contributions = built(Layers)
+    steps = CapturedSteps(model, contributions, pass_of(model), key=b"", folder=folder, seed=0)
+    recipe.save(steps._path(SIZE))
+    pairs = samples_of(numbers(5), 3, 2)
+    reads = [read_of(pair, micro) for micro, pair in enumerate(pairs)]
+    steps.program(reads, [Block(0, 2)], 2, may_trace=False)
+    return steps, steps.program(reads, [Block(0, 2)], 2, may_trace=False), reads
+
+
+def test_a_program_that_differs_is_not_used(tmp_path: Any, capsys: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, reads = steps_with(recipe, tmp_path)
+    assert program is not None
+    done = steps.replay(program, reads, Span(0, 2 * SIZE), 0)
+    assert done is not None
+    own = steps.contributions_of(done[0], stop=False, due=False)
+    assert steps.is_to_be_compared(begins_epoch=False)
+    steps.compare(own, own, seconds=1.0)
+    assert not steps.refused
+    other = [[tensor.clone() for tensor in part] for part in own]
+    other[0][1][0, 2] = other[0][1][0, 2].nextafter(torch.tensor(9.0))
+    steps.compare(other, own, seconds=1.0)
+    assert "the gradient of 'first.weight' differs" in steps.refused
+    assert "steps stay eager" in capsys.readouterr().err
+    assert steps.program(reads, [Block(0, 2)], 2, may_trace=False) is None
+
+
+def test_a_program_that_counted_may_not_differ(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, _ = steps_with(recipe, tmp_path)
+    assert program is not None
+    steps.took()
+    own, other = [[torch.ones(1)]], [[torch.zeros(1)]]
+    with pytest.raises(UserCodeError, match="1 replayed steps ago"):
+        steps.compare(other, own, seconds=1.0)
+
+
+def test_a_slower_program_is_not_used(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, reads = steps_with(recipe, tmp_path)
+    assert program is not None
+    for _ in range(3):
+        done = steps.replay(program, reads, Span(0, 2 * SIZE), 0)
+        assert done is not None
+        own = steps.contributions_of(done[0], stop=False, due=False)
+        steps.compare(own, own, seconds=1e-9)
+    assert "ms eagerly" in steps.refused
+
+
+def test_trust_grows_and_ends(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, _ = steps_with(recipe, tmp_path)
+    assert program is not None
+    compared = []
+    for step in range(3000):
+        if steps.is_to_be_compared(begins_epoch=False):
+            compared.append(step)
+            steps.compare([], [], seconds=math.inf)
+        else:
+            steps.took()
+    assert compared[:5] == [0, 1, 2, 11, 28]
+    assert max(b - a for a, b in itertools.pairwise(compared)) <= 1001
+
+
+def test_a_refused_recipe_keeps_steps_eager(tmp_path: Any) -> None:
+    steps, program, _ = steps_with(no_recipe("a reason"), tmp_path)
+    assert (program, steps.refused) == (None, "a reason")
+
+
+def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, program, reads = steps_with(recipe, tmp_path)
+    assert program is not None
+    inputs, target = reads[0].sample
+    other = [reads[0]._replace(sample=(inputs.double(), target)), reads[1]]
+    assert steps.replay(program, other, Span(0, 2 * SIZE), 0) is None
+    assert not steps.refused
