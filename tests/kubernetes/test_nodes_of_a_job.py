@@ -222,7 +222,7 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert NodesSeen(there.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
     there.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
     assert refusing()["fake-1"] == {"team.b"}
-    there.choices.forget("team.b")
+    there.choices.drop("team.b")
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
@@ -259,7 +259,7 @@ def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) ->
         there.take_node(name, made)
         if spec is None:
             choices.pop(job, None)
-            there.choices.forget(job)
+            there.choices.drop(job)
         else:
             choices[job] = choice_in(spec)
             there.choices.choose(job, choices[job])
@@ -309,7 +309,7 @@ def test_a_tainted_node_is_open_to_jobs_that_bear_its_taints_alone() -> None:
     assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
     there.take_node("n1", node("n1", taints=[pool]))
     assert seen() == ("", 4, {"team.plain", "team.slow"})
-    there.choices.forget("team.bears")
+    there.choices.drop("team.bears")
     assert seen() == ("it has the taint pool", 0, {"team.slow"})
 
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from brim.kubernetes.client.refusals import NotFound, Refusal
 from brim.kubernetes.client.resources import ObjectKey, PlainObject
 from brim.kubernetes.kinds import OperatorContext, Records
 from brim.kubernetes.nodes.neighbours import handed_on
+from brim.kubernetes.nodes.node_selection import ANY_NODE, NodeChoice, choice_in
 from brim.kubernetes.objects.elastic_jobs import code_in, read_job, wishes_of
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall, stalled_status
@@ -140,7 +141,8 @@ class ElasticObjects:
     # What it asks for -----------------------------------------------------------------------------
 
     async def read(self, thing: PlainObject, tenants: KnownTenants) -> Submission | Problems:
-        return read_job(thing, code=await self._code_of(thing), tenants=tenants)
+        code = await self._code_of(thing)
+        return read_job(thing, code=code, tenants=tenants)
 
     async def _code_of(self, thing: PlainObject) -> bytes | None:
         bundle = (thing.get("spec") or {}).get("bundle")
@@ -162,9 +164,9 @@ class ElasticObjects:
     def shape(self, job: KubeJob) -> ElasticPods:
         return ElasticPods(job)
 
-    def templates(self, job: str) -> Iterable[Mapping[str, Any]]:
+    def choice(self, job: str) -> NodeChoice:
         order = self.order(job)
-        return [order.wishes.template] if order is not None else []
+        return ANY_NODE if order is None else choice_in(order.wishes.template.get("spec"))
 
     def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:
         order = self.order(job)

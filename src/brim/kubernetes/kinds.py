@@ -21,6 +21,7 @@ from brim.kubernetes.client.declared import Schema
 from brim.kubernetes.client.reading import Problems
 from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.resources import PlainObject
+from brim.kubernetes.nodes.node_selection import NodeChoice
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
 from brim.kubernetes.objects.tenants import KnownTenants
@@ -100,8 +101,8 @@ class JobObjects(Protocol):
         """Return the object of a job as far as its pods go; None where it is gone."""
         ...
 
-    def templates(self, job: str) -> Iterable[Mapping[str, Any]]:
-        """Return the templates that say on which nodes the pods of a job may be."""
+    def choice(self, job: str) -> NodeChoice:
+        """Return the nodes on which all pods of a job may be."""
         ...
 
     def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:

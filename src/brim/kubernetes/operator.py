@@ -21,6 +21,7 @@ from brim.backends.live import LiveBackend
 from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
 from brim.kubernetes.client.api_server import ApiServer
@@ -34,11 +35,6 @@ from brim.kubernetes.elastic_objects import ElasticObjects
 from brim.kubernetes.install.manifests import MEMORY, NAME
 from brim.kubernetes.kinds import JobObjects, OperatorContext, foreign_families
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
-from brim.kubernetes.nodes.node_selection import (
-    NodeChoice,
-    choice_in,
-    common_choice,
-)
 from brim.kubernetes.nodes.places import NodePlaces, slot_of
 from brim.kubernetes.objects.elastic_jobs import idle_gpus, new_job
 from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPod, failed_pod
@@ -320,7 +316,7 @@ class Operator:
         if identity is not None and self._life is not None:
             record = self._life.book.jobs.get(identity.job)
             if record is not None and record.life.ended:
-                self._places.choices.forget(identity.job)
+                self._places.choices.drop(identity.job)
             if KubeJob.parse(identity.job).kind:
                 self._life.keeper.tell(identity.job)  # its status counts pods
             else:
@@ -390,14 +386,9 @@ class Operator:
     def _know_choice(self, life: _OperatorLife, job: str) -> None:
         record = life.book.jobs.get(job)
         if record is None or record.life.ended:
-            self._places.choices.forget(job)
+            self._places.choices.drop(job)
         else:
-            self._places.choices.choose(job, self._choice_of(job))
-
-    def _choice_of(self, job: str) -> NodeChoice:
-        """Return which nodes all pods of a job may be on."""
-        templates = self._objects_of(job).templates(job)
-        return common_choice([choice_in(template.get("spec")) for template in templates])
+            self._places.choices.choose(job, self._objects_of(job).choice(job))
 
     def _short(self) -> Sequence[ScheduledJob] | None:
         return self._life.backend.jobs.short_of_devices() if self._life is not None else None
@@ -450,12 +441,20 @@ class Operator:
         """Do what the object of a job asks for; False where something has to happen before."""
         if job in life.unreadable:
             return True
-        thing, record = self._object(job), life.book.jobs.get(job)
+        objects = self._objects_of(job)
+        thing, record = objects.object(job), life.book.jobs.get(job)
+        if record is None and thing is not None:
+            submission = await self._submission_in(objects, thing)
+            if not isinstance(submission, Submission):
+                return submission
+            record = new_job(thing, submission, id=job, number=life.database.next_number())
+            idle = idle_gpus(submission, slot_of(self._settings.slot))
+            life.backend.handle(Submitted(record, idle))
         if record is None:
-            return thing is None or await self._submit(life, job, thing)
+            return True
         if thing is None or thing["metadata"]["uid"] != record.key:
             return await self._forget(life, record) and thing is None
-        events, problems = self._objects_of(job).wishes(thing, record)
+        events, problems = objects.wishes(thing, record)  # it may be suspended from the start
         self._jobs[job].stall = stall_of(problems)
         life.processes.forgive(job)  # as it is now, its pods may be made
         self._know_choice(life, job)
@@ -465,30 +464,33 @@ class Operator:
         life.backend.stir()
         return True
 
-    async def _submit(self, life: _OperatorLife, job: str, thing: PlainObject) -> bool:
-        """Take a job in for the first time."""
+    async def _submission_in(self, objects: JobObjects, thing: PlainObject) -> Submission | bool:
+        """Return the submission of an object that is new.
+
+        Where it has none, its status says why.
+
+        Returns:
+            Whether all is done about an object without one, until it changes.
+        """
         if thing["metadata"].get("deletionTimestamp") is not None:
             return True
-        if thing["metadata"]["namespace"] == self._settings.namespace:
-            if stall := stall_of((_in_own_namespace(job),)):
-                await self._show_stall(job, stall)
-            return True
-        submission = await self._objects_of(job).read(thing, self._tenants_read)
-        if isinstance(submission, tuple):
-            if stall := stall_of(submission):
-                await self._show_stall(job, stall)
-            return not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
-        number = life.database.next_number()
-        record = new_job(thing, submission, id=job, number=number)
-        idle = idle_gpus(submission, slot_of(self._settings.slot))
-        life.backend.handle(Submitted(record, idle))
-        return await self._follow_object(life, job)  # it may be suspended from the start
+        is_here = thing["metadata"]["namespace"] == self._settings.namespace
+        submission = (
+            (_in_own_namespace(self._settings.namespace),)
+            if is_here
+            else await objects.read(thing, self._tenants_read)
+        )
+        if isinstance(submission, Submission):
+            return submission
+        if stall := stall_of(submission):
+            await objects.show_stall(thing, stall)
+        return is_here or not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
 
     async def _forget(self, life: _OperatorLife, record: ScheduledJob) -> bool:
         """Cancel a job whose object is gone, and forget it once it has ended; True where it is."""
         if record.life.ended:
             life.processes.forgive(record.id)
-            self._places.choices.forget(record.id)
+            self._places.choices.drop(record.id)
             self._jobs.pop(record.id, None)
             self._objects_of(record.id).forget(record.id)
             namespace = KubeJob.parse(record.id).namespace
@@ -588,11 +590,11 @@ def _remove_runs(folder: Path, jobs: Collection[str]) -> None:
                 _log.warning("%s, of a job that is gone, is not removed: %s", run, error)
 
 
-def _in_own_namespace(job: str) -> SpecError:
+def _in_own_namespace(namespace: str) -> SpecError:
     """Return the error for a job whose pods could have the Secret and the account of the operator."""
     return SpecError(
         "metadata.namespace",
-        got=f"{KubeJob.parse(job).namespace}, which is the operator's own",
+        got=f"{namespace}, which is the operator's own",
         need="another one: pods of a job could mount what the operator's tokens are made of",
         hint="kubectl create namespace team",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ from brim.kubernetes.kubeflow.request import (
     wishes_of,
 )
 from brim.kubernetes.kubeflow.status import stalled_status, status_of
+from brim.kubernetes.nodes.node_selection import NodeChoice, choice_in, common_choice
 from brim.kubernetes.nodes.places import slot_of
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
@@ -212,9 +213,10 @@ class KubeflowJobs:
     def shape(self, job: KubeJob) -> KubeflowPods:
         return KubeflowPods(job)
 
-    def templates(self, job: str) -> Iterable[Mapping[str, Any]]:
+    def choice(self, job: str) -> NodeChoice:
         request = self.request(job)
-        return [replicas.template for replicas in request.replicas] if request is not None else []
+        replicas = request.replicas if request is not None else ()
+        return common_choice([choice_in(part.template.get("spec")) for part in replicas])
 
     def placeholders(self, job: str, fewest: int) -> Sequence[Manifest]:
         order = self.order(job)

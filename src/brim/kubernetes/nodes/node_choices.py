@@ -38,7 +38,7 @@ class NodeChoices:
         """Know which nodes the template of a job allows."""
         if self._choices.get(job) == choice:
             return
-        self.forget(job)
+        self.drop(job)
         self._choices[job] = choice
         if choice not in self._choosers:
             self._choosers[choice] = set()
@@ -46,7 +46,7 @@ class NodeChoices:
         self._choosers[choice].add(job)
         self._news()
 
-    def forget(self, job: str) -> None:
+    def drop(self, job: str) -> None:
         """Know that a job has ended, or is gone."""
         self.release(job)
         choice = self._choices.pop(job, None)
