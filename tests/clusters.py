@@ -1,4 +1,4 @@
-"""Kubernetes for tests, and what becomes of them where there is none.
+"""Kubernetes for tests, and the fate of tests where there is none.
 
 `BRIM_TEST_KUBECONFIG` names the kubeconfig of any cluster (kind's, k3s', a team's own), and
 `BRIM_TEST_IMAGE` an image there that has brim with torch. Without them tests use the cluster that
@@ -120,7 +120,7 @@ class _Use:
 
     @contextlib.contextmanager
     def open(self, path: Path) -> Iterator[None]:
-        """Let nobody have the cluster alone."""
+        """Share the cluster with other tests."""
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -130,7 +130,7 @@ class _Use:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Let nobody else have the cluster; while it is open."""
+        """Have the cluster alone while it is open."""
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         yield
         fcntl.flock(self._lock, fcntl.LOCK_SH)

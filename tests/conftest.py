@@ -1,4 +1,4 @@
-"""How tests are run: which first, from what processes, and with which examples.
+"""How tests are run: in which order, from which processes, and with which examples.
 
 Hypothesis draws the same examples in every run. `BRIM_HYPOTHESIS=thorough` draws many more,
 `BRIM_HYPOTHESIS=quick` a few.

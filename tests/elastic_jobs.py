@@ -27,7 +27,7 @@ def elastic_job(name: str = "flights", namespace: str = "team", **spec: Any) -> 
 
 
 def everything() -> dict[str, Any]:
-    """One that says all that can be said, but for what excludes something else."""
+    """One with all possible fields, but for those that exclude another."""
     return elastic_job(
         parameters={"path": "s3://bucket/flights", "rate": "0.01"},
         env={"OMP_NUM_THREADS": "2"},

@@ -53,7 +53,7 @@ def write_clicks(path: Path, rows: int) -> None:
     """Write display logs as Criteo's: label, I1 to I13, C1 to C26, tabs between them.
 
     Some counts and categories are missing, most values of large categories are rare, and two of the
-    categories matter together. Who knows the chance of each row reaches an AUC of 0.868 on the last
+    categories matter together. With the chance of each row known, the AUC is 0.868 on the last
     tenth of 40,000.
     """
     chance = np.random.default_rng(_SEED)
@@ -83,8 +83,8 @@ def write_clicks(path: Path, rows: int) -> None:
 def write_census(path: Path, rows: int = 48_842) -> None:
     """Write people as the Adult census income table has them, as Parquet.
 
-    Who knows the chance of each row reaches an AUC of 0.931, and is right for 0.894; who says that
-    nobody is rich is right for 0.811.
+    With the chance of each row known, the AUC is 0.931, and 0.894 are right; the guess that no
+    person is rich is right for 0.811.
     """
     chance = np.random.default_rng(_SEED)
     age, hours = chance.integers(17, 91, rows), chance.integers(1, 100, rows)

@@ -1,5 +1,5 @@
-"""Whether control groups can be made here: root can on most hosts, and users to whom some are
-delegated.
+"""Whether control groups can be made here: root can on most hosts, and users with delegated
+ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An API server in memory, with kubelets and kube-scheduler, as far as pods go.
 
-What a test on a real server shows, this shows at every point in time and under every death.
+It shows the findings of tests on a real server at every point in time and under every death.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class FakeServer:
         return {name: made for (kind, _, name), made in self.objects.items() if kind == "Pod"}
 
     def settle(self) -> None:
-        """Bind and run what is pending, and end what was asked to."""
+        """Bind and run pending pods, and end leaving ones."""
         for key, made in list(self.objects.items()):
             if key[0] != "Pod":
                 continue
@@ -175,7 +175,7 @@ class NoPlaceholders:
 
 
 class Watched:
-    """What a watch of such a server has told, when it is asked to go on."""
+    """The events of a watch of such a server, when it is asked to go on."""
 
     def __init__(self, server: FakeServer) -> None:
         self.places = NodePlaces(slot_of(SLOT))
@@ -206,7 +206,7 @@ class Watched:
 
 
 class FakeFollower:
-    """Follows nobody: tests write what a run's master would have written."""
+    """Follows no run: tests write the records of a run's master."""
 
     is_connected = False
 

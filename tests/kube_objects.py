@@ -33,7 +33,7 @@ def node(name: str = "n1", *, ready: str = "True", **fields: Any) -> KubeNode:
 
 
 def pod(name: str, node: str = "", *, phase: str = "Running", **requests: str) -> KubePod:
-    """A pod of nobody that we know."""
+    """A pod of unknown origin."""
     containers = [{"name": "main", "resources": {"requests": requests}}]
     made = {
         "metadata": {"name": name, "namespace": "others"},

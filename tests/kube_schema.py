@@ -1,4 +1,4 @@
-"""The schema of pods as an API server has it: what breaks it, and values that do not."""
+"""The schema of pods as an API server has it: values that break it, and values that do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PodSchema:
         return found
 
     def faults(self, value: Any, schema: Schema, at: str = "") -> Iterator[str]:
-        """The places at which a value breaks a schema; what is null is as if it were not there."""
+        """The places at which a value breaks a schema; null values are as if they were not there."""
         schema = self._resolved(schema)
         kinds = [each["type"] for each in schema.get("oneOf", [schema]) if "type" in each]
         if value is None or not kinds:

@@ -1,5 +1,5 @@
-"""The other half of the tests, in pieces of at most an hour on two cores: what `make test` and
-`make test-nodes` leave out, random chaos, and the ratios of benchmarks.
+"""The other half of the tests, in pieces of at most an hour on two cores: tests beyond `make test` and
+`make test-nodes`, random chaos, and the ratios of benchmarks.
 
 `.ci/nightly` runs them. The result of a piece is kept in docs/nightly.json as the piece ends, whole
 or not at all, and docs/nightly.md is written from it; nothing else is remembered.
@@ -44,7 +44,7 @@ class Piece:
 
     Args:
         name: by which it is asked for.
-        about: what it runs, in a few words.
+        about: its content, in a few words.
         command: from the root of the repository.
         parts: paths of which a change calls for it.
         tests: files and folders whose long tests it runs.
@@ -220,10 +220,10 @@ PIECES: Mapping[str, Piece] = {
 
 
 def outcome(log: str, status: int | None) -> tuple[int, int, list[str]]:
-    """Return how many passed, how many were skipped, and what failed.
+    """Return how many passed, how many were skipped, and the failed ones.
 
     Args:
-        log: what a piece has printed: the summary of pytest, or lines that end with `held` or
+        log: the output of a piece: the summary of pytest, or lines that end with `held` or
             `BROKEN` for a seed or a ratio.
         status: with which it ended; None where it had to be ended.
 
@@ -310,7 +310,7 @@ def run(piece: Piece, show: Callable[[str], object]) -> Result:
     """Run a piece to its end.
 
     Args:
-        show: is handed what the piece prints, as it does.
+        show: is handed the output of the piece, as it comes.
     """
     LOGS.mkdir(exist_ok=True)
     log, version_before, started = LOGS / f"{piece.name}.log", version(), time.monotonic()

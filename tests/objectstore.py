@@ -1,5 +1,5 @@
 """An S3-compatible server (moto's) for tests: one that can be away for a while, and comes back with
-what it had.
+its objects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ObjectStore:
             files.rm_file(name)
 
     def names(self) -> list[str]:
-        """What is stored, as seen from `url`."""
+        """The store, as seen from `url`."""
         prefix = f"{BUCKET}/run/"
         return sorted(name.removeprefix(prefix) for name in self.files().find(prefix))
 

@@ -1,4 +1,4 @@
-"""Reads the pages that brim writes, and finds whatever they would load from elsewhere."""
+"""Reads the pages that brim writes, and finds everything that they would load from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submissions for tests of the scheduler: what they say of a training file is never looked at."""
+"""Submissions for tests of the scheduler: their training files are never read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which tests `make test` leaves to `make test-long`.
 
-A test is `long` where it takes ten seconds or more and a shorter way, or another case, of what it
-shows is tested always: more worker counts, more fault schedules, more models of one kind, or with
-processes what is tested always within one.
+A test is `long` where it takes ten seconds or more and a shorter way, or another case, of its
+subject is tested always: more worker counts, more fault schedules, more models of one kind, or a
+case with processes that is always tested within one.
 """
 
 from __future__ import annotations

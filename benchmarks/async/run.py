@@ -1,4 +1,4 @@
-"""Asynchronous training beside exact training: what counts under kills, speed, and AUC.
+"""Asynchronous training beside exact training: updates that count under kills, speed, and AUC.
 
 See README.md.
 """
@@ -68,9 +68,7 @@ def is_exact(run: Path) -> bool:
 def kill_members(
     process: subprocess.Popen[str], run: Path, *, kills: int, rng: random.Random
 ) -> int:
-    """Kill a member of the round, at a moment that has nothing to do with what it is at; how many
-    were.
-    """
+    """Kill a member of the round at a moment independent of its work; return how many were killed."""
     done, deadline = 0, time.monotonic() + 240
     while done < kills and process.poll() is None and time.monotonic() < deadline:
         time.sleep(rng.uniform(0.3, 1.0))

@@ -1,4 +1,4 @@
-"""What chaos runs train: a small CNN with all that must be carried from worker to worker, on
+"""The model of chaos runs: a small CNN with all kinds of state to carry from worker to worker, on
 made-up images.
 
 BatchNorm has buffers, dropout and the noise draw chance, momentum and the schedule are state of the

@@ -1,4 +1,4 @@
-"""Two hundred seeded runs under random faults, and what each promised: see README.md."""
+"""Two hundred seeded runs under random faults, and the promises of each: see README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE = 120.0
 
 
 def trial_of(seed: int, hosts: int, calm: Calm) -> Trial:
-    """What `brim chaos --seed SEED --runs 1 --workers 1:4 --hosts HOSTS` would do."""
+    """Do the run of `brim chaos --seed SEED --runs 1 --workers 1:4 --hosts HOSTS`."""
     workers = random_workers(seed, WORKERS)
     kinds = [kind for kind, reason in kinds_possible_here(hosts).items() if not reason]
     faults = random_faults(

@@ -1,5 +1,5 @@
-"""One process trains Wide & Deep on Criteo and keeps its state in one of several ways; prints what
-that cost it.
+"""One process trains Wide & Deep on Criteo and keeps its state in one of several ways; prints the
+cost.
 
     python -m benchmarks.checkpoints.alone --path dac_sample.tsv --way brim --every 50 --steps 400
 
@@ -74,7 +74,7 @@ class Loop:
 def keeper(
     way: str, loop: Loop, directory: Path
 ) -> tuple[Callable[[int], None], Callable[[], None]]:
-    """What is called when a checkpoint is due, and what waits for its end."""
+    """The function to call when a checkpoint is due, and the one that waits for its end."""
     if way == "torch.save":
 
         def save(step: int) -> None:

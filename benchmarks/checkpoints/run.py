@@ -1,5 +1,5 @@
-"""What a checkpoint every 50 steps costs training, and how long a restore takes, beside torch's own
-ways.
+"""The cost for training of a checkpoint every 50 steps, and the time of a restore, beside torch's
+own ways.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ AIM = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run of brim: seconds between commits within an epoch, by step; and what was written."""
+    """A run of brim: seconds between commits within an epoch, by step; and the bytes written."""
 
     gaps: dict[int, float]
     checkpoints: list[dict[str, Any]]
 
     @property
     def step(self) -> float:
-        """Seconds per step, the mean: what is rare and long must count."""
+        """Seconds per step, the mean: rare long steps must count."""
         return statistics.fmean(self.gaps.values())
 
     def around(self, offset: int) -> list[float]:
@@ -96,7 +96,7 @@ def percent(share: float) -> str:
 
 
 def tell_jobs(report: Report, pairs: list[tuple[Job, Job]], workers: int) -> bool:
-    """What training of several workers sees; whether it is within the aim."""
+    """Measure the cost for training of several workers; return whether it is within the aim."""
     without_checkpoints, with_checkpoints = (
         [plain_job for plain_job, _ in pairs],
         [saving_job for _, saving_job in pairs],

@@ -1,4 +1,4 @@
-"""What checkpoints of a large table cost training: its base, deltas upon it, and a restore.
+"""The cost for training of checkpoints of a large table: its base, deltas upon it, and a restore.
 
     python -m benchmarks.checkpoints.tables --rows 10000000           # a report; some minutes
     python -m benchmarks.checkpoints.tables --rows 1000000 --quick    # a smoke run

@@ -1,4 +1,4 @@
-"""Fifty seeded runs of a scheduler with a few jobs, broken at random, and what each promised: see
+"""Fifty seeded runs of a scheduler with a few jobs, broken at random, and the promises of each: see
 README.md.
 """
 
@@ -41,7 +41,7 @@ def calm_runs(folder: Path) -> dict[int, Calm]:
 
 
 def trial_of(seed: int) -> ClusterTrial:
-    """What `brim chaos --cluster --seed SEED --runs 1 --epochs 4` would do."""
+    """Do the run of `brim chaos --cluster --seed SEED --runs 1 --epochs 4`."""
     kinds = [kind for kind in DeedKind if kind not in SUBMITS]
     nodes = random_nodes(seed, devices=WORKERS.maximum)
     deeds = random_deeds(seed, kinds=kinds, epochs=EPOCHS, workers=WORKERS, nodes=nodes)

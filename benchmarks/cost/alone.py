@@ -1,4 +1,4 @@
-"""What a step of one worker costs beside plain torch, before and after: see README.md.
+"""The cost of a step of one worker beside plain torch, before and after: see README.md.
 
 The sides take turns: plain torch and torch alone making M passes a step ("kernels") in this
 process, and one run of `brim train` for each of the others.
@@ -63,8 +63,8 @@ def before(side: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One network and batch: the median step of each side in each round, in seconds, and what
-    single things cost.
+    """One network and batch: the median step of each side in each round, in seconds, and the cost
+    of single things.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Case:
         return statistics.median(self.steps[side])
 
     def ratio(self, peer: str, side: str) -> float:
-        """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
+        """How many times as fast a side is, round by round: disturbances of a round hit both."""
         return statistics.median(
             a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True)
         )

@@ -1,4 +1,4 @@
-"""What audits cost: a step in which micro-batches are computed twice, beside the others of its run.
+"""The cost of audits: a step in which micro-batches are computed twice, beside others of its run.
 
 See README.md. All steps are of one run; which of them are audited follows from their numbers.
 """

@@ -1,4 +1,4 @@
-"""What a step costs under brim, exact and inexact, beside plain DistributedDataParallel: see
+"""The cost of a step under brim, exact and inexact, beside plain DistributedDataParallel: see
 README.md.
 """
 

@@ -1,5 +1,4 @@
-"""What is trained.
-
+"""The model that is trained.
 Wide & Deep over ids drawn as clicks draw them, few of them often, with a table of any size.
 """
 

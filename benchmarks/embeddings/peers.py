@@ -1,5 +1,5 @@
-"""What is measured beside brim, with the same network, ids and optimizer: loops in plain torch, and
-a bare copy.
+"""The peers of brim, with the same network, ids and optimizer: loops in plain torch, and a bare
+copy.
 """
 
 from __future__ import annotations

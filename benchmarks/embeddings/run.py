@@ -1,4 +1,4 @@
-"""What a step with a large embedding costs, beside torch, fbgemm and a bare copy of the rows: see
+"""The cost of a step with a large embedding, beside torch, fbgemm and a bare copy of the rows: see
 README.md.
 """
 
@@ -53,7 +53,7 @@ class Sides(dict[str, list[Turn]]):
         return 1000 * statistics.median(turn.cpu for turn in self[side])
 
     def speed(self, side: str, peer: str) -> float:
-        """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
+        """How many times as fast a side is, round by round: disturbances of a round hit both."""
         turns = zip(self[peer], self[side], strict=True)
         return statistics.median(
             peer_turn.seconds / own_turn.seconds for peer_turn, own_turn in turns
@@ -85,7 +85,7 @@ def _loops(rows: int) -> dict[str, Step]:
 
 
 def _runs(rows: int) -> dict[str, list[str]]:
-    """What `brim train` is told, by side."""
+    """Return the arguments of `brim train`, by side."""
     if rows > MANY_LIMIT:
         runs_wanted = {brim(workers): _words(rows, workers) for workers in WORKERS[:2]}
     else:
@@ -97,7 +97,7 @@ def _runs(rows: int) -> dict[str, list[str]]:
 
 
 def measure(rows: int, rounds: int, seconds: float, fbgemm: str) -> Sides:
-    """Return what all sides did.
+    """Return the measurements of all sides.
 
     Args:
         fbgemm: a Python that has fbgemm-gpu-cpu; empty where there is none.
@@ -157,7 +157,7 @@ def tell(rows: int, sides: Sides, report: Report) -> None:
 
 
 def _judged(results: dict[int, Sides]) -> list[list[str]]:
-    """The aims, and what was found."""
+    """Return the aims, and the values found."""
     smallest = results[TABLES[0]]
     torchs = [name for name in (SPARSE, DENSE, MANY) if name in smallest]
     fastest = min(torchs, key=smallest.median)

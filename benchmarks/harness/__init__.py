@@ -1,3 +1,3 @@
-"""What the benchmarks share: how a run of each side is started, followed and ended, and how figures
-are written.
+"""The harness of all benchmarks: it starts, follows and ends a run of each side, and writes
+figures.
 """

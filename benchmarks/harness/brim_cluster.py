@@ -40,7 +40,7 @@ class Kind:
 
     Args:
         wait: seconds that a micro-batch waits.
-        salt: makes the same model another one, for whoever looks it up by name.
+        salt: makes the same model another one for look-ups by name.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a scheduler has measured itself.
+    """The measurements of a scheduler.
 
     Args:
         measured: steps and the seconds that they took, by kind.
@@ -89,7 +89,7 @@ class Learnt:
 
 @dataclass(slots=True)
 class Asked:
-    """What a job was seen to be, over time: (when, its view), seconds since 1970."""
+    """The views of a job over time: (when, its view), seconds since 1970."""
 
     views: list[tuple[float, JobView]] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ class BrimCluster:
 
     Args:
         cluster: the content of its cluster.yaml.
-        learnt: what its database knows from before, of these `kinds`.
+        learnt: earlier measurements of these `kinds` in its database.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class BrimCluster:
         return self._driver.call(*words).stdout
 
     def warm_up(self, kind: Kind) -> None:
-        """Run a short job: its node has then imported what jobs need, as that of a scheduler that
-        is up for long.
+        """Run a short job: its node has then imported the packages of jobs, as that of a scheduler
+        that is up for long.
         """
         job = self.submit("warm-up", kind.submission(epochs=1))
         self.until("a warm node", lambda: self.asked[job].last.has_ended)
@@ -164,7 +164,7 @@ class BrimCluster:
         return self.client.submit(Submit(submission=submission, name=name)).job
 
     def look(self) -> list[JobView]:
-        """Write down what every job is now."""
+        """Write down the present view of every job."""
         views, now = self.client.jobs(), time.time()
         for view in views:
             self.asked.setdefault(view.job, Asked()).views.append((now, view))
@@ -210,9 +210,7 @@ def _teach(book: Book, learnt: Learnt, kinds: Sequence[Kind]) -> None:
 
 
 def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> Learnt:
-    """Let a scheduler profile one job of each kind after another, and learn from it what it has
-    learnt.
-    """
+    """Let a scheduler profile one job of each kind after another, and return its measurements."""
     with BrimCluster({"nodes": [{"name": "n1", "workers": slots}]}) as cluster:
         cluster.warm_up(replace(kinds[0], salt="warm-up"))
         for kind in kinds:

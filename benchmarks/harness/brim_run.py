@@ -40,7 +40,7 @@ def alive(pid: int) -> bool:
 
 
 class BrimStuck(RuntimeError):
-    """What the benchmark waited for did not come."""
+    """The event for which the benchmark waited did not come."""
 
 
 class BrimRun:

@@ -2,9 +2,9 @@
 benchmarks.harness.ratios recovery.
 
 The benchmark is run in full, and its new report is thrown away. Each ratio must reach a share of
-what the report in the repository has, so no threshold is written down twice, and none is a time: a
-new report moves its thresholds, and the change shows it. A share allows for what runs of one
-commit differ by.
+that in the report of the repository, so no threshold is written down twice, and none is a time: a
+new report moves its thresholds, and the change shows it. A share allows for the differences between
+runs of one commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ratio:
     Args:
         name: of both sides, the better one last.
         value: takes it from the content of a report.
-        share: of what the report has that a run must reach.
+        share: of the report's ratio that a run must reach.
     """
 
     name: str
@@ -254,7 +254,7 @@ def measured(name: str) -> Any:
 
 
 def verdict(ratio: Ratio, report: Any, found: Any) -> str:
-    """Say what a ratio is, what it must be, and whether it holds."""
+    """Show a ratio, its threshold, and whether it holds."""
     value, bound = ratio.value(found), ratio.bound(report)
     verdict_word = "held" if value >= bound else "BROKEN"
     need = f"at least {bound:.3g}, {ratio.share:.0%} of the report's {ratio.value(report):.3g}"

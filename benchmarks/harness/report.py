@@ -1,5 +1,5 @@
-"""Figures and how they are told: medians with their spread, tables, and a dated report with what it
-was made on.
+"""Figures and how they are told: medians with their spread, tables, and a dated report that names
+its hardware and versions.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _commit() -> str:
 
 
 def facts() -> dict[str, Any]:
-    """What the figures depend on, and who they cannot be compared with."""
+    """The conditions of the figures: only figures of equal conditions can be compared."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -168,7 +168,7 @@ class Report:
     Args:
         folder: of the benchmark.
         title: of the report.
-        seed: of whatever was drawn by chance.
+        seed: of all chance.
     """
 
     def __init__(self, folder: Path, title: str, *, seed: int) -> None:
@@ -202,7 +202,7 @@ class Report:
     def write(self, data: dict[str, Any], figure: Any = None, *, name: str = "") -> Path:
         """Write `report.md`, `.json` and, where there is a matplotlib figure, `.png`.
 
-        What was there is replaced: an older report is in the history of the repository.
+        Older files are replaced: they are in the history of the repository.
 
         Args:
             name: of the part that this is about, where a folder has several reports.

@@ -26,13 +26,13 @@ _LIMIT = 120.0  # seconds until a job must have started
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What one turn showed.
+    """The figures of one turn.
 
     Args:
         steps: that were made.
         seconds: that it took.
-        workers, others: processor time, in seconds: of the workers, and of whatever else is there
-            for the job (agent, template, master; the command, or scheduler and agent of the node).
+        workers, others: processor time, in seconds: of the workers, and of the job's other processes
+            (agent, template, master; the command, or scheduler and agent of the node).
     """
 
     steps: int
@@ -112,7 +112,7 @@ def by_brim_train(words: Sequence[str]) -> Iterator[Side]:
     """A job by the command `brim train`.
 
     Args:
-        words: what the command is told.
+        words: arguments of the command.
     """
     with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as folder:
         run_dir = Path(folder) / "run"
@@ -142,7 +142,7 @@ def under_scheduler(
 
     Args:
         scheduler: of the cluster, which has nothing else to do, and is stopped with the job.
-        words: what the command is told.
+        words: arguments of the command.
     """
     job = cluster.brim("submit", *words).strip()
     side = Side(cluster.state / "jobs" / job, scheduler)
@@ -155,7 +155,7 @@ def under_scheduler(
 
 
 def in_turns(first: Side, second: Side, *, pairs: int, seconds: float) -> list[tuple[Speed, Speed]]:
-    """Let two stopped jobs train in turns; who is first changes with each pair.
+    """Let two stopped jobs train in turns; the first one changes with each pair.
 
     Args:
         pairs: how often each has a turn.

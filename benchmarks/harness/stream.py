@@ -1,4 +1,4 @@
-"""A seeded stream of short jobs with deadlines, and what the simulator makes of it. Pure."""
+"""A seeded stream of short jobs with deadlines, and the simulator's forecast of it. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Item:
     """One job of the stream; times are seconds since its beginning.
 
     Args:
-        new: nobody has measured its model before.
+        new: its model has never been measured.
     """
 
     name: str

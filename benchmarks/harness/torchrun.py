@@ -31,7 +31,7 @@ class TorchrunStuck(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A step as one of torchrun's workers wrote it down: wall clock, step, and who wrote."""
+    """A step as one of torchrun's workers wrote it down: wall clock, step, and the writer."""
 
     at: float
     step: int
@@ -170,7 +170,7 @@ class Torchrun:
         )
 
     def lines(self) -> list[Line]:
-        """What all workers wrote so far."""
+        """Return the steps that all workers have written so far."""
         found = []
         for log in self.directory.glob("rank-*.log"):
             for text in log.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What brim trains in the benchmarks: Wide & Deep or a small CNN on random data in memory."""
+"""The training file of the benchmarks: Wide & Deep or a small CNN on random data in memory."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """Steps of several programs, measured by turns.
 
 Every side has turns of a moment, one after the other: loops in this process, and programs such as
-`brim train`, whose workers wait while it is not their turn. So whatever else the machine does meets
-all of them alike.
+`brim train`, whose workers wait while it is not their turn. So other load of the machine meets all
+of them alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = Callable[[], object]
 
 
 class Turn(NamedTuple):
-    """What a side did in a turn.
+    """The figures of a side in a turn.
 
     Args:
         seconds: of its median step.
@@ -50,7 +50,7 @@ class Program:
     `run/steps.jsonl`.
 
     Args:
-        folder: for its records, and for what it prints.
+        folder: for its records and its output.
         command: that starts it.
         checkout: of brim, which it imports.
     """
@@ -127,7 +127,7 @@ class Run(Program):
     """A run of `brim train`.
 
     Args:
-        words: what the command is told.
+        words: arguments of the command.
     """
 
     def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
@@ -160,7 +160,7 @@ def await_all(runs: Collection[Program]) -> None:
 def by_turns(
     loops: Mapping[str, Step], runs: Mapping[str, Program], *, rounds: int, seconds: float
 ) -> dict[str, list[Turn]]:
-    """Return what each side did in each of its turns."""
+    """Return the figures of each side in each of its turns."""
     sides: dict[str, Callable[[], Turn]] = {
         **{name: partial(_turn, step, seconds) for name, step in loops.items()},
         **{name: partial(run.turn, seconds) for name, run in runs.items()},

@@ -170,7 +170,7 @@ def join(token: str, host: Host) -> subprocess.Popen[str]:
 
 
 def lose_host(event: Callable[[Joined], None]) -> Loss:
-    """Have something happen to the second host, and follow what comes of it."""
+    """Have something happen to the second host, and follow the consequences."""
     with run_on_two_hosts() as (records, host):
         round_before = records.round
         assert round_before is not None

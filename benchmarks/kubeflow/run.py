@@ -33,7 +33,7 @@ class Event:
     Args:
         what: was done.
         seconds: until torch trained with as many pods as there was room for; None: not within `LIMIT`.
-        after: what there was then.
+        after: the pods at that time.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Event:
 
 
 class Story:
-    """What is done to the job, on a cluster of three nodes of which each takes one pod."""
+    """The operations on the job, on a cluster of three nodes of which each takes one pod."""
 
     def __init__(self, guide: Guide, say: Callable[[str], None]) -> None:
         self.guide, self.say = guide, say
@@ -113,7 +113,7 @@ class Story:
 
 @contextmanager
 def brim_operator(guide: Guide) -> Iterator[None]:
-    """Have brim's operator on the cluster, with what `brim install --kubeflow` puts there."""
+    """Have brim's operator on the cluster, with the objects of `brim install --kubeflow`."""
     try:
         guide.install(SLOT, kubeflow=True, security="baseline")
         yield

@@ -1,4 +1,4 @@
-"""A job on real nodes: how soon a pod trains, and what its end costs: see README.md."""
+"""A job on real nodes: how soon a pod trains, and the cost of its end: see README.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IMPORT = "import time; began = time.time(); import torch; print(began, time.tim
 
 
 class Measured:
-    """The job, and what is done to it."""
+    """The job, and the operations on it."""
 
     def __init__(self, jobs: JobsOnNodes, say: Callable[[str], None]) -> None:
         self._jobs, self.say = jobs, say

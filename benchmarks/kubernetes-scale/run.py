@@ -89,7 +89,7 @@ FULL = (
 
 @dataclass(slots=True)
 class Found:
-    """What one size has shown; times in seconds, `requests` by verb and kind."""
+    """The figures of one size; times in seconds, `requests` by verb and kind."""
 
     size: Size
     made: float = 0.0
@@ -114,7 +114,7 @@ class Found:
 
 
 class Pods:
-    """The workers' pods of jobs as the server tells of them, and when each did what."""
+    """The workers' pods of jobs as the server tells of them, and the times of their events."""
 
     def __init__(self, size: Size) -> None:
         self.wanted, self._whose = size.workers, size.side.whose_worker
@@ -199,7 +199,7 @@ class Audit:
 
 @contextlib.contextmanager
 def cluster(folder: Path, side: type[Side]) -> Iterator[tuple[ControlPlane, Audit, Side]]:
-    """A control plane whose audit log has what the operator asks, and the operator."""
+    """A control plane whose audit log has the operator's requests, and the operator."""
     audit, user = Audit(folder, side.user()), side.user()
     token = os.urandom(16).hex()
     with control_plane(

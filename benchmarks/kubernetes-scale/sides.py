@@ -40,7 +40,7 @@ class Side(ABC):
     """An operator as a process.
 
     Args:
-        folder: for its log, and whatever it keeps.
+        folder: for its log and its files.
         config: its kubeconfig.
 
     Attributes:
@@ -78,7 +78,7 @@ class Side(ABC):
 
     @abstractmethod
     def install(self, plane: ControlPlane) -> None:
-        """Put on the server what it needs."""
+        """Put its objects on the server."""
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -86,7 +86,7 @@ class Side(ABC):
 
     @abstractmethod
     def reconciles(self) -> tuple[float, float]:
-        """Return the median and the 99th percentile of what it takes to reconcile, in seconds."""
+        """Return the median and the 99th percentile of the time to reconcile, in seconds."""
 
     @abstractmethod
     def has_reconciled(self, jobs: int) -> bool:

@@ -40,12 +40,12 @@ class Reclaim:
             made a step.
         killed: pods of the borrower that ended.
         workers: that the borrower had a while after.
-        idle: devices, in workers, that nobody used then.
+        idle: devices, in workers, that were unused then.
         stood: the longest time between two steps of the borrower, in seconds; None: it made none any
             more.
         lost: its steps that were made again.
         back: seconds from the owner's end until it had all workers; None: not within `LIMIT`.
-        state: what the user saw of the borrower while the owner trained.
+        state: the borrower's state, as the user saw it while the owner trained.
     """
 
     pods_after: float
@@ -75,7 +75,7 @@ class Side(Protocol):
         ...
 
     def state(self, name: str) -> str:
-        """What a user sees of a job."""
+        """Return a job's state as a user sees it."""
         ...
 
     def end(self, name: str) -> None:

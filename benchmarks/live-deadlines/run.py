@@ -1,5 +1,5 @@
-"""A stream of real jobs with deadlines under three policies, beside what the simulator predicts:
-see README.md.
+"""A stream of real jobs with deadlines under three policies, beside the simulator's forecast: see
+README.md.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Side:
         return met[0] / len(self.live), met[1] / len(self.live)
 
     def errors(self) -> dict[str, list[tuple[float, float]]]:
-        """By what predicted them, the errors of jobs' ends: in parts of what was left, and of the
+        """Return the errors of jobs' ends by predictor: in parts of the remaining time, and of the
         whole time.
         """
         ends = zip(self.live, self.simulated_ends, strict=True)
@@ -124,7 +124,7 @@ class Side:
 
 
 def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Course], Replay]:
-    """The stream under a scheduler of its own, which knows what was measured before."""
+    """The stream under a scheduler of its own, which knows the earlier measurements."""
     described = {"nodes": [{"name": "n1", "workers": SLOTS}], "policy": policy}
     with BrimCluster(described, learnt=learnt, kinds=list(KINDS.values())) as cluster:
         cluster.warm_up(replace(KINDS["small"], salt="warm-up"))

@@ -1,4 +1,4 @@
-"""ElasticDL's experiments, live, beside what the simulator predicts: see README.md."""
+"""ElasticDL's experiments, live, beside the simulator's forecast: see README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler costs: its cycles, its share of a processor, its answers, and the jobs' speed:
+"""The cost of a scheduler: its cycles, its share of a processor, its answers, and the jobs' speed:
 see README.md.
 """
 
@@ -142,8 +142,8 @@ def share(process: psutil.Process, seconds: float) -> float:
 
 
 def pairs(number: int, size: Size) -> Pairs:
-    """The same job alone and under a scheduler of its own, in turns; who is started first changes
-    with each cluster.
+    """The same job alone and under a scheduler of its own, in turns; the order of their starts
+    changes with each cluster.
     """
     words = [str(TRAINS), "--workers", "2", "--global-batch-size", "512"]
     with (
@@ -198,7 +198,7 @@ def tell(report: Report, size: Size, found: Found) -> dict[str, Any]:
 
 
 def tell_speed(report: Report, found: Found) -> None:
-    """Both sides, and what the clusters say of them."""
+    """Both sides, and the clusters' figures of them."""
     ratios = [speed.speed for speed in found.speeds]
     rows = [
         [
@@ -237,7 +237,7 @@ def per(side: Sequence[Speed], numerator: str, denominator: str, unit: float = 1
 
 
 def verdict(ratios: list[float]) -> str:
-    """Whether the clusters show what is claimed, or cannot tell."""
+    """Return whether the clusters show the claim, or cannot tell."""
     low, high = interval(ratios)
     if len(ratios) < _ENOUGH:
         return "too few clusters to tell"

@@ -39,14 +39,14 @@ Workers = list[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim:
-    """One return of what was lent; times are seconds since the beginning.
+    """One return of lent devices; times are seconds since the beginning.
 
     Args:
-        how: what was done to the job that has to give, if anything.
+        how: the fault of the job that has to give, if any.
         submitted: the owner's job.
         asked: when the plan took the devices from the borrower.
         given: when the owner's job was started on them.
-        forced: what the borrower's jobs were told, where the grace period had to be enforced.
+        forced: the message to the borrower's jobs, where the grace period had to be enforced.
     """
 
     how: str
@@ -62,7 +62,7 @@ class Reclaim:
 
 
 class Scene:
-    """The cluster, its borrowers, and what has happened so far."""
+    """The cluster, its borrowers, and the events so far."""
 
     def __init__(self, cluster: BrimCluster, *, epochs: int, say: Callable[[str], None]) -> None:
         self.cluster, self.say = cluster, say
@@ -324,9 +324,7 @@ def _at(points: Workers, time: float) -> int:
 
 
 def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
-    """Devices by tenant over time, what is guaranteed,
-    and each reclaim from the plan to the start.
-    """
+    """Devices by tenant over time, the guarantees, and each reclaim from the plan to the start."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")

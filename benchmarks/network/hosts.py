@@ -50,7 +50,7 @@ def hosts(count: int, *, mbit: int | None) -> Iterator[list[Place]]:
         mbit: of each cable, 10^6 bits/s in either direction; None sets no limit.
 
     Raises:
-        subprocess.CalledProcessError: `ip` or `tc` does not do what it is told; it takes root.
+        subprocess.CalledProcessError: `ip` or `tc` fails, as without root.
     """
     tag = uuid.uuid4().hex[:6]
     switch = f"brim-{tag}-switch"

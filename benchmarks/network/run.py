@@ -40,7 +40,7 @@ _POLL, _PATIENCE = 0.02, 120.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is trained.
+    """The model of a run.
 
     Attributes:
         seconds: that are measured.
@@ -81,7 +81,7 @@ class Measured:
 
 
 class Watch:
-    """What a run uses from here on.
+    """The resources that a run uses from here on.
 
     Args:
         places: its hosts.
@@ -114,7 +114,7 @@ class Watch:
         return sum(_cpu(process) - self._times[process.pid] for process in chosen)
 
     def memory(self) -> int:
-        """Bytes of the processes that there are; what several share counts once."""
+        """Bytes of the processes that there are; shared memory counts once."""
         return sum(own_memory_of(process.pid) or 0 for process in self._processes)
 
 
@@ -291,7 +291,7 @@ def measure_ddp(places: Sequence[Place], split: Sequence[int], network: Network)
 
 
 def _device(split: Sequence[int]) -> str:
-    """The device that gloo is to use; what stays on one host stays off the cable."""
+    """The device that gloo is to use; traffic within one host stays off the cable."""
     return DEVICE if len(split) > 1 else "lo"
 
 

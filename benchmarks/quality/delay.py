@@ -1,4 +1,4 @@
-"""What it costs in AUC when rows of embeddings change some steps late (`brim train --delay K`)."""
+"""The cost in AUC of rows of embeddings that change some steps late (`brim train --delay K`)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _output(command: list[str]) -> str:
 
 
 def measure(path: str, rows: int, model: str, seed: int, epochs: int) -> dict[str, Result]:
-    """Return what each side reaches."""
+    """Return the result of each side."""
     parameters = [
         word
         for name in (f"path={path}", f"model={model}", f"rows={rows}")

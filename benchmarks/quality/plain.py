@@ -1,5 +1,5 @@
-"""What the examples' models reach in a plain torch loop, one process and no brim runtime: the mark
-to meet.
+"""The quality of the examples' models in a plain torch loop, one process and no brim runtime: the
+mark to meet.
 
     python benchmarks/quality/plain.py criteo.py --set path=dac_sample.tsv --set model=deepfm
 

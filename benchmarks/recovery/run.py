@@ -53,7 +53,7 @@ Found = dict[Setting, list[Recovery]]
 
 
 def kill_one(run: BrimRun, setting: Setting, rng: random.Random) -> Recovery:
-    """Kill a random member of a steady world, and follow what comes of it."""
+    """Kill a random member of a steady world, and follow the consequences."""
     run.until_steady(setting.workers, spares=setting.spares)
     round_before = run.round.round
     victim = rng.choice(run.members)

@@ -1,4 +1,4 @@
-"""What a resize and a start cost, beside torchrun: see README.md."""
+"""The cost of a resize and of a start, beside torchrun: see README.md."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ NEVER = Interval(steps=1_000_000)
 
 
 class Memory:
-    """The memory of all processes of a run together: what several share counts once."""
+    """The memory of all processes of a run together: shared memory counts once."""
 
     def __init__(self) -> None:
         self.peak_bytes, self._ends = 0, threading.Event()

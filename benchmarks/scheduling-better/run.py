@@ -1,4 +1,4 @@
-"""Every policy on every trace with one ruler, and what no policy can exceed.
+"""Every policy on every trace with one ruler, and the bound that no policy can exceed.
 
 python -m benchmarks.scheduling-better.run DATA [TRACE...]
 """

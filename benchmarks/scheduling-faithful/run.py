@@ -1,4 +1,4 @@
-"""Replay every trace under every `:as-coded` policy; print what the artifact measured beside it.
+"""Replay every trace under every `:as-coded` policy; print the artifact's figures beside it.
 
 python -m benchmarks.scheduling-faithful.run DATA      (a folder with itp/, generated/, profiles/)
 """

@@ -1,5 +1,4 @@
-"""Deadlines that could be met by somebody who knows all jobs beforehand: a tighter bound than the
-report's.
+"""Deadlines that could be met with all jobs known beforehand: a tighter bound than the report's.
 
 python -m benchmarks.scheduling-overload.offline DATA TRACE DEVICES whole|parts [STRETCHES]
 

@@ -68,8 +68,8 @@ def _victim(run: BrimRun, rng: random.Random, *, server: bool) -> WorkerLife:
 
 
 def kill_one(run: BrimRun, rng: random.Random, *, server: bool) -> Recovery:
-    """Kill a server or a worker of a steady world at any moment of a step, and follow what comes of
-    it.
+    """Kill a server or a worker of a steady world at any moment of a step, and follow the
+    consequences.
     """
     run.until("steady steps of the whole world", lambda: _steady(run), timeout=PATIENCE)
     round_before, usual, victim = (

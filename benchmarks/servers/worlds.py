@@ -1,4 +1,4 @@
-"""What is trained in each world: clicks over embeddings, by rows, with several models and
+"""The training of each world: clicks over embeddings, by rows, with several models and
 optimizers.
 """
 

@@ -1,5 +1,4 @@
-"""What is served.
-
+"""The model that is served.
 Wide & Deep over 26 fields of 7,692 values, 200,000 rows of dimension 16, and 13 numbers.
 """
 

@@ -44,7 +44,7 @@ class Server(NamedTuple):
     pid: int
 
     def cpu_seconds(self) -> float:
-        """What it has used of processors so far."""
+        """The processor time that it has used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -103,7 +103,7 @@ def load(port: int, connections: int, rows: int, seconds: float) -> tuple[float,
 
 @contextlib.contextmanager
 def servers(folder: Path) -> Iterator[dict[str, Server]]:
-    """All sides at once, each at a port; who is not asked does nothing."""
+    """All sides at once, each at a port; only the side under load works."""
     with contextlib.ExitStack() as stack:
         ports = {}
         for name, words in SIDES.items():

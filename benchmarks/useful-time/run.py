@@ -34,13 +34,13 @@ Progress = list[tuple[float, int]]  # (wall clock, steps done), as it grew
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What one side did in the time that was measured.
+    """The progress of one side in the measured time.
 
     Args:
         progress: each new step, and when it was done; seconds since the start of the measured time.
         faults: when processes were killed.
         seconds: the time measured.
-        more: what else is known, for the report.
+        more: further figures for the report.
     """
 
     name: str
@@ -79,7 +79,7 @@ def strike_often(
 
 
 def new_steps(steps: Sequence[tuple[float, int]], start: float, end: float) -> Progress:
-    """The steps that nobody had done before, of those between `start` and `end`."""
+    """The steps done for the first time, of those between `start` and `end`."""
     maximum = max((step for moment, step in steps if moment <= start), default=0)
     progress: Progress = [(0.0, maximum)]
     for moment, step in steps:
@@ -92,7 +92,7 @@ def new_steps(steps: Sequence[tuple[float, int]], start: float, end: float) -> P
 def brim_course(
     path: str, seconds: float, interval: float, rng: random.Random, *, master: bool = False
 ) -> Course:
-    """brim, with a random member of the world killed, or its master, or nobody where `interval` is
+    """brim, with a random member of the world killed, or its master, or none where `interval` is
     infinite.
     """
     with BrimRun(

@@ -42,10 +42,10 @@ class SpecError(BrimError):
     """A request that cannot be carried out as the user wrote it.
 
     Args:
-        field: what is wrong, as the user wrote it (`--workers`, `examples/flights.py`, `column
+        field: the wrong part, as the user wrote it (`--workers`, `examples/flights.py`, `column
             'distance'`).
-        got: what was found there.
-        need: what would have been right.
+        got: the value found there.
+        need: a right value, in words.
         hint: something to type or to change that would mend it; may be empty.
 
     >>> print(SpecError("--workers", got="0", need="a whole number from 1", hint="try --workers 4"))

@@ -1,4 +1,4 @@
-"""What every backend promises the cluster loop."""
+"""The promises of every backend to the cluster loop."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_cycle_of_nothing_new_is_calm(world: World) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A decision some time after the one before, and what policies are shown of each job then.
+    """A decision some time after the one before, and the jobs as policies see them then.
 
     Args:
         then: workers, standing, whether its deadline is promised, seconds until its change is over

@@ -1,4 +1,4 @@
-"""What a cluster of processes promises beyond that:
+"""The further promises of a cluster of processes:
 deaths, restarts, grace, and no device twice.
 """
 
@@ -296,7 +296,7 @@ def test_a_job_cancelled_while_asking_is_not_started(
 def test_starts_are_carried_out_before_questions(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nobody can change their mind between the note of a start and the start."""
+    """So no decision can change between the note of a start and the start."""
     give(world, job_1=4)
     world.settle()
 

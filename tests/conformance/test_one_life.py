@@ -29,7 +29,7 @@ UP = {"node0": NodeSeen(up=True)}
 
 
 class Known(Taught):
-    """Every model was measured, and what changes cost is what the simulator charges."""
+    """Every model was measured, and changes cost as much as the simulator charges."""
 
     def __init__(self, overheads: Overheads) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class Known(Taught):
 
 
 class Follower:
-    """A policy that has a live cluster's automaton live through what a simulation does.
+    """A policy that has a live cluster's automaton live through the events of a simulation.
 
-    Its processes are where the simulation has them, and do at once what they are asked.
+    Its processes are where the simulation has them, and obey at once.
     """
 
     def __init__(self, policy: str, overheads: Overheads) -> None:
@@ -76,7 +76,7 @@ class Follower:
         return decision
 
     def pass_until(self, now: float, *, remaining_jobs: Collection[str]) -> None:
-        """Look often, as a live cluster is looked at; who is not left ended when it was foretold.
+        """Look often, as a live cluster is looked at; the jobs that are gone ended when foretold.
 
         The simulator decides nothing at the end of the last job that is there.
         """
@@ -138,7 +138,7 @@ class Follower:
         return Seen(alive=True, workers=workers, agents=frozenset({"node0"}), step=step)
 
     def agrees(self, snapshot: Snapshot) -> None:
-        """What a policy is shown of the live cluster is what it is shown of the simulated one."""
+        """A policy is shown the same of the live cluster as of the simulated one."""
         now = snapshot.now
         live = self.heard.jobs.snapshot(now, memory=None)
         assert live.overheads == snapshot.overheads

@@ -1,5 +1,5 @@
-"""What was promised is kept although speeds, starts, handovers and ends are not what was believed:
-see `training`.
+"""Promises are kept although speeds, starts, handovers and ends differ from the estimates: see
+`training`.
 """
 
 from __future__ import annotations

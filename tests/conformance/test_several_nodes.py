@@ -1,5 +1,5 @@
-"""What a cluster of several nodes promises: a place for every worker, and that the loss of a node
-is only that.
+"""The promises of a cluster of several nodes: a place for every worker, and that the loss of a
+node is only that.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ from submissions import submission
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What is really so; times are seconds.
+    """The truth behind the estimates; times are seconds.
 
     Args:
-        start, resize, end: what these cost.
+        start, resize, end: their cost.
         jitter: standard deviation of a step's time, and of a job's speed, as a part.
     """
 
@@ -62,7 +62,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Training:
-    """What one job's processes do next."""
+    """The next actions of one job's processes."""
 
     step_time: Callable[[int], float]
     factor: float
@@ -248,7 +248,7 @@ class Stream:
         self._foretold = foretold
 
     def _submit(self, now: float) -> float:
-        """Hand in who has come; when the next one comes."""
+        """Submit the jobs that have come; return when the next one comes."""
         while self.arrivals and self.origin + self.arrivals[0].at <= now:
             arrival = self.arrivals.pop(0)
             due = None if arrival.deadline is None else self.origin + arrival.deadline

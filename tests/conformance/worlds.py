@@ -65,7 +65,7 @@ class World(Protocol):
 
 @dataclass
 class FakeJob:
-    """Processes that do what they are told at the next `settle`, or never."""
+    """Processes that obey at the next `settle`, or never."""
 
     alive: bool = False
     held: dict[str, int] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class LiveWorld:
         self.backend.handle(Wished(job, wish))
 
     def revive(self) -> LiveBackend:
-        """Another life of the scheduler, which knows only what is on disk."""
+        """Another life of the scheduler, which knows only the disk."""
         self.book = Book(Database(self.folder / "scheduler.db"))
         self.backend = LiveBackend(self.book, self.processes, self.spec, clock=self.clock)
         return self.backend

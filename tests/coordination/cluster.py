@@ -1,9 +1,9 @@
 """A whole job in one thread: the code that decides is the code that ships.
 
-What ships: the rendezvous, the barriers, the hubs, the protocol of workers, the order in which they
-make steps and pass boundaries, and the messages between all of these. Simulated: what computes,
-writes checkpoints and carries the state, and the links. Every link is a queue, and what chooses
-what happens next is the adversary. Numbers are symbols: a sum of gradients is the tree that made it, so
+Shipped code: the rendezvous, the barriers, the hubs, the protocol of workers, the order in which they
+make steps and pass boundaries, and the messages between all of these. Simulated: computation,
+checkpoints, transfer of the state, and the links. Every link is a queue, and the adversary chooses
+the next event. Numbers are symbols: a sum of gradients is the tree that made it, so
 that a wrong order of additions shows as a difference, and memory that workers share can be spoilt
 here as it can there.
 
@@ -142,7 +142,7 @@ Wait = Any  # "go", "message", or a function that says whether the wait is over
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a simulated job is asked to do."""
+    """The request to a simulated job."""
 
     agents: int = 1
     minimum: int = 1
@@ -160,7 +160,7 @@ class Fault:
     """Something that happens after so many events.
 
     `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`,
-    `hurry` (stop, without some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the
+    `hurry` (stop, without some late workers), `lose_agent`, `kill_all`, `kill_workers` (all but the
     servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step),
     `depart` (a host is to be free), `cut` (streams between hosts break, and all live), `estrange`
     (workers that start from now on do not agree with those that have made steps; or do again).
@@ -199,7 +199,7 @@ class Stream:
 
 
 class State(NamedTuple):
-    """What must be the same on every member of the job."""
+    """The values that must be the same on every member of the job."""
 
     committed: int
     evaluated: int
@@ -216,7 +216,7 @@ class Flight:
 
 
 def validate(rendezvous: Rendezvous) -> None:
-    """What must hold after every event."""
+    """The invariants after every event."""
     workers = rendezvous.workers.values()
     members = rendezvous.roster.members
     for worker in workers:
@@ -255,7 +255,7 @@ def validate(rendezvous: Rendezvous) -> None:
 
 
 def validate_world(world: World) -> None:
-    """What must hold of every round."""
+    """The invariants of every round."""
     named = [member.worker for member in world.members]
     agents = [member.agent for member in world.members]
     assert len(set(named)) == len(named) >= 1
@@ -292,8 +292,8 @@ def _add_up(sums: dict[int, Any], pairs: Iterable[tuple[Block, Block]]) -> None:
 
 
 class SimWorker:
-    """One worker: the protocol that ships, and what is around it as a generator that yields what it
-    waits for.
+    """One worker: the protocol that ships, and its surroundings as a generator that yields the
+    conditions it waits for.
     """
 
     def __init__(self, cluster: Cluster, name: str, agent: SimAgent) -> None:
@@ -350,7 +350,7 @@ class SimWorker:
         return bool(self.inbox)
 
     def die(self, reason: str) -> None:
-        """The kernel closes its link behind what it had still to say."""
+        """The kernel closes its link behind its last messages."""
         if self.alive:
             self.alive = False
             self.outbox.append(Gone(reason))
@@ -512,7 +512,7 @@ class SimWorker:
         return self.alive and self.flight is not None and self.flight.stage != "asked"
 
     def write(self) -> None:
-        """What the writer's thread does next."""
+        """The next action of the writer's thread."""
         assert self.flight is not None
         step = self.flight.state[0]
         if self.flight.stage == "drafting":
@@ -591,7 +591,7 @@ class SimWorker:
             yield from self._follow(self._boundary(0.001), self._do_between)
 
     def _compare(self) -> Iterator[Wait]:
-        """The state with those of the others; nobody else has it where this worker is alone."""
+        """The state with those of the others; no other has it where this worker is alone."""
         if self.participant.is_alone:
             return
         assert self.world is not None
@@ -717,7 +717,7 @@ class SimWorker:
         ]
 
     def _fold(self, part: int, parts: int) -> Iterator[Wait]:
-        """One slice of so many of what this worker's host has left."""
+        """One slice of so many of the rest of this worker's host."""
         plan = self.plan
         assert plan is not None
         memory, rows, host = self.agent.memory, self._rows, plan.host_of(self.rank)
@@ -740,7 +740,7 @@ class SimWorker:
                 memory[0][e] = memory[1][e]
 
     def _trade(self) -> Generator[Wait, None, None]:
-        """The first workers of all hosts bring what their hosts folded, by the way of the plan."""
+        """The first workers of all hosts bring the folded sums of their hosts, by the way of the plan."""
         plan = self.plan
         assert plan is not None
         assert self.world is not None
@@ -770,7 +770,7 @@ class SimWorker:
         self.agent.memory[0], table["sum", host] = total[0], list(total[0])
 
     def _from(self, host: int, part_name: str, table: dict[Any, Any]) -> Generator[Wait, None, Any]:
-        """What a host gives in this step, unless its first worker dies before, or the agent speaks."""
+        """The share of a host in this step, unless its first worker dies before, or the agent speaks."""
         assert self.world is not None
         assert self.plan is not None
         giver = self.cluster.workers[self.world.members[self.plan.ranks_on(host).start].worker]
@@ -909,9 +909,9 @@ class Cluster:
     """A job from its start to its end.
 
     Args:
-        setting: what the job was asked to do.
+        setting: the request to the job.
         choose: the adversary: of so many things that can happen next, which does.
-        faults: what goes wrong, and when.
+        faults: with their times.
     """
 
     def __init__(
@@ -970,7 +970,7 @@ class Cluster:
             del self._stored[step]
 
     def key_of(self, payload: Any) -> bytes:
-        """What stands for something that a worker brings to a point; empty for nothing."""
+        """A symbol of the things that a worker brings to a point; empty for nothing."""
         if payload is None:
             return b""
         key = str(len(self.payloads)).encode()
@@ -1263,9 +1263,7 @@ class Cluster:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
     def _places(self, choice_count: int) -> dict[str, int]:
-        """Workers by agent; where an agent may be lost, each has some: nobody is there to place
-        them again.
-        """
+        """Workers by agent; where an agent may be lost, each has some: they are never placed again."""
         counts: tuple[int, ...] = [(1, 1), (2, 1), (2, 0), (0, 2)][choice_count]
         if not all(counts) and self._may_lose_agents:
             counts = (1, 2)
@@ -1338,7 +1336,7 @@ class Cluster:
 
 
 def calm_weights(steps: int) -> Tree:
-    """What any run must end with, worked out by hand: ((0 1) (2 3)) in every step."""
+    """The end of any run, worked out by hand: ((0 1) (2 3)) in every step."""
     weights: Tree = ()
     for step in range(steps):
         trees = [

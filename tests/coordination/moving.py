@@ -1,7 +1,7 @@
 """A whole job in one thread whose master's host dies: another master goes on from agents' copies.
 
-What ships, besides what ships in `cluster.py`: the master's decisions, its admission of agents,
-sessions, and what it sends for copies. Simulated: streams, whose last parcels may be lost, and the
+Shipped code, besides that of `cluster.py`: the master's decisions, its admission of agents,
+sessions, and its messages for copies. Simulated: streams, whose last parcels may be lost, and the
 disks. `python -m coordination.moving 10000` in `tests/` runs so many schedules at random.
 """
 
@@ -100,7 +100,7 @@ class Disk:
 
 @dataclass
 class Copy:
-    """What an agent keeps of a disk; stands for the agent's `Copy`."""
+    """An agent's copy of a disk; stands for its `Copy`."""
 
     disk: Disk = field(default_factory=Disk)
     number: int = 0
@@ -450,7 +450,7 @@ class Moving(Cluster):
         self.master._take(Asked(question=ask, **self._stamp()))
 
     def _end_master(self, fault: Fault) -> None:
-        """Of what it had sent last, some is lost: of each stream the adversary says how much."""
+        """Some of its last messages are lost: of each stream the adversary says how many."""
         for holder in self.holders:
             if holder.line is not None:
                 line = holder.line

@@ -29,7 +29,7 @@ from submissions import submission
 
 @dataclass
 class Taught:
-    """What jobs have taught, in memory."""
+    """The lessons of jobs, in memory."""
 
     costs: dict[str, list[float]] = field(default_factory=dict)
     speeds: dict[str, Measured] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Heard:
     """A scheduler's automaton, and all that it has said.
 
     Attributes:
-        said: its last commands but for what it has learned and written down, in words.
+        said: its last commands but for lessons and notes, in words.
         story: of its jobs, in words.
     """
 
@@ -71,7 +71,7 @@ class Heard:
         return job
 
     def hear(self, event: Event, now: float) -> list[str]:
-        """What it says to an event."""
+        """Return its answer to an event."""
         self.commands = self.jobs.handle(event, now)
         descriptions = []
         for command in self.commands:
@@ -89,7 +89,7 @@ class Heard:
 
 
 def in_words(command: Command) -> str:
-    """A command in words; empty for what is only kept."""
+    """A command in words; empty for one that only keeps something."""
     match command:
         case Start(job=job, workers=workers):
             return f"start {job}: {_on(workers)}"

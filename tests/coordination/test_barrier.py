@@ -1,4 +1,4 @@
-"""A barrier releases all or nobody, and what it refuses leaves it as it was."""
+"""A barrier releases all or none, and refusals leave it as it was."""
 
 import pytest
 

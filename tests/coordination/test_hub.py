@@ -50,7 +50,7 @@ def arrive(
     round: int = 1,
     records: Sequence[Made] = (),
 ) -> list[HubCommand]:
-    """What the hub commands, but for whom it expects."""
+    """The hub's commands, but for those on expected workers."""
     arrival = Arrive(round=round, step=step, phase=phase, payload=payload, made=list(records))
     commands = hub.arrived(worker, arrival, now=NOW, wall=WALL)
     return [command for command in commands if not isinstance(command, Expect)]

@@ -1,4 +1,4 @@
-"""Nodes that join: who is let in, who is given up, and that what a node ran is gone before."""
+"""Nodes that join: their admission, their loss, and that their processes are gone before."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ def test_refused_connections_never_outlast_a_new_scheduler(
 
 @given(rates, rates, delays)
 def test_refusals_renew_no_lease_for_ever(here: float, there: float, heard_later: float) -> None:
-    """A firewall may refuse in the place of a scheduler that lives: what runs has ended before that
-    forgets the node, whatever the clocks.
+    """A firewall may refuse in the place of a scheduler that lives: processes have ended before
+    that forgets the node, for any clocks.
     """
     lease, sent = Lease(), 100.0
     lease.renewed(sent=sent * there)

@@ -1,4 +1,4 @@
-"""What changes cost is learned from the clocks of two processes, where these can be compared."""
+"""The cost of changes is learned from the clocks of two processes, where these can be compared."""
 
 from __future__ import annotations
 

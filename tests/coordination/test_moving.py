@@ -1,4 +1,4 @@
-"""On every schedule a job outlives its master's host, from what agents keep; and bugs show."""
+"""On every schedule a job outlives its master's host, by the copies of agents; and bugs show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's protocol, flow by flow: what it hears, what it needs, and what it says."""
+"""A worker's protocol, flow by flow: its inputs, its needs, and its messages."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def named(
 
 
 def follow(flow: Flow[Any], *answers: Any) -> tuple[list[Any], Any]:
-    """What a flow needs as it gets these answers, and what it comes to; "waits" where it needs
-    more.
-    """
+    """The needs of a flow as it gets these answers, and its result; "waits" where it needs more."""
     needs: list[Any] = []
     result: Any = "waits"
     try:

@@ -75,7 +75,7 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
 
 
 def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
-    """Some of the workers do what was asked of them."""
+    """Some of the workers obey."""
     for name, row in rows.items():
         if not row.alive or name == stubborn:
             continue

@@ -13,7 +13,7 @@ EVERY_PARTS, EVERY_WORLD = range(1, 18), range(1, 21)
 
 
 def sums_of(block: Block, parts: int) -> Any:
-    """What a worker adds up by itself for one block."""
+    """The sum that a worker makes by itself for one block."""
     leaves = {m: m for m in range(block.start, min(block.start + block.size, parts))}
     return folded(leaves, [Block(m, 1) for m in leaves], block, parts)
 

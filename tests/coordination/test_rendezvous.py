@@ -1,4 +1,4 @@
-"""Membership, event by event: what goes in, and exactly which commands come out."""
+"""Membership, event by event: the input, and exactly which commands come out."""
 
 import copy
 
@@ -357,7 +357,7 @@ def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
 
 
 def test_surplus_workers_of_excluded_hosts_are_released() -> None:
-    """Seed 13715: a server more than was wanted was kept, and nobody could use it."""
+    """Seed 13715: a surplus server was kept, and was of no use."""
     rendezvous = job(2, servers=2, most=1)
     tell(rendezvous, AgentJoined("A"), ResizeRequested(2, servers=1), ResizeRequested(3))
     tell(rendezvous, *ready(3, 1), *ready(2, 4))
@@ -560,7 +560,7 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
 
 
 def placed(a: int, b: int, *, maximum: int = 1000) -> Rendezvous:
-    """A job with so many workers on two agents, all of whom have done a step in round 1."""
+    """A job with so many workers on two agents, each of which has done a step in round 1."""
     rendezvous = job(a + b, minimum=a + b, most=maximum)
     rendezvous.roster.places.wanted = {"A": a, "B": b}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(*range(1, a + b + 1)))
@@ -814,7 +814,7 @@ def in_pods(target: int, *agents: str, maximum: int = 1000, room: int = 1) -> Re
 def test_a_one_worker_host_leaves_with_its_worker(
     target: int,
 ) -> None:
-    """With nobody on it, it would be a pod that is never ready, in place of one that is made again."""
+    """Without workers, it would be a pod that is never ready, in place of one that is made again."""
     rendezvous = in_pods(target, "A", "B")
     round_before = rendezvous.round
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {round_before}"]
@@ -906,7 +906,7 @@ def test_workers_placed_on_a_leaving_host_move() -> None:
 
 
 def test_the_last_worker_may_leave_after_other_losses() -> None:
-    """Seed 8526: nobody was started any more, and the job waited for ever."""
+    """Seed 8526: no worker was started any more, and the job waited for ever."""
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentLost("B", "gone"))
     installed(rendezvous, 1)
@@ -1060,7 +1060,7 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
 
 @pytest.mark.parametrize("in_round", [False, True])
 def test_restores_wait_for_a_leavers_checkpoint(in_round: bool) -> None:
-    """It would be official behind the back of those who went back to an older one."""
+    """It would be official behind the back of workers that went back to an older one."""
     rendezvous = running(2)
     assert tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2)) == [
         "hold 1",
@@ -1078,7 +1078,7 @@ def test_restores_wait_for_a_leavers_checkpoint(in_round: bool) -> None:
 
 
 def test_the_previous_state_owner_is_the_donor() -> None:
-    """Its word comes when its donor is dead, and the one who would be overtaken is still at its
+    """Its word comes when its donor is dead, and the worker to be overtaken is still at its
     checkpoint.
     """
     rendezvous = running(2)

@@ -1,6 +1,6 @@
 """The lives of scheduled jobs as tables: events in, commands out.
 
-Each row has a time, an event, and what is said to it: steps to take, and lines of stories.
+Each row has a time, an event, and the answer: steps to take, and lines of stories.
 """
 
 from __future__ import annotations
@@ -533,7 +533,7 @@ def test_the_next_life_confirms_or_starts_jobs(heard: Heard) -> None:
     assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
 
 
-def test_job_that_ends_the_scheduler_twice_is_not_started_again(heard: Heard) -> None:
+def test_job_that_ends_the_scheduler_twice_stays_ended(heard: Heard) -> None:
     heard.hear(plan(job_1=5, job_2=3), 0.0)
     assert heard.hear(look(), 0.0)[-2:] == ["start job-1: 5", "start job-2: 3"]
     next_life(heard)
@@ -567,7 +567,7 @@ def test_job_at_which_something_unforeseen_fails_has_failed(heard: Heard) -> Non
 
 
 def next_life(heard: Heard) -> None:
-    """Have another scheduler, which knows what the last one has written down."""
+    """Have another scheduler, which knows the notes of the last one."""
     unfinished = [job for job in heard.known.values() if not job.life.ended]
     heard.jobs = ScheduledJobs(unfinished, heard.jobs.spec, heard.lessons)
 
@@ -1036,7 +1036,7 @@ def test_externally_placed_jobs_leave_drained_nodes() -> None:
 
 
 def test_missing_workers_reserve_no_closed_node() -> None:
-    """Nobody would make it: it counts where the plan has it now."""
+    """It would never be made: it counts where the plan has it now."""
     jobs = Heard()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)

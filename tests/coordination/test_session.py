@@ -1,4 +1,4 @@
-"""Whatever breaks between two ends of a session: every message arrives once and in order."""
+"""For any breaks between two ends of a session, every message arrives once and in order."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_an_old_acknowledgement_says_nothing_new() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_streams_may_break_and_listeners_may_fall_back(seed: int) -> None:
-    """A stream delivers a prefix of what is put on it.
+    """A stream delivers a prefix of its input.
 
-    The listener writes down some of what it heard.
+    The listener writes down some of it.
     """
     rng = random.Random(seed)
     outbox, last_number = Outbox[int](), 0

@@ -26,7 +26,7 @@ def short(heard: Heard) -> list[str]:
 
 
 def waiting(heard: Heard, **reasons: Reason) -> None:
-    """A decision that gives nobody anything, with these reasons by jobs as `job_1`."""
+    """A decision that gives no job anything, with these reasons by jobs as `job_1`."""
     reasons_of_jobs = {job.replace("_", "-"): (reason, "") for job, reason in reasons.items()}
     heard.hear(Decided(Decision(workers={}, reasons=reasons_of_jobs)), 0.0)
 

@@ -26,7 +26,7 @@ Pace = Callable[[int, int], float]  # (step, rank) -> seconds per micro-batch
 def watch(
     pace: Pace, *, parts: int = 8, world: int = 4, steps: int = 400, other: float = 0.004
 ) -> Iterator[tuple[int, Advice, tuple[int, ...]]]:
-    """A job that takes all advice: when, what, and the shares from then on."""
+    """A job that takes all advice: its time, the advice, and the shares from then on."""
     stragglers, shares, round = Stragglers(), even_shares(parts, world), 1
     for step in range(steps):
         loads = [

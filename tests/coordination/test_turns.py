@@ -1,5 +1,5 @@
-"""Turns are granted one at a time, commits are numbered in their order, and nobody runs too far
-ahead.
+"""Turns are granted one at a time, commits are numbered in their order, and no worker runs too
+far ahead.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Schedule:
         return f"w{self.born}"
 
     def begin(self) -> None:
-        """A round: what is not committed is free, whichever worker had it."""
+        """A round: uncommitted batches are free, whichever worker had them."""
         self.round += 1
         self.turns.begin(self.round, self.names)
         free_batches = sorted(set(range(self.batches)) - set(self.committed))

@@ -11,7 +11,7 @@ START = Doing(kind="start", words="starting", at_least=300.0)
 
 
 def looks(waits: Waits, *times: float) -> list[str]:
-    """What is said at these times: the kind and the seconds."""
+    """The messages at these times: the kind and the seconds."""
     return [
         f"{now:g} {type(found).__name__} {found.who} {found.seconds:g}"
         for now in times

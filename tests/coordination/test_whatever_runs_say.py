@@ -1,4 +1,4 @@
-"""Whatever a run says of itself, which its owner's code may have written, stops no scheduler."""
+"""Records of a run, which its owner's code may have written, stop no scheduler."""
 
 from __future__ import annotations
 

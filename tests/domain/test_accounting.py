@@ -1,4 +1,4 @@
-"""The ledger counts what was applied, believes no worker, and finds whatever was planted in a
+"""The ledger counts applied samples, believes no worker, and finds everything planted in a
 record.
 """
 

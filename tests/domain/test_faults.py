@@ -1,4 +1,4 @@
-"""The fault language reads what it writes, and says which clause it cannot read."""
+"""The fault language reads its own output, and says which clause it cannot read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A program that tries every door of brim as another account of the host: what to try on stdin,
-what it got on stdout.
+"""A program that tries every door of brim as another account of the host: attempts on stdin,
+their results on stdout.
 
-What it needs is imported before it becomes the other account, which may not be able to read the
+Its imports come before it becomes the other account, which may not be able to read the
 interpreter's folders.
 """
 
@@ -44,7 +44,7 @@ def _become(account: int) -> None:
 
 
 def _refused(attempt: Callable[[], Any]) -> str:
-    """What an attempt comes to in one word; `got it` where nothing stopped it."""
+    """The result of an attempt in one word; `got it` where nothing stopped it."""
     try:
         attempt()
     except PermissionError:
@@ -155,7 +155,7 @@ def _written(path: str) -> None:
 
 
 def tried(target: dict[str, Any]) -> dict[str, Row]:
-    """Each door, and what came of it with which token."""
+    """Each door, and its result by token."""
     pids, files = target["pids"], target["files"]
     control, job = target["control"], target["job"]
     return {

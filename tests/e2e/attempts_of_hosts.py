@@ -1,5 +1,5 @@
-"""A program that tries the doors of a run from another host: what to try in the first line on stdin,
-what came of it on stdout, once there is a second line.
+"""A program that tries the doors of a run from another host: attempts in the first line on stdin,
+their results on stdout, once there is a second line.
 
 Attempts on a worker begin before it hears anybody, which the second line says that it has.
 """

@@ -27,7 +27,7 @@ _FORGED = b"\x17\x03\x03\x00\x40" + bytes(64)  # as a record of TLS begins
 
 
 class _Next(NamedTuple):
-    """What the source would send next."""
+    """The next message of the source."""
 
     ports: tuple[int, int]
     number: int

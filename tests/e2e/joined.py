@@ -91,7 +91,7 @@ class Cluster:
         self.up()
 
     def tidy(self) -> None:
-        """Have it as at its start, whatever a test has left."""
+        """Have it as at its start, after any test."""
         for host in self.hosts:
             if not host.is_up:
                 host.start()
@@ -127,7 +127,7 @@ class Cluster:
         )
 
     def give_way(self, name: str) -> str:
-        """End a node by SIGTERM; what it has said."""
+        """End a node by SIGTERM; return its output."""
         leaver = self.nodes.pop(name)
         leaver.terminate()
         self.until(lambda: leaver.poll() is not None, "that it has given way")
@@ -170,7 +170,7 @@ class Cluster:
         ]
 
     def workers_of(self, host: Host) -> list[int]:
-        """The worker processes that a host has, whatever anybody says of it."""
+        """The worker processes that a host really has."""
         return [
             process.pid
             for process in psutil.process_iter(["name", "status"])
@@ -235,7 +235,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterator[Cluster]:
-    """A cluster of so many hosts with nodes; at the end nothing is left that nobody asked for."""
+    """A cluster of so many hosts with nodes; at the end nothing unrequested is left."""
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(folder, 1 + nodes + standby))
         cluster = Cluster(hosts, standby=standby)

@@ -148,7 +148,7 @@ def leftovers(directory: Path) -> list[str]:
 @contextlib.contextmanager
 def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Run]:
     """Start the command with `--run-dir directory --json`;
-    whatever happens, nothing of it stays.
+    in any case, nothing of it stays.
     """
     verb, *rest = arguments
     driver = Driver(directory.parent).with_prefix(prefix)
@@ -187,6 +187,6 @@ def ledger(directory: Path) -> dict[str, Any]:
 
 
 def check_ledger(directory: Path) -> None:
-    """Check that each step of a run counted each of its samples once; else show what did not."""
+    """Check that each step of a run counted each of its samples once; else show the others."""
     account = ledger(directory)
     assert account["exact"], json.dumps(account, indent=1)

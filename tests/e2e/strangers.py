@@ -1,4 +1,4 @@
-"""Other accounts of this host, for the tests: processes that try what they should not get."""
+"""Other accounts of this host, for the tests: processes that try forbidden things."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A job runs the code that was submitted, whatever happens to its files, beside others and on other
-hosts.
-"""
+"""A job runs the submitted code, after any change of its files, beside others and on other hosts."""
 
 from __future__ import annotations
 

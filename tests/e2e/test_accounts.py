@@ -93,7 +93,7 @@ def accounts_of(run_dir: Path) -> set[int]:
     return found
 
 
-def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
+def test_job_runs_under_the_account_of_its_tenant(home: Home) -> None:
     file = home.folder / "tries.py"
     file.write_text(Path(DIGITS).read_text() + TRIES)
     job = home.job(file, "ads")

@@ -72,7 +72,7 @@ def bytes_sent(host: Host) -> int:
 
 
 def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
-    """What the busiest host sends for one step."""
+    """The bytes that the busiest host sends for one step."""
     run.wait_for_step(3)
     step, sent_before = run.steps()[-1]["step"], [bytes_sent(host) for host in hosts]
     run.wait_for_step(step + 8)

@@ -1,6 +1,4 @@
-"""Whatever people bring along as data: the same weights for any number of workers and of processes
-that read.
-"""
+"""Data of any kind: the same weights for any number of workers and of processes that read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Real processes killed with real signals: what goes on, what ends cleanly, and that nothing is
-left over.
+"""Real processes killed with real signals: some go on, others end cleanly, and nothing is left
+over.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_loops_setting_rates_survive_deaths_within_steps(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_the_only_worker_may_die(tmp_path: Path) -> None:
-    """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still
+    """No process has its state then: the job goes on from the last checkpoint, and the ledger still
     counts once.
     """
     calm = undisturbed(*JOB[1:])
@@ -128,8 +128,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
 def test_a_run_continues_without_its_agent(tmp_path: Path, workers: str) -> None:
-    """Far from any checkpoint: one worker leaves the state, and the dead agent what its master had
-    not heard.
+    """Far from any checkpoint: one worker leaves the state, and the dead agent the messages
+    unheard by its master.
     """
     job = (*JOB, "--workers", workers, "--checkpoint-every", "10000")
     calm = undisturbed(*JOB[1:])

@@ -24,8 +24,8 @@ SMALL = (DIGITS, "--epochs", "3", "--global-batch-size", "32")
 
 
 def check_bound(steps: list[dict[str, Any]], *, limit: int) -> None:
-    """Within a round and an epoch nobody begins a batch who is further ahead of who still has
-    batches.
+    """Within a round and an epoch no worker begins a batch more than `limit` ahead of another that
+    still has batches.
     """
     for _, phase in itertools.groupby(steps, key=lambda step: (step["round"], step["epoch"])):
         ranks = [step["parts"][0][0] for step in phase]

@@ -1,5 +1,5 @@
-"""What another account of the host tries, and another host of the network, door by door, while jobs
-train: the tables of the pages beside this file, and the digests.
+"""Attempts of another account of the host, and of another host of the network, door by door, while
+jobs train: the tables of the pages beside this file, and the digests.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OF_HOSTS = {"master": "port of the master", "worker": "ports of workers"}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that others can enter: what is in it has to protect itself."""
+    """A folder that others can enter: its files have to protect themselves."""
     umask = os.umask(0o022)
     path = Path(tempfile.mkdtemp(prefix="brim-doors-"))
     path.chmod(0o755)
@@ -119,7 +119,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def brims(directory: Path) -> list[psutil.Process]:
-    """All processes that have to do with a directory, and what they started."""
+    """All processes that have to do with a directory, and their descendants."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter(["cmdline"]):
         if str(directory) in " ".join(process.info["cmdline"] or []):
@@ -153,8 +153,8 @@ def table(
 
 
 def nameless(processes: list[psutil.Process], folder: Path) -> bool:
-    """Whether what these processes share has no name that another account could open, or be first
-    to make.
+    """Whether memory shared by these processes has no name that another account could open, or be
+    first to make.
     """
     sockets = set[str]()
     for process in processes:
@@ -313,7 +313,7 @@ def breaks(hosts: Sequence[Host], port: int) -> bool:
 @pytest.mark.netns
 @pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
 @pytest.mark.long
-def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_else(
+def test_injected_bytes_break_only_the_connection(
     tmp_path: Path,
 ) -> None:
     calm = undisturbed(*SHORT)
@@ -358,7 +358,7 @@ def as_json(identity: Identity) -> dict[str, str]:
 def test_attempts_of_another_host_achieve_nothing(
     tmp_path: Path,
 ) -> None:
-    """While it tries, a worker comes: so others hear who calls, and one takes over a state."""
+    """While it tries, a worker comes: so others hear its call, and one takes over a state."""
     calm = undisturbed(*JOB)
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 3))

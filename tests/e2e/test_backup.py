@@ -1,4 +1,4 @@
-"""`brim backup` beside a scheduler that runs, and `brim restore` onto what has happened since."""
+"""`brim backup` beside a scheduler that runs, and `brim restore` onto a later state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Checkpoints of real runs: what dies, is away or is lost while they are written, and what is gone
-on from.
+"""Checkpoints of real runs: deaths, outages and losses while they are written, and the choice of
+one to resume from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def whole(place: str) -> bool:
 def test_writers_that_are_killed_leave_nothing_half_written(
     tmp_path: Path, s3: ObjectStore, remote: bool
 ) -> None:
-    """A checkpoint at every step, so that a kill of rank 0 meets one in whatever state."""
+    """A checkpoint at every step, so that a kill of rank 0 meets one in any state."""
     s3.clear()
     place = s3.url if remote else str(tmp_path / "checkpoints")
     calm = undisturbed(*JOB[1:])
@@ -64,7 +64,7 @@ def test_writers_that_are_killed_leave_nothing_half_written(
 
 @pytest.mark.long
 def test_a_large_embedding_resumes_from_base_and_deltas(tmp_path: Path) -> None:
-    """Its writer is killed while it writes a base, and later everybody who has the rows."""
+    """Its writer is killed while it writes a base, and later every worker with the rows."""
     job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]
     job += ["--global-batch-size", "128"]
     calm = undisturbed(*job)

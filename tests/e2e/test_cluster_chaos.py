@@ -60,7 +60,7 @@ def test_every_kind_is_performed_here() -> None:
 
 @pytest.mark.long
 def test_wrong_weights_are_found(calm: dict[int, Calm], tmp_path: Path) -> None:
-    """What judges is not blind, and what it found is kept."""
+    """The judge is not blind, and its findings are kept."""
     other_calm = {EPOCHS: Calm(digest="0" * 64, steps=calm[EPOCHS].steps)}
     deeds = parse_deeds("submit 4 of ads for 8 epochs at 0s")
     trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=deeds)

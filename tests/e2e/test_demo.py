@@ -1,4 +1,4 @@
-"""`brim demo` with real jobs: what it says of itself is so, and nothing of it is left behind."""
+"""`brim demo` with real jobs: its claims are true, and nothing of it is left behind."""
 
 from __future__ import annotations
 

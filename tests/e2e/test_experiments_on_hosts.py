@@ -49,7 +49,7 @@ CHANGING = replace(
 
 
 def _silent(_: str) -> None:
-    """Say nothing of what happens."""
+    """Report no progress."""
 
 
 def _most_at_once(courses: list[TrainingCourse]) -> int:

@@ -49,7 +49,7 @@ def three_nodes(node_cluster: NodeCluster) -> NodeCluster:
 
 
 def _silent(_: str) -> None:
-    """Say nothing of what happens."""
+    """Report no progress."""
 
 
 def test_two_jobs_have_the_weights_of_undisturbed_runs(

@@ -1,4 +1,4 @@
-"""A run that is followed from elsewhere, by its port alone, whatever becomes of its master."""
+"""A run that is followed from elsewhere, by its port alone, through any fate of its master."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKEN = "of this start"
 
 
 class Followed:
-    """A run on this host; what follows it has an address and a token alone."""
+    """A run on this host; its follower has an address and a token alone."""
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:

@@ -153,7 +153,7 @@ def lost(run: Run) -> set[str]:
 
 
 def test_a_host_waits_for_its_master(tmp_path: Path) -> None:
-    """Neither a name that nobody knows nor an address that nobody listens on ends it at once."""
+    """Neither an unknown name nor an address without a listener ends it at once."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "master.json").write_text('{"address": "brim.invalid:4000", "token": "t"}')

@@ -1,4 +1,4 @@
-"""What a script imports is imported once, by the template, unless that would spoil its forks."""
+"""Imports of a script are made once, by the template, unless that would spoil its forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real job under preemption on real nodes of Kubernetes, whatever is lost: it ends as a calm run does."""
+"""A real job under preemption on real nodes of Kubernetes, with losses: it ends as a calm run does."""
 
 from __future__ import annotations
 

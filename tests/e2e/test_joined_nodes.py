@@ -1,6 +1,6 @@
 """A scheduler on one host and nodes that have joined from others, which share no disk with it.
 
-All tests share them. What befalls a node ends its workers before it is given up, or has them leave
+All tests share them. A fault of a node ends its workers before it is given up, or has them leave
 at a boundary; nothing else is lost, and the weights stay the same.
 """
 

@@ -1,4 +1,4 @@
-"""What a run keeps comes home: its records and checkpoints are there when its host is not, and the
+"""Kept files of a run come home: its records and checkpoints are there when its host is not, and the
 verbs that read them work from anywhere.
 """
 

@@ -1,5 +1,5 @@
-"""What user code starts and leaves ends with the worker that started it, and nothing of it outlives
-the job.
+"""Processes that user code leaves end with the worker that started them, and none outlives the
+job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def notes(tmp_path: Path) -> Iterator[Path]:
 
 
 def children(notes: Path) -> dict[int, int]:
-    """What was started, by the process that started it."""
+    """The processes started, by their parents."""
     return {int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()}
 
 
@@ -68,11 +68,9 @@ def test_child_processes_end_with_worker_and_run(tmp_path: Path, notes: Path) ->
 
 
 @needs_groups
-def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
-    tmp_path: Path, notes: Path
-) -> None:
-    """Nobody adopts it: its agent is gone, and the command that started that is no parent of all
-    that is below.
+def test_leftovers_of_a_killed_agent_end(tmp_path: Path, notes: Path) -> None:
+    """It has no new parent: its agent is gone, and the command that started that is no parent of
+    all processes below.
     """
     with run_of(tmp_path, notes) as run:
         first = children(notes)

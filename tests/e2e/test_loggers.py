@@ -1,5 +1,5 @@
-"""Whatever happens to a logger, training does not notice; whatever happens to training, a logger
-has it once.
+"""Faults of a logger do not disturb training; after faults of training, a logger has everything
+once.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def length(folder: Path) -> int:
 
 
 class Watch(threading.Thread):
-    """Looks every few moments at what the logs of a run take, until it is over."""
+    """Looks every few moments at the size of a run's logs, until it is over."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def agent_of(run: Run) -> psutil.Process:
 def test_heavy_printing_does_not_change_weights(
     tmp_path: Path,
 ) -> None:
-    """`brim logs -f` beside them misses what it says that it misses, and comes to the last line."""
+    """`brim logs -f` beside them misses only the lines it names, and comes to the last line."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     logs = tmp_path / "run" / "logs"
     out_file = tmp_path / "out"
@@ -133,7 +133,7 @@ def test_heavy_printing_does_not_change_weights(
 
 
 @pytest.mark.long
-def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
+def test_no_line_repeats_after_agents_die_cutting_logs(tmp_path: Path) -> None:
     job = (CHATTY, *JOB[2:], "--epochs", "6", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
     logs = tmp_path / "run" / "logs"
@@ -193,7 +193,7 @@ def test_output_before_joining_is_bounded(tmp_path: Path) -> None:
 
 
 def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
-    """Also where rank 0 is on another host than the command, which is passed on what it prints."""
+    """Also where rank 0 is on another host than the command, which is passed on its output."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -1,4 +1,4 @@
-"""The host of a run's master dies, or is to be free: another goes on from what agents keep."""
+"""The host of a run's master dies, or is to be free: another goes on from the copies of agents."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 def leading(
     directory: Path, host: Host, *arguments: str, listen: str, token: str = TOKEN
 ) -> Iterator[Run]:
-    """Start `brim master`; whatever happens, nothing of it stays."""
+    """Start `brim master`; in any case, nothing of it stays."""
     driver = Driver(directory.parent, BRIM_TOKEN=token).with_prefix(host.prefix)
     words = ("master", *arguments, "--run-dir", str(directory), "--listen", listen)
     with driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""A worker with too much memory is ended and said to be, and nobody else is: not its job, not the
+"""A worker with too much memory is ended and said to be, and no other is: not its job, not the
 jobs beside it.
 """
 
@@ -87,7 +87,7 @@ def test_memory_excess_everywhere_fails_the_run_with_advice(tmp_path: Path, note
 
 
 @pytest.mark.long
-def test_a_job_beside_one_that_takes_too_much_is_not_touched(tmp_path: Path, notes: Path) -> None:
+def test_memory_limit_spares_the_neighbouring_job(tmp_path: Path, notes: Path) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", str(home.file))
     try:

@@ -1,4 +1,4 @@
-"""`brim up` by today's code on what schedulers of earlier versions left."""
+"""`brim up` by today's code on the files of schedulers of earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody reads who hears all packets between two hosts of a run."""
+"""The secrecy of all packets between two hosts of a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_passes_between_hosts_is_read_by_nobody(
 
 
 def test_an_insecure_run_sends_plain_gradients(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    """And what is said to its master is encrypted all the same."""
+    """And messages to its master are encrypted all the same."""
     words_by_port = said_between(hosts, tmp_path, "--insecure", address="10.77.0.1:7077")
     assert {kind.split()[0] for kind in re.findall(WORDS, words_by_port["workers"])} == {
         b"state",

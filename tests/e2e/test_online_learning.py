@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def add(folder: Path, name: str, red: int, rows: int = ROWS, bad: int = 0) -> None:
-    """Have a part appear, whole, in which what is red was sold or not."""
+    """Have a part appear, whole, in which red things were sold or not."""
     part = folder / "parts" / f".{name}"
     part.write_text(
         "color,word,sold\n"

@@ -64,7 +64,7 @@ def lead_to(hosts: Sequence[Host], host: Host) -> None:
 def master(
     host: Host, *options: str, job: Sequence[str] = JOB, token: str = TOKEN
 ) -> Iterator[Run]:
-    """A pod with the master: one command, whatever was before."""
+    """A pod with the master: one command, with any history."""
     run_dir = host.folder / "run"
     driver = Driver(host.folder, BRIM_TOKEN=token).with_prefix(host.prefix)
     command = ("master", *job, "--auto-resume", "--run-dir", str(run_dir), *options)

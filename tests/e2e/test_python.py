@@ -160,7 +160,7 @@ def test_a_scheduler_takes_jobs_from_python(
 
 
 class Kernel:
-    """A Jupyter kernel, and what it displayed."""
+    """A Jupyter kernel, and its displays."""
 
     def __init__(self, folder: Path) -> None:
         from jupyter_client.manager import KernelManager

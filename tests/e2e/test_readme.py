@@ -1,7 +1,7 @@
-"""What the README shows of the scheduler is what its commands do.
+"""The README's account of the scheduler agrees with its commands.
 
 Kept true by running them: the commands are read from the README, and each line that is shown is
-compared with what is printed now, numbers apart. Times and numbers of workers depend on the
+compared with the present output, numbers apart. Times and numbers of workers depend on the
 machine, so of a job's story only the kinds of happenings are compared, and every line must have the
 form that the README shows.
 """
@@ -32,7 +32,7 @@ def shown() -> list[tuple[str, list[str]]]:
 
 
 def form(text: str, state: Path) -> str:
-    """A line without what differs from one machine to the next."""
+    """A line without the parts that differ from one machine to the next."""
     home = text.replace(str(state), "~/.local/state/brim")
     # Where the first job has been measured by the time of the second, that one is promised at once.
     measured = r"\1: its steps are measured before its deadline can be promised: brim status \1"

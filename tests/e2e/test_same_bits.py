@@ -1,4 +1,4 @@
-"""The same weights, bit for bit, for any number of workers, whatever dies, joins or leaves."""
+"""The same weights, bit for bit, for any number of workers, through deaths, joins and leaves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The scheduler with real jobs: whatever dies, each job is run once to its end, with the weights of
-a calm run.
+"""The scheduler with real jobs: despite deaths, each job is run once to its end, with the weights
+of a calm run.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ print("has", *sorted(f"{name}={value}" for name, value in os.environ.items()))
 """
 
 
-def test_a_job_has_the_environment_that_was_declared_and_no_secrets_of_the_administrator(
+def test_job_has_only_its_declared_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_HOME"):
@@ -258,7 +258,7 @@ def test_servers_count_as_devices_like_workers(home: Home, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(
+def test_user_codes_leftovers_end_with_agent_or_job(
     home: Home,
 ) -> None:
     """Its device counts as free."""
@@ -268,7 +268,7 @@ def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelle
     job = home.submit("--workers", "2", "--set", f"notes={notes}", *PACED, file=leaving)
 
     def children() -> dict[int, int]:
-        """What was started, by the process that started it."""
+        """The processes started, by their parents."""
         return {
             int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()
         }

@@ -1,4 +1,4 @@
-"""Servers beside workers change no bit, and keep what workers lose."""
+"""Servers beside workers change no bit, and keep the state that workers lose."""
 
 from __future__ import annotations
 

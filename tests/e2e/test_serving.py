@@ -1,5 +1,5 @@
-"""`brim serve` in a process of its own: requests are answered whatever versions come and whichever
-client calls.
+"""`brim serve` in a process of its own: requests are answered while versions come, for any
+client.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _as_before() -> Iterator[None]:
 
 @dataclass
 class Server:
-    """A server under way, and what it says."""
+    """A server under way, and its output."""
 
     process: subprocess.Popen[str]
     log: Path
@@ -64,7 +64,7 @@ class Server:
         connection: http.client.HTTPConnection | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """Status, what the body says, and headers."""
+        """Status, content of the body, and headers."""
         call = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
         content = body if body is None or isinstance(body, (str, bytes)) else json.dumps(body)
         call.request("GET" if body is None else "POST", path, content, {**_JSON, **(headers or {})})
@@ -130,7 +130,7 @@ def put(version: Path, watched: Path) -> None:
 
 
 def expected(versions: Path) -> dict[str, list[float]]:
-    """What each version answers to `ROWS`, computed here."""
+    """The answers of each version to `ROWS`, computed here."""
     model = open_bundle(versions / "1")
     found = {}
     for step in range(1, 22):
@@ -270,7 +270,7 @@ def test_skipping_an_earlier_step_is_reported(versions: Path, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_files_of_served_versions_may_be_overwritten(versions: Path, tmp_path: Path) -> None:
-    """By `cp`, or a copy to a disk that is full: who maps a file that is cut dies of SIGBUS."""
+    """By `cp`, or a copy to a disk that is full: a process that maps a file that is cut dies of SIGBUS."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
@@ -441,16 +441,14 @@ def token_in(folder: Path) -> str:
 
 
 def certificate_in(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate with its key, and what trusts it."""
+    """A certificate with its key, and a context that trusts it."""
     identity = Authority.make("cluster").issue("server", addresses=("127.0.0.1",))
     (folder / "new.pem").write_bytes(identity.pem)
     (folder / "new.pem").replace(folder / "server.pem")
     return folder / "server.pem", ssl.create_default_context(cadata=identity.authority.decode())
 
 
-def test_other_hosts_are_served_by_https_and_a_new_certificate_is_shown(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_other_hosts_get_https_with_the_renewed_certificate(versions: Path, tmp_path: Path) -> None:
     """At an address of all: this host is one of those that reach it."""
     right = {"Authorization": "Bearer secret"}
     path, trusts = certificate_in(tmp_path)

@@ -78,7 +78,7 @@ def _brim(*words: str) -> None:
 
 
 def _predicted(folder: Path, checkpoint: str, rows: Path) -> npt.NDArray[np.float32]:
-    """What `brim predict` says with a checkpoint."""
+    """The output of `brim predict` with a checkpoint."""
     name = Path(checkpoint).name
     output = folder / f"{name}.parquet"
     use(

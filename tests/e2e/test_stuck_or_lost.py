@@ -115,9 +115,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
-    """Who waits for it over the network waits as long as its agent does; people hear of it within
-    10 seconds.
-    """
+    """Waits for it over the network last as long as its agent's; people hear of it within 10 seconds."""
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     limits = ("--set", "patience=1", "--hang-timeout", "10s")
     with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:
@@ -154,7 +152,7 @@ def test_holding_the_interpreter_lock_is_no_loss(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_workers_outlive_their_template(tmp_path: Path) -> None:
-    """Training goes on meanwhile, and another template forks whom it takes to replace a loss."""
+    """Training goes on meanwhile, and another template forks the workers that replace a loss."""
     with started(
         tmp_path / "run", *STUCK, "--set", "call=0", "--set", "pause=0.1", "--spares", "0"
     ) as run:

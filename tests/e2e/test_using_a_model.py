@@ -1,6 +1,4 @@
-"""What one does with a trained model: evaluate it, predict with it, export it; and whatever dies
-meanwhile.
-"""
+"""The uses of a trained model: evaluate it, predict with it, export it; and deaths meanwhile."""
 
 from __future__ import annotations
 
@@ -410,7 +408,7 @@ def test_an_untraceable_model_is_explained(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_resume_works_after_a_reboot(tmp_path: Path) -> None:
-    """After a reboot: what the master left behind points to processes and sockets that are gone."""
+    """After a reboot: files of the master point to processes and sockets that are gone."""
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
     calm = undisturbed(*job[1:])
     directory = tmp_path / "run"

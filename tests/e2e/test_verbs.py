@@ -1,4 +1,4 @@
-"""What one types in another terminal while a run goes on."""
+"""The verbs for another terminal while a run goes on."""
 
 from __future__ import annotations
 

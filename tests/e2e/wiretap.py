@@ -1,4 +1,4 @@
-"""Hears what passes a network device of a host, and puts the streams of TCP together again.
+"""Hears the packets of a network device of a host, and puts the streams of TCP together again.
 
 `python wiretap.py DEVICE FILE` writes down every packet until its standard input ends.
 """
@@ -26,7 +26,7 @@ Stream = tuple[str, int, str, int]  # from whom to whom
 
 @contextlib.contextmanager
 def tapped(host: Host, path: Path) -> Iterator[Callable[[], dict[Stream, bytes]]]:
-    """Hear what passes the cable of a host; all streams are there once it is asked for them."""
+    """Hear the packets on the cable of a host; all streams are there once it is asked for them."""
     command = ("ip", "netns", "exec", host.namespace, sys.executable, __file__, DEVICE, str(path))
     tap = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -44,7 +44,7 @@ def tapped(host: Host, path: Path) -> Iterator[Callable[[], dict[Stream, bytes]]
 
 
 def streams(path: Path) -> dict[Stream, bytes]:
-    """What each end of each connection has said, of those that were begun while we heard."""
+    """The bytes of each end of each connection, of those that were begun while we heard."""
     begins: dict[Stream, int] = {}
     found: dict[Stream, bytearray] = {}
     for packet in _packets(path.read_bytes()):

@@ -1,5 +1,5 @@
-"""A program that tries, all at once and again and again, what a tenant with a token can try on a
-scheduler: its address, the token, and for how many seconds; then it prints what each attempt got.
+"""A program that makes, all at once and again and again, the attempts of a tenant with a token on a
+scheduler: its address, the token, and for how many seconds; then it prints the result of each.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Caller:
             return answer.status, json.loads(answer.read() or b"null")
 
     def send(self, count: int, *, chunked: bool) -> int:
-        """Send a body of so many MiB, or what is taken of it."""
+        """Send a body of so many MiB, or as much as is taken."""
         framing = (
             {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(count << 20)}
         )

@@ -104,7 +104,7 @@ def test_no_such_account(tmp_path: Path) -> None:
         check_account("nemo", field="user")
 
 
-def test_a_process_is_killed_only_if_it_is_theirs() -> None:
+def test_only_processes_of_the_account_are_killed() -> None:
     assert not owns("nobody", os.getpid())
     assert not owns("nobody", 2**30)
     assert owns("root", os.getpid())

@@ -1,4 +1,4 @@
-"""What people ask of a job that is alive is refused in words where it cannot be."""
+"""Impossible requests to a job that is alive are refused in words."""
 
 from __future__ import annotations
 

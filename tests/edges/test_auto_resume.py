@@ -181,7 +181,7 @@ def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
     ("metrics", "sizes", "length"), [(3, 3, 3), (900, 3, 0), (900, 2000, None)]
 )
 def test_a_summary_fits_the_container_limit(metrics: int, sizes: int, length: int | None) -> None:
-    """Kubernetes cuts a longer one at its front, and nobody could read how the run ended."""
+    """Kubernetes cuts a longer one at its front, and the end of the run would be unreadable."""
     progress = Progress(run="/brim/run", started=0.0, step=40, weights_sha256="a" * 64)
     progress.metrics = {f"accuracy of class {number}": 0.5 for number in range(metrics)}
     progress.world_sizes = set(range(1, sizes + 1))

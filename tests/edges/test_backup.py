@@ -413,7 +413,7 @@ def archive(path: Path, *entries: tuple[str, bytes], kind: bytes = tarfile.REGTY
     return path
 
 
-def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path: Path) -> None:
+def test_invalid_backup_is_refused_and_changes_nothing(state: Path, tmp_path: Path) -> None:
     good = backed_up(state).read_bytes()
     manifest = json.dumps(
         {

@@ -40,7 +40,7 @@ __all__ = ["served"]
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """As by somebody who looks at the database with tools of their own."""
+    """As by people that look at the database with tools of their own."""
     sql = sqlite3.connect(folder / "scheduler.db", isolation_level=None)
     sql.execute("begin immediate")
     yield
@@ -387,7 +387,7 @@ def test_start_problems_are_reported_and_retried(held: HeldFromTheStart) -> None
 def test_newer_databases_hold_the_scheduler(
     held: HeldFromTheStart,
 ) -> None:
-    """Somebody puts one in place of what cannot be read: that ends no scheduler."""
+    """Somebody puts one in place of an unreadable part: that ends no scheduler."""
     client = held.client
     with pytest.raises(EnvironmentFault) as newer:
         check_format(held.folder / "scheduler.db", 99)

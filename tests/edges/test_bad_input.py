@@ -1,4 +1,4 @@
-"""A bad spec fails before anything starts, with the field, what was got, what is needed, and a
+"""A bad spec fails before anything starts, with the field, the value got, the value needed, and a
 hint.
 """
 

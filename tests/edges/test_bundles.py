@@ -1,5 +1,5 @@
-"""Bundles of code: what is taken, what is made of one that comes from elsewhere, and where it is
-unpacked.
+"""Bundles of code: their content, checks of one that comes from elsewhere, and the place where it
+is unpacked.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def test_oversized_code_is_refused_naming_large_files(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """Who names a folder of data by mistake gets an error, whatever memory there is."""
+    """A folder of data that is named by mistake causes an error, with any amount of memory."""
     write(tmp_path, {"job.py": ""})
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(1 << 40)
@@ -210,14 +210,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_bundle_is_refused_and_leaves_nothing(case: str, cache: Path) -> None:
+def test_invalid_bundle_is_refused_and_leaves_nothing(case: str, cache: Path) -> None:
     with pytest.raises(EnvironmentFault, match="bundle"):
         unpack(BAD[case], digest_of(BAD[case]))
     assert not cache.exists()
 
 
 def test_holes_of_an_archive_take_no_memory() -> None:
-    """Whoever may submit a job may send one: the scheduler reads it."""
+    """All users that may submit a job may send one: the scheduler reads it."""
     bundle = with_holes(64 << 20)
     tracemalloc.start()
     try:

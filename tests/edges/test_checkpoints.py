@@ -1,4 +1,4 @@
-"""A checkpoint is whole, or it is said what is wrong with it and an older one is used."""
+"""A checkpoint is whole, or its fault is shown and an older one is used."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def test_only_dead_writers_leftovers_are_removed(tmp_path: Path) -> None:
 
 
 def test_living_writers_earlier_files_are_removed(tmp_path: Path) -> None:
-    """Another worker writes now: old checkpoints go whole, and so does what the same step again
-    replaces.
+    """Another worker writes now: old checkpoints go whole, and so do files replaced by the same
+    step again.
     """
     store = store_in(tmp_path)
     for step in (1, 2):

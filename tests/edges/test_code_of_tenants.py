@@ -58,7 +58,7 @@ pytestmark = pytest.mark.timeout(120)  # who opens a pipe waits for ever
     ],
     ids=str,
 )
-def test_spec_from_which_nothing_can_be_started_is_refused(changes: dict[str, object]) -> None:
+def test_unstartable_spec_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(SpecError):
         check_spec(replace(submission().spec, **changes))  # type: ignore[arg-type]
 
@@ -95,7 +95,7 @@ def test_any_kind_of_code_is_taken(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [TERMS, DEEP], ids=["terms", "deep"])
-def test_code_too_deep_for_the_parser_is_no_python(tmp_path: Path, content: bytes) -> None:
+def test_code_too_deep_for_the_parser_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SyntaxError, match=r"deeply|nested|parentheses"):
         parse(content)
     (tmp_path / "job.py").write_bytes(content)
@@ -241,7 +241,7 @@ def test_code_that_takes_too_much_is_not_kept(
 # Bundles ------------------------------------------------------------------------------------------
 
 
-def test_bundle_is_read_by_the_layout_of_brim_alone() -> None:
+def test_only_bundles_in_brims_layout_are_read() -> None:
     files = {"job.py": b"import helper\n", f"deep/{'n' * 120}/helper.py": b"x" * 513, "z": b""}
     bundle = pack(files)
     assert read_bundle(bundle, digest_of(bundle)) == files

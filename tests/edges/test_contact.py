@@ -1,4 +1,4 @@
-"""Whether a run is alive is found out soon, whatever its processes and the clock are at."""
+"""Whether a run is alive is found out soon, in any state of its processes and of the clock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.
         process.kill()
 
 
-def test_a_process_that_has_the_number_of_a_dead_scheduler_gets_no_token(
+def test_process_reusing_a_schedulers_pid_gets_no_token(
     tmp_path: Path, scheduler: tuple[subprocess.Popen[bytes], socket.socket]
 ) -> None:
     _, listener = scheduler
@@ -80,7 +80,7 @@ def test_a_process_that_has_the_number_of_a_dead_scheduler_gets_no_token(
         listener.accept()
 
 
-def test_who_listens_in_the_place_of_a_scheduler_that_dies_as_it_is_called_gets_no_token(
+def test_impostor_at_a_schedulers_port_gets_no_token(
     tmp_path: Path,
     scheduler: tuple[subprocess.Popen[bytes], socket.socket],
     monkeypatch: pytest.MonkeyPatch,

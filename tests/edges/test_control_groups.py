@@ -1,4 +1,4 @@
-"""Control groups: whatever is in one is found by its folder's name, and ends at one blow."""
+"""Control groups: all processes in one are found by its folder's name, and end at one blow."""
 
 from __future__ import annotations
 

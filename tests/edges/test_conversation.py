@@ -1,4 +1,4 @@
-"""The agent's end of a session: whom it obeys, and when it gives up."""
+"""The agent's end of a session: the masters it obeys, and when it gives up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOLDS = [wire.HoldRound(round=number) for number in range(1, 6)]
 
 
 class Script:
-    """A stream on which a master says what is written here, and then the stream breaks,
+    """A stream on which a master says these words, and then the stream breaks,
     or hangs.
 
     Args:
@@ -112,7 +112,7 @@ def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
 def converse(
     *scripts: Script, keeper: Kept | None = None, limit: int = 99, calls: int = 1
 ) -> list[wire.MasterMessage]:
-    """What an agent obeys of these streams, one after the other."""
+    """The commands of these streams that an agent obeys, one after the other."""
     scripts_left = list(scripts)
     obeyed: list[wire.MasterMessage] = []
 
@@ -180,7 +180,7 @@ def test_a_silent_master_is_killed_by_its_keeper(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master, Keeper]:
-    """A master that is alive and says nothing yet, and who keeps it."""
+    """A master that is alive and says nothing yet, and its keeper."""
     monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.01)
     master = Master()
     return master, Keeper([], tmp_path / "master.log", lambda *_, **__: master)

@@ -1,4 +1,4 @@
-"""What agents keep of a master's files, whom they follow, and what a master without any does."""
+"""Agents' copies of a master's files, the masters they follow, and a master without any copy."""
 
 from __future__ import annotations
 

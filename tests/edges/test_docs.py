@@ -1,4 +1,4 @@
-"""What the documents promise about files and names, and what importing brim costs."""
+"""The documents' promises about files and names, and the cost of importing brim."""
 
 from __future__ import annotations
 

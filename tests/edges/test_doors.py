@@ -46,7 +46,7 @@ def test_another_user_cannot_call_a_nodes_agent() -> None:
             assert "PermissionError" in stranger.stderr
 
 
-def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> None:
+def test_torch_store_listens_only_on_the_runs_address() -> None:
     meeting: Any = Distributed.__new__(Distributed)
     meeting._rank, meeting._device = 0, torch.device("cpu")
     words_received: list[bytes] = []
@@ -64,7 +64,7 @@ def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> N
 
 
 class _Harm:
-    """What a pickle does when it is read."""
+    """The action of a pickle when it is read."""
 
     def __init__(self, file: Path) -> None:
         self._file = str(file)
@@ -85,13 +85,13 @@ def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     assert not harm.exists()
 
 
-def test_nothing_is_unpickled_but_what_a_workers_own_loaders_send() -> None:
+def test_only_data_of_own_loaders_is_unpickled() -> None:
     found = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if _unpickles(path)}
     assert found == {"data/parcels.py"}
 
 
 def _unpickles(path: Path) -> bool:
-    """Whether a module uses pickle, or what of torch and numpy does."""
+    """Whether a module uses pickle, or the parts of torch and numpy that do."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         match node:
             case ast.Import(names=names) if any(

@@ -47,7 +47,7 @@ def has_torch(pid: int) -> bool:
 
 
 def first_words(requests: socket.socket) -> TemplateMessage:
-    """What a template says first."""
+    """The first message of a template."""
     codec: Codec[TemplateMessage] = Codec(TemplateMessage)
     frames = FrameBuffer()
     requests.settimeout(DEADLINE)
@@ -57,7 +57,7 @@ def first_words(requests: socket.socket) -> TemplateMessage:
 
 
 def begin(template: Template, tmp_path: Path, **job: Any) -> dict[str, str | None]:
-    """Give a job to a template; what the job's file finds."""
+    """Give a job to a template; return the findings of the job's file."""
     file, directory = tmp_path / "file.py", tmp_path / "directory"
     file.write_text(TELLING)
     directory.mkdir()

@@ -308,7 +308,7 @@ def test_followers_get_a_runs_last_words(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_who_is_not_of_the_run_is_not_followed(tmp_path: Path) -> None:
+def test_server_of_another_run_is_not_followed(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         record(followed.run_dir, 1)
         async with followed.served(token="another"), followed.following() as follower:
@@ -328,13 +328,13 @@ def test_who_is_not_of_the_run_is_not_followed(tmp_path: Path) -> None:
         Part("steps.jsonl", 0, 2),
     ],
 )
-def test_a_mirror_takes_nothing_that_is_no_part_of_a_run(tmp_path: Path, part: Part) -> None:
+def test_mirror_refuses_files_foreign_to_a_run(tmp_path: Path, part: Part) -> None:
     mirror = RecordsMirror(tmp_path)
     with contextlib.closing(mirror), pytest.raises(ProtocolError):
         mirror.add([part], b"x")
 
 
-def test_a_mirror_is_no_larger_than_it_may_be(tmp_path: Path) -> None:
+def test_mirror_stays_below_its_size_limit(tmp_path: Path) -> None:
     mirror = RecordsMirror(tmp_path, limit=10)
     with contextlib.closing(mirror):
         mirror.add([Part("steps.jsonl", 0, 8)], b"x" * 8)

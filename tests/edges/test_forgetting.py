@@ -322,7 +322,7 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root acts as others")
-def test_a_tenants_directory_is_removed_with_its_rights_alone(tmp_path: Path) -> None:
+def test_tenants_directory_is_removed_with_its_own_rights(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
             folder.chmod(folder.stat().st_mode | 0o011)

@@ -46,7 +46,7 @@ DEEP = [b"\x91" * 100_000, b"[" * 100_000, b'{"a":' * 100_000, b"\x81\xa1a" * 10
 
 @dataclass(frozen=True)
 class Decoder:
-    """One way in: bytes that are right, and what reads them (from a file of this name,
+    """One way in: bytes that are right, and their reader (from a file of this name,
     or just so).
     """
 
@@ -195,7 +195,7 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> list[Decoder]:
 
 
 def damaged(right: bytes) -> st.SearchStrategy[bytes]:
-    """What is left of right bytes after a few of them were changed, removed or added."""
+    """The remains of right bytes after a few of them were changed, removed or added."""
 
     def apply(changes: list[tuple[int, int, bytes]]) -> bytes:
         data = right

@@ -1,4 +1,4 @@
-"""The handle of a run: which run a name means, and what is known where little is written down."""
+"""The handle of a run: which run a name means, and its knowledge where little is written down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant that means harm, beside one that submits jobs: what the latter notices of it."""
+"""A tenant that means harm, beside one that submits jobs: the harm to the latter."""
 
 from __future__ import annotations
 

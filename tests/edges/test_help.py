@@ -1,4 +1,4 @@
-"""How somebody finds out what to type: help, hints and the completion of shells."""
+"""The ways to find the right words: help, hints and the completion of shells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(*words: str) -> Result:
     return CliRunner().invoke(cli, words)
 
 
-def test_the_verbs_come_first_in_groups_and_then_the_options() -> None:
+def test_help_lists_grouped_verbs_before_options() -> None:
     text = said("--help").stdout
     assert text.startswith("Usage: brim [OPTIONS] VERB")
     order = [
@@ -37,7 +37,7 @@ def test_the_verbs_come_first_in_groups_and_then_the_options() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb: str) -> None:
+def test_help_by_word_or_option_is_the_same(verb: str) -> None:
     by_word, option = said("help", verb), said(verb, "--help")
     assert by_word.exit_code == option.exit_code == 0
     assert by_word.stdout == option.stdout
@@ -94,7 +94,7 @@ def test_options_fit_a_terminal_of_80_columns(verb: str) -> None:
     assert max(map(len, options.splitlines())) <= 80
 
 
-def test_a_verb_is_in_the_file_of_its_name() -> None:
+def test_each_verb_has_a_file_of_its_name() -> None:
     own_verbs = [verb for verb in VERBS if verb not in cli.added()]
     assert len(own_verbs) > 25
     for verb in own_verbs:
@@ -115,7 +115,7 @@ def test_help_of_a_verbs_verb_and_of_none() -> None:
 
 
 @pytest.mark.parametrize("words", [("-V",), ("--version",)])
-def test_the_version_and_the_module_that_can_be_run(words: tuple[str, ...]) -> None:
+def test_module_can_be_run_and_prints_its_version(words: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "brim", *words], capture_output=True, text=True, timeout=60
     )
@@ -196,7 +196,7 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         ("status --depth 2", "brim status --help"),
     ],
 )
-def test_an_option_that_is_none_may_be_a_parameter(line: str, hint: str) -> None:
+def test_unknown_option_hints_at_a_parameter(line: str, hint: str) -> None:
     result = said(*line.split())
     assert result.exit_code == 2
     assert f"hint: {hint}" in result.stderr or hint in result.stderr.partition("hint: ")[2]
@@ -218,7 +218,7 @@ def test_an_option_that_is_none_may_be_a_parameter(line: str, hint: str) -> None
         ("explain 1 --sim sin", "sim"),
     ],
 )
-def test_a_file_that_is_not_there_is_said_to_be_so(line: str, meaning: str) -> None:
+def test_missing_file_is_named_with_a_suggestion(line: str, meaning: str) -> None:
     for name in ("job.py", "job.yaml", "job.csv"):
         Path(name).touch()
     Path("sim").mkdir()

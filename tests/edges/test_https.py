@@ -1,5 +1,5 @@
-"""The scheduler's API for other hosts: who is called, who is told a token, and who takes up room;
-by real sockets and real certificates.
+"""The scheduler's API for other hosts: its callers, its tokens, and its room for connections; by
+real sockets and real certificates.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def told(port: int, token: str) -> EnvironmentFault:
 
 
 @pytest.mark.parametrize("kind", FALSE)
-def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
+def test_impostor_of_the_scheduler_gets_no_token(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
@@ -228,7 +228,7 @@ def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
     assert not received
 
 
-def test_no_token_goes_to_a_server_that_does_not_speak_tls(
+def test_no_token_goes_to_a_server_without_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(https, "_authorities", {})
@@ -285,7 +285,7 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "host", "[fd00::1]", "127.0.0.1.nip.io"])
-def test_a_token_passes_through_a_network_as_it_is_only_where_that_is_wanted(
+def test_plain_http_to_other_hosts_needs_explicit_consent(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"http://{host}:4000"
@@ -360,7 +360,7 @@ def test_a_state_directory_has_one_authority(tmp_path: Path) -> None:
 
 
 def is_over(line: socket.socket) -> bool:
-    """Whether the other end has closed a connection on which nobody has said anything."""
+    """Whether the other end has closed a silent connection."""
     line.settimeout(0.0)
     try:
         return line.recv(1) == b""
@@ -372,9 +372,7 @@ def is_over(line: socket.socket) -> bool:
         return True
 
 
-def test_a_crowd_that_does_not_begin_a_handshake_locks_nobody_out(
-    served: Encrypted, room: None
-) -> None:
+def test_silent_crowd_locks_out_no_client(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.call()) for _ in range(CROWD)]
         for _ in range(5):
@@ -396,9 +394,7 @@ def test_silent_handshakes_lock_nobody_out(served: Encrypted, room: None) -> Non
                 assert line.recv(1) == b""
 
 
-def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
-    served: Encrypted, room: None
-) -> None:
+def test_crowd_of_one_host_spares_callers_of_another(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         callers_of_host = [
             crowd.enter_context(served.call()),
@@ -410,7 +406,7 @@ def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
 
 
 def test_headers_do_not_determine_the_origin(served: Encrypted) -> None:
-    """A connection of which it did would be counted as nobody's."""
+    """A connection of which it did would be counted as without an owner."""
     with served.shake_hands() as line:
         line.sendall(
             f"POST /v1/jobs/none/cancel HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 10.9.8.7\r\n"
@@ -432,9 +428,7 @@ def hello() -> bytes:
 
 
 @pytest.mark.parametrize("words", [b"", hello()], ids=["silent", "slow"])
-def test_who_does_not_come_to_the_end_of_a_handshake_is_sent_away(
-    served: Encrypted, words: bytes
-) -> None:
+def test_endless_handshake_is_cut_off(served: Encrypted, words: bytes) -> None:
     started = time.monotonic()
     with served.call() as slow:
         slow.settimeout(1.0)
@@ -500,7 +494,7 @@ def shown(port: int, authority: Authority) -> ssl.SSLSocket:
     )
 
 
-def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> None:
+def test_certificate_renewal_keeps_connections() -> None:
     authority, lifetime = Authority.make("cluster"), 4.0
     certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime)
     with Answering(certificate).up() as server, shown(server.port, authority) as first:
@@ -618,7 +612,7 @@ def of_before(served: Encrypted) -> str:
 
 
 def overheard(served: Encrypted) -> str:
-    """What passes by on the way of a client that is answered."""
+    """The messages that pass on the way of a client that is answered."""
     seen = bytearray()
     with socket.create_server((HOST, 0)) as relay_server:
 

@@ -1,4 +1,4 @@
-"""Who is let in by a certificate, and how a host that has a token gets one."""
+"""Admission by a certificate, and how a host that has a token gets one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def say_who(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Tell a caller who it is."""
+    """Tell a caller its identity."""
     subject = subject_of(writer.get_extra_info("ssl_object"))
     writer.write(b"a stranger" if subject is None else subject.uri.encode())
     await writer.drain()
@@ -96,7 +96,7 @@ def enrolling(authority: Authority) -> Iterator[TlsServer]:
 
 
 def asked(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
-    """What `say_who` says to a caller."""
+    """The answer of `say_who` to a caller."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=5.0) as line,
         context.wrap_socket(line, server_hostname=server_name(role)) as call,
@@ -288,7 +288,7 @@ def test_invalid_requests_get_no_certificate(authority: Authority) -> None:
 
 
 def test_grpc_takes_these_certificates(authority: Authority) -> None:
-    """Its TLS is BoringSSL, ours OpenSSL: what one makes the other must take."""
+    """Its TLS is BoringSSL, ours OpenSSL: the one must take certificates of the other."""
     addresses, seen = {}, threading.Event()
 
     async def http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -202,7 +202,7 @@ def test_who_calls_without_a_certificate_is_not_heard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "another run's", "a worker's"])
-def test_who_calls_what_is_not_the_master_is_told_so_at_once(kind: str) -> None:
+def test_caller_of_an_impostor_master_fails_at_once(kind: str) -> None:
     """gRPC by itself would keep calling."""
     identities = {
         "another run's": RunIdentity(b"of another run", MASTER),
@@ -262,7 +262,7 @@ def test_a_port_may_be_of_ipv6(listen: str, tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_path: Path) -> None:
+def test_impostor_of_the_master_learns_nothing(tmp_path: Path) -> None:
     """Also one that has a certificate of a master, as code of the run may, and not the token."""
     received: list[tuple[str, bytes]] = []
 
@@ -348,7 +348,7 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_who_calls_between_two_masters_waits_for_the_next(tmp_path: Path) -> None:
+def test_caller_between_masters_waits_for_the_next(tmp_path: Path) -> None:
     async def work() -> None:
         with listen_on("127.0.0.1", 0, backlog=128, hint="") as listener:
             async with Door(tmp_path, remote=True, listener=listener.dup()) as door:
@@ -376,7 +376,7 @@ def test_a_port_carries_messages_beyond_buffer_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o770])
-def test_a_folder_that_others_may_enter_is_no_place_for_a_socket(tmp_path: Path, mode: int) -> None:
+def test_socket_in_a_shared_folder_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "control"
     folder.mkdir()
     folder.chmod(mode)

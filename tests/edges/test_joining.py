@@ -1,4 +1,4 @@
-"""The port of a scheduler for nodes of other hosts: who is heard, and that nobody else is."""
+"""The port of a scheduler for nodes of other hosts: they are heard, and no others."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x y", "a/b", "..", "tab\tname", "x" * 199 + "éé"])
-def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: str) -> None:
+def test_node_name_unfit_for_a_directory_is_refused(tmp_path: Path, name: str) -> None:
     """The enrolment server takes any printable name, which the certificate has then."""
 
     async def live() -> None:
@@ -293,7 +293,7 @@ RENEWAL = {"type": "Renew", "number": 1}
     ],
     ids=str,
 )
-def test_what_a_node_says_is_bounded_and_it_is_told_what_is_not(
+def test_oversized_field_of_a_node_is_named(
     tmp_path: Path, message: dict[str, object], path: str
 ) -> None:
     async def live() -> None:
@@ -358,7 +358,7 @@ def _open(connections: list[socket.socket]) -> int:
     return count
 
 
-def test_a_crowd_on_one_host_leaves_strangers_of_others_their_places(tmp_path: Path) -> None:
+def test_crowd_of_one_host_spares_nodes_of_others(tmp_path: Path) -> None:
     """The oldest makes way: of the host that has the most."""
 
     async def live() -> None:

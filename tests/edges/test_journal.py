@@ -1,4 +1,4 @@
-"""A journal keeps what was appended, cuts off what was torn,
+"""A journal keeps appended entries, cuts off torn ones,
 and does not take damage for an end.
 """
 

@@ -1,6 +1,4 @@
-"""Runs in more than one place: what is kept of them elsewhere, and copies that are brought up to
-date.
-"""
+"""Runs in more than one place: their files kept elsewhere, and copies that are brought up to date."""
 
 from __future__ import annotations
 

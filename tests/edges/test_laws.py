@@ -56,7 +56,7 @@ def opens_a_connection(call: ast.Call) -> bool:
 
 
 def writes_a_file(call: ast.Call) -> bool:
-    """Whether this writes a file, or puts what was written on disk or in its place."""
+    """Whether this writes a file, or puts a written one on disk or in its place."""
     match call.func:
         case ast.Attribute(value=ast.Name(id="os"), attr=name) if name in _PUTS_ON_DISK:
             return True

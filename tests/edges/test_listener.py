@@ -1,4 +1,4 @@
-"""A listener keeps the streams of the round that begins, and who calls hears the agent meanwhile.
+"""A listener keeps the streams of the round that begins, and a caller hears the agent meanwhile.
 
 All of it holds within a host, where streams are plain, and between hosts, where they are encrypted.
 """
@@ -168,7 +168,7 @@ def test_excess_strangers_hold_up_nobody(
             listener.accept("round 1 state for w9", timeout=10.0, cancelled=crowding.done)
 
 
-def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener) -> None:
+def test_crowd_of_one_host_spares_workers_of_another(listener: Listener) -> None:
     """Not even one that is slow, and called before all of them."""
     host, _, port = listener.address.rpartition(":")
     with contextlib.ExitStack() as callers:
@@ -189,7 +189,7 @@ def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener)
         assert len(listener._callers) == 64
 
 
-def test_a_listener_that_is_not_of_this_run_is_told_nothing() -> None:
+def test_listener_of_another_run_learns_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor() as pool:
         address = f"127.0.0.1:{impostor.getsockname()[1]}"
         calling = pool.submit(call, address)
@@ -276,7 +276,7 @@ def showing(identity: Identity) -> ssl.SSLContext:
 def test_who_shows_no_good_certificate_is_not_answered(
     make_context: Callable[[], ssl.SSLContext], listener: Listener
 ) -> None:
-    """Not even one that has the secret, by whatever chance."""
+    """Not even one that has the secret, by some chance."""
     words = listener.address.encode(), STATE.encode()
     greeting = greeting_of(proof(SECRET, b"call", *words))
     host, _, port = listener.address.rpartition(":")
@@ -300,7 +300,7 @@ def test_who_shows_no_good_certificate_is_not_answered(
 
 @between_hosts
 @pytest.mark.parametrize("kind", ["another run's", "expired", "another role's"])
-def test_a_listener_without_a_good_certificate_is_told_nothing(kind: str) -> None:
+def test_listener_with_a_bad_certificate_learns_nothing(kind: str) -> None:
     own_authority = Authority.derived_from(SECRET)
     contexts = {
         "another run's": RunIdentity(b"of another run", WORKER).server,
@@ -318,7 +318,7 @@ def test_a_listener_without_a_good_certificate_is_told_nothing(kind: str) -> Non
 
 
 class Wire:
-    """Carries what goes over a listener's address, and keeps all of it.
+    """Carries the bytes to and from a listener's address, and keeps all of them.
 
     Args:
         listener: it tells this address as its own from now on.
@@ -391,7 +391,7 @@ def test_between_hosts_nobody_on_the_way_reads_anything(
 
 @between_hosts
 @pytest.mark.parametrize("offset", [10_000, 100_000, 1_000_000])
-def test_what_is_changed_on_the_way_is_not_taken(
+def test_data_altered_in_transit_is_refused(
     offset: int, listener: Listener, calling: Calling
 ) -> None:
     with contextlib.closing(Wire(listener, changes=offset)):
@@ -407,9 +407,7 @@ def test_what_is_changed_on_the_way_is_not_taken(
 
 
 @between_hosts
-def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
-    listener: Listener, calling: Calling
-) -> None:
+def test_replayed_handshake_opens_nothing(listener: Listener, calling: Calling) -> None:
     with contextlib.closing(Wire(listener)) as wire:
         worker = calling(listener.address)
         with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result() as other_end:
@@ -423,7 +421,7 @@ def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
 
 
 def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling) -> None:
-    """What a stream has decrypted, the kernel tells nobody of."""
+    """The kernel reports no bytes that a stream has already decrypted."""
     worker = calling(listener.address)
     with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other_end:
         other_end.sendall(WEIGHTS[:16_000])
@@ -436,7 +434,7 @@ def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling
 
 
 def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> None:
-    """More than all buffers take: what is sent waits, and goes on where it was."""
+    """More than all buffers take: sending waits, and goes on where it was."""
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=5.0, cancelled=never) as peer,

@@ -1,4 +1,4 @@
-"""The live block says what a person would want to know, in colour or without."""
+"""The live block has the facts for a person, in colour or without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many who wait, many jobs: nobody polls, lists come by pages, a report takes seconds."""
+"""Many clients that wait, many jobs: none polls, lists come by pages, a report takes seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a run on this host: whose they are, and what is left of them in their agent."""
+"""The processes of a run on this host: their owners, and their traces in their agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of log: what they say, who hears them, and that nobody does who has not asked."""
+"""Lines of log: their content, and that they appear only on request."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Logs that are written without end: what they take is bounded, and readers miss only what they are
-told of.
+"""Logs that are written without end: their size is bounded, and readers are told of all lines that
+they miss.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def test_log_limiting_survives_kills_and_rivals(
 
 
 def test_who_prints_little_loses_nothing(tmp_path: Path, holes: bool) -> None:
-    """The longest logs share what the others leave."""
+    """The longest logs share the room left by the others."""
     quiet = make(tmp_path, "agent", b"all of this\n")
     loud = [make(tmp_path, f"w{number}", numbered(0, 40_000)) for number in range(3)]
     LogLimit(tmp_path / "logs", "*.log", limit=2 * LIMIT).enforce()

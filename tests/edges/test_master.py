@@ -1,4 +1,4 @@
-"""What a master records of a job is what its workers did,
+"""A master's records of a job are true to its workers,
 also where they die between two messages.
 """
 
@@ -52,7 +52,7 @@ FACTS = wire.Facts(
 
 
 class Desk:
-    """A master with agents that say what the test has them say."""
+    """A master with agents that say the words of the test."""
 
     def __init__(self, directory: Path, *, workers: int, agents: int, **options: Any) -> None:
         self.clock = VirtualClock(100.0)
@@ -88,7 +88,7 @@ class Desk:
         )
 
     def kill(self) -> None:
-        """The master dies: nobody hears of it but by the end of the streams."""
+        """The master dies: only the end of the streams tells of it."""
         self.close()
         self.records_of_master.close()
 
@@ -531,8 +531,8 @@ def test_protocol_breakers_are_gone_in_every_life(tmp_path: Path) -> None:
 def test_a_killed_agent_hears_the_end_later(
     tmp_path: Path,
 ) -> None:
-    """The process that takes its place, and keeps the next master, has heard nothing of what was
-    said to it.
+    """The process that takes its place, and keeps the next master, has heard none of the messages to
+    it.
     """
 
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -570,7 +570,7 @@ def test_a_run_never_begins_after_its_failure(tmp_path: Path) -> None:
 
 
 def test_the_final_records_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody replays the journal of a run that is done: a power cut behind it must not take its
+    """The journal of a run that is done is never replayed: a power cut behind it must not take its
     last lines.
     """
     synced: set[int] = set()
@@ -654,7 +654,7 @@ def test_a_killed_protocol_breaker_stays_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("agents", "lost"), [("A", []), ("AB", ["w1"])])
 def test_only_agent_may_be_silent(tmp_path: Path, agents: str, lost: list[str]) -> None:
-    """It was stopped, as its master sees, whose parent it is: nobody could go on without it."""
+    """It was stopped, as its master, whose parent it is, sees: no process could go on without it."""
     desk = Desk(tmp_path, workers=len(agents), agents=len(agents))
 
     async def story(desk: Desk) -> None:

@@ -101,8 +101,8 @@ class Writes:
 
 
 class MortalRecords(Records):
-    """Those of a master that may die: what of it still runs here then, such as a task that listens
-    to another agent, writes nothing more.
+    """Those of a master that may die: its tasks that still run here then, such as one that listens to
+    another agent, write nothing more.
     """
 
     _is_dead = False
@@ -254,8 +254,8 @@ class House:
             await self.master.see_agents_off()
 
     def remains(self) -> tuple[Any, ...]:
-        """What is left of the run: its records, but for the deaths of masters, and what the agents
-        heard.
+        """The traces of the run: its records, but for the deaths of masters, and the messages that the
+        agents heard.
         """
         lines = (self.directory / EVENTS).read_bytes().splitlines()
         events = [msgspec.json.decode(line) for line in lines]
@@ -312,8 +312,8 @@ def test_a_master_may_die_around_every_write(
 
 
 def test_a_snapshot_taken_amid_a_kill_is_readable() -> None:
-    """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of
-    another origin.
+    """Found by chance: a `Signals` among unacknowledged messages was refused as something of another
+    origin.
     """
     spec = recorded_run.spec()
     beginning = Began(

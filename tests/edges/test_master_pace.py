@@ -1,4 +1,4 @@
-"""What a master decides of slow workers and bad hosts follows from its journal, and is told to
+"""A master's decisions on slow workers and bad hosts follow from its journal, and are told to
 people.
 """
 
@@ -82,7 +82,7 @@ class Job:
             self.hears(wire.Commits(records=[record]))
 
     def effects(self, *, restated_at: int | None = None) -> list[Effect]:
-        """What follows from the entries; on the way the master may be put to sleep and woken."""
+        """The consequences of the entries; on the way the master may be put to sleep and woken."""
         decisions = Decisions(State.after(self.began))
         effects = list[Effect]()
         for index, entry in enumerate(self.entries):

@@ -1,6 +1,4 @@
-"""What a master makes of workers that hang, end by themselves, or sit on hosts that cannot take
-part.
-"""
+"""A master beside workers that hang, end by themselves, or sit on hosts that cannot take part."""
 
 from __future__ import annotations
 
@@ -171,7 +169,7 @@ def test_a_needed_agent_is_awaited(
     tmp_path: Path, agents: str, is_elsewhere: bool, delay: float, lost: bool
 ) -> None:
     """One that lives calls again at once; one that is started again may have commits to tell that
-    nobody else has. On the master's host, the command starts another in its place.
+    no other has. On the master's host, the command starts another in its place.
     """
 
     async def story(desk: Desk) -> None:
@@ -192,7 +190,7 @@ def test_a_needed_agent_is_awaited(
 
 
 def test_callers_are_awaited_although_others_continue(tmp_path: Path) -> None:
-    """On a busy host seconds pass from its call until it has said who it is."""
+    """On a busy host seconds pass from its call until it has said its name."""
 
     async def story(desk: Desk) -> None:
         await begin(desk, *"AB")
@@ -254,7 +252,7 @@ def test_a_run_without_hosts_says_it_waits(tmp_path: Path) -> None:
 
 
 def test_masters_after_handover_tell_nothing(tmp_path: Path) -> None:
-    """While it sees off those who follow the run, its port is open and its records are about to be
+    """While it sees off followers of the run, its port is open and its records are about to be
     closed: an agent that it let in again would hear that the run has failed.
     """
 

@@ -1,4 +1,4 @@
-"""What an agent sees of its workers' memory, and what it says of those that end for it; with real
+"""An agent's view of its workers' memory, and its messages on those that end for it; with real
 processes.
 """
 
@@ -47,7 +47,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def counts(tmp_path: Path) -> KillCounts:
-    """Counters that a test sets: nobody lets a host run out of memory for it."""
+    """Counters that a test sets: no host has to run out of memory for it."""
     for name in ("ours", "host"):
         (tmp_path / name).write_text("low 0\noom 0\noom_kill 0\n")
     return KillCounts(own_kills=[tmp_path / "ours"], host=tmp_path / "host")
@@ -100,7 +100,7 @@ def test_workers_over_the_limit_are_named(holder: Holder, counts: KillCounts) ->
 
 @pytest.mark.parametrize("holder", [SHARED], indirect=True)
 def test_what_four_share_is_counted_once(holder: Holder, counts: KillCounts) -> None:
-    """As workers share what their template has loaded."""
+    """As workers share the pages that their template has loaded."""
     pids = [int(pid) for pid in holder.said]
     assert all((memory_of(pid) or 0) > 200 * MIB for pid in pids)
     workers = {f"w{number}": pid for number, pid in enumerate(pids[1:], start=2)}
@@ -223,7 +223,7 @@ def test_what_an_agent_says_of_an_end(
 
 
 class Said:
-    """What an agent tells its master."""
+    """The messages of an agent to its master."""
 
     def __init__(self) -> None:
         self.messages: list[object] = []
@@ -265,7 +265,7 @@ def test_a_death_that_memory_has_no_part_in(counts: KillCounts) -> None:
 
 
 def test_this_host_counts_such_kills() -> None:
-    """The real files, of whatever this host has."""
+    """The real files of this host."""
     counts = kill_counts()
     assert "oom_kill " in counts.host.read_text()
     assert all("oom_kill " in path.read_text() for path in counts.own_kills)

@@ -121,8 +121,8 @@ def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
-    """Who renames or retypes a part of a record writes a migration; a part that is new has a value
-    for old ones.
+    """A renamed or retyped part of a record needs a migration; a part that is new has a value for old
+    ones.
     """
     path = database_of(format, tmp_path)
     migrate(path)
@@ -150,7 +150,7 @@ def test_a_new_database_is_as_a_migrated_one(tmp_path: Path) -> None:
 
 
 def layout(path: Path) -> list[Any]:
-    """Tables with their columns, and what is not in the tables."""
+    """Tables with their columns, and all that is not in the tables."""
     with contextlib.closing(sqlite3.connect(path)) as sql:
         tables = sql.execute(
             "select name from sqlite_master where sql is not null order by name"

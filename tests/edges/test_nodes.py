@@ -1,5 +1,5 @@
-"""The agents of nodes: what they start ends with them, what finds them,
-and when they come back.
+"""The agents of nodes: their processes end with them, the scheduler finds them,
+and they come back in time.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def leaving(host: Host) -> Iterator[Host]:
 
 
 def left_by(host: Host, job: str) -> int:
-    """What the agent of a job has left, once it is there."""
+    """The leftover of a job's agent, once it is there."""
     agent, note = host.begin(job), host.folder / f"left-{job}"
     until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
     pid = int(note.read_text())
@@ -257,7 +257,7 @@ def left_by(host: Host, job: str) -> int:
 
 
 @needs_groups
-def test_what_a_killed_nodes_jobs_left_has_ended_before_it_is_up_again(leaving: Host) -> None:
+def test_restarted_node_has_no_leftovers_of_its_jobs(leaving: Host) -> None:
     leftover = left_by(leaving, "job-1") if leaving.up() else 0
     os.kill(leaving.look().pid, signal.SIGKILL)
     until(lambda: leaving.look().gone, "its end")
@@ -277,7 +277,7 @@ def test_leftovers_of_a_killed_node_end_unrestarted(leaving: Host) -> None:
 
 
 @needs_groups
-def test_what_a_job_left_ends_whatever_it_is_called_and_other_jobs_go_on(leaving: Host) -> None:
+def test_killing_a_job_ends_only_its_own_leftovers(leaving: Host) -> None:
     leftover, other_leftover = (
         (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
     )

@@ -1,9 +1,9 @@
 """Records and messages that are well-formed and mean nothing: each reader says so in its documented
 way.
 
-What `test_fuzz.py` damages is refused by checksums and types, mostly. Here a single value of
+The damage of `test_fuzz.py` is refused by checksums and types, mostly. Here a single value of
 something right is another one, with the checksums made again: by a program of another version, or
-by somebody who means harm.
+by an attacker.
 """
 
 from __future__ import annotations

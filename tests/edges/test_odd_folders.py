@@ -1,4 +1,4 @@
-"""Processes of brim are not run by what lies in the folder that they start in."""
+"""Processes of brim run no code from the folder that they start in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One odd job spoils no verb and no page: whatever is in the database is shown."""
+"""One odd job spoils no verb and no page: all content of the database is shown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FAR = (99999999 * 3600.0, 1e30, 1e300)
 
 
 def odd_records(now: float) -> list[ScheduledJob]:
-    """What an earlier version may have accepted, or a tool written."""
+    """Values that an earlier version may have accepted, or a tool written."""
     records: list[ScheduledJob] = []
 
     def add(name: str, **fields: Any) -> None:

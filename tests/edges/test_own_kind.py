@@ -1,4 +1,4 @@
-"""The kind of this host is what torch itself says of it, read without torch."""
+"""The kind of this host is the same as torch says, read without torch."""
 
 from __future__ import annotations
 

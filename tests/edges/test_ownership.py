@@ -1,4 +1,4 @@
-"""brim obeys no directory that another account can change, and says what to do."""
+"""brim obeys no directory that another account can change, and shows the remedy."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Any, written: Path) -> Iterator[Any]:
-    """Opens a page by its name; whatever goes wrong in it, or is loaded by it, fails the test."""
+    """Opens a page by its name; any error in it, or load by it, fails the test."""
     contexts = []
 
     def look(name: str, width: int, **options: Any) -> Any:

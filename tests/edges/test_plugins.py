@@ -1,4 +1,4 @@
-"""What other packages add to brim is found, and one that is broken or missing breaks nothing else."""
+"""Plug-ins of other packages are found, and one that is broken or missing breaks nothing else."""
 
 from __future__ import annotations
 

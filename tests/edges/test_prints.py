@@ -1,4 +1,4 @@
-"""What rank 0 prints is shown once, whichever worker rank 0 is."""
+"""Prints of rank 0 are shown once, whichever worker rank 0 is."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_a_remote_log_is_shown_from_its_start(tmp_path: Path) -> None:
 
 
 def test_heavy_printing_is_shown_without_delay(tmp_path: Path) -> None:
-    """Line by line, what was printed is read by and by; and to its end where the run, or the
-    worker, has ended.
+    """Line by line, prints are read by and by; and to their end where the run, or the worker, has
+    ended.
     """
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)

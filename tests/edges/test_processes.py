@@ -1,6 +1,4 @@
-"""What a process calls itself, and when it ends, is its own business: nobody who looks at it
-stumbles over it.
-"""
+"""The name and the end of a process are its own business: no look at it stumbles over them."""
 
 from __future__ import annotations
 
@@ -191,7 +189,7 @@ def test_a_failing_memory_look_is_reported_once(
 
 
 def test_only_unawaited_orphans_are_cleared() -> None:
-    """In a process of its own, as what it forks would be adopted by ours."""
+    """In a process of its own, as its forks would be adopted by ours."""
     code = """
 import os, time
 from brim.host.process import Orphans, adopt_orphans, children_of, state_of

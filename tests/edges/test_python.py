@@ -1,4 +1,4 @@
-"""The verbs as functions of Python: their names, their options, and what they say of wrong ones."""
+"""The verbs as functions of Python: their names, their options, and their messages on wrong ones."""
 
 from __future__ import annotations
 

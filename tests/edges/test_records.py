@@ -1,4 +1,4 @@
-"""What a run writes is read back whole, whatever was torn, and every view of it follows."""
+"""Records of a run are read back whole, even after torn writes, and every view of them follows."""
 
 from __future__ import annotations
 

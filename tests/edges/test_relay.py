@@ -28,7 +28,7 @@ MUCH = 16 << 20  # bytes: more than all buffers between two ends hold
 async def relayed(
     path: Path, serve: Callable[[asyncio.StreamWriter], None]
 ) -> AsyncIterator[Relay]:
-    """A relay to a server that does one thing for each who calls."""
+    """A relay to a server that does one thing for each caller."""
 
     writers: list[asyncio.StreamWriter] = []
 
@@ -58,14 +58,14 @@ async def relayed(
 
 
 async def caller(relay: Relay) -> ssl.SSLSocket:
-    """Who is heard by nobody's loop: it reads when it is told to."""
+    """A caller outside of any loop: it reads on demand."""
     called = await known(relay)
     await asyncio.to_thread(called.sendall, b"PRI * HTTP/2.0")
     return called
 
 
 async def known(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-    """Who has shown a certificate, or what there is instead, and said nothing yet."""
+    """A caller that has shown a certificate, or its substitute, and said nothing yet."""
     context = context or RunIdentity(SECRET, AGENT).client
     return await asyncio.to_thread(
         context.wrap_socket, stranger(relay), server_hostname=server_name(MASTER)
@@ -73,7 +73,7 @@ async def known(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SSLS
 
 
 def stranger(relay: Relay) -> socket.socket:
-    """Who has not said anything yet."""
+    """A caller that has not said anything yet."""
     return socket.create_connection(relay._listener.getsockname(), timeout=10.0)
 
 
@@ -110,7 +110,7 @@ def test_a_caller_that_reads_nothing_is_let_go(
 def test_pending_bytes_are_dropped_when_servers_vanish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fits below what makes the relay pause, and so it is read to its end."""
+    """It fits below the limit at which the relay pauses, and so it is read to its end."""
     monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:

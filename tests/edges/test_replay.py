@@ -1,4 +1,4 @@
-"""`brim simulate replay`: a scheduler's journal, decided again, whatever became of the scheduler in
+"""`brim simulate replay`: a scheduler's journal, decided again, through any fate of the scheduler in
 between.
 """
 

@@ -411,7 +411,7 @@ _NOBODY_KNOWS = bytes.fromhex("06082a8648ce3d03017f")
 
 
 def changed(pem: bytes, kind: str) -> bytes:
-    """The same with the name of a curve that nobody knows."""
+    """The same with the name of an unknown curve."""
     lines = pem.decode().strip().splitlines()
     der = base64.b64decode("".join(lines[1:-1])).replace(_P256, _NOBODY_KNOWS)
     return (
@@ -419,7 +419,7 @@ def changed(pem: bytes, kind: str) -> bytes:
     )
 
 
-def test_key_of_an_unknown_kind_is_a_declared_error() -> None:
+def test_unknown_kind_of_key_is_a_declared_error() -> None:
     authority = Authority.make("cluster")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))

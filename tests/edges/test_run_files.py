@@ -1,4 +1,4 @@
-"""Workers of other hosts keep files where the run's records are, and nobody else does."""
+"""Only workers of the run on other hosts keep files where its records are."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_who_says_nothing_is_sent_away(keeper: Keeper, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kind", ["plain", "another run's", "a worker's", "the master's"])
-def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str) -> None:
+def test_impostor_of_the_keeper_learns_and_gives_nothing(kind: str) -> None:
     """Also one that has a certificate, as code of the run may, and not the secret."""
     contexts = {
         "another run's": RunIdentity(b"of another run", MASTER).server,

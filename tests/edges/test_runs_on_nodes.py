@@ -25,7 +25,7 @@ from submissions import submission
 
 
 class FakeNodes:
-    """Agents of nodes who start nothing, but hold the locks of those whom they should
+    """Agents of nodes that start nothing, but hold the locks of the agents that they should
     have started.
     """
 

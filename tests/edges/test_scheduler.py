@@ -102,7 +102,7 @@ class Served(LiveWorld):
         obeying.cancel()
 
     def certificate(self) -> RenewedCertificate | None:
-        """What it shows to clients."""
+        """Its view for clients."""
         return None
 
     def _begin(self, alarm: Alarm) -> Scheduler:
@@ -847,6 +847,6 @@ def test_questions_are_answered_during_dry_runs(
 
 
 def policies_of(served: Served) -> list[str]:
-    """Who decided each cycle, by the journal."""
+    """The decider of each cycle, by the journal."""
     with closing(Database(served.folder / "scheduler.db")) as database:
         return [row.policy for row in database.cycles()]

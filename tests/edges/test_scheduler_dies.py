@@ -1,4 +1,4 @@
-"""A scheduler may die wherever it writes or asks: the next one forgets nobody, and starts nobody
+"""A scheduler may die wherever it writes or asks: the next one forgets no job, and starts none
 twice.
 """
 
@@ -59,8 +59,8 @@ class Points:
 class MortalSql:
     """A connection whose user may die before each write.
 
-    Of all that a transaction writes nothing is kept before its commit: who dies anywhere in it
-    leaves what who dies before its commit leaves.
+    Nothing of a transaction is kept before its commit: a death anywhere in it leaves the same as
+    one before its commit.
     """
 
     def __init__(self, sql: Any, point: Points) -> None:
@@ -84,7 +84,7 @@ class MortalSql:
 
 
 class MortalProcesses(FakeProcesses):
-    """Fakes that train; who asks them may die before they heard, or after."""
+    """Fakes that train; their caller may die before they heard, or after."""
 
     def __init__(self, point: Points) -> None:
         super().__init__()

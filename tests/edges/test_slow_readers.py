@@ -1,6 +1,4 @@
-"""Who does not read what they asked for is sent away, and who reads slowly gets it all; by real
-sockets.
-"""
+"""Clients that do not read their answers are cut off, and slow readers get all; by real sockets."""
 
 from __future__ import annotations
 
@@ -85,7 +83,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
         found.end()
 
 
-def test_who_asks_again_and_again_and_reads_nothing_is_sent_away(server: _Server) -> None:
+def test_client_that_never_reads_is_cut_off(server: _Server) -> None:
     with server.connect() as client, pytest.raises((ConnectionError, ssl.SSLEOFError)):
         _ask_without_end(client)
     until(lambda: server.under_way == 0, "the end of its requests")
@@ -103,7 +101,7 @@ def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:
         assert _read(client, slowly=SIZE, rate=6e6) == SIZE  # 2.8 s
 
 
-def test_who_reads_the_last_of_it_slowly_gets_all_of_it(server: _Server) -> None:
+def test_slow_reader_gets_the_whole_answer(server: _Server) -> None:
     """Although the server has written all of it long before, and closed the connection."""
     with server.connect() as client:
         client.sendall(LAST % SIZE)
@@ -125,7 +123,7 @@ def _read(client: socket.socket, *, slowly: int, rate: float) -> int:
 
 
 def test_shutdown_ignores_stalled_readers(server: _Server) -> None:
-    """The server closes then what is closed already: asyncio's TLS is deaf to an abort."""
+    """The server closes a closed connection then: asyncio's TLS is deaf to an abort."""
     with server.connect() as client:
         client.sendall(LAST % 300_000)
         until(lambda: client.recv(1) == b"H", "the answer")

@@ -1,4 +1,4 @@
-"""Starts that a busy host makes slow: what is said of them, and how long they are waited for."""
+"""Starts that a busy host makes slow: the messages on them, and the patience with them."""
 
 from __future__ import annotations
 

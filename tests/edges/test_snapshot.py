@@ -1,5 +1,5 @@
-"""A snapshot of a master is data: reading it runs nothing, and what comes back goes on as it would
-have.
+"""A snapshot of a master is data: reading it runs nothing, and the master goes on from it as it
+would have.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEDULES = 300
 
 
 class Payload:
-    """Whatever unpickles this leaves a file behind."""
+    """Any process that unpickles this leaves a file behind."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +112,7 @@ def test_what_coordinates_sleeps_between_any_two_events(monkeypatch: pytest.Monk
 
 
 class Life:
-    """The entries of a job with up to three agents, whose messages answer what the master says, by
+    """The entries of a job with up to three agents, whose messages answer those of the master, by
     chance.
 
     Args:

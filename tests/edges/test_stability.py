@@ -1,4 +1,4 @@
-"""The table of stability names what the code has, and help texts show its marks."""
+"""The table of stability names features of the code, and help texts show its marks."""
 
 from __future__ import annotations
 

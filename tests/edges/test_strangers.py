@@ -1,5 +1,5 @@
-"""Who has no token can neither fill the scheduler's connections, nor its memory, nor its log; by
-real sockets.
+"""Strangers without a token can fill neither the scheduler's connections, nor its memory, nor its
+log; by real sockets.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
 
 @pytest.fixture
 def room() -> Iterator[None]:
-    """Descriptors for those who crowd in."""
+    """Descriptors for the crowd."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * MANY), hard))
     yield
@@ -102,8 +102,8 @@ def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
 @pytest.mark.parametrize(
     "words", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: "], ids=["silent", "headers"]
 )
-def test_who_does_not_come_to_the_point_is_sent_away(alone: Alone, words: bytes) -> None:
-    """One who sends a byte of a header from time to time as well."""
+def test_endless_request_is_cut_off(alone: Alone, words: bytes) -> None:
+    """Also one that sends a byte of a header from time to time."""
     started = time.monotonic()
     with alone.call() as slow:
         slow.settimeout(1.0)
@@ -136,7 +136,7 @@ def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
         assert alone.resident_bytes - bytes_before < 16 << 20
 
 
-def test_a_body_of_one_with_a_token_has_an_end(alone: Alone) -> None:
+def test_body_of_an_authorized_request_is_bounded(alone: Alone) -> None:
     connection = http.client.HTTPConnection(alone.contact.host, alone.contact.port, timeout=30.0)
     connection.putrequest("POST", "/v1/jobs")
     connection.putheader("Authorization", f"Bearer {alone.contact.token}")

@@ -1,5 +1,5 @@
-"""What brim is installed with: every file pinned by its hash, every licence listed, known
-vulnerabilities named.
+"""The supply of brim: every file pinned by its hash, every licence listed, known vulnerabilities
+named.
 """
 
 from __future__ import annotations

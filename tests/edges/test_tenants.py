@@ -1,4 +1,4 @@
-"""A tenant's token is good for what is the tenant's; who did what, and from where, is on record."""
+"""A tenant's token is good for the tenant's jobs; each act, its actor and its origin are on record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
 
 
 class House(Served):
-    """A scheduler with tenants, of whom two have tokens, and a third had one."""
+    """A scheduler with tenants, two of which have tokens, and a third had one."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

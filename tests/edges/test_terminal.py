@@ -1,4 +1,4 @@
-"""What others wrote (a job's name, a line of a log, an error) gives no orders to a terminal."""
+"""Texts of others (a job's name, a line of a log, an error) give no orders to a terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERS = [
 
 
 def on_a_terminal(*words: str) -> str:
-    """What a command shows on a terminal."""
+    """The output of a command on a terminal."""
     own_end, program_end = pty.openpty()
     command = subprocess.Popen(
         [sys.executable, "-m", "brim", *words], stdout=program_end, stderr=program_end

@@ -1,4 +1,4 @@
-"""What an agent that is killed has said, the next one says: nothing is lost, and the file stays
+"""Messages of a killed agent are repeated by the next one: nothing is lost, and the file stays
 small.
 """
 

@@ -1,5 +1,5 @@
-"""What a tenant's account leaves in place of its files neither holds a scheduler up nor fills its
-memory.
+"""Things that a tenant's account leaves in place of its files neither hold a scheduler up nor fill
+its memory.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def little_memory() -> object:
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("name", [EVENTS, STEPS])
-def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
+def test_huge_record_fails_its_job_without_using_memory(
     tmp_path: Path, nodes: FakeNodes, launch: Launch, name: str
 ) -> None:
     run_dir = tmp_path / launch.job

@@ -1,4 +1,4 @@
-"""What a scheduler takes from the records of a job, however long it has been training."""
+"""A scheduler's reading of the records of a job, however long it has been training."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_schedulers_and_readers_agree_despite_clocks(jump: float, tmp_path: Path
 
 
 def test_workers_of_earlier_lives_are_superseded(tmp_path: Path) -> None:
-    """Nobody records their end where their agent was killed with them."""
+    """Their end is not recorded where their agent was killed with them."""
     first = RecordedRun(tmp_path, spec(), samples=2048)
     first.begin(workers=4)
     first.train(3)

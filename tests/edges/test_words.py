@@ -99,15 +99,7 @@ NAMES_CEILING: dict[str, float] = {
     "telemetry": 1.9,
     "tests": 3.4,
 }
-DOCSTRINGS_CEILING: dict[str, float] = {
-    "backends": 6.3,
-    "benchmarks": 16.4,
-    "brim": 6.4,
-    "demo": 23.9,
-    "kubernetes": 13.7,
-    "tests": 24.3,
-}
-TEST_NAMES_CEILING = 9.3
+DOCSTRINGS_CEILING: dict[str, float] = {"kubernetes": 13.7}
 # How far below its ceiling a share may be before the ceiling has to follow.
 _SLACK = 0.5
 
@@ -144,7 +136,7 @@ def poor_heads(docstring: str) -> Iterator[str]:
 
 
 def refused_words() -> dict[str, str]:
-    """The refused words of the glossary, each with what to say instead."""
+    """The refused words of the glossary, each with its substitute."""
     _, _, table = GLOSSARY.read_text().partition("## Refused words")
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE)
     return {
@@ -167,7 +159,7 @@ def refused_in(text: str) -> Iterator[str]:
 
 
 def faults() -> Iterator[str]:
-    """What is to be mended, each with its place."""
+    """The faults to mend, each with its place."""
     for path, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
@@ -178,7 +170,7 @@ def faults() -> Iterator[str]:
                 yield from (f"{at} {each}" for each in refused_in(node.value))
 
 
-def test_docstrings_begin_with_a_verb_or_a_noun_and_words_are_plain() -> None:
+def test_docstrings_begin_with_a_verb_or_noun() -> None:
     to_mend = list(faults())
     assert not to_mend, "\n".join(to_mend)
 
@@ -289,7 +281,7 @@ def share_of_long_test_names() -> Share:
 
 
 def unlike(shares: Mapping[str, float], ceilings: Mapping[str, float], aim: float) -> list[str]:
-    """What is wrong with shares that have these ceilings, or the aim where they have none."""
+    """The faults of shares that have these ceilings, or the aim where they have none."""
     problems = [
         f"{package}: {share:.1f}, need at most {ceilings.get(package, aim)}"
         for package, share in shares.items()
@@ -325,7 +317,7 @@ def test_docstrings_have_nouns_for_clauses() -> None:
 
 def test_test_names_are_short() -> None:
     share = share_of_long_test_names().per(100)
-    problems = unlike({"tests": share}, {"tests": TEST_NAMES_CEILING}, TEST_NAMES_AIM)
+    problems = unlike({"tests": share}, {}, TEST_NAMES_AIM)
     assert not problems, "\n".join(problems)
 
 

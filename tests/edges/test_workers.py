@@ -44,7 +44,7 @@ class Undying:
 
 
 class Bench:
-    """Workers whose template is a socket of the test's, and what they tell."""
+    """Workers whose template is a socket of the test's, and their messages."""
 
     def __init__(self, run_dir: Path, **tell: Any) -> None:
         (run_dir / "logs").mkdir()
@@ -180,7 +180,7 @@ def test_death_counts_before_memory_is_cleared(
 ) -> None:
     """Others wait for it, and the kernel takes the longer the larger its tables are.
 
-    What it said last is heard.
+    Its last message is heard.
     """
     order: list[str] = []
 

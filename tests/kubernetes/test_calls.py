@@ -1,4 +1,4 @@
-"""Calls to an API server that does what a real one seldom does."""
+"""Calls to an API server with rare behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster for tests does to pods what real clusters do."""
+"""The cluster for tests treats pods as real clusters do."""
 
 from __future__ import annotations
 

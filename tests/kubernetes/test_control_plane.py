@@ -1,4 +1,4 @@
-"""A control plane on loopback: what tests of clients and operators stand on."""
+"""A control plane on loopback: the ground for tests of clients and operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: what is committed is what is made."""
+"""The CustomResourceDefinitions: the committed files are up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brim.kubernetes.objects.schemas import crds
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference" / "make_crds.py"
 
 
-def test_committed_files_are_what_is_made_of_the_options() -> None:
+def test_committed_crds_match_the_options() -> None:
     made = runpy.run_path(str(SCRIPT))
     committed = {path.name: path.read_text() for path in made["FOLDER"].iterdir()}
     assert committed == made["render"](), f"run {SCRIPT.relative_to(SCRIPT.parents[2])}"

@@ -1,4 +1,4 @@
-"""Deadlines on a real API server: promised where they can be kept, else refused with what could be."""
+"""Deadlines on a real API server: promised where they can be kept, else refused with a possible one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deploy/ has for kustomize and Helm: current, and the same objects as `brim install` applies."""
+"""The files of deploy/ for kustomize and Helm: current, and the same objects as `brim install` applies."""
 
 from __future__ import annotations
 

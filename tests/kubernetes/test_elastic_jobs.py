@@ -1,4 +1,4 @@
-"""ElasticJobs and Tenants, as people write them, and what the scheduler makes of them."""
+"""ElasticJobs and Tenants, as people write them, and as the scheduler reads them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_job_says_whether_others_place_its_workers() -> None:
     assert wanted(elastic_job(mode="opportunistic")).anywhere
 
 
-def test_each_process_of_a_worker_has_a_micro_batch_at_least() -> None:
+def test_each_process_needs_at_least_one_micro_batch() -> None:
     assert wanted(elastic_job()).processes == 1
     of_four = wanted(elastic_job(processesPerWorker=4))
     assert (of_four.processes, of_four.spec.workers) == (4, WorkerRange(minimum=1, maximum=4))
@@ -108,7 +108,7 @@ def test_a_job_that_says_little_has_the_defaults() -> None:
     assert spec == JobSpec(file="flights.py", workers=WorkerRange(minimum=1, maximum=4), spares=0)
 
 
-def test_defaults_that_a_server_fills_in_are_those_of_brim() -> None:
+def test_defaults_of_the_schema_equal_those_of_brim() -> None:
     schema = job_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     defaults = {
         name: each["default"] for name, each in schema["properties"].items() if "default" in each
@@ -117,7 +117,7 @@ def test_defaults_that_a_server_fills_in_are_those_of_brim() -> None:
     assert wanted(elastic_job(**defaults)) == wanted(elastic_job())
 
 
-def test_every_option_of_a_scheduled_job_is_a_field() -> None:
+def test_each_scheduled_option_is_a_field() -> None:
     scheduled = {name for name, each in OPTIONS.items() if each.scheduled}
     assert scheduled == {*PLAIN_FIELDS.values(), "parameters", "env", "workers"}
 
@@ -289,7 +289,7 @@ def test_another_range() -> None:
     assert wishes_of(elastic_job(workers={"min": 2, "max": 8}), job) == ([], ())
 
 
-def test_a_range_that_the_job_cannot_have_is_a_problem() -> None:
+def test_impossible_range_of_workers_is_a_problem() -> None:
     events, (problem,) = wishes_of(
         elastic_job(workers={"min": 1, "max": 9}, suspend=True), submitted()
     )
@@ -426,9 +426,7 @@ HOSTILE = (
 @example(thing=elastic_job(faults="stop rank 1 for 1e308d at step 3"), code=None)
 @example(thing=elastic_job(clipNorm=10**400), code=None)
 @example(thing=elastic_job(keepBest=":" * 99), code=None)
-def test_whatever_comes_is_a_job_or_problems_that_name_a_field(
-    thing: Any, code: bytes | None
-) -> None:
+def test_any_object_is_a_job_or_names_fields(thing: Any, code: bytes | None) -> None:
     found = read_job(thing, code=code, tenants=read_tenants([tenant("ads", "team")]))
     if isinstance(found, Submission):
         assert submitted(thing, code=code).submission.spec == found.spec
@@ -515,7 +513,7 @@ LISTED = st.lists(st.sampled_from(["team", "web", "*", "Not One"]), max_size=2, 
     listed=st.dictionaries(st.sampled_from("abc"), LISTED, max_size=3),
     wanted=st.none() | st.sampled_from("abcd"),
 )
-def test_no_namespace_has_a_tenant_that_does_not_list_it(
+def test_namespace_gets_only_tenants_that_list_it(
     listed: dict[str, list[str]], wanted: str | None
 ) -> None:
     known = read_tenants(tenant(name, *namespaces) for name, namespaces in listed.items())
@@ -527,14 +525,14 @@ def test_no_namespace_has_a_tenant_that_does_not_list_it(
         assert {"team", "*"} & set(listed.get(chosen, ())) or not listed
 
 
-def test_the_schema_of_tenants_has_the_fields_that_are_read() -> None:
+def test_schema_of_tenants_has_exactly_the_fields_read() -> None:
     schema = tenant_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert schema["properties"].keys() == {
         "cohort", "guaranteed", "exclusive", "limit", "weight", "namespaces",
     }  # fmt: skip
 
 
-def test_a_template_that_is_changed_to_none_is_a_problem() -> None:
+def test_change_to_an_invalid_template_is_a_problem() -> None:
     job = submitted()
     wrong = {"spec": {"nodeName": "n1", "containers": [{"name": "worker"}]}}
     events, problems = wishes_of(elastic_job(template=wrong), job)

@@ -1,4 +1,4 @@
-"""Evictions that others ask for: what is said of them, and on a real server how a pod leaves."""
+"""Evictions that others ask for: the answers to them, and on a real server how a pod leaves."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def said(answer: EvictionAnswer | None) -> tuple[bool, set[str]]:
     return answer.end, set(answer.report) - {"name", "message"}
 
 
-def test_a_pod_that_is_to_be_evicted_is_asked_to_end_and_that_is_said() -> None:
+def test_evicted_pod_is_deleted_and_reported() -> None:
     answer = answer_to(eviction(), POD, NOW)
     assert said(answer) == (True, {"heartbeatTime", "expectedCompletionTime"})
     assert answer is not None
@@ -63,7 +63,7 @@ def test_a_pod_that_is_to_be_evicted_is_asked_to_end_and_that_is_said() -> None:
     assert answer.report["expectedCompletionTime"] == "2026-12-01T08:00:35Z"
 
 
-def test_one_that_leaves_gives_a_sign_of_life_once_a_minute() -> None:
+def test_leaving_pod_sends_a_heartbeat_once_a_minute() -> None:
     leaving = worker(0, leaving=True)
     assert said(answer_to(eviction(), leaving, NOW)) == (
         False,
@@ -84,7 +84,7 @@ def test_it_is_complete_once_the_pod_is_gone(pod: KubePod | None) -> None:
 
 
 @pytest.mark.parametrize("state", ["Inactive", "Interrupted", "Canceled", "Completed"])
-def test_nothing_is_done_before_it_is_our_turn_or_behind_it(state: str) -> None:
+def test_responder_acts_only_in_its_turn(state: str) -> None:
     assert answer_to(eviction(state), POD, NOW) is None
 
 
@@ -166,7 +166,7 @@ class Evicting:
         self.api.ask(f"{self.at}/status", method="PATCH", body=body, kind=PATCH)
 
     def own(self) -> dict[str, Any]:
-        """What the operator says."""
+        """The operator's answer."""
         there = self.api.ask(self.at)["status"].get("responders", [])
         return next((dict(each) for each in there if each["name"] == OURS), {})
 
@@ -178,7 +178,7 @@ def pod_of(house: House, name: str) -> str:
     return str(house.kubelets.pods().get(name, {}).get("metadata", {}).get("uid", ""))
 
 
-def test_a_worker_leaves_and_the_operator_says_how_far_it_is(house: House) -> None:
+def test_operator_reports_progress_of_an_evicted_worker(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit()
@@ -204,7 +204,7 @@ def test_a_worker_leaves_and_the_operator_says_how_far_it_is(house: House) -> No
     run(work)
 
 
-def test_a_worker_whose_eviction_was_asked_of_another_operator_leaves(house: House) -> None:
+def test_next_operator_completes_a_pending_eviction(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit()
@@ -220,7 +220,7 @@ def test_a_worker_whose_eviction_was_asked_of_another_operator_leaves(house: Hou
     run(work)
 
 
-def test_a_pod_of_a_gang_has_no_responder_and_leaves_by_the_servers_own(house: House) -> None:
+def test_gang_pods_have_no_responder(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit(gang=True)
@@ -233,7 +233,7 @@ def test_a_pod_of_a_gang_has_no_responder_and_leaves_by_the_servers_own(house: H
     run(work)
 
 
-def test_the_server_refuses_a_member_of_a_gang_that_has_a_responder(house: House) -> None:
+def test_server_refuses_gang_members_with_a_responder(house: House) -> None:
     pod = with_responder(worker_pod(start_of(), WISHES, name=JOB.worker(1, 0), node="n1"))
     pod["spec"]["schedulingGroup"] = {"podGroupName": "flights"}
     pod["metadata"] = {"name": "one"}

@@ -55,7 +55,7 @@ def test_what_failed_is_told_once() -> None:
         (None, ended(pod("other"), "main", exit_code=1)),
     ],
 )
-def test_what_did_not_fail_or_is_nobodys_is_passed_over(
+def test_sound_and_foreign_pods_are_skipped(
     change: tuple[KubePod | None, KubePod | None],
 ) -> None:
     assert failed_pod(*change) is None
@@ -72,7 +72,7 @@ def test_one_that_was_evicted_says_why() -> None:
     assert "exitCode" not in found.entry
 
 
-def test_no_more_is_kept_than_there_is_room_for() -> None:
+def test_failed_pods_are_kept_within_limits() -> None:
     texts = ["\x1b]0;title\x07" * 500, "ä" * 5_000, "\ud800" * 50, "\n" * 9_999, "x\n" * 9_999]
     found = [
         failed_pod(None, ended(worker(number), exit_code=1, message=text))

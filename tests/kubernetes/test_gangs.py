@@ -1,4 +1,4 @@
-"""Gangs: what kube-scheduler is told of them, and what it makes of pods that others keep from a node."""
+"""Gangs: their PodGroups, and kube-scheduler's treatment of pods that others keep from a node."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ POD = worker_pod(START, WISHES, name=JOB.worker(1, 0), node="n1")
 VOLCANO = {"schedulerName": "volcano", "containers": [{"name": "worker"}]}
 
 
-def test_a_job_is_a_gang_only_where_it_asks_for_it() -> None:
+def test_job_is_a_gang_only_on_request() -> None:
     assert gang_of(WISHES) is None
 
 
-def test_the_servers_pod_group_has_the_fewest_workers_and_lets_each_be_disrupted_alone() -> None:
+def test_pod_group_needs_the_minimum_of_workers() -> None:
     gang = gang_of(replace(WISHES, gang=True, priority_class="low"))
     assert gang is not None
     made = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
@@ -62,7 +62,7 @@ def test_the_servers_pod_group_has_the_fewest_workers_and_lets_each_be_disrupted
     assert member["spec"] == {**POD["spec"], "schedulingGroup": {"podGroupName": "flights"}}
 
 
-def test_the_scheduler_that_a_template_names_says_whose_pod_group_it_is() -> None:
+def test_scheduler_of_the_template_decides_the_pod_group() -> None:
     queue = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "ads"}}}
     wishes = replace(WISHES, gang=True, template={"spec": VOLCANO}, handed_on=handed_on(queue))
     gang = gang_of(wishes)
@@ -78,7 +78,7 @@ def test_the_scheduler_that_a_template_names_says_whose_pod_group_it_is() -> Non
     assert member["spec"] == POD["spec"]
 
 
-def test_who_makes_pod_groups_by_himself_is_asked_for_none() -> None:
+def test_gang_is_refused_for_schedulers_that_group_pods() -> None:
     template = {"spec": {**VOLCANO, "schedulerName": "kai-scheduler"}}
     with pytest.raises(
         SpecError, match=r"spec\.gang: got true, need none: kai-scheduler groups pods"
@@ -166,7 +166,7 @@ async def until(holds: Callable[[], bool], house: House) -> None:
 
 
 @pytest.mark.parametrize("gang", [True, False])
-def test_a_gang_that_does_not_fit_is_not_half_bound(house: House, gang: bool) -> None:
+def test_gang_without_room_is_not_half_bound(house: House, gang: bool) -> None:
     keep_out(house, "fake-2")
     refused: set[str] = set()
     early: set[str] = set()  # who is bound although not all can be
@@ -194,7 +194,7 @@ def test_a_gang_that_does_not_fit_is_not_half_bound(house: House, gang: bool) ->
     run(work)
 
 
-def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: House) -> None:
+def test_gang_leaves_a_node_that_refuses_one_member(house: House) -> None:
     """The node on which the others had room is not taken for full."""
     keep_out(house, "fake-3")
     planned: dict[str, str] = {}
@@ -219,7 +219,7 @@ def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: Ho
     run(work)
 
 
-def test_a_gang_makes_way_while_no_node_takes_its_master(
+def test_gang_gives_way_while_its_master_is_unplaced(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unplaced_master, "_PATIENCE", 10.0)

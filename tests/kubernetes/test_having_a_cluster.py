@@ -1,4 +1,4 @@
-"""How tests come by a cluster, and what they say where there is none."""
+"""How tests come by a cluster, and their messages where there is none."""
 
 from __future__ import annotations
 

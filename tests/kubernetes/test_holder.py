@@ -27,7 +27,7 @@ PATIENCE = 30.0
 
 
 class Candidacy:
-    """A process that wants the Lease, and what it has said."""
+    """A process that wants the Lease, and its messages."""
 
     def __init__(self, plane: ControlPlane, namespace: str, identity: str, folder: Path) -> None:
         self._said = folder / identity
@@ -75,7 +75,7 @@ def make(plane: ControlPlane, namespace: str) -> None:
     plane.api.ask("/api/v1/namespaces", method="POST", body=body)
 
 
-def test_a_holder_that_is_stopped_holds_it_no_longer_when_it_goes_on(
+def test_stopped_holder_has_lost_the_lease_on_waking(
     api_server: ControlPlane, namespace: str, tmp_path: Path, started: list[Candidacy]
 ) -> None:
     make(api_server, namespace)

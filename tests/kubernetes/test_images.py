@@ -1,4 +1,4 @@
-"""The images of the test cluster, and what its containers see of this machine."""
+"""The images of the test cluster, and its containers' view of this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_containers_share_python_and_checkout_once() -> None:
 
 
 def test_unreadable_folders_are_refused(tmp_path: Path) -> None:
-    """A checkout in `mktemp -d`, for one: nobody finds its modules, and nothing says why."""
+    """A checkout in `mktemp -d`, for one: its modules are not found, and nothing says why."""
     (tmp_path / "checkout").mkdir(mode=0o700)
     with pytest.raises(EnvironmentFault, match=r"could not read .*\n  hint: chmod -R go\+rX /"):
         shared_paths(tmp_path / "checkout")

@@ -148,7 +148,7 @@ def test_a_resize_makes_and_ends_the_difference(
     assert (made(commands), ended(commands)) == (make, end)
 
 
-def test_a_master_is_made_again_and_waits_for_copies(table: Table) -> None:
+def test_remade_master_waits_for_copies(table: Table) -> None:
     commands = table(WorkersAsked(launch(), {"n1": 1}), worker(0))
     (command,) = [each for each in commands if isinstance(each, MakePod)]
     assert command.slot == ""
@@ -191,7 +191,7 @@ def test_force_ends_no_more_than_the_surplus(table: Table) -> None:
     }
 
 
-def test_a_job_leaves_a_node_unless_others_place_it(table: Table) -> None:
+def test_job_leaves_a_node_unless_placed_by_others(table: Table) -> None:
     pods = master(), worker(0), worker(1, "n2")
     assert ended(table(Left(launch(), "n2"), *pods)) == {"flights-1-1": None}
     assert table(Left(launch(anywhere=True), "n2")) == []
@@ -211,7 +211,7 @@ def test_nodes_on_which_nothing_is_missing_have_agents(table: Table) -> None:
     assert table.job.seen.agents == {"(masters)"}, "its master is missing"
 
 
-def test_a_pod_that_fails_is_made_again_later_each_time(table: Table) -> None:
+def test_failing_pod_is_remade_with_growing_pauses(table: Table) -> None:
     pauses = []
     for number in range(4):
         failed = msgspec.structs.replace(
@@ -247,7 +247,7 @@ def test_a_refused_pod_stalls_its_job(
     assert table.job.stall is None
 
 
-def test_pods_of_other_starts_end_once_that_is_recorded(table: Table) -> None:
+def test_pods_of_other_starts_end_after_the_record(table: Table) -> None:
     commands = table(Swept(2), master(), worker(0), worker(0, launch=2))
     assert isinstance(commands[0], AwaitRecord)
     assert set(ended(commands)) == {"flights-master", "flights-1-0"}
@@ -262,7 +262,7 @@ def test_the_secret_of_the_last_start_goes(table: Table) -> None:
 
 
 @pytest.mark.parametrize("kind", [MakeObject, MakePod])
-def test_what_the_server_refuses_stalls_a_job_of_kubeflow(kind: type[Command]) -> None:
+def test_refused_object_stalls_a_job_of_kubeflow(kind: type[Command]) -> None:
     asked = pytorch_job()
     job, order = KubeflowPods(asked.job), kubeflow_order(asked)
     sight = JobSight(100.0, 1e9, order, (), UP)
@@ -295,7 +295,7 @@ class Town:
         self.faults = True
 
     def handle(self, launch: Launch, event: Event) -> None:
-        """Carry out what follows, up to where the answer is lost or the operator dies."""
+        """Carry out the commands, up to where the answer is lost or the operator dies."""
         self.now += self.rng.uniform(0.0, 2.0)
         sight = JobSight(
             self.now, 1e9 + self.now, self.order, tuple(self.pods.values()), self.nodes, self.run
@@ -354,7 +354,7 @@ class Town:
             self.pods[name] = msgspec.structs.replace(there, status=status)
 
     def settle(self) -> None:
-        """Kubelets bind, run and end what they were told to."""
+        """Kubelets bind, run and end pods as told."""
         for name, there in list(self.pods.items()):
             if there.is_leaving:
                 del self.pods[name]

@@ -170,7 +170,7 @@ def test_story_lines_are_read_as_written(sentence: str) -> None:
 def home(
     api_server: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """The URL of a namespace in which nobody has jobs yet; the directory has a training file."""
+    """The URL of a namespace without jobs yet; the directory has a training file."""
     text = "---\n".join(map(in_yaml, crds().values()))
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     api_server.api.ask("/api/v1/namespaces", method="POST", body={"metadata": {"name": namespace}})

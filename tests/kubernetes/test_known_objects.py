@@ -1,4 +1,4 @@
-"""What is known of objects, against a server whose whole state is known."""
+"""Known objects, against a server whose whole state is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Thing:
 
 @dataclass
 class ModelServer:
-    """What an API server remembers: its objects, and the events since it last forgot some."""
+    """The memory of an API server: its objects, and the events since it last forgot some."""
 
     things: dict[ObjectKey, tuple[Thing, int]] = field(default_factory=dict)
     events: list[tuple[int, str, Sighting[Thing]]] = field(default_factory=list)
@@ -126,7 +126,7 @@ def test_known_objects_converge_to_the_server(
 
 
 def replayed(changes: list[ObjectChange[Thing]]) -> dict[ObjectKey, Thing]:
-    """What somebody knows who only heard the changes; each must begin where the last one ended."""
+    """The state by changes alone; each must begin where the last one ended."""
     objects: dict[ObjectKey, Thing] = {}
     for change in changes:
         assert change.before == objects.get(change.key)

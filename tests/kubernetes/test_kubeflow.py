@@ -1,4 +1,4 @@
-"""Kubeflow's objects, pods and statuses as its operator has them, and what brim makes of them."""
+"""Kubeflow's objects, pods and statuses as its operator has them, and as brim has them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def env_of(pod: dict[str, Any]) -> dict[str, str]:
 # What is asked ------------------------------------------------------------------------------------
 
 
-def test_the_job_of_the_guide_has_one_worker_or_two() -> None:
+def test_guides_pytorchjob_has_one_or_two_workers() -> None:
     asked = asked_of()
     assert (asked.pods, asked.elastic) == (WorkerRange(minimum=1, maximum=2), True)
     assert asked.job.id == "team.elastic-example-imagenet.pytorchjob"
@@ -151,7 +151,7 @@ def test_nodes_in_a_command_bound_an_elastic_policy(
     assert env_of(pod_for(asked, Rank("worker", 0)))["PET_NNODES"] == pods
 
 
-def test_a_master_is_one_of_the_nodes_in_a_command() -> None:
+def test_master_counts_among_nodes_of_the_command() -> None:
     policy = {"minReplicas": 1, "maxReplicas": 8}
 
     def pods(nodes: str) -> str:
@@ -168,7 +168,7 @@ def test_a_fixed_number_of_nodes_has_no_autoscaler() -> None:
     assert autoscaler_of(asked_of(elasticPolicy=policy, pytorchReplicaSpecs=workers), "u") is None
 
 
-def test_a_job_in_a_queue_has_no_more_than_the_queue_has_counted() -> None:
+def test_queued_job_stays_within_the_replicas_counted() -> None:
     queued = thing(elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
     queued["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
     free = read_asked(queued, slot=SLOT)
@@ -179,7 +179,7 @@ def test_a_job_in_a_queue_has_no_more_than_the_queue_has_counted() -> None:
     assert (str(free.pods), str(held.pods)) == ("1:4", "1:3")
 
 
-def test_who_changes_the_replicas_says_how_many_it_has_at_most() -> None:
+def test_changed_replicas_bound_the_pods_above() -> None:
     policy = {"minReplicas": 2, "maxReplicas": 8}
     job = record_of(asked_of(elasticPolicy=policy))
     assert first_replicas(job) == 2
@@ -269,7 +269,7 @@ def test_amounts_of_init_containers_are_read_too() -> None:
     assert "spec.initContainers[0].resources.limits.memory" in str(problems[0])
 
 
-def test_a_dynamic_worker_is_elastic_and_servers_are_there_with_any_number() -> None:
+def test_dynamic_workers_are_elastic_and_servers_fixed() -> None:
     asked = asked_of("tfjob.yaml")
     assert str(asked.pods) == "2:4"
     assert asked.firsts == (Rank("ps", 0), Rank("worker", 0))
@@ -281,7 +281,7 @@ def test_a_dynamic_worker_is_elastic_and_servers_are_there_with_any_number() -> 
 # Pods ---------------------------------------------------------------------------------------------
 
 
-def test_a_pod_of_the_guide_has_the_names_labels_and_variables_of_kubeflow() -> None:
+def test_guides_pod_has_kubeflows_names_labels_and_variables() -> None:
     pod = pod_for(asked_of(), Rank("worker", 0))
     assert pod["metadata"]["name"] == "elastic-example-imagenet-worker-0"
     labels = {
@@ -312,7 +312,7 @@ def test_a_pod_of_the_guide_has_the_names_labels_and_variables_of_kubeflow() -> 
     assert "job-role" not in str(pod_for(asked_of(), Rank("worker", 1))["metadata"]["labels"])
 
 
-def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
+def test_pod_requests_a_slot_despite_its_template() -> None:
     asked = asked_of(
         pytorchReplicaSpecs={"Worker": replicas(2, resources={"requests": {"cpu": "250m"}})}
     )
@@ -321,7 +321,7 @@ def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
     assert resources["limits"] == {"nvidia.com/gpu": "1"}
 
 
-def test_a_pod_is_on_its_node_and_there_only_where_its_template_can_be() -> None:
+def test_pod_keeps_its_node_and_its_templates_affinity() -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     worker = replicas(2)
@@ -344,7 +344,7 @@ def test_with_a_master_ranks_count_from_it() -> None:
     assert pod_for(asked, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
 
 
-def test_an_owner_may_say_what_torch_does_with_its_store() -> None:
+def test_owner_may_override_the_store_of_torch() -> None:
     mine = {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "0"}
     asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, env=[mine])})
     assert env_of(pod_for(asked, Rank("worker", 0)))[mine["name"]] == "0"
@@ -448,7 +448,7 @@ METRIC = {
 }
 
 
-def test_metrics_ask_for_an_autoscaler_between_the_bounds_of_the_policy() -> None:
+def test_metrics_make_an_autoscaler_within_the_policys_bounds() -> None:
     policy = {"minReplicas": 1, "maxReplicas": 6, "metrics": [METRIC]}
     asked = asked_of(elasticPolicy=policy)
     assert (str(asked.pods), asked.bounds) == ("1:2", WorkerRange(minimum=1, maximum=6))
@@ -489,7 +489,7 @@ def test_metrics_ask_for_an_autoscaler_between_the_bounds_of_the_policy() -> Non
         {"elasticPolicy": {"metrics": [METRIC]}, "runPolicy": {"suspend": True}},
     ],
 )
-def test_without_metrics_and_while_it_is_suspended_a_job_has_no_autoscaler(
+def test_unmeasured_or_suspended_job_has_no_autoscaler(
     spec: dict[str, Any],
 ) -> None:
     assert autoscaler_of(asked_of(**spec), "uid 1") is None
@@ -522,7 +522,7 @@ def test_the_lowest_numbers_stay(
     assert [f"{new.rank.number} on {new.node}" for new in todo.make] == make
 
 
-def test_nothing_takes_the_place_or_the_name_of_a_pod_that_is_not_gone() -> None:
+def test_leaving_pod_keeps_its_place_and_name() -> None:
     asked = asked_of(elasticPolicy=WIDE)
     pods = [seen(asked, 0, "n1", leaving=True), seen(asked, 1, "n2")]
     assert changes(asked, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 1}) == ((), ())
@@ -558,7 +558,7 @@ def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcom
         )
 
 
-def test_a_job_that_is_not_elastic_is_done_with_its_last_worker() -> None:
+def test_fixed_job_is_done_with_its_last_worker() -> None:
     asked = asked_of(elasticPolicy=None)
     pods = [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
     assert not outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome
@@ -566,7 +566,7 @@ def test_a_job_that_is_not_elastic_is_done_with_its_last_worker() -> None:
     assert outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome == "done"
 
 
-def test_a_job_ends_by_its_deadline_and_by_its_failures() -> None:
+def test_deadline_and_failures_end_a_job() -> None:
     asked = asked_of(runPolicy={"activeDeadlineSeconds": 60, "backoffLimit": 2})
     pods = ranked([seen(asked, 0)], 1, "uid 1")
     assert not outcome_of(asked, pods, failures=2, age=60.0).outcome
@@ -574,7 +574,7 @@ def test_a_job_ends_by_its_deadline_and_by_its_failures() -> None:
     assert outcome_of(asked, pods, failures=3, age=0.0).reason == "BackoffLimitExceeded"
 
 
-def test_restarts_in_its_place_and_its_end_are_failures_of_a_pod() -> None:
+def test_restarts_and_bad_exits_count_as_failures() -> None:
     asked = asked_of()
     state = {"name": "pytorch", "restartCount": 2, "state": {}}
     assert failures_of(seen(asked, 0, containerStatuses=[state])) == 2
@@ -622,7 +622,7 @@ def test_conditions_through_a_life() -> None:
     assert status["completionTime"]
 
 
-def test_what_ran_when_a_job_succeeded_has_succeeded_though_it_ends_later() -> None:
+def test_pods_running_at_success_count_as_succeeded() -> None:
     asked = asked_of()
     job, pods = record_of(asked), [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
     job.life, job.ended = Life(Phase.DONE), NOW
@@ -633,7 +633,7 @@ def test_what_ran_when_a_job_succeeded_has_succeeded_though_it_ends_later() -> N
         assert status_of(job, asked, left, before=status, now=NOW + 1) == status
 
 
-def test_a_job_whose_object_cannot_be_understood_keeps_its_counts() -> None:
+def test_job_with_an_unreadable_object_keeps_its_counts() -> None:
     asked = asked_of()
     job = replace(record_of(asked), life=Life(Phase.RUNNING))
     status = status_of(job, asked, [seen(asked, 0)], before=None, now=NOW)

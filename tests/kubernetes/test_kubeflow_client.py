@@ -1,4 +1,4 @@
-"""Kubeflow's own client (kubeflow-training) reads what brim says of jobs."""
+"""Kubeflow's own client (kubeflow-training) reads brim's statuses of jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 async def client(place: Place, kind: str, job: str, *then: str) -> dict[str, Any]:
-    """Return what the client says of a job."""
+    """Return the client's view of a job."""
     words = (str(place.plane.kubeconfig), place.namespace, kind, job, *then)
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), *words, stdout=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Kubeflow's jobs beside those who bind and evict pods: their PodGroups, and who answers evictions."""
+"""Kubeflow's jobs beside programs that bind and evict pods: their PodGroups and responders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def worker_of(start: KubeflowStart) -> dict[str, Any]:
     return pod_of(start, NewPod(Rank("worker", 0), "n1"))
 
 
-def test_a_job_is_a_gang_where_it_has_a_scheduling_policy_and_the_operator_has_gangs() -> None:
+def test_gang_needs_a_scheduling_policy_and_enabled_gangs() -> None:
     for start in (start_of(None), start_of({}, gangs=False)):
         assert gang_of_kubeflow(start) is None
         assert pod_group_of(start) is None
@@ -81,7 +81,7 @@ def test_a_job_is_a_gang_where_it_has_a_scheduling_policy_and_the_operator_has_g
         ("mpijob.yaml", {}, {}, None),
     ],
 )
-def test_as_many_are_bound_together_as_the_job_needs_to_run_or_fewer_where_it_says_so(
+def test_pod_group_needs_the_minimum_or_less(
     file: str, policy: dict[str, Any], spec: dict[str, Any], count: int | None
 ) -> None:
     start = start_of(policy, file=file, **spec)
@@ -92,9 +92,7 @@ def test_as_many_are_bound_together_as_the_job_needs_to_run_or_fewer_where_it_sa
     assert group["spec"]["disruptionMode"] == {"single": {}}
 
 
-def test_the_queue_and_the_priority_are_those_of_the_policy_and_the_scheduler_of_the_template() -> (
-    None
-):
+def test_pod_group_follows_policy_and_template() -> None:
     template = replicas(2)
     template["template"]["spec"]["schedulerName"] = "volcano"
     policy = {"queue": "ads", "minAvailable": 2, "priorityClass": "low"}
@@ -117,7 +115,7 @@ def test_the_queue_and_the_priority_are_those_of_the_policy_and_the_scheduler_of
     ("policy", "field"),
     [({"minAvailable": 0}, "minAvailable"), ({"queue": 3}, "queue"), (3, "schedulingPolicy")],
 )
-def test_a_policy_that_makes_no_sense_is_refused_by_its_field(policy: Any, field: str) -> None:
+def test_invalid_scheduling_policy_is_refused_by_field(policy: Any, field: str) -> None:
     problems = read_asked(thing(runPolicy={"schedulingPolicy": policy}), slot=SLOT)
     assert isinstance(problems, tuple)
     (problem,) = problems
@@ -125,7 +123,7 @@ def test_a_policy_that_makes_no_sense_is_refused_by_its_field(policy: Any, field
     assert field in str(problem)
 
 
-def test_pods_name_the_operator_as_a_responder_but_not_those_of_a_gang() -> None:
+def test_only_pods_outside_gangs_have_a_responder() -> None:
     plain = worker_of(start_of(None, evictions=True))
     assert [each["name"] for each in plain["spec"]["evictionResponders"]] == [OURS]
     assert "evictionResponders" not in worker_of(start_of(None))["spec"]
@@ -216,7 +214,7 @@ def elastic(least: int, most: int, **policy: Any) -> dict[str, Any]:
     return {"elasticPolicy": bounds, "runPolicy": {"schedulingPolicy": policy}}
 
 
-def test_a_job_is_bound_as_a_whole_or_not_at_all_and_its_group_follows_it(place: Place) -> None:
+def test_job_is_bound_whole_and_its_group_follows(place: Place) -> None:
     refused: set[str] = set()
     early: set[str] = set()  # who is bound although not all can be
 
@@ -246,7 +244,7 @@ def test_a_job_is_bound_as_a_whole_or_not_at_all_and_its_group_follows_it(place:
     run(work)
 
 
-def test_a_job_is_planned_where_its_template_lets_it_be(place: Place) -> None:
+def test_job_is_planned_on_nodes_its_template_allows(place: Place) -> None:
     async def work() -> None:
         place.plane.kubectl("label", "node", "fake-3", "speed=fast")
         place.plane.kubectl("taint", "node", "fake-3", "pool=gpus:NoSchedule")
@@ -264,7 +262,7 @@ def test_a_job_is_planned_where_its_template_lets_it_be(place: Place) -> None:
     run(work)
 
 
-def test_a_pod_that_is_to_be_evicted_leaves_and_that_is_no_failure(place: Place) -> None:
+def test_eviction_of_a_pod_is_no_failure(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply()

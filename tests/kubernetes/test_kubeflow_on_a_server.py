@@ -1,4 +1,4 @@
-"""Kubeflow's jobs on a real API server: what people apply, the pods that follow, and what is said."""
+"""Kubeflow's jobs on a real API server: applied objects, the pods that follow, and statuses."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_the_job_of_the_guide_runs_and_succeeds(place: Place) -> None:
     run(work)
 
 
-def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> None:
+def test_job_is_scaled_suspended_and_resumed_by_kubectl(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply()
@@ -273,7 +273,7 @@ def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> Non
     run(work)
 
 
-def test_a_pod_that_is_taken_away_is_no_failure(place: Place) -> None:
+def test_removed_pod_is_no_failure(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply(runPolicy={"backoffLimit": 0})
@@ -300,7 +300,7 @@ METRIC = {
 }
 
 
-def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> None:
+def test_autoscaler_of_metrics_follows_the_job(place: Place) -> None:
     policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": [METRIC]}
 
     def bounds() -> tuple[int, int] | None:
@@ -352,7 +352,7 @@ def test_what_a_job_has_goes_with_it(
         ]
 
     def can_scale() -> bool:
-        """Return whether Kubernetes has found what the autoscaler is to scale."""
+        """Return whether Kubernetes has found the target of the autoscaler."""
         with contextlib.suppress(EnvironmentFault):
             status = fake_cluster.api.ask(f"{place.autoscalers}/{JOB}")["status"]
             known = {each["type"]: each["status"] for each in status.get("conditions", [])}
@@ -396,7 +396,7 @@ def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
     run(work)
 
 
-def test_a_job_that_fails_too_often_says_what_it_said_last(place: Place) -> None:
+def test_failed_job_shows_its_last_message(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply(runPolicy={"backoffLimit": 1, "cleanPodPolicy": "All"})
@@ -446,7 +446,7 @@ def test_another_operator_goes_on_where_one_has_ended(place: Place) -> None:
     run(work)
 
 
-def test_a_record_that_no_operator_wrote_is_not_believed(place: Place) -> None:
+def test_forged_record_is_rejected(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
             place.apply()
@@ -525,7 +525,7 @@ class MpiPlace:
         return launchers.get("active", 0), workers.get("active", 0)
 
     def mark(self) -> str:
-        """What the launcher's pod bears of its hosts; it is set behind them. Empty: there is none."""
+        """The launcher's annotation on its hosts; it is set behind them. Empty: there is none."""
         launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
         return str(launcher["metadata"]["annotations"].get(HOSTS, "")) if launcher else ""
 
@@ -563,7 +563,7 @@ def mpi(place: Place) -> MpiPlace:
     return MpiPlace(place)
 
 
-def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlace) -> None:
+def test_launcher_learns_of_worker_changes_within_seconds(mpi: MpiPlace) -> None:
     place = mpi.place
     everybody = ["worker-0", "worker-1", "worker-2"]
 
@@ -595,7 +595,7 @@ def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlac
     run(work)
 
 
-def test_a_launcher_may_run_commands_on_its_workers_and_do_nothing_else(mpi: MpiPlace) -> None:
+def test_launcher_may_only_exec_into_its_workers(mpi: MpiPlace) -> None:
     async def work() -> None:
         async with mpi.place.operator():
             mpi.place.apply("mpijob.yaml")

@@ -1,4 +1,4 @@
-"""The rules of a Lease: at no moment do two processes hold it, whatever is late or lost."""
+"""The rules of a Lease: at no moment do two processes hold it, despite delays and losses."""
 
 from __future__ import annotations
 

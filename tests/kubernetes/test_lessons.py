@@ -1,4 +1,4 @@
-"""What jobs have taught, as an operator writes it beside what the last cycle left."""
+"""The lessons of jobs, as an operator writes them beside the memory of the last cycle."""
 
 from __future__ import annotations
 

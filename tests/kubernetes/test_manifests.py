@@ -168,7 +168,7 @@ def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
 
 
 def rights(server: ControlPlane, chosen: Installation, namespace: str) -> set[tuple[str, str, str]]:
-    """What the operator's account may do with any object of a namespace, and not every account may."""
+    """The rights of the operator's account on any object of a namespace, but those of every account."""
     accounts = (f"system:serviceaccount:{chosen.namespace}:{name}" for name in (NAME, "nobody"))
     own_rights, everybodys = (listed(server, account, namespace) for account in accounts)
     return own_rights - everybodys

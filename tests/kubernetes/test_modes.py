@@ -55,7 +55,7 @@ def submit(house: House) -> None:
     house.submit(workers={"min": 2, "max": 2}, mode="opportunistic")
 
 
-def test_workers_are_a_jobs_on_whatever_nodes_they_are_bound_to(house: House) -> None:
+def test_workers_count_on_any_node_they_run_on(house: House) -> None:
     for name in NODES[:2]:
         keep_out(house, name)  # of which plans know nothing
 
@@ -83,7 +83,7 @@ def test_workers_are_a_jobs_on_whatever_nodes_they_are_bound_to(house: House) ->
     run(work)
 
 
-def test_a_worker_that_finds_no_node_is_no_worker_yet_and_goes_first(house: House) -> None:
+def test_unbound_worker_does_not_count_and_goes_first(house: House) -> None:
     for name in NODES[:2]:
         keep_out(house, name)
 

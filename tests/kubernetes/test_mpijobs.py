@@ -75,7 +75,7 @@ def mounts(container: Mapping[str, Any]) -> dict[str, str]:
 # How many -----------------------------------------------------------------------------------------
 
 
-def test_the_job_of_the_guide_has_its_launcher_and_one_worker_to_three() -> None:
+def test_guides_mpijob_has_a_launcher_and_its_workers() -> None:
     asked = mpi()
     assert (str(asked.pods), str(asked.bounds)) == ("2:4", "1:3")
     assert asked.firsts == (LAUNCHER, worker(0))
@@ -97,7 +97,7 @@ def test_the_job_of_the_guide_has_its_launcher_and_one_worker_to_three() -> None
         (["sh", "-c", "exec horovodrun --max-np 6 --min-np 2 --host-discovery-script d"], 1, "3:7"),
     ],
 )
-def test_how_many_workers_it_has_is_what_its_launcher_is_told(
+def test_launchers_command_decides_the_number_of_workers(
     words: list[str], slots: int, pods: str
 ) -> None:
     asked = mpi(mpiReplicaSpecs=launched(*words), slotsPerWorker=slots)
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str)
         (("v1", "v2beta1"), ""),
     ],
 )
-def test_an_operator_warns_of_versions_that_it_does_not_run(
+def test_operator_warns_of_unsupported_versions(
     served: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
@@ -205,7 +205,7 @@ def test_an_operator_warns_of_versions_that_it_does_not_run(
     ("versions", "is_warned_of"),
     [({"v2beta1": True}, True), ({"v1": False, "v2beta1": True}, True), ({"v1": True}, False)],
 )
-def test_a_kept_definition_without_our_version_is_warned_of(
+def test_existing_definition_without_our_version_causes_a_warning(
     versions: dict[str, bool], is_warned_of: bool
 ) -> None:
     (ours,) = (each for each in foreign_definitions() if "mpijobs" in each["metadata"]["name"])
@@ -217,7 +217,7 @@ def test_a_kept_definition_without_our_version_is_warned_of(
 # Pods ---------------------------------------------------------------------------------------------
 
 
-def test_a_launcher_has_the_names_variables_and_files_of_kubeflow() -> None:
+def test_launcher_has_kubeflows_names_variables_and_files() -> None:
     asked = mpi()
     made = pod(asked, LAUNCHER)
     assert made["metadata"]["name"] == f"{JOB}-launcher"
@@ -265,7 +265,7 @@ def test_a_worker_waits_for_what_its_launcher_starts() -> None:
     assert mine["command"] == ["sshd", "-D"]
 
 
-def test_a_launcher_with_a_device_is_a_host_and_sees_it() -> None:
+def test_launcher_with_a_device_is_a_host() -> None:
     limits = {"limits": {"nvidia.com/gpu": 1}}
     asked = mpi(mpiReplicaSpecs=launched("mpirun", resources=limits))
     assert "NVIDIA_VISIBLE_DEVICES" not in env_of(pod(asked, LAUNCHER))
@@ -276,7 +276,7 @@ def test_a_launcher_with_a_device_is_a_host_and_sees_it() -> None:
 # Hosts --------------------------------------------------------------------------------------------
 
 
-def test_hosts_are_those_that_run_and_do_not_leave() -> None:
+def test_hosts_are_the_running_workers() -> None:
     asked = mpi()
     pods = [
         seen(asked, LAUNCHER),
@@ -295,7 +295,7 @@ def test_hosts_are_those_that_run_and_do_not_leave() -> None:
     assert len({hosts.mark, first.mark, MpiHosts(first.planned, first.planned).mark}) == 3
 
 
-def test_its_scripts_say_who_the_hosts_are_and_reach_one_of_them(tmp_path: Path) -> None:
+def test_scripts_list_the_hosts_and_reach_one(tmp_path: Path) -> None:
     asked = mpi(slotsPerWorker=2, mainContainer="mpi-worker")
     hosts = MpiHosts(("w-0", "w-1"), ("w-1",))
     made = hosts_config(start_of(asked), hosts)
@@ -355,7 +355,7 @@ def shell(script: str, *words: str, path: str = "") -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
-def test_a_launcher_may_reach_the_workers_of_its_job_and_nothing_else() -> None:
+def test_launchers_role_covers_only_its_workers() -> None:
     account, role, binding = launcher_rights(start_of(mpi()))
     names = [f"{JOB}-worker-{number}" for number in range(3)]
     assert role["rules"] == [
@@ -394,7 +394,7 @@ def test_it_ends_as_its_launcher_does(rank: Rank, phase: str, outcome: str) -> N
     assert found.outcome == outcome
 
 
-def test_a_launcher_is_there_with_any_number_of_workers() -> None:
+def test_launcher_exists_with_any_number_of_workers() -> None:
     asked = mpi()
     todo = changes(asked, ranked([], 1, "uid 1"), {"n1": 1, "n2": 1})
     assert [new.rank for new in todo.make] == [LAUNCHER, worker(0)]

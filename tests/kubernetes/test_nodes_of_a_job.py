@@ -108,7 +108,7 @@ def test_a_choice_of_nodes_is_read(spec: dict[str, Any], allowed: set[str]) -> N
     assert (choice == ANY_NODE) == (not spec)
 
 
-def test_kube_scheduler_reads_choices_of_nodes_in_the_same_way(house: House) -> None:
+def test_kube_scheduler_agrees_on_choices_of_nodes(house: House) -> None:
     agrees(house, CHOICES)
 
 
@@ -196,7 +196,7 @@ def bears(choice: NodeChoice, name: str, taints: list[Taint]) -> bool:
     return choice.allows(node(name), [each for each in taints if each.effect != "PreferNoSchedule"])
 
 
-def test_a_taint_that_is_borne_for_a_while_is_not_borne() -> None:
+def test_temporary_toleration_does_not_count() -> None:
     """A pod that comes there is evicted, and so are all that come in its place."""
     for seconds in (0, 300):
         given = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
@@ -274,13 +274,13 @@ def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) ->
 
 
 @pytest.mark.parametrize("odd", ["1_0", " 9", "٩", "1e3", "9" * 5_000, ""])
-def test_what_is_no_number_is_neither_more_nor_less(odd: str) -> None:
+def test_invalid_number_is_neither_more_nor_less(odd: str) -> None:
     there = node(metadata={"labels": {SIZE: odd}})
     for operator in ("Gt", "Lt"):
         assert not choice_in(required(label(SIZE, operator, "5"))).allows(there)
 
 
-def test_a_tainted_node_is_open_to_jobs_that_bear_its_taints_alone() -> None:
+def test_tainted_node_takes_only_tolerating_jobs() -> None:
     there = NodePlaces(slot_of({"cpu": "1"}), tolerated=["ours"])
     pool, ours = ("pool", "NoSchedule"), ("ours", "NoSchedule")
     there.take_node("n1", node("n1", taints=[pool, ours]))
@@ -317,7 +317,7 @@ def tolerating(key: str) -> dict[str, Any]:
     return {"tolerations": [{"key": key, "operator": "Exists"}]}
 
 
-def test_who_is_on_a_node_when_it_is_tainted_stays_there_unless_it_is_evicted() -> None:
+def test_only_noexecute_taints_end_current_pods() -> None:
     there = NodePlaces(slot_of({"cpu": "1"}))
     there.choices.choose(JOB.id, ANY_NODE)
     there.choices.choose("team.other", ANY_NODE)
@@ -334,7 +334,7 @@ def test_who_is_on_a_node_when_it_is_tainted_stays_there_unless_it_is_evicted() 
             assert there.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
 
 
-def test_pods_of_a_job_have_in_common_what_all_of_their_templates_say() -> None:
+def test_common_choice_is_shared_by_all_templates() -> None:
     fast, pool, gpu = required(speed="fast"), tolerating("pool"), tolerating("gpu")
     both = {"tolerations": [*pool["tolerations"], *gpu["tolerations"]]}
     cases: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
@@ -348,7 +348,7 @@ def test_pods_of_a_job_have_in_common_what_all_of_their_templates_say() -> None:
         assert common_choice([choice_in(each) for each in specs]) == choice_in(common)
 
 
-def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> None:
+def test_jobs_with_equal_choices_share_one_entry() -> None:
     """A thousand jobs on a thousand nodes would else take a million entries, several times over."""
     there = NodePlaces(slot_of({"cpu": "1"}))
     for number in range(20):
@@ -378,7 +378,7 @@ def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> Non
     ],
 )
 def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
-    """Pods are made, so that the server says what is wrong."""
+    """Pods are made, so that the server names the fault."""
     assert choice_in(spec) == ANY_NODE
 
 
@@ -393,7 +393,7 @@ def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
         }
     )
 )
-def test_any_choice_is_read_or_left_to_the_server(spec: Any) -> None:
+def test_any_choice_is_read_or_left_open(spec: Any) -> None:
     choice = choice_in(spec)
     assert all(choice.allows(each, TAINTS["fake-1"]) in (True, False) for each in nodes())
     assert isinstance(hash(choice), int)
@@ -402,7 +402,7 @@ def test_any_choice_is_read_or_left_to_the_server(spec: Any) -> None:
 # On a server --------------------------------------------------------------------------------------
 
 
-def test_a_job_is_planned_where_its_template_lets_it_be(house: House) -> None:
+def test_job_is_planned_on_nodes_its_template_allows(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit(workers={"min": 2, "max": 2}, template={"spec": FAST})
@@ -411,7 +411,7 @@ def test_a_job_is_planned_where_its_template_lets_it_be(house: House) -> None:
     run(work)
 
 
-def test_a_job_has_no_more_than_fits_on_its_nodes_and_says_why(house: House) -> None:
+def test_job_too_large_for_its_nodes_says_why(house: House) -> None:
     """The nodes that it cannot be on are others'."""
 
     async def work() -> None:
@@ -430,7 +430,7 @@ def test_a_job_has_no_more_than_fits_on_its_nodes_and_says_why(house: House) -> 
     run(work)
 
 
-def test_a_job_that_no_node_takes_waits_and_says_for_what(house: House) -> None:
+def test_job_without_a_suitable_node_says_why(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             spec = {**FAST, "nodeSelector": {"speed": "warp"}}
@@ -445,7 +445,7 @@ def test_a_job_that_no_node_takes_waits_and_says_for_what(house: House) -> None:
     run(work)
 
 
-def test_a_job_is_on_tainted_nodes_where_its_template_bears_the_taint_and_others_are_not(
+def test_only_tolerating_jobs_run_on_tainted_nodes(
     house: House,
 ) -> None:
     pool = {"fake-3": [Taint(key="pool", value="a", effect="NoSchedule")]}
@@ -499,10 +499,10 @@ def test_masters_go_where_they_cost_no_slot(house: House) -> None:
     run(work)
 
 
-def test_a_job_that_fills_a_cluster_gives_room_to_its_master(
+def test_full_cluster_makes_room_for_the_master(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the node of the master is drained: nobody else would ever end elsewhere."""
+    """As where the node of the master is drained: no other pod would ever end elsewhere."""
     monkeypatch.setattr(unplaced_master, "_ROOM", 2.0)
     # Beside four workers fake-2 has no room for a master, and fake-3 has none for anybody.
     fill(house, {"fake-2": "400m", "fake-3": "4400m"})
@@ -529,7 +529,7 @@ def test_a_job_that_fills_a_cluster_gives_room_to_its_master(
     run(work)
 
 
-def test_a_master_that_no_node_takes_is_told_of_and_its_workers_make_way(
+def test_workers_give_way_to_a_reported_unplaced_master(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All nodes are tainted, and the template of the master does not bear it."""

@@ -1,4 +1,4 @@
-"""ElasticJobs and Tenants on a real API server: what it takes, what it refuses, what kubectl shows."""
+"""ElasticJobs and Tenants on a real API server: accepted and refused ones, and kubectl's view."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def answer(server: ControlPlane, thing: Any, path: str = JOBS) -> dict[str, Any]
 
 
 def as_written(thing: dict[str, Any]) -> dict[str, Any]:
-    """Without what servers add."""
+    """Without the fields that servers add."""
     meta = {"name": thing["metadata"]["name"], "namespace": "default"}
     return {**thing, "metadata": meta}
 
@@ -128,7 +128,7 @@ def test_what_is_right_is_taken_and_understood(server: ControlPlane, thing: dict
         st.sampled_from(ODD) | st.integers() | st.text() | st.floats(),
     )
 )
-def test_what_the_server_takes_is_a_job_or_problems_that_name_a_field(
+def test_accepted_object_is_a_job_or_names_fields(
     server: ControlPlane, thing: dict[str, Any]
 ) -> None:
     try:
@@ -204,11 +204,11 @@ def test_the_server_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("name", ["a" * 51, "1flights", "a.b"])
-def test_the_server_refuses_a_name_that_pods_cannot_have(server: ControlPlane, name: str) -> None:
+def test_server_refuses_names_unfit_for_pods(server: ControlPlane, name: str) -> None:
     assert "pods are named after it" in str(answer(server, as_written(elastic_job(name))))
 
 
-def test_an_unknown_field_is_told_to_who_writes_it(server: ControlPlane, name: str) -> None:
+def test_unknown_field_is_reported_to_its_writer(server: ControlPlane, name: str) -> None:
     text = json.dumps(as_written(elastic_job(name, globalBatchsize=3)))
     with pytest.raises(EnvironmentFault, match=r'unknown field "spec\.globalBatchsize"'):
         server.kubectl("apply", "-f", "-", stdin=text)

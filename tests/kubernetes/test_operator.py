@@ -1,4 +1,4 @@
-"""The operator on a real API server: what happens to objects, whatever happens to it."""
+"""The operator on a real API server: the fate of objects, through any fate of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NODES = ("n1", "n2")
 
 
 class Copies:
-    """Follows of runs: which addresses were called, and where what is known goes."""
+    """Follows of runs: which addresses were called, and where the records go."""
 
     def __init__(self) -> None:
         self.called: list[tuple[Path, str, str]] = []
@@ -152,7 +152,7 @@ class Kubelets:
         )
 
     def remove_all(self) -> None:
-        """Remove the pods that are there, at once; what goes by itself meanwhile is gone."""
+        """Remove the pods that are there, at once; pods that go by themselves meanwhile are gone."""
         for name in self.pods():
             with contextlib.suppress(EnvironmentFault):
                 self.remove(name)
@@ -248,7 +248,7 @@ class House:
         return f"/api/v1/namespaces/{self.namespace}"
 
     def collect_garbage(self) -> None:
-        """Delete what is owned by objects that are gone, as a controller does."""
+        """Delete the dependents of objects that are gone, as a controller does."""
         there = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
         policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
         for path in (f"{self.core}/secrets", f"{self.core}/services", policies):
@@ -396,7 +396,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(alone())
 
 
-def test_the_story_of_a_job_says_that_gpus_of_its_slots_are_idle(house: House) -> None:
+def test_story_of_a_job_reports_idle_gpus(house: House) -> None:
     house.slot |= {"nvidia.com/gpu": "2"}
 
     async def work() -> None:
@@ -448,7 +448,7 @@ def test_what_people_ask_of_the_object_is_done(house: House) -> None:
     run(work)
 
 
-def test_a_job_gets_the_slots_of_one_that_was_deleted_node_by_node(house: House) -> None:
+def test_deleted_jobs_slots_pass_node_by_node(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit(workers={"min": 6, "max": 6})
@@ -470,7 +470,7 @@ def test_a_job_gets_the_slots_of_one_that_was_deleted_node_by_node(house: House)
 
 
 @pytest.mark.parametrize("by", ["kube-scheduler", "a kubelet"])
-def test_a_worker_that_its_node_does_not_take_is_planned_elsewhere(house: House, by: str) -> None:
+def test_worker_refused_by_its_node_is_planned_elsewhere(house: House, by: str) -> None:
     """The node says that it has room for three, and has it for one."""
     house.kubelets.room[NODES[0]] = 1
     house.kubelets.turned_away = by == "a kubelet"
@@ -490,7 +490,7 @@ def test_a_worker_that_its_node_does_not_take_is_planned_elsewhere(house: House,
     run(work)
 
 
-def test_what_is_not_a_job_is_told_so_and_ends_nothing(house: House) -> None:
+def test_invalid_job_is_reported_and_ends_nothing(house: House) -> None:
     async def work() -> None:
         async with house.operator() as task:
             house.submit("odd", bundle={"configMap": "none", "sha256": "0" * 64})
@@ -503,7 +503,7 @@ def test_what_is_not_a_job_is_told_so_and_ends_nothing(house: House) -> None:
     run(work)
 
 
-def test_a_gang_that_the_server_does_not_know_is_told_in_the_jobs_status(house: House) -> None:
+def test_unsupported_gang_is_reported_in_the_status(house: House) -> None:
     def stalled() -> str:
         conditions = house.job().get("status", {}).get("conditions", [])
         stalls = [str(each["message"]) for each in conditions if each["reason"] == "PodsRefused"]
@@ -519,7 +519,7 @@ def test_a_gang_that_the_server_does_not_know_is_told_in_the_jobs_status(house: 
     run(work)
 
 
-def test_where_nobody_can_ask_for_evictions_jobs_run_as_ever(
+def test_jobs_run_on_servers_without_evictions(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     house = House(plane, namespace, tmp_path, evictions=True)
@@ -534,7 +534,7 @@ def test_where_nobody_can_ask_for_evictions_jobs_run_as_ever(
     run(work)
 
 
-def test_a_job_that_asks_for_more_workers_than_any_cluster_has_waits_alone(house: House) -> None:
+def test_impossibly_large_job_holds_up_no_other(house: House) -> None:
     async def work() -> None:
         async with house.operator() as task:
             for count in (10**6, 10**7):
@@ -547,9 +547,7 @@ def test_a_job_that_asks_for_more_workers_than_any_cluster_has_waits_alone(house
     run(work)
 
 
-def test_a_job_in_the_operators_own_namespace_is_refused(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_job_in_the_operators_namespace_is_refused(plane: ControlPlane, tmp_path: Path) -> None:
     house = House(plane, OWN, tmp_path)
 
     async def work() -> None:
@@ -567,7 +565,7 @@ def test_a_job_in_the_operators_own_namespace_is_refused(
         house.delete()
 
 
-def test_a_pod_that_has_failed_is_kept_in_the_status(house: House) -> None:
+def test_failed_pod_is_kept_in_the_status(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit()
@@ -637,7 +635,7 @@ def test_a_node_that_is_lost_is_left(house: House, plane: ControlPlane) -> None:
     run(work)
 
 
-def test_a_deleted_job_is_forgotten_and_another_may_have_its_name(house: House) -> None:
+def test_name_of_a_deleted_job_may_be_reused(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit()
@@ -681,7 +679,7 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
     run(work)
 
 
-def test_what_jobs_have_taught_outlives_the_disk_of_an_operator(
+def test_learned_speeds_outlive_an_operators_disk(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "_TEACH_EVERY", 0.1)
@@ -724,7 +722,7 @@ def test_what_jobs_have_taught_outlives_the_disk_of_an_operator(
     run(work)
 
 
-def test_where_the_record_cannot_be_read_nothing_is_done_about_a_job(house: House) -> None:
+def test_job_with_an_unreadable_record_is_left_alone(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit()
@@ -754,7 +752,7 @@ def stalled(house: House, name: str = "flights") -> tuple[str, str]:
     return held.get("reason", ""), held.get("message", "")
 
 
-def test_a_job_at_which_the_operator_fails_is_stalled_alone(
+def test_unexpected_error_stalls_only_its_job(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound, wishes = read_job, wishes_of
@@ -802,7 +800,7 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
 
 
 @pytest.mark.parametrize("name", ["flights-master", "flights-1-1"])
-def test_a_pod_of_others_that_has_a_name_of_the_job_is_told(house: House, name: str) -> None:
+def test_foreign_pod_with_a_name_taken_is_reported(house: House, name: str) -> None:
     containers = [{"name": "main", "image": "registry.example/other:1"}]
     # Starts come after 1, 3, 7, 15 and 31 s: so many fail that the test sees one before one succeeds.
     taken = {name, *(name.replace("-1-", f"-{start}-") for start in (2, 3, 4, 5))}
@@ -826,7 +824,7 @@ def test_a_pod_of_others_that_has_a_name_of_the_job_is_told(house: House, name: 
     run(work)
 
 
-def test_a_service_of_others_that_has_the_name_of_the_masters_is_told(house: House) -> None:
+def test_foreign_service_with_the_masters_name_is_reported(house: House) -> None:
     services = f"/api/v1/namespaces/{house.namespace}/services"
     spec = {"selector": {"app": "other"}, "ports": [{"port": 80}]}
     body = {"metadata": {"name": SERVICE}, "spec": spec}
@@ -851,7 +849,7 @@ def reads_the_last_change(house: House) -> bool:
     return bool(job["status"]["observedGeneration"] == job["metadata"]["generation"])
 
 
-def test_a_template_that_the_server_refuses_is_told_in_its_words(house: House) -> None:
+def test_refused_template_is_reported_in_the_servers_words(house: House) -> None:
     odd = {"spec": {"containers": [{"name": "worker"}], "dnsPolicy": "Nope"}}
 
     async def work() -> None:

@@ -55,7 +55,7 @@ class Mortal:
         self.last, self.count, self.dead = last, 0, False
 
     def live(self, api: ApiServer) -> ApiServer:
-        """Return what an operator calls; the second one does not die."""
+        """Return a client of the server for an operator; the second one does not die."""
         if self.dead:
             return api
         ask = api._ask
@@ -79,7 +79,7 @@ class Mortal:
 
 
 class Copying(FakeFollower):
-    """Follows a run as over the port of its master: what it has written is copied."""
+    """Follows a run as over the port of its master: its records are copied."""
 
     def __init__(self, of: Path, into: Path, news: Callable[[], None]) -> None:
         self._of, self._into, self._news = of, into, news
@@ -115,7 +115,7 @@ class Town(House):
         return Copying(self.folder / "runs" / mirror._directory.name, mirror._directory, news)
 
     def live_on(self) -> None:
-        """Do what kubelets, masters and the garbage collector do."""
+        """Act as kubelets, masters and the garbage collector."""
         self.settle()
         jobs = {each["metadata"]["uid"] for each in self.plane.api.ask(self.jobs)["items"]}
         for name, pod in self.kubelets.pods().items():
@@ -210,7 +210,7 @@ class Town(House):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the story: what people do, and what comes of it."""
+    """A part of the story: an act of people, and its consequence."""
 
     do: Callable[[Town], object]
     holds: Callable[[Town], object]
@@ -243,7 +243,7 @@ STORY = (
 
 @dataclass(frozen=True)
 class End:
-    """What has become of it.
+    """The outcome of it.
 
     Args:
         pods: how many pods were made of each role of each job.
@@ -291,7 +291,7 @@ async def tell_the_story(town: Town, last: int | None, *, keep: bool = True) -> 
 
 
 def without_times(record: ScheduledJob) -> tuple[object, ...]:
-    """What is the same whoever wrote it, and when.
+    """The parts that are the same for any writer and time.
 
     Not so its setbacks: a start of which nothing was made yet counts as one.
     """
@@ -313,7 +313,7 @@ def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_operator, "WITHIN", 90.0 if EVERY else 30.0)
 
 
-def test_an_operator_may_be_killed_before_and_after_each_write(
+def test_operator_may_die_before_and_after_each_write(
     plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""For how long nobody could see what is on an API server, as its clients tell it."""
+"""The time in which an API server could not be seen, as its clients tell it."""
 
 from __future__ import annotations
 

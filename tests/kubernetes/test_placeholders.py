@@ -1,4 +1,4 @@
-"""Placeholders: what they ask for, when they are made and end, and what a real kube-scheduler makes of them."""
+"""Placeholders: their requests, their beginning and end, and a real kube-scheduler's treatment of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def there(manifest: Manifest, on: str = "", **more: Any) -> KubePod:
     return seen(manifest, on, phase="Running" if on else "Pending", **more)
 
 
-def test_a_placeholder_asks_for_what_the_worker_asks_for_and_does_nothing() -> None:
+def test_placeholder_requests_the_resources_of_its_worker() -> None:
     first, second = made(wishes=WITH_MORE)
     assert (first["metadata"]["name"], second["metadata"]["name"]) == (
         "flights-placeholder-0",
@@ -107,7 +107,7 @@ def test_a_placeholder_asks_for_what_the_worker_asks_for_and_does_nothing() -> N
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_a_placeholder_is_nobodys_worker_and_in_nobodys_queue_or_service() -> None:
+def test_placeholder_belongs_to_no_queue_or_service() -> None:
     first, _ = made(wishes=WITH_MORE)
     labels = first["metadata"]["labels"]
     assert set(labels) == {"app.kubernetes.io/managed-by", "brim.dev/job", "brim.dev/role"}
@@ -116,8 +116,8 @@ def test_a_placeholder_is_nobodys_worker_and_in_nobodys_queue_or_service() -> No
     assert stands_for(pod) == (JOB.id, "uid of flights")
 
 
-def test_a_placeholder_is_only_for_nodes_that_the_operator_uses() -> None:
-    """And that the job's own template asks for, whoever chooses its nodes."""
+def test_placeholder_keeps_to_nodes_of_the_operator() -> None:
+    """And that the job's own template asks for, in both modes of placement."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     zone = {"key": "zone", "operator": "Exists"}
     theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
@@ -145,7 +145,7 @@ def test_a_placeholder_is_only_for_nodes_that_the_operator_uses() -> None:
         ("a=", [("a", "In", [""])]),
     ],
 )
-def test_a_selector_of_nodes_is_an_affinity_as_well(selector: str, said: list[Any]) -> None:
+def test_selector_of_nodes_becomes_an_affinity(selector: str, said: list[Any]) -> None:
     found = node_requirements(selector)
     assert [(each["key"], each["operator"], each.get("values")) for each in found] == said
 
@@ -166,9 +166,7 @@ def test_missing_ones_are_made_and_others_end() -> None:
     assert [pod.metadata.name for pod in over.end] == ["flights-placeholder-0"]
 
 
-def test_one_that_has_ended_or_is_of_another_object_or_asks_for_something_else_is_replaced() -> (
-    None
-):
+def test_outdated_placeholder_is_replaced() -> None:
     first, _ = wanted = made()
     older = made(uid="uid of another")[0]
     larger = made(wishes=replace(WISHES, slot={"cpu": "9"}))[0]
@@ -177,7 +175,7 @@ def test_one_that_has_ended_or_is_of_another_object_or_asks_for_something_else_i
         assert (todo.end, todo.make) == ((pod,), ()), "its name is free once it is gone"
 
 
-def test_one_that_is_in_the_way_of_a_worker_ends_and_one_that_has_no_node_is_in_nobodys() -> None:
+def test_placeholder_blocking_a_worker_is_deleted() -> None:
     first, second = wanted = made()
     pods = [there(first, "n1"), there(second)]
     todo = placeholder_changes(wanted, pods, in_the_way=lambda name: name in ("n1", ""))
@@ -209,7 +207,7 @@ def test_a_node_has_the_slots_that_placeholders_keep() -> None:
     assert found.seen(0.0)["n1"].agents == ()
 
 
-def test_a_pod_that_only_says_that_it_is_one_takes_what_it_asks_for() -> None:
+def test_forged_placeholder_counts_as_a_pod() -> None:
     found = places()
     (first,) = made(1)
     first["spec"]["priorityClassName"] = "high"
@@ -221,7 +219,7 @@ def test_a_pod_that_only_says_that_it_is_one_takes_what_it_asks_for() -> None:
     assert devices(found) == 3
 
 
-def test_a_worker_that_is_not_bound_yet_waits_for_its_node() -> None:
+def test_unbound_worker_waits_for_its_node() -> None:
     found = places()
     assert not found.awaits_worker("n1")
     found.take_pod("team/0", worker(0))
@@ -275,7 +273,7 @@ class Kept:
         self.clock.advance(5.0)
 
     def tend(self, seconds: float = 0.2) -> list[str]:
-        """Look once, and return what is there then."""
+        """Look once, and return the pods that are there then."""
 
         async def once() -> None:
             self.keeper.tend()
@@ -292,7 +290,7 @@ class Kept:
         return set(asyncio.run(self.keeper.make_way(nodes)))
 
 
-def test_the_first_jobs_have_placeholders_and_those_that_wait_no_longer_have_none() -> None:
+def test_only_the_first_waiting_jobs_have_placeholders() -> None:
     kept = Kept(most=2)
     kept.has_waited("a", "b", "c")
     of = ["a-placeholder-0", "a-placeholder-1", "b-placeholder-0", "b-placeholder-1"]
@@ -320,7 +318,7 @@ def test_nothing_is_done_before_anything_was_decided() -> None:
     assert kept.tend() == before
 
 
-def test_an_operator_without_placeholders_ends_those_of_the_one_before() -> None:
+def test_operator_without_placeholders_deletes_earlier_ones() -> None:
     kept = Kept(most=1)
     kept.has_waited("a")
     kept.tend()
@@ -337,7 +335,7 @@ def test_placeholders_of_another_operators_namespace_are_left_alone() -> None:
     assert kept.tend() == before
 
 
-def test_one_that_is_taken_away_is_made_again_and_one_that_fails_is_made_later_each_time() -> None:
+def test_lost_placeholder_is_remade_with_growing_pauses() -> None:
     kept = Kept()
     kept.has_waited("a", workers="1")
     kept.tend()
@@ -352,7 +350,7 @@ def test_one_that_is_taken_away_is_made_again_and_one_that_fails_is_made_later_e
     assert 5 <= len(kept.server.made) <= 9, "in 50 s, with pauses of 1, 2, 4, 8 … s"
 
 
-def test_what_the_server_refuses_or_nobody_has_thought_of_stops_no_other_job() -> None:
+def test_refused_or_broken_placeholders_stop_no_other_job() -> None:
     kept = Kept(most=3)
     kept.has_waited("a", "broken", "c", workers="2")
     kept.server.refused["a-placeholder-0"] = Invalid("POST pods", Status(code=422, message="no"))
@@ -367,7 +365,7 @@ def test_what_the_server_refuses_or_nobody_has_thought_of_stops_no_other_job() -
     ]
 
 
-def test_one_that_was_in_the_way_is_made_again_later_each_time() -> None:
+def test_blocking_placeholder_is_remade_with_growing_pauses() -> None:
     """The next one might be bound in the same place before the worker is."""
     kept = Kept()
     kept.has_waited("a", workers="1")
@@ -386,7 +384,7 @@ def test_one_that_was_in_the_way_is_made_again_later_each_time() -> None:
     assert 3 <= len(kept.server.made) <= 5, "in 10 s, with pauses of 1, 2, 4 … s"
 
 
-def test_workers_wait_until_placeholders_are_gone_but_not_for_ever() -> None:
+def test_workers_wait_for_leaving_placeholders_within_a_limit() -> None:
     kept = Kept()
     kept.has_waited("a")
     kept.tend()
@@ -400,7 +398,7 @@ def test_workers_wait_until_placeholders_are_gone_but_not_for_ever() -> None:
     assert kept.make_way("node0") == set()
 
 
-def test_a_worker_is_made_once_nothing_stands_in_its_place(
+def test_worker_is_made_once_its_place_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "jobs")
@@ -472,7 +470,7 @@ async def until(holds: Callable[[], bool], house: House) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_what_a_job_waits_for_is_pending_until_a_node_comes_and_then_the_job_has_it(
+def test_placeholders_bring_a_node_for_the_waiting_job(
     house: House,
 ) -> None:
     async def work() -> None:
@@ -520,7 +518,7 @@ def ready(house: House, name: str) -> int:
 
 
 def test_a_placeholder_takes_no_place_from_anybody(house: House) -> None:
-    """A pod of somebody's that comes later has the slot at once, and what waits stays pending."""
+    """A foreign pod that comes later has the slot at once, and waiting ones stay pending."""
 
     async def work() -> None:
         async with house.operator():
@@ -537,7 +535,7 @@ def test_a_placeholder_takes_no_place_from_anybody(house: House) -> None:
     run(work)
 
 
-def test_who_is_over_the_quota_of_its_tenant_shows_nothing(house: House) -> None:
+def test_job_beyond_its_quota_has_no_placeholders(house: House) -> None:
     tenant = {
         "apiVersion": "brim.dev/v1alpha1",
         "kind": "Tenant",
@@ -562,7 +560,7 @@ def test_who_is_over_the_quota_of_its_tenant_shows_nothing(house: House) -> None
         house.plane.kubectl("delete", "tenant", "small")
 
 
-def test_placeholders_that_the_server_refuses_hold_up_no_other_job(house: House) -> None:
+def test_refused_placeholders_hold_up_no_other_job(house: House) -> None:
     quota = {
         "metadata": {"name": "few"},
         "spec": {"hard": {"requests.cpu": "3"}},

@@ -56,7 +56,7 @@ def test_masters_count_like_foreign_pods() -> None:
     )
 
 
-def test_what_a_workers_pod_asks_for_beyond_its_slot_is_taken_too() -> None:
+def test_requests_beyond_the_slot_count_as_taken() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     large = worker(0)
@@ -284,7 +284,7 @@ def test_a_node_may_fit_a_master_beside_slots() -> None:
 
 
 def test_labels_alone_make_no_worker() -> None:
-    """A pod that only says so would hide what it takes."""
+    """A pod that only says so would hide its resources."""
     node_places = places()
     node_places.take_node("n1", node())
     own_worker = worker(0)
@@ -310,7 +310,7 @@ _PODS = st.tuples(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_PODS | st.sampled_from("abcd") | st.tuples(st.integers(0, 3)), max_size=12))
 def test_object_order_does_not_matter(events: list[object]) -> None:
-    """What was seen in which order decides nothing."""
+    """The order of events decides nothing."""
     step = places()
     last: dict[str, KubePod] = {}
     for name in ("n1", "n2"):

@@ -66,7 +66,7 @@ def test_everything_has_the_job_as_its_owner() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_workers_are_in_the_queue_of_their_job_and_its_master_in_none() -> None:
+def test_only_workers_join_the_queue_of_their_job() -> None:
     marks = {"kueue.x-k8s.io/queue-name": "team", "kai.scheduler/queue": "team"}
     notes = {"scheduling.volcano.sh/queue-name": "team"}
     job = {"metadata": {"labels": {**marks, "color": "blue"}, "annotations": {**notes, "a": "b"}}}
@@ -78,7 +78,7 @@ def test_workers_are_in_the_queue_of_their_job_and_its_master_in_none() -> None:
     assert pods(replace(WISHES, handed_on=handed_on({"metadata": {}}))) == plain
 
 
-def test_a_template_may_name_another_queue_and_no_other_job() -> None:
+def test_template_may_change_the_queue_only() -> None:
     job = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
     labels = {"kueue.x-k8s.io/queue-name": "others", "brim.dev/job": "theirs"}
     wishes = replace(WISHES, handed_on=handed_on(job), template={"metadata": {"labels": labels}})
@@ -87,7 +87,7 @@ def test_a_template_may_name_another_queue_and_no_other_job() -> None:
     assert made["brim.dev/job"] == JOB.name
 
 
-def test_a_worker_asks_for_one_slot_and_its_node() -> None:
+def test_worker_requests_one_slot_and_its_node() -> None:
     _, pod = pods()
     (container,) = pod["spec"]["containers"]
     assert container["resources"] == {"requests": SLOT, "limits": {"memory": "2Gi"}}
@@ -119,8 +119,8 @@ def node_affinity(*, anywhere: bool = True, **wishes: Any) -> Any:
     return pod["spec"].get("affinity", {}).get("nodeAffinity")
 
 
-def test_a_worker_that_is_pinned_to_no_node_is_on_nodes_of_the_operator() -> None:
-    """What its template asks for holds, too."""
+def test_unpinned_worker_keeps_to_nodes_of_the_operator() -> None:
+    """The requests of its template hold, too."""
     assert node_affinity() is None
     pool = {"key": "pool", "operator": "In", "values": ["training"]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -156,13 +156,13 @@ def test_a_worker_that_is_pinned_to_no_node_is_on_nodes_of_the_operator() -> Non
 @pytest.mark.parametrize(
     "theirs", ["x", [], {"a": 1}, {"requiredDuringSchedulingIgnoredDuringExecution": 3}]
 )
-def test_an_affinity_that_nobody_understands_is_left_to_the_server(theirs: Any) -> None:
+def test_unreadable_affinity_is_left_to_the_server(theirs: Any) -> None:
     template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
     made = node_affinity(template=template, node_labels="pool")
     assert made == theirs or isinstance(theirs, dict)
 
 
-def test_a_device_is_asked_for_as_the_server_wants_it() -> None:
+def test_device_is_requested_as_a_limit() -> None:
     wishes = replace(WISHES, slot={"nvidia.com/gpu": 1, "cpu": "4"})
     resources = pods(wishes)[1]["spec"]["containers"][0]["resources"]
     assert resources["limits"] == {"nvidia.com/gpu": 1}
@@ -221,7 +221,7 @@ def test_what_brim_decides_no_template_changes() -> None:
     assert template["spec"]["containers"][0]["command"] == ["sleep"], "it is changed in place"
 
 
-def test_a_run_is_kept_on_the_volume_that_its_owner_asks_for() -> None:
+def test_run_is_kept_on_the_requested_volume() -> None:
     claim = {"storageClassName": "fast", "size": "1Gi"}
     wishes = replace(WISHES, claim=claim)
     volumes = {each["name"]: each for each in pods(wishes)[0]["spec"]["volumes"]}
@@ -233,13 +233,13 @@ def test_a_run_is_kept_on_the_volume_that_its_owner_asks_for() -> None:
     assert "run" not in {each["name"] for each in pods(wishes)[1]["spec"]["volumes"]}
 
 
-def test_a_master_waits_for_copies_only_where_somebody_may_have_one() -> None:
+def test_first_master_does_not_wait_for_copies() -> None:
     again = master_pod(START, WISHES, rejoins=True)["spec"]["containers"][0]["command"]
     first = master_pod(START, WISHES, rejoins=False)["spec"]["containers"][0]["command"]
     assert first == [*again, "--rejoin-timeout", "0s"]
 
 
-def test_a_preferred_node_is_beside_what_the_template_says() -> None:
+def test_preferred_node_keeps_the_templates_affinity() -> None:
     theirs = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
     preferred, required = (
         f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("preferred", "required")
@@ -257,7 +257,7 @@ def test_a_preferred_node_is_beside_what_the_template_says() -> None:
     assert pod["spec"]["affinity"] == template["spec"]["affinity"]
 
 
-def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> None:
+def test_unready_master_is_reachable_by_its_own_workers() -> None:
     service = masters_service("team")
     spec = service["spec"]
     assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
@@ -280,7 +280,7 @@ def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> No
     assert operator["namespaceSelector"] == there  # its label alone can be had by anybody's pod
 
 
-def test_a_master_finds_the_spec_and_the_code_in_one_place() -> None:
+def test_master_finds_spec_and_code_in_one_folder() -> None:
     pod = master_pod(START, replace(WISHES, code="flights-code"), rejoins=False)
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     sources = volumes["files"]["projected"]["sources"]

@@ -1,4 +1,4 @@
-"""Who watches an operator hears whether it lives, whether it is ready, and its metrics."""
+"""Probes of an operator tell whether it lives, whether it is ready, and its metrics."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class World:
         )
 
     async def settled(self, jobs: Collection[str]) -> None:
-        """What the book has is on the server."""
+        """The records of the book are on the server."""
 
     async def _suspend(self, address: str, token: str) -> None:
         assert address == "10.0.0.9:7077"
@@ -142,7 +142,7 @@ class World:
         return made
 
     def look(self, seconds: float = 0.0) -> None:
-        """Look once, at what the server has told by now."""
+        """Look once, at the events that the server has told by now."""
         self.clock.advance(seconds)
         if not self.server.down:
             self.watched.catch_up()
@@ -178,7 +178,7 @@ class World:
         self.outages.find("requests", self.clock.now())
 
     async def looking(self, seconds: float = 0.2) -> None:
-        """Look once more, while what was asked before may still be under way."""
+        """Look once more, while earlier requests may still be under way."""
         self.clock.advance(seconds)
         if not self.server.down:
             self.watched.catch_up()
@@ -229,7 +229,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "jobs")
 
 
-def test_a_job_becomes_a_master_and_workers_where_the_plan_has_them(world: World) -> None:
+def test_job_becomes_a_master_and_planned_workers(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2, "node1": 1})
@@ -259,7 +259,7 @@ def test_a_job_grows_and_shrinks_pod_by_pod(world: World) -> None:
     assert "flights-master" in world.server.pods
 
 
-def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) -> None:
+def test_lost_pod_is_remade_during_a_decision(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})
@@ -292,7 +292,7 @@ def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) ->
     assert "flights-1-0" in made
 
 
-def test_what_a_job_has_lost_does_not_wait_behind_the_pods_of_starts(
+def test_lost_pods_are_remade_ahead_of_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_OF_STARTS", 2)
@@ -327,7 +327,7 @@ def test_what_a_job_has_lost_does_not_wait_behind_the_pods_of_starts(
     assert hanging.total() == 2, "all pods of a start are asked for at once"
 
 
-def test_nobody_looks_at_pods_that_are_as_they_should_be(world: World) -> None:
+def test_sound_pods_need_no_look(world: World) -> None:
     world.submit()
     world.look()
     assert world.processes.is_calm()
@@ -379,7 +379,7 @@ def test_unchanged_pods_are_swept_and_sorted_once(
     assert work["sweep"] == 1
 
 
-def test_slots_that_have_come_free_are_looked_at_until_they_count(world: World) -> None:
+def test_freed_slots_are_watched_until_they_count(world: World) -> None:
     world.look()
     assert world.processes.is_calm()
     larger = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "64", "pods": "110"}
@@ -390,7 +390,7 @@ def test_slots_that_have_come_free_are_looked_at_until_they_count(world: World) 
     assert world.processes.is_calm()
 
 
-def test_masters_of_a_namespace_share_a_service_as_long_as_there_are_jobs(world: World) -> None:
+def test_masters_of_a_namespace_share_one_service(world: World) -> None:
     key = "Service", "team", SERVICE
     world.submit()
     world.submit(KubeJob("team", "other"))
@@ -414,7 +414,7 @@ def test_masters_of_a_namespace_share_a_service_as_long_as_there_are_jobs(world:
     assert key in world.server.objects, "there is a pod again that needs it"
 
 
-def test_a_run_takes_as_many_workers_as_its_owner_may_ever_give_it(world: World) -> None:
+def test_spec_of_a_run_allows_any_later_range(world: World) -> None:
     world.submit(workers="2")
     world.look()
     world.decide(flights={"node0": 2})
@@ -423,7 +423,7 @@ def test_a_run_takes_as_many_workers_as_its_owner_may_ever_give_it(world: World)
     assert (spec.workers, spec.micro_batches) == (WorkerRange(minimum=1, maximum=8), 8)
 
 
-def test_a_worker_of_several_processes_is_one_pod_and_as_many_workers_of_its_run(
+def test_worker_of_several_processes_is_one_pod(
     world: World,
 ) -> None:
     job = world.submit(workers="1:3", processes=2)
@@ -460,7 +460,7 @@ def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:
     assert world.on("other") == {"node0": 2}
 
 
-def test_slots_of_a_job_that_was_deleted_are_anothers_one_by_one(world: World) -> None:
+def test_deleted_jobs_slots_pass_one_by_one(world: World) -> None:
     """None of its pods is made again, so nothing is kept for them on nodes that they have left."""
     other = KubeJob("team", "other")
     world.submit(workers="1:4")
@@ -488,7 +488,7 @@ def test_slots_of_a_job_that_was_deleted_are_anothers_one_by_one(world: World) -
     assert world.phase() is Phase.CANCELLED
 
 
-def test_a_pod_that_is_taken_away_is_made_again(world: World) -> None:
+def test_removed_pod_is_remade(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})
@@ -524,7 +524,7 @@ def slow_starts(world: World) -> asyncio.Event:
     return goes_on
 
 
-def test_starts_that_take_long_hold_up_no_other_job(world: World) -> None:
+def test_slow_starts_hold_up_no_other_job(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -550,7 +550,7 @@ def test_starts_that_take_long_hold_up_no_other_job(world: World) -> None:
     assert [world.book.jobs[job.id].starts.launches for job in OTHERS] == [1, 1, 1]
 
 
-def test_no_more_jobs_are_started_at_once_than_are_allowed(world: World) -> None:
+def test_concurrent_starts_stay_within_their_limit(world: World) -> None:
     world.backend._starts = 2
     for job in OTHERS:
         world.submit(job)
@@ -570,7 +570,7 @@ def test_no_more_jobs_are_started_at_once_than_are_allowed(world: World) -> None
     world.run(work)
 
 
-def test_who_is_to_end_while_it_is_started_is_started_no_further(world: World) -> None:
+def test_cancellation_stops_a_start_under_way(world: World) -> None:
     (other, *_) = OTHERS
     world.submit(other)
 
@@ -589,7 +589,7 @@ def test_who_is_to_end_while_it_is_started_is_started_no_further(world: World) -
     assert world.phase(other) is Phase.CANCELLED
 
 
-def test_a_pod_that_ends_by_itself_is_made_again_later_each_time(world: World) -> None:
+def test_ended_pod_is_remade_with_growing_pauses(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -607,7 +607,7 @@ def test_a_pod_that_ends_by_itself_is_made_again_later_each_time(world: World) -
     assert world.phase() is Phase.RUNNING
 
 
-def test_a_master_that_is_gone_is_made_again_at_once_and_waits_for_copies(world: World) -> None:
+def test_lost_master_is_remade_at_once_awaiting_copies(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -627,7 +627,7 @@ def test_a_master_that_is_gone_is_made_again_at_once_and_waits_for_copies(world:
     assert len(world.server.made) == before + 1, "nobody waits for the word of a node that is lost"
 
 
-def test_a_job_ends_as_its_run_says_and_its_pods_are_cleared_away(world: World) -> None:
+def test_job_ends_with_its_run_leaving_no_pods(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})
@@ -638,7 +638,7 @@ def test_a_job_ends_as_its_run_says_and_its_pods_are_cleared_away(world: World) 
     assert world.server.pods == {}
 
 
-def test_pods_that_say_how_a_run_has_ended_stay_until_that_is_on_the_server(world: World) -> None:
+def test_pods_stay_until_the_outcome_is_stored(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -669,9 +669,7 @@ def test_pods_that_say_how_a_run_has_ended_stay_until_that_is_on_the_server(worl
 
 
 @pytest.mark.parametrize(("exit", "phase"), [("done", "done"), ("failed", "failed")])
-def test_a_run_that_ends_while_no_operator_is_there_has_ended(
-    world: World, exit: str, phase: str
-) -> None:
+def test_run_ending_without_an_operator_is_noticed(world: World, exit: str, phase: str) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -689,7 +687,7 @@ def test_a_run_that_ends_while_no_operator_is_there_has_ended(
 
 
 @pytest.mark.parametrize("uid", ["uid of another object", "uid of team.flights"])
-def test_the_last_words_of_another_objects_master_end_nothing(world: World, uid: str) -> None:
+def test_last_words_of_a_foreign_master_are_ignored(world: World, uid: str) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -704,7 +702,7 @@ def test_the_last_words_of_another_objects_master_end_nothing(world: World, uid:
     assert (world.phase() is Phase.DONE) == (uid == "uid of team.flights")
 
 
-def test_pods_of_an_object_that_is_gone_are_ended_and_are_not_the_next_ones(world: World) -> None:
+def test_pods_of_a_deleted_object_are_not_reused(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -720,7 +718,7 @@ def test_pods_of_an_object_that_is_gone_are_ended_and_are_not_the_next_ones(worl
     assert "flights-master" in world.server.pods
 
 
-def test_last_words_with_a_number_beyond_all_records_end_their_job_alone(world: World) -> None:
+def test_huge_number_in_last_words_does_no_harm(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -733,7 +731,7 @@ def test_last_words_with_a_number_beyond_all_records_end_their_job_alone(world: 
     assert world.phase() is Phase.DONE
 
 
-def test_a_summary_with_a_number_beyond_all_records_ends_its_job_alone(world: World) -> None:
+def test_huge_number_in_a_summary_does_no_harm(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -748,7 +746,7 @@ def test_a_summary_with_a_number_beyond_all_records_ends_its_job_alone(world: Wo
     assert world.phase() is Phase.DONE
 
 
-def test_who_waits_for_a_node_when_the_run_is_over_does_not_keep_the_job(world: World) -> None:
+def test_pending_worker_does_not_outlast_its_run(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})
@@ -759,7 +757,7 @@ def test_who_waits_for_a_node_when_the_run_is_over_does_not_keep_the_job(world: 
     assert world.phase() is Phase.DONE
 
 
-def test_none_is_made_any_more_once_the_run_is_over(world: World) -> None:
+def test_no_pod_is_made_after_the_run(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2, "node1": 1})
@@ -797,7 +795,7 @@ def test_a_job_is_suspended_by_its_master(world: World) -> None:
     )
 
 
-def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: World) -> None:
+def test_next_operator_makes_missing_pods_of_a_restart(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -818,7 +816,7 @@ def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: Wor
     assert world.book.jobs[JOB.id].starts.launches == 2
 
 
-def test_one_that_is_slow_to_end_takes_no_other_along(world: World) -> None:
+def test_slow_leaver_takes_no_other_pod_along(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2, "node1": 1})
@@ -832,7 +830,7 @@ def test_one_that_is_slow_to_end_takes_no_other_along(world: World) -> None:
     assert leaving == ["flights-1-2"]
 
 
-def test_a_job_whose_object_is_gone_is_forced_to_end(world: World) -> None:
+def test_job_without_an_object_is_forced_to_end(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -852,7 +850,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_a_server_that_does_not_answer_is_no_fault_of_the_job(world: World) -> None:
+def test_silent_server_is_no_fault_of_the_job(world: World) -> None:
     world.submit()
     world.look()
 
@@ -874,7 +872,7 @@ def test_a_server_that_does_not_answer_is_no_fault_of_the_job(world: World) -> N
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_a_start_for_which_the_server_has_no_time_is_given_up_some_time(world: World) -> None:
+def test_start_without_an_answer_is_given_up_eventually(world: World) -> None:
     world.submit()
     world.look()
 
@@ -892,7 +890,7 @@ def test_a_start_for_which_the_server_has_no_time_is_given_up_some_time(world: W
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_pods_that_a_request_without_an_answer_has_made_are_the_jobs(world: World) -> None:
+def test_pods_of_unanswered_requests_belong_to_the_job(world: World) -> None:
     world.submit()
     world.look()
     make, lost = world.server.make_pod, list[str]()
@@ -920,7 +918,7 @@ def test_pods_that_a_request_without_an_answer_has_made_are_the_jobs(world: Worl
     assert world.book.jobs[JOB.id].starts.launches == 1
 
 
-def test_pods_of_which_a_server_could_not_tell_are_there(world: World) -> None:
+def test_pods_made_before_an_outage_are_kept(world: World) -> None:
     world.submit()
     world.look()
 
@@ -939,7 +937,7 @@ def test_pods_of_which_a_server_could_not_tell_are_there(world: World) -> None:
     assert len(world.server.made) == len(set(world.server.made))
 
 
-def test_a_job_that_was_asked_before_an_outage_is_not_forced_behind_it(world: World) -> None:
+def test_outage_does_not_count_towards_the_grace_period(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 3})
@@ -958,7 +956,7 @@ def test_a_job_that_was_asked_before_an_outage_is_not_forced_behind_it(world: Wo
     assert "forced" in story
 
 
-def test_nothing_is_forced_that_was_decided_before_an_outage_was_noticed(world: World) -> None:
+def test_unnoticed_outage_forces_no_pod(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 3})
@@ -974,7 +972,7 @@ def test_nothing_is_forced_that_was_decided_before_an_outage_was_noticed(world: 
     world.processes.force = counted  # type: ignore[method-assign]
 
     async def noticed(_: Any) -> None:
-        """What is to be done has to be on the server first, which did not answer for long."""
+        """Decisions have to be on the server first, which did not answer for long."""
         world.outages.miss("requests", world.clock.now() - 6.0)
         world.clock.advance(100.0)
         world.back()
@@ -990,7 +988,7 @@ def test_nothing_is_forced_that_was_decided_before_an_outage_was_noticed(world: 
     assert (forced, world.on()) == ([], {"node0": 1})
 
 
-def test_a_node_that_nobody_could_hear_of_is_not_given_up(world: World) -> None:
+def test_node_is_not_given_up_during_an_outage(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 1})
@@ -1015,7 +1013,7 @@ def attempts(world: World, seconds: float) -> int:
     return world.server.asked - before
 
 
-def test_a_name_that_is_anothers_is_tried_later_each_time_and_said(world: World) -> None:
+def test_taken_name_is_retried_and_reported(world: World) -> None:
     world.server.foreign("flights-1-1")
     world.submit()
     world.look()
@@ -1036,7 +1034,7 @@ def test_a_name_that_is_anothers_is_tried_later_each_time_and_said(world: World)
     assert world.told == [JOB.id, JOB.id]
 
 
-def test_why_a_start_failed_is_said_until_another_one_is_made(world: World) -> None:
+def test_reason_of_a_failed_start_stays_until_another(world: World) -> None:
     heard: list[str] = []
 
     def said() -> str:
@@ -1060,7 +1058,7 @@ def test_why_a_start_failed_is_said_until_another_one_is_made(world: World) -> N
     assert len(world.told) >= 3
 
 
-def test_a_master_that_the_server_refuses_does_not_cost_the_job_its_workers(world: World) -> None:
+def test_refused_master_leaves_the_workers_running(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})
@@ -1076,7 +1074,7 @@ def test_a_master_that_the_server_refuses_does_not_cost_the_job_its_workers(worl
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_who_is_cancelled_just_when_there_is_news_ends(world: World, turns: int) -> None:
+def test_cancellation_ends_a_wait_despite_news(world: World, turns: int) -> None:
     async def work() -> None:
         await world.backend.wait(None)  # which takes what there is to decide already
         waiting = asyncio.create_task(world.backend.wait(None))
@@ -1096,7 +1094,7 @@ def on_the_other(name: str, planned: str) -> str:
     return {"node0": "node1", "node1": "node0"}[planned] if "master" not in name else "node0"
 
 
-def test_workers_that_others_place_are_the_jobs_wherever_they_are(world: World) -> None:
+def test_workers_placed_by_others_count_on_any_node(world: World) -> None:
     world.server.bind = on_the_other
     job = world.submit(anywhere=True)
     world.look()
@@ -1118,7 +1116,7 @@ def test_workers_that_others_place_are_the_jobs_wherever_they_are(world: World) 
     assert world.bound() == job.held == {"node1": 1}
 
 
-def test_a_worker_that_nobody_binds_is_asked_for_and_not_had(world: World) -> None:
+def test_unbound_worker_is_requested_but_does_not_count(world: World) -> None:
     world.server.bind = lambda name, planned: "" if name == "flights-1-1" else planned
     job = world.submit(anywhere=True)
     world.look()
@@ -1137,7 +1135,7 @@ def test_a_worker_that_nobody_binds_is_asked_for_and_not_had(world: World) -> No
     assert world.bound() == {"node0": 1}
 
 
-def test_workers_that_others_place_leave_a_node_that_all_are_to_leave(world: World) -> None:
+def test_workers_placed_by_others_leave_a_draining_node(world: World) -> None:
     world.server.bind = on_the_other
     job = world.submit(anywhere=True)
     world.look()
@@ -1179,8 +1177,8 @@ class Binder:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_jobs_that_are_pinned_and_others_share_a_cluster(world: World, seed: int) -> None:
-    """Each has what it was given in the end, whatever is bound where in between."""
+def test_pinned_and_unpinned_jobs_share_a_cluster(world: World, seed: int) -> None:
+    """Each has its allocation in the end, for any bindings in between."""
     world.server.bind = Binder(world, seed)
     world.server.nodes = {  # with room for masters beside four workers
         name: node(name, allocatable={"cpu": "4500m", "memory": "16Gi", "pods": "110"})
@@ -1213,7 +1211,7 @@ def test_jobs_that_are_pinned_and_others_share_a_cluster(world: World, seed: int
 
 
 class House(World):
-    """Survives: where an operator dies there is another, from what is on disk and on the server."""
+    """Survives: where an operator dies there is another, from the disk and the server."""
 
     deaths = 0
 
@@ -1290,7 +1288,7 @@ def test_an_operator_may_die_at_every_request(tmp_path: Path, points: int, part:
         assert max(Counter(names).values()) <= 3
 
 
-def test_what_is_asked_of_a_server_that_is_gone_ends_nothing(world: World) -> None:
+def test_requests_to_a_lost_server_end_nothing(world: World) -> None:
     world.submit()
     world.look()
     world.decide(flights={"node0": 2})

@@ -279,7 +279,7 @@ def test_where_nothing_happens_nothing_is_sent(api_server: ControlPlane, namespa
 
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that tests may kill and start again, and which soon forgets what was.
+    """A control plane that tests may kill and start again, and which soon forgets old versions.
 
     Its cache keeps no versions of lists beside those of etcd, which is compacted each second.
     """
@@ -293,7 +293,7 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
 
 
 def test_a_killed_and_forgetful_api_server(own_plane: ControlPlane, namespace: str) -> None:
-    """A cable is cut, too: so it is certain what happens before the reflector is back."""
+    """A cable is cut, too: so the events before the reflector is back are certain."""
 
     async def restart(server: ApiServer) -> None:
         for name in "abcd":

@@ -1,4 +1,4 @@
-"""A reflector, and a server that cuts, forgets and refuses what it is asked."""
+"""A reflector, and a server that cuts connections, forgets versions and refuses requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 10.0
 
 
 class Watching:
-    """A reflector that runs, and what it has told."""
+    """A reflector that runs, and its news."""
 
     def __init__(self, reflector: Reflector[PlainObject], changes: list[str]) -> None:
         self.reflector, self.told = reflector, changes

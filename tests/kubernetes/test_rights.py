@@ -1,4 +1,4 @@
-"""What the operator may do, and uses, and what people of a namespace get who try more than that.
+"""The operator's rights, all of them used, and the attempts of a namespace's people to get more.
 
 On a server with rights and a log of all requests: the operator has its account's token alone.
 """
@@ -105,7 +105,7 @@ class Audit:
         self._path = path
 
     def by(self, user: str) -> list[Request]:
-        """What somebody has asked, in order."""
+        """The requests of an account, in order."""
         return [each for each in self._all() if each.user == user]
 
     def _all(self) -> Iterator[Request]:
@@ -315,7 +315,7 @@ async def live_through_everything(house: House) -> None:
 
 
 def check_accounts(house: House) -> None:
-    """No pod of a job has a token of any account, on a server that gives one to whoever is silent."""
+    """No pod of a job has a token of any account, on a server that gives one by default."""
     pods = list(house.kubelets.pods().values())
     assert len(pods) == 4
     for pod in pods:
@@ -335,7 +335,7 @@ def check_accounts(house: House) -> None:
     assert "serviceAccountToken" in given["projected"]["sources"][0]
 
 
-def test_the_operator_uses_each_of_its_rights_and_needs_no_other(
+def test_operator_has_exactly_the_rights_it_uses(
     house: House, installed: list[dict[str, Any]], audit: Audit
 ) -> None:
     before = len(audit.by(OPERATOR))
@@ -479,7 +479,7 @@ def elastic_job(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def at_others(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
-    """What is said to requests about what is not theirs."""
+    """The answer to requests about objects of others."""
     other, own = f"/api/v1/namespaces/{OTHER}", f"/api/v1/namespaces/{OWN}"
     job, tried = jobs_in(OTHER), ann.tried
     yield (
@@ -530,7 +530,7 @@ def at_others(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
 
 
 def at_their_own_job(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
-    """What is said to who writes a status, which has what a job was promised."""
+    """The answer to a write of a status, which has the promises to a job."""
     status = ann.house.job()["status"]
     forged = {**status, "promised": "Yes", "record": "1.forged"}
     path = f"{ann.house.jobs}/flights"
@@ -604,14 +604,14 @@ def pod_of(wish: Wish, **worker: Any) -> dict[str, Any]:
 
 
 def by_hand(ann: Tenant, namespace: str, wish: Wish) -> str:
-    """What comes of a pod that they make by themselves."""
+    """The outcome of a pod that they make by themselves."""
     body = {"metadata": {"name": "by-hand"}, "spec": pod_of(wish)}
     code = ann.tried("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)
     return "made" if code == "201" else "refused"
 
 
 async def by_a_job(ann: Tenant, namespace: str, name: str, wish: Wish) -> str:
-    """What comes of a job of this name whose template says so."""
+    """The outcome of a job of this name with this template."""
     house, job = ann.house, f"{jobs_in(namespace)}/{name}"
     spec = pod_of(wish)
     priority = spec.pop("priorityClassName", None)

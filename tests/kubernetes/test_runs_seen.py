@@ -1,4 +1,4 @@
-"""Runs as their operator sees them: what a job's own master may have it keep."""
+"""Runs as their operator sees them: the records that a job's own master may have it keep."""
 
 from __future__ import annotations
 

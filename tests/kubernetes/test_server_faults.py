@@ -1,4 +1,4 @@
-"""What clients tell of a server that fails: the time in which nobody could see."""
+"""Clients' account of a server that fails: the time in which it could not be seen."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def served_elsewhere(api: ScriptedApi) -> Iterator[Access]:
 
 
 def a_lease() -> ScriptedApi:
-    """A server that takes whatever is written to a Lease."""
+    """A server that takes any write to a Lease."""
     kept: list[PlainObject] = []
 
     async def takes(request: web.Request) -> web.StreamResponse:

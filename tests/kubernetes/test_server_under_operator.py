@@ -54,7 +54,7 @@ class Wire:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[Callable[[ApiServer], ApiServer]]:
-        """Yield what has a client call through the wire."""
+        """Yield a function that has a client call through the wire."""
         listener = await asyncio.start_server(self._called, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
         config = self._folder / "wire.kubeconfig"
@@ -122,7 +122,7 @@ class Wire:
 
 
 async def renew(client: ApiServer) -> None:
-    """Ask something now and then, as who holds a Lease does: it notices an outage."""
+    """Ask something now and then, as the holder of a Lease does: it notices an outage."""
     async with ApiServer(client.access, timeout=TIMEOUT, outages=client.outages) as api:
         while True:
             with contextlib.suppress(EnvironmentFault):
@@ -131,7 +131,7 @@ async def renew(client: ApiServer) -> None:
 
 
 def forget_the_past(plane: ControlPlane) -> None:
-    """Have etcd keep only what is so now."""
+    """Have etcd keep only the present state."""
     version = plane.api.ask("/api/v1/nodes")["metadata"]["resourceVersion"]
 
     class Connection(http.client.HTTPConnection):
@@ -286,7 +286,7 @@ async def answers_slowly(city: City, wire: Wire) -> None:
 
 
 async def answers_too_late(city: City, wire: Wire) -> None:
-    """Starts are done, and nobody hears that."""
+    """Starts are done, and their answers are lost."""
     await asyncio.sleep(2.0)
     wire.delay = TIMEOUT + 1.0
     await submit(city, *JOBS)

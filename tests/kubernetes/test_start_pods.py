@@ -50,7 +50,7 @@ def test_pods_that_others_place_count_wherever_they_are() -> None:
     assert anywhere(there, n1=2, n2=2) == WorkerChanges()
 
 
-def test_of_pods_that_others_place_those_that_wait_go_first() -> None:
+def test_waiting_pods_placed_by_others_go_first() -> None:
     there = [
         unbound(0),
         unbound(1, refused=True),
@@ -71,20 +71,20 @@ def test_of_pods_that_others_place_those_that_wait_go_first() -> None:
     )
 
 
-def test_pods_that_others_place_leave_a_node_that_all_are_to_leave() -> None:
+def test_pods_placed_by_others_leave_a_draining_node() -> None:
     there = [worker(0, "n1"), worker(1, "n2"), unbound(2, "n2")]
     assert anywhere(there, left=("n2",), n1=3) == WorkerChanges(
         ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
     )
 
 
-def test_force_takes_of_pods_that_others_place_those_who_were_asked_first() -> None:
+def test_force_prefers_pods_already_leaving() -> None:
     there = pods_of([worker(0, leaving=True), worker(1, "n2"), unbound(2)], JOB, 1)
     assert beyond_anywhere(there, {"n1": 2, "n3": 1}) == ()
     assert beyond_anywhere(there, {"n3": 1}) == ("flights-1-0", "flights-1-2")
 
 
-def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> None:
+def test_missing_pods_are_made_and_surplus_ones_ended() -> None:
     assert changes([master()], n1=2, n2=1) == WorkerChanges(
         (),
         (
@@ -100,14 +100,14 @@ def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> 
     )
 
 
-def test_who_has_ended_is_cleared_away_and_another_has_the_next_free_name() -> None:
+def test_ended_pod_is_replaced_under_the_next_name() -> None:
     there = [worker(0), worker(1, phase="Failed"), worker(2)]
     assert changes(there, n1=3) == WorkerChanges(
         ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
     )
 
 
-def test_a_pod_that_is_to_end_holds_its_slot_until_it_is_gone() -> None:
+def test_leaving_pod_holds_its_slot_until_gone() -> None:
     there = [worker(0), worker(1, leaving=True)]
     assert changes(there, n1=2) == WorkerChanges()
     assert changes(there, n1=1) == WorkerChanges()
@@ -134,7 +134,7 @@ def test_force_takes_those_who_were_asked_first() -> None:
     assert beyond(there, {}) == ("flights-1-0", "flights-1-1", "flights-1-2")
 
 
-def test_pods_of_other_starts_are_ended_and_pods_of_others_are_nobodys_business() -> None:
+def test_only_own_pods_of_other_starts_are_ended() -> None:
     other = KubeJob("team", "flights-1")
     mine = worker(0)
     forged = msgspec.structs.replace(
@@ -154,14 +154,14 @@ def test_pods_of_other_starts_are_ended_and_pods_of_others_are_nobodys_business(
     assert pods_of(there, JOB, 1).alive
 
 
-def test_a_start_is_alive_while_a_pod_of_it_has_not_ended() -> None:
+def test_start_is_alive_until_its_last_pod_ends() -> None:
     assert not pods_of([master(phase="Succeeded"), worker(0, phase="Failed")], JOB, 1).alive
     assert pods_of([master(phase="Succeeded"), worker(0, leaving=True)], JOB, 1).alive
     assert pods_of([master(phase="Pending")], JOB, 1).alive
 
 
 @pytest.mark.parametrize("name", ["a", "a-1", "a-1-2"])
-def test_names_of_jobs_that_look_like_names_of_pods_lead_to_no_mistake(name: str) -> None:
+def test_job_names_like_pod_names_cause_no_confusion(name: str) -> None:
     jobs = [KubeJob("team", each) for each in ("a", "a-1", "a-1-2")]
     mine = KubeJob("team", name)
     there = [worker(n, job=job, launch=k) for job in jobs for k in (1, 2) for n in (1, 2)]
@@ -177,7 +177,7 @@ class Server:
         self.pods: dict[str, KubePod] = {}
 
     def carry_out(self, todo: WorkerChanges, *, until: int) -> None:
-        """Do what is to be done; the operator ends after so many requests."""
+        """Carry out the changes; the operator ends after so many requests."""
         for name in todo.end[:until]:
             made = self.pods[name]
             identity = identity_of(made)
@@ -215,7 +215,7 @@ _EVENTS = st.lists(
 
 @settings(deadline=None)
 @given(_EVENTS)
-def test_whatever_happens_it_comes_to_the_plan_and_a_node_never_has_more(events: list[Any]) -> None:
+def test_any_events_reach_the_plan_within_capacity(events: list[Any]) -> None:
     """Also where operators end in the middle, and where pods end by themselves."""
     server, plan = Server(), {}
     for what, value in events:

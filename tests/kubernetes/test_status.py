@@ -1,4 +1,4 @@
-"""The status of an ElasticJob: what is shown, what is kept, and what never changes by itself."""
+"""The status of an ElasticJob: its shown and kept parts, and those that never change by themselves."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_equal_inputs_give_an_equal_status() -> None:
     assert status(running(), before=before, now=LATER) == before
 
 
-def test_the_time_of_a_condition_changes_with_its_status_alone() -> None:
+def test_time_of_a_condition_follows_its_status_alone() -> None:
     job = running()
     before = status(job)
     job.life = Life(Phase.SUSPENDED)
@@ -164,7 +164,7 @@ def test_the_time_of_a_condition_changes_with_its_status_alone() -> None:
     assert set(times.values()) == {"2026-11-30T00:54:20Z", "2026-11-30T00:53:20Z"}
 
 
-def test_a_condition_that_the_server_has_put_there_has_a_time_once_an_operator_says_it() -> None:
+def test_servers_condition_gets_its_time_from_the_operator() -> None:
     shown = status(submitted(elastic_job()), before={"conditions": [UNSEEN]})
     assert UNSEEN["lastTransitionTime"] == "1970-01-01T00:00:00Z"
     (reconciling,) = (each for each in shown["conditions"] if each["type"] == "Reconciling")
@@ -172,7 +172,7 @@ def test_a_condition_that_the_server_has_put_there_has_a_time_once_an_operator_s
     assert reconciling["lastTransitionTime"] == "2026-11-30T00:53:20Z"
 
 
-def test_problems_of_a_job_that_runs_are_beside_it() -> None:
+def test_running_job_shows_its_problems_as_well() -> None:
     wrong = SpecError("spec.workers.max", got="8", need="at most 4")
     shown = status(running(), stall=stall_of([wrong]))
     assert holding(shown) == ["Admitted", "Promised", "Running", "Stalled"]
@@ -180,7 +180,7 @@ def test_problems_of_a_job_that_runs_are_beside_it() -> None:
     assert shown["conditions"][-1]["reason"] == INVALID_SPEC
 
 
-def test_an_object_that_is_no_job_keeps_nothing_and_one_that_was_keeps_all() -> None:
+def test_invalid_object_keeps_only_an_earlier_status() -> None:
     at: dict[str, Any] = {"generation": 4, "now": LATER}
     shown = stalled_status(None, Stall(INVALID_SPEC, "spec.epochs: got 0"), **at)
     assert (shown["phase"], holding(shown)) == ("Invalid", ["Stalled"])
@@ -223,7 +223,7 @@ def test_a_record_comes_back_as_it_was(life: Life) -> None:
     assert unpack_record(pack_record(job), uid=job.key) == job
 
 
-def test_what_says_the_same_to_everybody_need_not_be_written() -> None:
+def test_status_without_news_is_not_written() -> None:
     job = running()
     before = status(job)
     job.progress = replace(job.progress, attained=99.0)
@@ -259,16 +259,14 @@ def test_what_says_the_same_to_everybody_need_not_be_written() -> None:
         ({"judgement": Judgement(standing=Standing.ADMITTED, promised=True)}, False),
     ],
 )
-def test_only_who_is_to_be_judged_or_started_soon_without_a_promise_has_a_status_later(
-    what: dict[str, Any], is_so: bool
-) -> None:
+def test_status_can_wait_only_for_unsettled_jobs(what: dict[str, Any], is_so: bool) -> None:
     job = submitted(elastic_job())
     job.submitted, job.life = NOW, Life(Phase.ADMITTED)
     job.allocation = Allocation(plan={"n1": 3})
     assert can_wait(replace(job, **what), NOW) == is_so
 
 
-def test_a_record_that_cannot_be_read_is_no_reason_to_begin_again() -> None:
+def test_unreadable_record_restarts_no_job() -> None:
     job = running()
     text = pack_record(job)
     for other, said in (
@@ -306,7 +304,7 @@ def test_a_record_that_is_none_ends_nothing(data: st.DataObject) -> None:
         json.dumps(status(job, before=before), allow_nan=False)
 
 
-def test_a_record_that_is_too_long_leaves_last_words_out() -> None:
+def test_record_too_long_drops_its_last_words() -> None:
     job = running()
     job.problem = base64.b64encode(bytes(range(256)) * 8_000).decode()
     job.summary = {
@@ -321,7 +319,7 @@ def test_a_record_that_is_too_long_leaves_last_words_out() -> None:
     assert replace(kept, summary={}, problem="") == replace(job, summary={}, problem="")
 
 
-def test_last_words_that_are_no_values_are_left_out() -> None:
+def test_invalid_last_words_are_left_out() -> None:
     job = running()
     job.problem = "\ud800"
     job.summary = {"exit": "failed", "steps": 10**30, "half": "\ud800"}
@@ -330,7 +328,7 @@ def test_last_words_that_are_no_values_are_left_out() -> None:
     json.dumps(status(job), ensure_ascii=False).encode()
 
 
-def test_a_phase_that_has_ended_is_one_of_the_terminal_conditions() -> None:
+def test_each_final_phase_is_a_terminal_condition() -> None:
     for phase in ENDED:
         job = submitted()
         job.life = Life(phase)

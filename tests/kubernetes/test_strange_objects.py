@@ -1,4 +1,4 @@
-"""Whatever objects people write, the operator on a real API server tells them the field, and goes on."""
+"""For any objects of people, the operator on a real API server names the wrong field, and goes on."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def refusal_of(house: House, name: str, spec: dict[str, Any]) -> str:
 
 
 def fate(thing: dict[str, Any], has_pods: bool) -> str:
-    """Return what came of an object, in a word; empty: nothing yet."""
+    """Return the fate of an object, in a word; empty: none yet."""
     status = thing.get("status", {})
     held = {each["type"]: each for each in status.get("conditions", ())}
     stalled = held.get("Stalled", {})
@@ -176,7 +176,7 @@ def fate(thing: dict[str, Any], has_pods: bool) -> str:
 
 
 @pytest.mark.exhaustive
-def test_each_is_refused_or_taken_or_told_the_field_and_none_holds_up_another(
+def test_strange_objects_hold_up_no_other_job(
     house: House,
 ) -> None:
     fates, specs = Counter[str](), drawn(COUNT)

@@ -1,4 +1,4 @@
-"""Templates of pods in an ElasticJob: whatever is in them, pods can be made of them, or they are refused."""
+"""Templates of pods in an ElasticJob: with any content, pods can be made of them, or they are refused."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_mistake_in_a_template_is_named(at: tuple[Any, ...], value: Any, said:
 
 @settings(max_examples=300, deadline=None)
 @given(spec=twisted(SPEC) | st.dictionaries(st.sampled_from(sorted(SPEC)), ANYTHING))
-def test_pods_can_be_made_of_each_template_that_is_taken(spec: Any) -> None:
+def test_each_accepted_template_makes_pods(spec: Any) -> None:
     if not isinstance(spec, dict):
         return
     try:
@@ -136,7 +136,7 @@ def specs(schema: PodSchema) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(named, schema.values(pods), schema.values(containers), pairs)
 
 
-def test_pods_of_any_template_are_as_the_servers_schema_has_them(schema: PodSchema) -> None:
+def test_pods_of_any_template_match_the_servers_schema(schema: PodSchema) -> None:
     taken, refused = [], []
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

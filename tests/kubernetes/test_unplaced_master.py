@@ -1,4 +1,4 @@
-"""Masters that no node takes: what is said of them, and for how long their workers make way."""
+"""Masters that no node takes: their messages, and the time for which their workers make way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refused(said: str = TAINTED, uid: str = "1", **more: Any) -> KubePod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid))
 
 
-def test_workers_hold_their_slots_for_a_minute_and_longer_pauses_follow_each_other() -> None:
+def test_workers_hold_slots_a_minute_between_growing_pauses() -> None:
     masters, now = UnplacedMaster(), 0.0
     for launch, pause in enumerate((60.0, 120.0, 240.0, 480.0, 600.0, 600.0), 1):
         pod = refused(uid=str(launch))
@@ -32,7 +32,7 @@ def test_workers_hold_their_slots_for_a_minute_and_longer_pauses_follow_each_oth
         now += 1000.0
 
 
-def test_it_is_said_until_a_node_takes_a_master() -> None:
+def test_unplaced_master_is_reported_until_placed() -> None:
     masters = UnplacedMaster()
     masters.look(1, None, 0.0)
     masters.look(1, master(node="", phase="Pending"), 0.0)
@@ -64,7 +64,7 @@ def test_where_room_is_what_it_lacks_it_waits() -> None:
     assert stall.message == f"no node takes its master: {FULL}"
 
 
-def test_room_does_not_help_who_is_refused_for_another_reason() -> None:
+def test_room_is_requested_only_for_a_full_node() -> None:
     masters = UnplacedMaster()
     masters.look(1, refused(FULL), 0.0)
     assert masters.asks_for_room(10.0)
@@ -75,7 +75,7 @@ def test_room_does_not_help_who_is_refused_for_another_reason() -> None:
     assert not masters.asks_for_room(40.0)
 
 
-def test_workers_that_have_had_a_master_keep_what_they_have_computed() -> None:
+def test_workers_with_an_earlier_master_keep_their_work() -> None:
     masters = UnplacedMaster()
     masters.look(1, master(), 0.0)
     masters.look(1, refused(uid="2"), 10.0)
@@ -97,7 +97,7 @@ def test_nothing_is_known_of_jobs_that_are_gone() -> None:
     assert masters.stall is None
 
 
-def test_a_job_that_was_suspended_for_another_reason_is_not_said_to_lack_a_master() -> None:
+def test_suspension_by_others_clears_the_masters_stall() -> None:
     masters = UnplacedMaster()
     masters.look(1, refused(FULL), 0.0)
     assert masters.stall is not None

@@ -1,4 +1,4 @@
-"""The verbs of Kubernetes as processes: what they do on a real API server, and what they refuse."""
+"""The verbs of Kubernetes as processes: their work on a real API server, and their refusals."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def free_port() -> int:
 
 
 def told(port: int, path: str) -> str:
-    """What a process says there; empty while it says nothing, or no."""
+    """The answer of a process there; empty while it is silent, or says no."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return str(answer.read().decode())

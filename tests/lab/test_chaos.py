@@ -1,4 +1,4 @@
-"""What breaks runs on purpose does what it says, undoes it, and finds what was planted."""
+"""Chaos breaks runs as it says, undoes it, and finds planted faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What judges a cluster that was broken on purpose finds what was planted, and nothing else."""
+"""The judge of a cluster that was broken on purpose finds planted faults, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deeds are read as they are written, and what is drawn by chance can be done."""
+"""Deeds are read as they are written, and random deeds can be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of the live experiments: what is learnt, predicted and claimed."""
+"""The pure parts of the live experiments: lessons, predictions and claims."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ WANTED = ((0.0, 0), (10.0, 4), (20.0, 2), (30.0, 6))
 
 
 def _beside(served: float, **changes: object) -> BesideService:
-    """A job whose workers leave as soon as a service has what it wants, so many seconds later."""
+    """A job whose workers leave as soon as a service has its devices, so many seconds later."""
     had = tuple((moment + served * (count > 2), count) for moment, count in WANTED)
     rates = {count: float(count) for count in range(1, 9)}
     pieces = [(int((8 - count) * 10), 8 - count) for _, count in WANTED]

@@ -1,4 +1,4 @@
-"""TensorBoard, MLflow and W&B have what the records say, after processes that tell them were killed
+"""TensorBoard, MLflow and W&B agree with the records, after processes that tell them were killed
 with kill -9.
 """
 

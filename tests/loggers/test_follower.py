@@ -1,5 +1,5 @@
 """A logger has each step that counts once, with the values that count, whichever process is
-killed at whatever moment.
+killed at any moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Notebook:
 
     Its pages outlive it; `lives` says how many calls it gets before it is killed.
 
-    Of what was not flushed a part gets lost with it.
+    A part of the unflushed data gets lost with it.
     """
 
     def __init__(self, pages: list[Entry], lives: int, rng: random.Random) -> None:
@@ -73,7 +73,7 @@ class Notebook:
 
 
 class Forgetful(Notebook):
-    """One that says what it really has, and lost half of what it had flushed."""
+    """One that reports its true content, and lost half of the flushed data."""
 
     def begin(self, run: LoggedRun) -> int:  # type: ignore[override]
         del self.pages[len(self.pages) // 2 :]
@@ -82,7 +82,7 @@ class Forgetful(Notebook):
 
 
 def expected(history: RunHistory) -> dict[tuple[int, str], float]:
-    """By (step, name), what the records say in the end."""
+    """By (step, name), the values of the records in the end."""
     want = {
         (step.step, "train/loss"): step.loss or 0.0
         for step in lasting(history.steps, history.restores)
@@ -101,7 +101,7 @@ def expected(history: RunHistory) -> dict[tuple[int, str], float]:
 
 
 def logged(history: RunHistory) -> list[ValuesLogged]:
-    """What the script logged of steps that no restore undid later."""
+    """The values that the script logged in steps that no restore undid later."""
     lasting_values: list[ValuesLogged] = []
     for event in history.events:
         if isinstance(event, ValuesLogged):
@@ -112,7 +112,7 @@ def logged(history: RunHistory) -> list[ValuesLogged]:
 
 
 def got(pages: list[Entry]) -> dict[tuple[int, str], float]:
-    """The same of what a logger has, which must have nothing twice."""
+    """The same of a logger's content, which must have nothing twice."""
     found: dict[tuple[int, str], float] = {}
     for entry in pages:
         for name, value in entry.values.items():
@@ -184,7 +184,7 @@ def test_each_step_arrives_once_through_kills_and_restores(
 
 
 def abandon(follower: Follower) -> None:
-    """What the kernel does for the dead."""
+    """The kernel's acts for the dead."""
     os.close(follower._lock)
 
 

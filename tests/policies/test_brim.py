@@ -141,8 +141,8 @@ def test_promises_have_margins_for_doubt() -> None:
 
 
 def test_tight_promises_start_on_free_devices() -> None:
-    """Found on streams of fake processes: a plan began when another was to end, who had ended
-    before.
+    """Found on streams of fake processes: a plan began at the expected end of a job that had
+    ended before.
     """
     job = Job(id="a", submitted=0.0, work=75.0, curve=CONCAVE, deadline=60.5)
     plan = {"a": Promise(pieces=(Piece(48.5, 60.5, 15),), spare=1.0)}

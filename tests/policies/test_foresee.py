@@ -1,4 +1,4 @@
-"""What is foreseen is what the simulator, which runs the same cycle, says will happen."""
+"""Forecasts agree with the simulator, which runs the same cycle."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def brim(snapshot: Snapshot, *, ahead: bool = False) -> Decision:
 
 
 def of_any_policy(snapshot: Snapshot, workers: Mapping[str, int]) -> Decision:
-    """The decision where a policy gives so many workers, within what jobs may have."""
+    """The decision where a policy gives so many workers, within the bounds of jobs."""
 
     def policy(seen: Snapshot) -> Decision:
         jobs_of_states = {state.job.id: state.job for state in seen.jobs}
@@ -254,7 +254,7 @@ def test_promised_jobs_fill_the_available_room(
 
 
 def test_unusable_promised_devices_stay_reserved() -> None:
-    """It waits for two that end soon; nobody has its devices at the time when it needs them."""
+    """It waits for two that end soon; its devices are free at the time when it needs them."""
     brief = {"work": 400.0, "deadline": 900.0}
     jobs = [job("b", 1, 1, **brief), job("c", 1, 1, **brief)]
     jobs.append(job("a", 4, 4, work=7000.0, deadline=3100.0))
@@ -349,7 +349,7 @@ def test_jobs_use_their_owners_chosen_nodes() -> None:
 
 
 def test_jobs_with_chosen_nodes_share_them() -> None:
-    """In either order: who can be on fewer nodes comes first."""
+    """In either order: the job with fewer possible nodes comes first."""
     narrow, wide = job("b", 2, 2, nodes=("n3",)), job("a", 4, 4, nodes=("n1", "n2", "n3"))
     for jobs in ((narrow, wide), (wide, narrow)):
         decision = brim(snapshot(*jobs, cluster=ALIKE))

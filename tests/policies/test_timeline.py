@@ -16,7 +16,7 @@ DEVICES, END = 32, 1000
 
 
 def _pieces(rng: random.Random, count: int) -> list[Piece]:
-    """Within what there is, at whole seconds."""
+    """Within the devices that there are, at whole seconds."""
     free = [DEVICES] * END
     found = []
     for _ in range(count):

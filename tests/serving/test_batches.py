@@ -1,5 +1,5 @@
-"""Requests that wait are computed together; each answer is of one version, whatever the others are
-like.
+"""Requests that wait are computed together; each answer is of one version, beside any
+others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATIENCE = 20.0  # seconds
 
 @dataclass
 class FakeModel:
-    """Says its version in each row, and keeps what it was asked."""
+    """Says its version in each row, and keeps its requests."""
 
     number: int
     gate: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""Bodies of requests: what is large is decoded where it is read, and not before."""
+"""Bodies of requests: large parts are decoded where they are read, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle answers as the model that was trained, and says by name what is wrong with it."""
+"""A bundle answers as the model that was trained, and names its faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def versions(spec: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(spec: JobSpec) -> tuple[dict[str, Tensor], Tensor]:
-    """Inputs of all rows of the training file, and what the trained model makes of them."""
+    """Inputs of all rows of the training file, and the trained model's outputs for them."""
     module = functions_of(load(spec.file), spec)
     model = trained_model(module, spec)
     rows = module.dataset("train").inputs_of(spec.parameters["path"])
@@ -204,7 +204,7 @@ def test_what_is_no_bundle(tmp_path: Path, content: str | None) -> None:
         open_bundle(tmp_path)
 
 
-def test_a_bundle_that_others_may_write_to_is_not_obeyed(versions: Path, tmp_path: Path) -> None:
+def test_bundle_writable_by_others_is_refused(versions: Path, tmp_path: Path) -> None:
     copy = rewritten(versions / "10", tmp_path / "copy")
     copy.chmod(0o777)
     with pytest.raises(SpecError, match="other accounts may write to"):

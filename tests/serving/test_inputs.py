@@ -1,4 +1,4 @@
-"""Raw rows of a request are seen as rows of a file are, and what cannot be one is said by name."""
+"""Raw rows of a request are seen as rows of a file are, and impossible ones are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `brim.Embedding` that is served looks up what the trained one does, bit for bit."""
+"""A `brim.Embedding` that is served looks up the same rows as the trained one, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Files of rows: what changed between two versions makes the one of the other, and nobody sees half
-of it.
+"""Files of rows: the changes between two versions make the one of the other, and no reader sees half
+of them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def header(content: bytes, **changes: object) -> bytes:
         lambda content: header(content, shape="x"),
     ],
 )
-def test_what_is_no_file_of_rows_is_said_to_be_damaged(damage: object, tmp_path: Path) -> None:
+def test_invalid_file_of_rows_is_reported_as_damaged(damage: object, tmp_path: Path) -> None:
     path = tmp_path / "rows"
     write_rows(path, EmbeddingRows(torch.arange(4), torch.zeros(4, 4)))
     assert callable(damage)

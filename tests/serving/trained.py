@@ -81,7 +81,7 @@ def write_rows(path: Path, *, colors: bool = True) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Undo what exporting and serving change for a whole process: variables, the import path and
+    """Undo the changes of exporting and serving to a whole process: variables, the import path and
     fitted columns.
     """
     environment, path, fits = dict(os.environ), list(sys.path), fitted._in_use

@@ -1,4 +1,4 @@
-"""Audits: what a micro-batch depends on beside the weights, the seed and the samples."""
+"""Audits: things on which a micro-batch depends beside the weights, the seed and the samples."""
 
 from __future__ import annotations
 

@@ -321,6 +321,35 @@ def test_a_refused_recipe_keeps_steps_eager(tmp_path: Any) -> None:
     assert (program, steps.refused) == (None, "a reason")
 
 
+def test_a_pass_is_noted_once_in_a_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setattr(CapturedSteps, "_have_noted", lambda _, samples, size: begun.append(size))
+    model, contributions = built(Layers)
+    pairs = samples_of(numbers(5), 3, 2)
+    reads = [read_of(pair, micro) for micro, pair in enumerate(pairs)]
+    for may_trace in (
+        False,
+        True,
+        True,
+    ):  # the last stands for a worker that replaces the one before
+        steps = CapturedSteps(
+            model, contributions, pass_of(model), key=b"", folder=tmp_path / "captured", seed=0
+        )
+        assert steps.program(reads, [Block(0, 2)], 2, may_trace=may_trace) is None
+    assert begun == [SIZE]
+
+
+def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    steps, _, reads = steps_with(recipe, tmp_path)
+    other = CapturedSteps(
+        *built(Layers), lambda _: torch.ones(()), key=b"", folder=tmp_path, seed=0
+    )
+    steps._path(SIZE).write_bytes(b"torn")
+    assert other.program(reads, [Block(0, 2)], 2, may_trace=True) is None
+    assert "cannot be read" in other.refused
+
+
 def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
     recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
     steps, program, reads = steps_with(recipe, tmp_path)

@@ -1,4 +1,4 @@
-"""What samples leave for those in their places in the next step."""
+"""State that samples leave for those in their places in the next step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Jobs whose embeddings are tables: what a checkpoint has of them is gone on from, used, and used
-without tables.
+"""Jobs whose embeddings are tables: checkpoints of them are resumed from, used, and used without
+tables.
 """
 
 from __future__ import annotations

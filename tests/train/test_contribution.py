@@ -1,4 +1,4 @@
-"""What a network takes of the sum of a step, and how long it keeps the memory for it."""
+"""A network's share of the sum of a step, and how long it keeps the memory for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files: what the columns mean, which rows are which split, and what the batches hold."""
+"""Text files: the meaning of columns, the splits of rows, and the content of batches."""
 
 import gzip
 import zipfile

@@ -1,4 +1,4 @@
-"""Torch's compiler is loaded by those who compile, however they ask for it, and by nobody else."""
+"""Torch's compiler is loaded for every way of compiling, and never without it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Embeddings trained by rows end with the bits of the dense way; what would not is left dense, or
-refused.
-"""
+"""Embeddings trained by rows end with the bits of the dense way; others are left dense, or refused."""
 
 from __future__ import annotations
 
@@ -169,7 +167,7 @@ def test_models_may_declare_their_own_lookup() -> None:
 
 
 class _Doubled(nn.Embedding):
-    """Looks up and does nothing else with the weight; what it returns is another thing."""
+    """Looks up and does nothing else with the weight; its result is another thing."""
 
     by_rows = True
 

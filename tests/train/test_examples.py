@@ -1,7 +1,7 @@
 """The examples, on rows in the formats of the data sets that they are written for.
 
 Real rows come with a package for the flights alone; the others are drawn by `example_data`. Their
-bounds are around what plain seeds reach: what they reach on the real sets is in benchmarks/quality.
+bounds are around the results of plain seeds: those on the real sets are in benchmarks/quality.
 """
 
 import importlib.util
@@ -94,7 +94,7 @@ def log_squared(count: str) -> str:
 
 
 def test_criteo_is_prepared_as_in_the_reference(load: Load, clicks: Path) -> None:
-    """Large counts by the square of their logarithm; what occurs fewer than four times is one value."""
+    """Large counts by the square of their logarithm; categories seen fewer than four times are one."""
     job = load("criteo.py", path=clicks)
     dataset = job.dataset("train")
     assert (len(dataset), len(job.dataset("test"))) == (TRAINED, ROWS - TRAINED)
@@ -108,7 +108,7 @@ def test_criteo_is_prepared_as_in_the_reference(load: Load, clicks: Path) -> Non
 
 
 def test_criteo_learns_in_one_epoch(load: Load, clicks: Path) -> None:
-    """Two seeds reached 0.840; who knows the chance of each row has 0.868."""
+    """Two seeds reached 0.840; with the chance of each row known, it is 0.868."""
     assert 0.835 < train(load("criteo.py", path=clicks), steps=71)["auc"] < 0.845
 
 

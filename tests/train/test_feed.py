@@ -1,4 +1,4 @@
-"""What people bring along as data is read exactly, whichever kind it is, or refused in words."""
+"""Data of any kind is read exactly, or refused in words."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIZE, BATCH, PARTS = 20, 8, 2
 def requests(
     feed: Feed, *, micros: Iterable[int] = range(PARTS), epochs: int = 2, after: int = 0
 ) -> Iterator[MicroBatchRequest]:
-    """What a rank with these micro-batches of each step asks for, from a step on."""
+    """The requests of a rank with these micro-batches of each step, from a step on."""
     schedule = Schedule(
         samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs
     )

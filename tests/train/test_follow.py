@@ -1,4 +1,4 @@
-"""Parts of a log that are yet to come: what can never come is said at the start."""
+"""Parts of a log that are yet to come: impossible ones are named at the start."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_the_template_warms_up_without_cuda(action: str, status: int) -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The variable as it is where nobody set it."""
+    """The variable as it is where it was never set."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     return monkeypatch

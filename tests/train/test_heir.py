@@ -1,4 +1,4 @@
-"""An heir stores its state although nobody permits it, and the next life goes on from it where that
+"""An heir stores its state without permission, and the next life goes on from it where that
 is on record.
 """
 

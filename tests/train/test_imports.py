@@ -1,4 +1,4 @@
-"""What a script imports first is imported ahead of it, as it would be, and nothing else is."""
+"""A script's first imports are made ahead of it, as it would make them, and no others are."""
 
 from __future__ import annotations
 

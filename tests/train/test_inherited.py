@@ -125,7 +125,7 @@ def _descriptor_of(path: Path) -> int:
 
 
 def in_fork(act: Callable[[], bytes], *, action: Callable[[], None] = lambda: None) -> bytes:
-    """What a fork that has made its descriptors its own returns.
+    """The result of a fork that has made its descriptors its own.
 
     Args:
         action: called between the listing of descriptors and the fork.
@@ -150,7 +150,7 @@ def in_fork(act: Callable[[], bytes], *, action: Callable[[], None] = lambda: No
 
 @pytest.fixture
 def keep() -> Iterator[ExitStack]:
-    """What is open until the test ends."""
+    """Things to close when the test ends."""
     with ExitStack() as stack:
         yield stack
 

@@ -1,4 +1,4 @@
-"""A job in one process: what the training loop takes from the user, and what it tells of it."""
+"""A job in one process: the training loop's input from the user, and its messages on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from brim.wire.messages import (
 
 
 class Listener(Loner):
-    """Alone, and listening to what is brought to the commit of each step."""
+    """Alone, and listening to the entries of each step's commit."""
 
     def __init__(self) -> None:
         self.reports: list[StepReport] = []
@@ -156,8 +156,8 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
 def test_mid_step_checkpoints_exclude_the_step(
     tmp_path: Path,
 ) -> None:
-    """Where a job is to end and its boundary does not come, one worker writes what the last
-    boundary was.
+    """Where a job is to end and its boundary does not come, one worker writes the state of
+    the last boundary.
     """
     model = torch.nn.Sequential(
         torch.nn.Embedding(4, 2, sparse=True), torch.nn.Flatten(), torch.nn.Linear(2, 1)
@@ -228,7 +228,7 @@ def test_workers_of_a_host_share_its_loaders(
 
 
 class Newcomer(Listener):
-    """It comes in the middle of the first epoch, with the state of somebody who has made a step."""
+    """It comes in the middle of the first epoch, with the state of a worker that has made a step."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()

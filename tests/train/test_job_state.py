@@ -1,4 +1,4 @@
-"""What a newcomer takes of a job's state, and when."""
+"""The parts of a job's state that a newcomer takes, and when."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def state() -> tuple[TrainingState, torch.optim.Optimizer]:
 
 
 def newcomer(*, committed: int) -> tuple[TrainingState, torch.optim.Optimizer]:
-    """One that took a state with a checkpoint due, saw to that, and then ran what stands in front
-    of the batches.
+    """One that took a state with a checkpoint due, saw to that, and then ran the code in front of
+    the batches.
     """
     donor, _ = state()
     donor.committed, donor.due = committed, True

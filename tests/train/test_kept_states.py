@@ -1,4 +1,4 @@
-"""What networks and optimizers keep beside weights is carried, or refused by name in the first step."""
+"""State of networks and optimizers beside weights is carried, or refused by name in the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A LightningModule trains by `brim.lightning.fit`; what that leaves out is refused by name."""
+"""A LightningModule trains by `brim.lightning.fit`; unsupported features are refused by name."""
 
 from __future__ import annotations
 

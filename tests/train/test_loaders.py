@@ -1,4 +1,4 @@
-"""Reading beside the step gives what reading in the step gives, whatever becomes of the processes
+"""Reading beside the step gives the same as reading in the step, through any fate of the processes
 that do it.
 """
 

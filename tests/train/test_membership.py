@@ -97,7 +97,7 @@ class Agent:
         self.say(Released(round=1, step=step, phase="commit", hold=hold, payloads=[]))
 
     def die(self, run_dir: Path, *, is_left: bool = True) -> None:
-        """Its file stays, with what it had said."""
+        """Its file stays, with its messages."""
         journal = Journal(run_dir / heir.UNHEARD)
         if is_left:
             journal.append(self._unheard.encode(SAID))
@@ -105,7 +105,7 @@ class Agent:
         self._end.close()
 
     def heard(self) -> list[WorkerMessage]:
-        """What has come by now."""
+        """The messages that have come by now."""
         self._end.setblocking(False)
         try:
             data = self._end.recv(1 << 20)
@@ -290,7 +290,7 @@ def test_uncertain_steps_are_not_given(
 
 
 def left_in(run_dir: Path, worker: Membership) -> list[Unheard]:
-    """What is in the file of the agent, once the worker has ended."""
+    """The content of the agent's file, once the worker has ended."""
     assert worker._inheritance._journal is not None
     worker._inheritance._journal.close()
     codec: Codec[Unheard] = Codec(Unheard)

@@ -1,4 +1,4 @@
-"""What a loop of one's own gives brim by mistake is named, with what to write instead."""
+"""Mistakes in loops of one's own are named, with the right code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DistributedDataParallel(nn.Module):
 
 
 class OwnWrapper(DistributedDataParallel):
-    """What libraries derive of it."""
+    """A wrapper as libraries derive it."""
 
 
 def refused(call: Callable[[], object]) -> SpecError:

@@ -1,4 +1,4 @@
-"""Values of `--set`: names that a file reads, early or late, and names that nobody reads."""
+"""Values of `--set`: names that a file reads, early or late, and names that are never read."""
 
 from __future__ import annotations
 

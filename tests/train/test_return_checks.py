@@ -1,4 +1,4 @@
-"""What people return from a training file by mistake is named, with what to return instead."""
+"""Wrong returns from a training file are named, with the right ones."""
 
 from __future__ import annotations
 

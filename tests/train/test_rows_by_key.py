@@ -50,7 +50,7 @@ class Job:
         self.chance = random.Random(seed)
 
     def write(self, keys: Tensor) -> None:
-        """What owners do in the next step."""
+        """The work of owners in the next step."""
         owners = self.chance.choice([1, 2, 5])
         for owner in range(owners):
             partitions = partitions_of(self.table.partitions, owner, owners)

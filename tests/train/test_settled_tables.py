@@ -28,7 +28,7 @@ SPEC = JobSpec(command=("loop.py",), parameters={}, workers=WorkerRange.parse("1
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """What the workers of a host share."""
+    """The memory that the workers of a host share."""
     descriptor = anonymous_file("tables")
     yield descriptor
     os.close(descriptor)
@@ -59,7 +59,7 @@ class Members:
     """A worker that is the first of its host, in a world of so many hosts with a worker each.
 
     Args:
-        survivors: what each other host says of the tables.
+        survivors: each other host's message on the tables.
     """
 
     is_newcomer = False
@@ -108,7 +108,7 @@ def settle(tables: Embeddings, members: Members, *, step: int) -> None:
 def test_workers_without_step_tables_give_up(
     kind: str, memory: int, survivors: tuple[bool, ...]
 ) -> None:
-    """It has the rest of the state of step 9 from one who died before its host had the tables."""
+    """It has the rest of the state of step 9 from one that died before its host had the tables."""
     born(kind, memory).start(5)
     tables = born(kind, memory)
     with pytest.raises(EnvironmentFault, match="embeddings of step 9"):
@@ -132,8 +132,8 @@ def test_workers_with_step_tables_continue(kind: str, memory: int) -> None:
 
 
 def test_tables_of_no_step_are_rejected(kind: str, memory: int) -> None:
-    """A host's workers die amid the change for step 6. Newcomers, at step 9, forget what could be
-    taken back, and die before they have the tables of step 9. Then all go back to step 5.
+    """A host's workers die amid the change for step 6. Newcomers, at step 9, forget the values to
+    take back, and die before they have the tables of step 9. Then all go back to step 5.
     """
     born_before = born(kind, memory)
     born_before.start(5)
@@ -177,7 +177,7 @@ def test_half_filled_tables_have_no_step(
 def test_unheard_newcomers_ignore_their_given_step(
     memory: int,
 ) -> None:
-    """Who gave it the state of step 9 died at once, and the master has it start afresh."""
+    """Its donor of the state of step 9 died at once, and the master has it start afresh."""
     model = nn.Sequential(nn.Embedding(50, 4, sparse=True))
     optimizers = [torch.optim.Adagrad(model.parameters(), lr=0.1)]
     tables = Embeddings(model, optimizers, SPEC)

@@ -1,5 +1,5 @@
 """Checkpoints of large tables: bases that are written while training goes on, deltas upon them, and
-who follows.
+successors.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Worker:
         return [message.size_bytes for message in self.told if isinstance(message, CheckpointMade)]
 
     def checkpoint(self, *, ends_epoch: bool = False) -> dict[str, Tensor]:
-        """Write one as soon as that can be; what the table was then."""
+        """Write one as soon as that can be; return the table of that time."""
         self.checkpoints.begin(ends_epoch=ends_epoch)
         self.await_bases()
         if self.checkpoints.is_due(1):
@@ -444,7 +444,7 @@ def test_incomplete_bases_are_not_used(tmp_path: Path) -> None:
 def test_removed_bases_are_followed_by_new(
     tmp_path: Path,
 ) -> None:
-    """Another worker has written meanwhile, and has pruned what this one knew."""
+    """Another worker has written meanwhile, and has pruned checkpoints known to this one."""
     worker = Worker(tmp_path)
     worker.state.train(5)
     worker.checkpoint()

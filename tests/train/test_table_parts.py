@@ -148,7 +148,7 @@ class Worker:
 
 
 class World:
-    """A job whose workers die and follow each other, and what its checkpoints should hold."""
+    """A job whose workers die and follow each other, and the right content of its checkpoints."""
 
     def __init__(self, keep: int) -> None:
         self.place, self.keep = Memory(), keep
@@ -167,7 +167,7 @@ class World:
         self.table.train(self.step, keys, history=self.histories)
 
     def chain(self) -> tuple[TablePart, ...]:
-        """What the first worker finds to build upon."""
+        """The base that the first worker finds."""
         tables_known = self.first.store.tables_of(self.lineage, at_most=self.step)
         return tables_known[0].parts if tables_known else ()
 
@@ -227,7 +227,7 @@ class World:
         self.first, self.other = self.other, self._worker()
 
     def restore(self, forgotten: int = 0) -> None:
-        """All are killed, and others go on from what is in storage.
+        """All are killed, and others go on from the storage.
 
         Args:
             forgotten: the last steps, which were made by a worker that was cut off and are not on
@@ -268,7 +268,7 @@ class World:
         assert self.table.count == stored.rows
 
     def check(self) -> None:
-        """Every official checkpoint is complete, and holds what the table was."""
+        """Every official checkpoint is complete, and holds the table of its step."""
         store, aside = Store(self.place), World.__new__(World)
         aside.place, aside.table = self.place, Keyed()
         for step in store.steps():

@@ -1,6 +1,4 @@
-"""Tables in shared memory: what an owner writes and does not commit is taken back, wherever it
-died.
-"""
+"""Tables in shared memory: uncommitted writes of an owner are taken back, wherever it died."""
 
 from __future__ import annotations
 
@@ -262,9 +260,7 @@ def test_repeated_undone_steps_are_undone_again(
 
 
 def test_rowless_owners_hide_no_log(descriptor: int) -> None:
-    """Beside servers, workers own nothing; what their optimizers keep of the whole goes on all the
-    same.
-    """
+    """Beside servers, workers own nothing; the common state of their optimizers goes on all the same."""
     models = [net(), net()]
     optimizers = [torch.optim.Adagrad(model.parameters(), lr=0.1) for model in models]
     server, worker = (

@@ -154,7 +154,7 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 
 
 def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: range) -> None:
-    """Leave what lies in some pieces of these blocks."""
+    """Write some pieces of these blocks into the shared memory."""
     for block, values in blocks.items():
         for number in pieces:
             for index in exchange.pieces[number].tensors:

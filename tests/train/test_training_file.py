@@ -1,4 +1,4 @@
-"""What a training file may give, and what is said where it gives something else."""
+"""The possible results of a training file, and the messages on others."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_hash_sees_images_and_passes_over_origins() -> None:
 
 
 class Members:
-    """Two members, of whom the other brings some marks."""
+    """Two members; the other one brings some marks."""
 
     world_size = 2
     names = ("w1", "w2")

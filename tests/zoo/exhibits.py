@@ -1,4 +1,4 @@
-"""Runs the rows of `table.py`, and checks what becomes of them: exact, or refused with words."""
+"""Runs the rows of `table.py`, and checks their fates: exact, or refused with words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Zoo:
         return {name: run.result() for name, run in self._runs[case.name].items()}
 
     def lives(self, case: Case) -> Ended:
-        """Run one more case through what happens to it, and return how its last life ended."""
+        """Run one more case through its faults, and return how its last life ended."""
         return self._pool.submit(self._through_faults, case).result()
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ def _command(case: Case) -> tuple[str, ...]:
 
 
 def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
-    """What `brim train` or `brim run` would make of the case."""
+    """The spec that `brim train` or `brim run` would make of the case."""
     options: dict[str, Any] = {
         "heartbeat_timeout": 15.0,
         "spares": int(bool(faults)),

@@ -1,10 +1,10 @@
-"""A warm process that forks whole runs: importing torch costs seconds, a fork of what has it
+"""A warm process that forks whole runs: importing torch costs seconds, a fork with it
 milliseconds.
 
-What it forks are a run's real processes: the agent, which forks master and template as the agent of
+Its forks are a run's real processes: the agent, which forks master and template as the agent of
 a node does, and workers by the template; or one process alone, as `python loop.py` is. Requests
-come as lines of JSON on standard input, answers go to standard output; whatever is left ends with
-it.
+come as lines of JSON on standard input, answers go to standard output; remaining processes end
+with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Nursery:
         self._unread = b""
 
     def serve(self) -> None:
-        """Until nobody asks any more."""
+        """Until the last request."""
         while True:
             for key, _ in self._watch.select(timeout=1.0):
                 if isinstance(key.fileobj, Forked):
@@ -121,7 +121,7 @@ def _agent(request: dict[str, Any]) -> None:
 
 
 def _alone(request: dict[str, Any]) -> None:
-    """`python loop.py`; behind it, what its job said of its end."""
+    """`python loop.py`; behind it, its job's message on its end."""
     torch.set_num_threads(request["threads"] or THREADS)
     jobs: list[Job] = []
     ends: list[Completed] = []
@@ -148,7 +148,7 @@ def _alone(request: dict[str, Any]) -> None:
 
 
 def _as_python_does(script: str) -> None:
-    """Run a script, and what it left for its end; raises SystemExit where it fails."""
+    """Run a script, and its exit handlers; raises SystemExit where it fails."""
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:

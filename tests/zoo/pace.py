@@ -1,5 +1,4 @@
-"""Lets a run of milliseconds meet its faults: nobody commits past a fault before what it does has
-happened.
+"""Lets a run of milliseconds meet its faults: no worker commits past a fault before its effect.
 
 A worker takes longer to start than a tiny model to train. So each worker waits in front of a
 commit, a metric or the end until the faults that are due have been performed: the dead are noticed,

@@ -31,7 +31,7 @@ class Ended:
     """How a run ended.
 
     Args:
-        exit: what it says of that: done, suspended or failed.
+        exit: its own word for that: done, suspended or failed.
         digest: of its weights, where it is done.
         steps: that count.
         said: everything that it told people: errors, warnings and what it printed.
@@ -60,7 +60,7 @@ class Nursery:
     """The client of `nursery.py`; a context manager, behind which no process is left.
 
     Args:
-        imports: what its runs would need seconds to import.
+        imports: modules that its runs would need seconds to import.
     """
 
     def __init__(self, imports: Sequence[str] = ()) -> None:
@@ -142,8 +142,8 @@ class Nursery:
         )
 
     def run(self, folder: Path, spec: JobSpec) -> Ended:
-        """What `brim train` or `brim run` does with a spec that it has made; again for a folder
-        that was used.
+        """Act as `brim train` or `brim run` with a spec that it has made; again for a folder that was
+        used.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)

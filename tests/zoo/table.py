@@ -1,4 +1,4 @@
-"""The zoo as a table: what people bring along, and what brim does with it.
+"""The zoo as a table: code that people bring along, and brim's treatment of it.
 
 A source named `loop_….py` is a loop of one's own, any other a training file; both are scripts as
 users write them. An exact case ends with the same weights alone, on two workers, and on three of
@@ -25,13 +25,13 @@ class Case:
         source: a file in `cases/`.
         arguments: `NAME=VALUE` of `--set` for a training file, words of the command line for a
             loop.
-        like: the public example in whose style it is, or what about it is odd.
+        like: the public example in whose style it is, or its oddity.
         words: of the message that refuses it; empty where it is exact.
-        harmless_alone: what is refused concerns several workers only, or a run.
+        harmless_alone: the refused part concerns several workers only, or a run.
         unsound: its losses are not all numbers, and brim warns of that.
         steps: that its weights have seen.
         epochs: whose samples count once each; None where the data has no end that is known.
-        faults: what happens to its three workers; each text is one life of the run, resumed by the
+        faults: of its three workers; each text is one life of the run, resumed by the
             next.
         workers: in each life of that run.
         world_sizes: that the last life must have seen.

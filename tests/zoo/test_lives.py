@@ -1,4 +1,4 @@
-"""Whatever happens to a run, and what Lightning runs, is exact, or refused with words."""
+"""Runs under any faults, and runs of Lightning, are exact, or refused with words."""
 
 from __future__ import annotations
 

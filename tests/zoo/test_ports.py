@@ -32,7 +32,7 @@ class Port:
     Args:
         name: of its files.
         steps: that its weights have seen.
-        says: what the plain script prints at its end.
+        says: words of the plain script at its end.
         options: that `brim run` reads in the script.
         needs: a package without which it is skipped.
         imports: modules of it that take seconds.

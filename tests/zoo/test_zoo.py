@@ -1,4 +1,4 @@
-"""The zoo's table has what the zoo's tests need."""
+"""The zoo's table has distinct names and existing files."""
 
 from __future__ import annotations
 

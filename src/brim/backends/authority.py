@@ -19,7 +19,7 @@ def authority_of(state_dir: Path) -> Authority:
 
     Raises:
         OSError: the disk takes none.
-        EnvironmentFault: what is there is none of a cluster.
+        EnvironmentFault: its file holds no authority of a cluster.
     """
     path = state_dir / AUTHORITY
     try:

@@ -68,7 +68,7 @@ def environment_of_jobs(
 
     Args:
         variables: the environment of the process that starts it.
-        declared: what all jobs are to have beside.
+        declared: variables that all jobs have in addition.
 
     >>> here = {"PATH": "/bin", "BRIM_MACHINE": "n7", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}
     >>> environment_of_jobs(here, {"HF_HOME": "/data"})
@@ -86,7 +86,7 @@ def keep_environment_of_jobs(declared: Mapping[str, str]) -> None:
     """Forget all variables that jobs should not have, however this process was started.
 
     Args:
-        declared: what all jobs are to have beside.
+        declared: variables that all jobs have in addition.
     """
     environment = environment_of_jobs(os.environ, declared)
     os.environ.clear()

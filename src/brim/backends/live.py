@@ -1,8 +1,8 @@
 """A cluster of real processes as a `Backend`.
 
-What is read and asked in the cluster becomes events of `ScheduledJobs`, and its commands are
-carried out. Everything is decided in `brim.coordination.cluster.scheduled_jobs`. What it has written down
-is on disk before anything is done about it.
+Readings and requests become events of `ScheduledJobs`, and its commands are carried out.
+Everything is decided in `brim.coordination.cluster.scheduled_jobs`. Its notes are on disk before
+anything is done about them.
 """
 
 from __future__ import annotations
@@ -106,18 +106,19 @@ class LiveBackend:
         processes: of the jobs.
         spec: of the cluster.
         clock: its wall clock is the cluster's.
-        settled: waits until what the book has of these jobs, and of the last cycle, cannot be lost
-            any more; nothing is done about them before.
-        unseen: the seconds so far in which nobody could see, and so nobody is charged with.
-        interval: seconds between two looks, where nobody says that there is news (see `stir`).
+        settled: waits until the book's entries on these jobs, and on the last cycle, cannot be
+            lost any more; nothing is done about them before.
+        unseen: the seconds so far in which the cluster could not be seen; no job is charged for
+            them.
+        interval: seconds between two looks without news (see `stir`).
         starts: jobs that are being started at once, at most.
         calm: whether processes are as the last look saw them, and nothing of them goes by the clock.
 
     Attributes:
         jobs: decide everything.
-        memory: what the last cycle left.
-        cycles, looks: seconds that each of the latest took; what a cycle decides is carried out by
-            the look after it, and counts there.
+        memory: the memory of the last cycle.
+        cycles, looks: seconds that each of the latest took; decisions of a cycle are carried out by
+            the look after it, and count there.
         cycle_seconds, look_seconds: the same of all, counted.
         looked: when the last look ended, in monotonic seconds.
     """
@@ -336,7 +337,7 @@ class LiveBackend:
     async def _carry_out(self, commands: Iterable[Command]) -> None:
         """Take steps: first those that need no answer, before anything else can happen.
 
-        A process that is asked or started holds up nobody. One that does not answer soon is heard
+        A process that is asked or started holds up no other. One that does not answer soon is heard
         at a later look.
         """
         inquiries: list[asyncio.Task[None]] = []

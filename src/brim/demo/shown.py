@@ -13,9 +13,9 @@ class Shown:
     """The findings of a demo.
 
     Args:
-        numbers: everything, as what JSON knows; `held` says whether all that it claims did.
+        numbers: everything, in types that JSON has; `held` says whether all claims did.
         table: a heading and rows.
-        sentence: what it shows, or what did not hold.
+        sentence: the finding, or the claim that did not hold.
         figure: a picture or page of it.
     """
 
@@ -33,7 +33,7 @@ class Demo:
         minutes: how long it takes, in words.
         title: one line about it.
         needs: the extra of brim that has each package which it imports.
-        run: performs it: in a folder of its own, saying what happens, in full or, with `quick`,
+        run: performs it: in a folder of its own, reporting its progress, in full or, with `quick`,
             smaller.
     """
 

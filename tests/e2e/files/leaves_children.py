@@ -1,4 +1,4 @@
-"""As digits.py, with its pauses; each worker starts a process that nobody waits for, in a session of its own, and
+"""As digits.py, with its pauses; each worker starts a process without a parent that waits, in a session of its own, and
 notes its number.
 """
 

@@ -1,4 +1,4 @@
-"""One's own loop over what PyTorch users have as data.
+"""One's own loop over the kinds of data of PyTorch users.
 
 `python own_data.py loader|weighted|stream`.
 """

@@ -20,7 +20,7 @@ passes = 0
 
 
 def slowness():
-    """How long this process sleeps on top: what the file `slow-w2` says, for the worker w2."""
+    """How long this process sleeps on top: as the file `slow-w2` says, for the worker w2."""
     worker = Path("/proc/self/comm").read_text().strip().removeprefix("brim-")
     file = Path(os.environ["BRIM_RUN_DIR"]) / f"slow-{worker}"
     return float(file.read_text()) if file.exists() else 0.0

@@ -1,5 +1,5 @@
-"""A loss whose gradients depend on no parameter: what all batches add up to is the same in any
-order, to the bit.
+"""A loss whose gradients depend on no parameter: the sum of all batches is the same in any order,
+to the bit.
 
 With `--set deaths=3,17` the worker dies that is about to make these steps: its rows are written,
 and nothing counts.

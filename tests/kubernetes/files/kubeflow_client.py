@@ -1,4 +1,4 @@
-"""Asks Kubeflow's own client about a job, and writes what it says, as JSON.
+"""Asks Kubeflow's own client about a job, and writes its answer, as JSON.
 
 It is a process of its own: the client imports the package `kubernetes`, and so is a folder of tests.
 """
@@ -11,7 +11,7 @@ import sys
 
 
 def main(config: str, namespace: str, kind: str, job: str, *last_words: str) -> None:
-    """Write what the client says of a job, once it has ended where `wait` is the last word."""
+    """Write the client's view of a job, once it has ended where `wait` is the last word."""
     training = importlib.import_module("kubeflow.training")
     client = training.TrainingClient(config_file=config, namespace=namespace, job_kind=kind)
     if last_words == ("wait",):

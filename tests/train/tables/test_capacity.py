@@ -1,4 +1,4 @@
-"""What tables take when they are full, and the words where that is too much."""
+"""The memory of full tables, and the words where that is too much."""
 
 from __future__ import annotations
 

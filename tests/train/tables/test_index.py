@@ -46,7 +46,7 @@ def tensor(keys: Any) -> Tensor:
 
 
 def add(index: Index, keys: Any) -> dict[int, int]:
-    """Insert what has room."""
+    """Insert the keys that have room."""
     keys_wanted = tensor(keys)
     places = index.reserve(keys_wanted)
     keys_wanted, places = keys_wanted[places >= 0], places[places >= 0]

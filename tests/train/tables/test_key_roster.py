@@ -1,4 +1,4 @@
-"""Who has a row, against a model in plain Python: for any cut into owners and any deaths."""
+"""The owners of rows, against a model in plain Python: for any cut into owners and any deaths."""
 
 from __future__ import annotations
 

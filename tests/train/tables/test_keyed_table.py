@@ -1,4 +1,4 @@
-"""A table of keys: what an owner writes and does not commit is taken back, wherever it died."""
+"""A table of keys: uncommitted writes of an owner are taken back, wherever it died."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keys(*ids: int) -> Tensor:
 
 
 def update(target: KeyedTable, ids: Tensor, *, step: int, owners: int = 2) -> None:
-    """What owners do in a step, one after the other."""
+    """The work of owners in a step, one after the other."""
     for owner in range(owners):
         partitions = partitions_of(target.partitions, owner, owners)
         part = target.roster.index.partitions_of(ids)

@@ -1,4 +1,4 @@
-"""What rows start with: the same numbers wherever they are computed,
+"""The start values of rows: the same numbers wherever they are computed,
 and those of the distribution.
 """
 

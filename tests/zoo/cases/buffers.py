@@ -12,7 +12,7 @@ KIND = param("kind", "running_mean")
 
 
 class Body(nn.Module):
-    """Scales its input by what it remembers; each kind remembers in another way."""
+    """Scales its input by its memory; each kind remembers in another way."""
 
     def __init__(self):
         super().__init__()

@@ -13,7 +13,7 @@ from brim import param
 
 
 class Stepping(torch.optim.Optimizer):
-    """What they share: a state for each parameter."""
+    """Their common part: a state for each parameter."""
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
@@ -147,7 +147,7 @@ class Drawing(Stepping):
 
 
 class Keeping(Stepping):
-    """Keeps a function for each parameter, which nobody can carry."""
+    """Keeps a function for each parameter, which cannot be carried."""
 
     def update(self, state, grad):
         state.setdefault("rule", lambda gradient: gradient.sign())

@@ -129,7 +129,7 @@ class Checkpointed(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts: who is not chosen has no gradient in a micro-batch."""
+    """A mixture of experts: an unchosen one has no gradient in a micro-batch."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What people iterate over: loaders with samplers and collate_fn, streams, dicts, tuples, plain
+"""Data to iterate over: loaders with samplers and collate_fn, streams, dicts, tuples, plain
 lists.
 """
 
@@ -60,7 +60,7 @@ class Stream(IterableDataset):
 
 
 class Shuffled(IterableDataset):
-    """Shuffles itself, behind its first samples, by what `draw` gives."""
+    """Shuffles itself, behind its first samples, by the numbers of `draw`."""
 
     first = 0
 

@@ -1,4 +1,4 @@
-"""What a first forward pass makes of a network, in a loop of one's own; the first word picks one."""
+"""Networks that a first forward pass changes, in a loop of one's own; the first word picks one."""
 
 import sys
 

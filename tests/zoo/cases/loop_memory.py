@@ -1,4 +1,4 @@
-"""What remembers something from micro-batch to micro-batch, in a loop of one's own; the first word
+"""Things with a memory from micro-batch to micro-batch, in a loop of one's own; the first word
 picks one.
 """
 

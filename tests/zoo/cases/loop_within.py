@@ -1,4 +1,4 @@
-"""What loops do between batches: measure every few steps, change inputs in place, take a few
+"""The work of loops between batches: measure every few steps, change inputs in place, take a few
 batches of an epoch.
 """
 

@@ -11,7 +11,7 @@ from brim import param
 
 
 class Preconditioned(torch.optim.Optimizer):
-    """What they share: a state for each parameter, and vectors that go by plain descent."""
+    """Their common part: a state for each parameter, and vectors that go by plain descent."""
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
@@ -50,7 +50,7 @@ class SOAP(Preconditioned):
 class Shampoo(Preconditioned):
     """Preconditioned stochastic tensor optimization (1802.09568), with roots by eigenvectors.
 
-    It keeps what `eigh` returns, as many implementations do to take roots of other powers later.
+    It keeps the results of `eigh`, as many implementations do to take roots of other powers later.
     """
 
     def update(self, state, grad):

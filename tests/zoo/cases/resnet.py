@@ -49,7 +49,7 @@ class ResNet(nn.Module):
 
 
 def freeze_batch_norm(model):
-    """Fine-tuning as torchvision's detection recipes do it: the statistics stay what they were."""
+    """Fine-tuning as torchvision's detection recipes do it: the statistics stay as they were."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()

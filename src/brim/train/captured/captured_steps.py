@@ -73,7 +73,8 @@ class CapturedSteps:
         ids = {id(parameter) for parameter in contributions.parameters}
         self._frozen = [p for p in model.parameters() if id(p) not in ids]
         self._child = 0
-        self._next_look, self._asked_since = 0.0, 0.0
+        self._next_look = 0.0
+        self._missed_since: dict[int, float] = {}
         self._compared = self._replayed = 0
         self._next_comparison = self._compared_at = 0
         self._eager_seconds = self._own_seconds = math.inf
@@ -124,34 +125,50 @@ class CapturedSteps:
     def _look_for(self, read: Read, *, may_trace: bool) -> None:
         """Look for the recipe of a micro-batch, now and then; have it written where nobody does.
 
-        That takes a few seconds, beside the steps. One is written at a time.
+        That takes a few seconds, beside the steps. It is begun once in a run: it may be what ends a
+        worker that has too little memory.
         """
         now, size = monotonic(), len(read.request.span)
         if now < self._next_look:
             return
         self._next_look = now + _LOOKS
-        if self._path(size).exists():
-            self._recipes[size] = load(self._path(size))
-            if self._recipes[size].refused:
-                self._refuse(self._recipes[size].refused)
-        elif self._child:
-            if now - self._asked_since > _PATIENCE:
-                os.kill(self._child, signal.SIGKILL)
-                self._refuse(f"its calls took more than {_PATIENCE:.0f} s to note")
-        elif may_trace:
-            self._asked_since = now
-            self._have_noted(read.sample, size)
-            return
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
             self._child = 0
+        if self._path(size).exists():
+            self._take(size)
+            return
+        first_look = self._missed_since.setdefault(size, now)
+        if may_trace and not self._child and self._is_first(size):
+            self._have_noted(read.sample, size)
+        elif now - first_look > _PATIENCE:
+            if self._child:
+                os.kill(self._child, signal.SIGKILL)
+            self._refuse(f"nobody has noted its calls in {_PATIENCE:.0f} s")
+
+    def _take(self, size: int) -> None:
+        try:
+            recipe = self._recipes[size] = load(self._path(size))
+        except Exception as error:  # noqa: BLE001 - a torn file may raise anything
+            self._refuse(f"its calls cannot be read: {error}")
+            return
+        if recipe.refused:
+            self._refuse(recipe.refused)
+
+    def _is_first(self, size: int) -> bool:
+        """Return whether no worker of this run has begun to note this pass."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._path(size).with_suffix(".begun").touch(exist_ok=False)
+        except OSError:
+            return False
+        return True
 
     def _have_noted(self, samples: Any, size: int) -> None:
         """Have a child note the pass of a micro-batch."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
         try:
-            self._folder.mkdir(exist_ok=True)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            parent = os.getpid()
             self._child = os.fork()
         except OSError as error:
             self._refuse(f"there can be no process to note its calls: {error.strerror}")
@@ -174,7 +191,7 @@ class CapturedSteps:
 
             try:
                 recipe = trace(self._model, self._contributions, self._pass, samples)
-            except NotCapturable as reason:
+            except Exception as reason:  # noqa: BLE001 - whatever the user's code raises here
                 recipe = no_recipe(str(reason))
             recipe.save(self._path(size))
             status = 0
