@@ -16,6 +16,7 @@ from brim.kubernetes.objects.identities import GROUP, SERVICE, KubeJob
 from brim.kubernetes.objects.schemas import in_yaml
 from brim.kubernetes.pods.manifests import KubeStart, network_policy
 from brim_lab.kubernetes.control_plane import ControlPlane
+from brim_lab.kubernetes.jobs import until
 
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
@@ -232,7 +233,14 @@ def test_people_may_have_jobs_but_no_status(
         "create", "rolebinding", "ann", "--clusterrole=brim-jobs-edit", "--user=ann", "-n", "team"
     )
     user = {"user": "ann"}
+
+    def counts() -> bool:
+        return may(
+            api_server, user, namespace="team", group=GROUP, resource="elasticjobs", verb="get"
+        )
+
     try:
+        until(counts, lambda: "the new binding has no effect")
         for verb in ("create", "patch", "delete", "get"):
             attributes = {"group": GROUP, "resource": "elasticjobs", "verb": verb}
             assert may(api_server, user, namespace="team", **attributes)
@@ -260,6 +268,7 @@ def test_people_may_have_jobs_but_no_status(
             assert not may(api_server, user, verb="patch", subresource="status", **attributes)
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
+    until(lambda: not counts(), lambda: "the binding that is deleted has effect still")
 
 
 def test_the_operator_pod_passes_restricted_admission(

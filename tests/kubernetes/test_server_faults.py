@@ -205,7 +205,7 @@ def test_a_busy_holder_keeps_its_lease() -> None:
 def test_an_idle_holder_loses_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holder_module, "_STILL", 0.5)
+    monkeypatch.setattr(holder_module, "_SILENCE", 0.5)
     held: list[bool] = []
 
     async def work() -> None:
