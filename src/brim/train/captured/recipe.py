@@ -9,7 +9,7 @@ averaged buffers, the weighted loss, the counted buffers, and the loss as it is.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from brim.storage.files import write_whole
 
 # First words of arguments that are no plain values.
 RESULT, INPUT, DRAWN, CONSTANT, KIND = "result", "input", "drawn", "constant", "kind"
@@ -84,9 +86,9 @@ class PassRecipe:
 
     def save(self, path: Path) -> None:
         """Write the recipe to a file, whole or not at all."""
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save(asdict(self), draft)
-        draft.replace(path)
+        content = io.BytesIO()
+        torch.save(asdict(self), content)
+        write_whole(path, content.getvalue())
 
 
 def load(path: Path) -> PassRecipe:
