@@ -37,6 +37,7 @@ def everything() -> dict[str, Any]:
         seed=7,
         faults="kill rank 1 at step 40",
         exact=True,
+        capture=True,
         audit=False,
         clipNorm=1.5,
         onNan="skip",
