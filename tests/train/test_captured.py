@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from brim.coordination.job.reduction import Block
 from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
 from brim.errors import UserCodeError
-from brim.train.captured.captured_steps import CapturedSteps, _same
+from brim.train.captured.captured_steps import CapturedSteps, ReplayedPart, _same
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.captured.tracing import trace
+from brim.train.captured.trust import Trust
 from brim.train.exchange.accumulate import Accumulator
 from brim.train.exchange.contribution import Contributions
 
@@ -263,59 +263,61 @@ def steps_with(
     return steps, steps.program(reads, [Block(0, 2)], 2, may_trace=False), reads
 
 
-def test_a_program_that_differs_is_not_used(tmp_path: Any, capsys: Any) -> None:
+def replay_of(steps: CapturedSteps, program: StepProgram, reads: list[Read]) -> ReplayedPart:
+    replay = steps.replay(program, reads, Span(0, 2 * SIZE), 0, stop=False, due=False)
+    assert replay is not None
+    return replay
+
+
+def noted_steps(folder: Any) -> tuple[CapturedSteps, StepProgram, list[Read]]:
     recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, reads = steps_with(recipe, tmp_path)
+    steps, program, reads = steps_with(recipe, folder)
     assert program is not None
-    done = steps.replay(program, reads, Span(0, 2 * SIZE), 0)
-    assert done is not None
-    own = steps.contributions_of(done[0], stop=False, due=False)
-    assert steps.is_to_be_compared(begins_epoch=False)
-    steps.compare(own, own, seconds=1.0)
+    return steps, program, reads
+
+
+def test_a_program_that_differs_is_not_used(tmp_path: Any, capsys: Any) -> None:
+    steps, program, reads = noted_steps(tmp_path)
+    replay = replay_of(steps, program, reads)
+    steps.compare(replay, replay.sums)
     assert not steps.refused
-    other = [[tensor.clone() for tensor in part] for part in own]
+    other = [[tensor.clone() for tensor in part] for part in replay.sums]
     other[0][1][0, 2] = other[0][1][0, 2].nextafter(torch.tensor(9.0))
-    steps.compare(other, own, seconds=1.0)
+    steps.compare(replay, other)
     assert "the gradient of 'first.weight' differs" in steps.refused
     assert "steps stay eager" in capsys.readouterr().err
     assert steps.program(reads, [Block(0, 2)], 2, may_trace=False) is None
 
 
 def test_a_program_that_counted_may_not_differ(tmp_path: Any) -> None:
-    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, _ = steps_with(recipe, tmp_path)
-    assert program is not None
-    steps.took()
-    own, other = [[torch.ones(1)]], [[torch.zeros(1)]]
+    steps, program, reads = noted_steps(tmp_path)
+    program.trust.counted()
+    replay = replay_of(steps, program, reads)
+    other = [[tensor + 1 for tensor in part] for part in replay.sums]
     with pytest.raises(UserCodeError, match="1 replayed steps ago"):
-        steps.compare(other, own, seconds=1.0)
+        steps.compare(replay, other)
 
 
-def test_a_slower_program_is_not_used(tmp_path: Any) -> None:
-    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, reads = steps_with(recipe, tmp_path)
-    assert program is not None
+def test_a_slower_program_is_not_used(tmp_path: Any, capsys: Any) -> None:
+    steps, program, reads = noted_steps(tmp_path)
     for _ in range(3):
-        done = steps.replay(program, reads, Span(0, 2 * SIZE), 0)
-        assert done is not None
-        own = steps.contributions_of(done[0], stop=False, due=False)
-        steps.compare(own, own, seconds=1e-9)
-    assert "ms eagerly" in steps.refused
+        replay = replace(replay_of(steps, program, reads), seconds=1e9)
+        steps.compare(replay, replay.sums)
+    assert "ms eagerly" in capsys.readouterr().err
+    assert steps.program(reads, [Block(0, 2)], 2, may_trace=False) is None
+    assert not steps.refused  # programs of other sizes may be quicker
 
 
-def test_trust_grows_and_ends(tmp_path: Any) -> None:
-    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, _ = steps_with(recipe, tmp_path)
-    assert program is not None
-    compared = []
-    for step in range(3000):
-        if steps.is_to_be_compared(begins_epoch=False):
-            compared.append(step)
-            steps.compare([], [], seconds=math.inf)
+def test_trust_grows_and_ends() -> None:
+    trust, gap, longest = Trust(), 0, 0
+    for _ in range(5000):
+        gap += 1
+        if trust.asks_for_comparison(begins_epoch=False):
+            trust.agreed(own=1.0, eager=2.0)
+            longest, gap = max(longest, gap), 0
         else:
-            steps.took()
-    assert compared[:5] == [0, 1, 2, 11, 28]
-    assert max(b - a for a, b in itertools.pairwise(compared)) <= 1001
+            trust.counted()
+    assert longest == 1001
 
 
 def test_a_refused_recipe_keeps_steps_eager(tmp_path: Any) -> None:
@@ -353,10 +355,8 @@ def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:
 
 
 def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
-    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
-    steps, program, reads = steps_with(recipe, tmp_path)
-    assert program is not None
+    steps, program, reads = noted_steps(tmp_path)
     inputs, target = reads[0].sample
     other = [reads[0]._replace(sample=(inputs.double(), target)), reads[1]]
-    assert steps.replay(program, other, Span(0, 2 * SIZE), 0) is None
+    assert steps.replay(program, other, Span(0, 2 * SIZE), 0, stop=False, due=False) is None
     assert not steps.refused

@@ -428,6 +428,7 @@ class JobSpec:
             SpecError: naming the option, its value, its need and the remedy.
         """
         self._check_source()
+        self._check_capture()
         self._check_bundle()
         self._check_env()
         for name, declared in OPTIONS.items():
@@ -454,6 +455,7 @@ class JobSpec:
                     hint="--set learning_rate=0.01",
                 )
 
+    def _check_capture(self) -> None:
         if self.capture and self.command:
             raise SpecError(
                 "--capture",

@@ -36,6 +36,7 @@ from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, U
 from brim.host.clock import monotonic
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.audit import NOT_DETERMINISTIC, StepAudit, describe, findings_of
+from brim.train.captured.captured_steps import ReplayedPart
 from brim.train.checks import left_over, others
 from brim.train.exchange.carried import check_names
 from brim.train.exchange.contribution import StepOutcome
@@ -154,8 +155,7 @@ class StepUnderWay:
         outcome: of the step, once the network has the sum.
         busy: seconds that this worker has spent with the sum.
         audit: of the step; None where it has none.
-        replayed: sums of the worker's blocks by a program, to be compared with eager ones.
-        since_replay: when these were there.
+        replay: of the worker's part by a program, to be compared with eager passes.
     """
 
     number: int
@@ -174,8 +174,7 @@ class StepUnderWay:
     outcome: StepOutcome | None = None
     busy: float = 0.0
     audit: StepAudit | None = None
-    replayed: list[list[Tensor]] | None = None
-    since_replay: float = 0.0
+    replay: ReplayedPart | None = None
 
     def places(self, span: Span) -> Span:
         """Return the places in this step of some samples of an epoch."""
@@ -286,20 +285,20 @@ class Steps:
         program = captured.program(read_before, round.blocks, round.parts, may_trace=may_trace)
         if program is None:
             return coming_reads
-        done = captured.replay(program, read_before, step.span, step.batch)
-        if done is None:
+        replay = captured.replay(
+            program, read_before, step.span, step.batch, stop=self.is_stop_asked, due=step.due
+        )
+        if replay is None:
             return coming_reads
-        sums, losses = done
-        contributions = captured.contributions_of(sums, stop=self.is_stop_asked, due=step.due)
         begins_epoch = step.batch % self._data.schedule.steps_per_epoch == 0
-        if captured.is_to_be_compared(begins_epoch=begins_epoch):
-            step.replayed, step.since_replay = contributions, monotonic()
+        if program.trust.asks_for_comparison(begins_epoch=begins_epoch):
+            step.replay = replay
             return coming_reads
-        captured.took()
-        for block, contribution in zip(round.blocks, contributions, strict=True):
+        program.trust.counted()
+        for block, contribution in zip(round.blocks, replay.sums, strict=True):
             round.accumulator.add_block(block.start, contribution)
         step.todo.clear()
-        step.losses += losses.reshape(-1, 1).unbind()
+        step.losses += replay.losses.reshape(-1, 1).unbind()
         for read in read_before:
             step.done.append((read.request, read.crc32))
             step.marks.update(read.marks)
@@ -542,9 +541,9 @@ class Steps:
             # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(parts.device)
             started = parts.spent("compute", started)
-        if step.replayed is not None and parts.captured is not None:
+        if step.replay is not None and parts.captured is not None:
             eager_sums = [round.accumulator.block(block.start) for block in round.blocks]
-            parts.captured.compare(eager_sums, step.replayed, monotonic() - step.since_replay)
+            parts.captured.compare(step.replay, eager_sums)
         self._compare_streams(round, step)
         self._put_rows(round)
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)

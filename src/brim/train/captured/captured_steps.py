@@ -7,11 +7,12 @@ such a step the eager result counts. A worker that finds a difference, or no gai
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,43 @@ from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
 from brim.train.captured.program import MicroInputs, StepProgram
-from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
+from brim.train.captured.recipe import (
+    NotCapturable,
+    PassRecipe,
+    in_one_line,
+    leaves_of,
+    load,
+    no_recipe,
+)
+from brim.train.captured.trust import Trust
 from brim.train.exchange.contribution import Contributions
 
 Pass = Callable[[Any], Tensor]
 Contribution = list[Tensor]
 
 FOLDER = "captured"  # of a run's directory
-_COMPARED = 3  # steps before a program counts
-_LONGEST_TRUST = 1000  # steps between two comparisons
 _LOOKS = 0.2  # seconds between two looks for a recipe
-_PATIENCE = 120.0  # seconds for a recipe
-_NICE = 19
+_PATIENCE = 300.0  # seconds for the noting of a pass
+_NICE = 5  # of the child: at 19 it would get nothing where all processors train
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedPart:
+    """A worker's part of a step, computed by a program.
+
+    Attributes:
+        program: that did so.
+        sums: of each of the worker's blocks, as contributions to the step.
+        losses: of each micro-batch.
+        seconds: that it took.
+        ended: when that was.
+    """
+
+    program: StepProgram
+    sums: list[Contribution]
+    losses: Tensor
+    seconds: float
+    ended: float
 
 
 class CapturedSteps:
@@ -67,7 +93,8 @@ class CapturedSteps:
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
         self._folder, self._seed = folder, seed
         self._recipes: dict[int, PassRecipe] = {}  # by samples of a micro-batch
-        self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], StepProgram] = {}
+        # By samples of each micro-batch, and blocks; None where eager passes take less time.
+        self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], StepProgram | None] = {}
         self._gradients: dict[tuple[float, int], Tensor] = {}
         self._weights: dict[float, Tensor] = {}
         ids = {id(parameter) for parameter in contributions.parameters}
@@ -75,9 +102,6 @@ class CapturedSteps:
         self._child = 0
         self._next_look = 0.0
         self._missed_since: dict[int, float] = {}
-        self._compared = self._replayed = 0
-        self._next_comparison = self._compared_at = 0
-        self._eager_seconds = self._own_seconds = math.inf
         self.refused = ""
 
     def program(
@@ -114,7 +138,6 @@ class CapturedSteps:
             self._refuse(str(reason))
             return None
         self._programs[key] = program
-        self._compared, self._own_seconds, self._eager_seconds = 0, math.inf, math.inf
         return program
 
     # Recipes --------------------------------------------------------------------------------------
@@ -136,20 +159,35 @@ class CapturedSteps:
             self._child = 0
         if self._path(size).exists():
             self._take(size)
+        elif may_trace:
+            self._see_to(read.sample, size, now)
+
+    def _see_to(self, samples: Any, size: int, now: float) -> None:
+        """Have a pass noted, or say that it cannot be: the other workers wait for a file."""
+        begun = self._missed_since.setdefault(size, now)
+        if self._child:
+            if now - begun < _PATIENCE:
+                return
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            self._child = 0
+        elif self._is_first(size):
+            self._have_noted(samples, size)
             return
-        first_look = self._missed_since.setdefault(size, now)
-        if may_trace and not self._child and self._is_first(size):
-            self._have_noted(read.sample, size)
-        elif now - first_look > _PATIENCE:
-            if self._child:
-                os.kill(self._child, signal.SIGKILL)
-            self._refuse(f"nobody has noted its calls in {_PATIENCE:.0f} s")
+        elif now - begun < _PATIENCE:
+            return  # a worker that was the first of its host before may be at it
+        self._give_up(size, f"its calls were not noted in {_PATIENCE:.0f} s")
+
+    def _give_up(self, size: int, reason: str) -> None:
+        with contextlib.suppress(OSError):
+            no_recipe(reason).save(self._path(size))
+        self._refuse(reason)
 
     def _take(self, size: int) -> None:
         try:
             recipe = self._recipes[size] = load(self._path(size))
         except Exception as error:  # noqa: BLE001 - a torn file may raise anything
-            self._refuse(f"its calls cannot be read: {error}")
+            self._refuse(f"its calls cannot be read: {in_one_line(error)}")
             return
         if recipe.refused:
             self._refuse(recipe.refused)
@@ -171,7 +209,7 @@ class CapturedSteps:
         try:
             self._child = os.fork()
         except OSError as error:
-            self._refuse(f"there can be no process to note its calls: {error.strerror}")
+            self._give_up(size, f"there can be no process to note its calls: {error.strerror}")
             return
         if not self._child:
             self._be_child(parent, samples, size)
@@ -191,8 +229,8 @@ class CapturedSteps:
 
             try:
                 recipe = trace(self._model, self._contributions, self._pass, samples)
-            except Exception as reason:  # noqa: BLE001 - whatever the user's code raises here
-                recipe = no_recipe(str(reason))
+            except Exception as error:  # noqa: BLE001 - whatever the user's code raises here
+                recipe = no_recipe(in_one_line(error))
             recipe.save(self._path(size))
             status = 0
         finally:
@@ -200,13 +238,16 @@ class CapturedSteps:
 
     # Steps ----------------------------------------------------------------------------------------
 
-    def is_to_be_compared(self, *, begins_epoch: bool) -> bool:
-        """Return whether the coming step is made eagerly as well."""
-        return begins_epoch or self._compared < _COMPARED or self._replayed >= self._next_comparison
-
     def replay(
-        self, program: StepProgram, reads: Sequence[Read], span: Span, batch: int
-    ) -> tuple[list[Contribution], Tensor] | None:
+        self,
+        program: StepProgram,
+        reads: Sequence[Read],
+        span: Span,
+        batch: int,
+        *,
+        stop: bool,
+        due: bool,
+    ) -> ReplayedPart | None:
         """Compute a worker's part of a step; None where the samples are of another form.
 
         Args:
@@ -214,6 +255,7 @@ class CapturedSteps:
             reads: the worker's micro-batches.
             span: of the step.
             batch: number of the step, for random numbers.
+            stop, due: words to all workers, see `StepOutcome`.
         """
         started = monotonic()
         try:
@@ -224,8 +266,11 @@ class CapturedSteps:
         except RuntimeError as error:
             self._refuse(str(error).strip().splitlines()[-1])
             return None
-        self._own_seconds = min(self._own_seconds, monotonic() - started)
-        return sums, losses
+        contributions = [
+            self._contributions.of_program(part, program.used, stop=stop, due=due) for part in sums
+        ]
+        now = monotonic()
+        return ReplayedPart(program, contributions, losses, seconds=now - started, ended=now)
 
     def _inputs_of(self, read: Read, span: Span, batch: int) -> MicroInputs:
         recipe = self._recipes[len(read.request.span)]
@@ -255,60 +300,46 @@ class CapturedSteps:
         starts = [buffer.start for buffer in self._contributions.buffers]
         return [*self._contributions.parameters, *self._frozen, *starts]
 
-    def contributions_of(
-        self, sums: Sequence[Contribution], *, stop: bool, due: bool
-    ) -> list[Contribution]:
-        """Return sums as contributions to a step, with the words of this worker."""
-        used = next(iter(self._recipes.values())).used
-        return [self._contributions.of_program(part, used, stop=stop, due=due) for part in sums]
-
-    def took(self) -> None:
-        """Count a step that a program has computed."""
-        self._replayed += 1
-
-    def compare(
-        self, eager: Sequence[Contribution], own: Sequence[Contribution], seconds: float
-    ) -> None:
-        """Compare a program's sums with those of eager passes, which took so many seconds.
+    def compare(self, replay: ReplayedPart, eager: Sequence[Contribution]) -> None:
+        """Compare a program's sums with those of eager passes, which have just ended.
 
         Raises:
-            UserCodeError: they differ, and programs have counted before.
+            UserCodeError: they differ, and the program has counted before.
         """
-        for left, right in zip(eager, own, strict=True):
-            place = next(
-                (n for n, (a, b) in enumerate(zip(left, right, strict=True)) if not _same(a, b)),
-                None,
-            )
-            if place is not None:
-                self._found_apart(self._contributions.name_of(place))
-                return
-        self._compared += 1
-        self._compared_at = self._replayed
-        self._next_comparison = self._replayed + min(1 << self._compared, _LONGEST_TRUST)
-        self._eager_seconds = min(self._eager_seconds, seconds)
-        if self._compared != _COMPARED:
+        seconds, trust = monotonic() - replay.ended, replay.program.trust
+        for left, right in zip(eager, replay.sums, strict=True):
+            for place, (a, b) in enumerate(zip(left, right, strict=True)):
+                if not _same(a, b):
+                    self._found_apart(self._contributions.name_of(place), trust)
+                    return
+        trust.agreed(own=replay.seconds, eager=seconds)
+        if not trust.is_earned_now:
             return
         speeds = (
-            f"a step's passes take {1e3 * self._own_seconds:.1f} ms replayed, and "
-            f"{1e3 * self._eager_seconds:.1f} ms eagerly"
+            f"a step's passes take {1e3 * trust.own_seconds:.1f} ms replayed, and "
+            f"{1e3 * trust.eager_seconds:.1f} ms eagerly"
         )
-        if self._own_seconds > self._eager_seconds:
-            self._refuse(speeds)
+        if trust.is_slower:
+            _tell(f"steps stay eager: {speeds}")
+            self._programs = {
+                key: None if program is replay.program else program
+                for key, program in self._programs.items()
+            }
         else:
             _tell(f"steps are replayed: {speeds}")
 
-    def _found_apart(self, name: str) -> None:
-        """Go on eagerly where no program has counted yet, else end the run.
+    def _found_apart(self, name: str, trust: Trust) -> None:
+        """Go on eagerly where the program has not counted yet, else end the run.
 
         Raises:
             UserCodeError: steps that differ from eager ones may have counted.
         """
-        if not self._replayed:
+        if not trust.has_counted:
             self._refuse(f"{name} differs from what eager passes give")
             return
         raise UserCodeError(
             f"--capture: {name} differs from what eager passes give, which it did not "
-            f"{self._replayed - self._compared_at} replayed steps ago\n"
+            f"{trust.unseen} replayed steps ago\n"
             "  model, loss or forward depends on something that changes while training: a counter, "
             "a schedule, a variable.\n"
             "  hint: train without --capture"

@@ -6,6 +6,7 @@ torch: where one is missing, or refuses, there is no program.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +22,11 @@ from brim.train.captured.recipe import (
     RESULT,
     NotCapturable,
     PassRecipe,
+    in_one_line,
 )
+from brim.train.captured.trust import Trust
 
-_MOST_CALLS = 20_000  # of a program: TorchScript takes 50 µs to read each
+_MOST_CALLS = 20_000  # of a program: TorchScript takes some 30 µs to read each
 # TorchScript's numbers of types, layouts and memory formats.
 _NUMBERS = {
     "torch.uint8": 0,
@@ -65,7 +68,8 @@ class StepProgram:
         counted: how many of what a recipe gives, before the loss, are maxima and no sums.
 
     Attributes:
-        blocks: as above.
+        used: of each trained parameter, whether it has a gradient.
+        trust: that it has earned.
 
     Raises:
         NotCapturable: there can be no program.
@@ -82,13 +86,16 @@ class StepProgram:
     ) -> None:
         if sum(len(recipe.calls) for recipe in recipes) > _MOST_CALLS:
             raise NotCapturable("the passes of a step have too many calls")
-        self.blocks = tuple(blocks)
+        self.used = [any(marks) for marks in zip(*(recipe.used for recipe in recipes), strict=True)]
+        self.trust = Trust()
+        self._block_count = len(blocks)
         self._constants = [tensor for recipe in _distinct(recipes) for tensor in recipe.constants]
         try:
-            self._function = _Graph(recipes, blocks, parts, shared, counted).function()
-        except (AttributeError, RuntimeError, TypeError, KeyError) as error:
-            reason = str(error).strip().splitlines() or [""]
-            raise NotCapturable(f"{type(error).__name__}: {reason[0]}") from error
+            graph = _Graph(_distinct(recipes), shared, counted)
+            graph.write(recipes, blocks, parts)
+            self._function = graph.function()
+        except Exception as error:  # private functions may raise anything
+            raise NotCapturable(in_one_line(error)) from error
 
     def __call__(
         self, network: Sequence[Tensor], micro_batches: Sequence[MicroInputs]
@@ -111,7 +118,7 @@ class StepProgram:
                 *sums, losses = self._function(*arguments)
         finally:
             torch._C._set_graph_executor_optimize(was_on)
-        each = len(sums) // len(self.blocks)
+        each = len(sums) // self._block_count
         return [list(sums[at : at + each]) for at in range(0, len(sums), each)], losses
 
 
@@ -122,40 +129,32 @@ def _distinct(recipes: Sequence[PassRecipe]) -> list[PassRecipe]:
 class _Graph:
     """A graph of TorchScript, written call by call."""
 
-    def __init__(
-        self,
-        recipes: Sequence[PassRecipe],
-        blocks: Sequence[Block],
-        parts: int,
-        shared: int,
-        counted: int,
-    ) -> None:
+    def __init__(self, recipes: Sequence[PassRecipe], shared: int, counted: int) -> None:
         self._graph: Any = torch._C.Graph()
         self._constants: dict[Any, Any] = {}
         self._schemas: dict[tuple[str, str], Any] = {}
         self._counted = counted
-        network = [self._graph.addInput() for _ in range(shared)]
-        made = {
-            id(recipe): [self._graph.addInput() for _ in recipe.constants]
-            for recipe in _distinct(recipes)
+        self._network = [self._graph.addInput() for _ in range(shared)]
+        self._tensors_of = {
+            id(recipe): [self._graph.addInput() for _ in recipe.constants] for recipe in recipes
         }
+
+    def write(self, recipes: Sequence[PassRecipe], blocks: Sequence[Block], parts: int) -> None:
+        """Write the passes of all micro-batches, and the additions of each block behind its own."""
         sums: list[Any] = []
         losses: list[Any] = []
         micro_batches = iter(recipes)
         for block in blocks:
             stop = min(block.start + block.size, parts)
             leaves = [Block(micro, 1) for micro in range(block.start, stop)]
-            additions = iter(fold(leaves, block, parts))
-            pending = next(additions, None)
+            additions = deque(fold(leaves, block, parts))
             found: dict[int, list[Any]] = {}
             for leaf in leaves:
-                recipe = next(micro_batches)
-                *found[leaf.start], loss = self._pass(recipe, network, made[id(recipe)])
+                *found[leaf.start], loss = self._pass(next(micro_batches))
                 losses.append(loss)
-                while pending is not None and min(sum(pending[1]), parts) - 1 <= leaf.start:
-                    left, right = pending
+                while additions and min(sum(additions[0][1]), parts) - 1 <= leaf.start:
+                    left, right = additions.popleft()
                     self._add(found[left.start], found.pop(right.start))
-                    pending = next(additions, None)
             (total,) = found.values()
             sums += total
         (stacked,) = self._call("aten::cat", "", [self._tensors(losses, is_optional=False), 0])
@@ -164,10 +163,10 @@ class _Graph:
     def function(self) -> Any:
         return torch._C._create_function_from_graph("brim_step", self._graph)
 
-    def _pass(self, recipe: PassRecipe, network: list[Any], constants: list[Any]) -> list[Any]:
+    def _pass(self, recipe: PassRecipe) -> list[Any]:
         """Write the calls of a micro-batch, and give what they come to."""
-        known = {CONSTANT: constants, INPUT: list(network)}
-        known[INPUT] += [self._graph.addInput() for _ in range(recipe.inputs - len(network))]
+        known = {CONSTANT: self._tensors_of[id(recipe)], INPUT: list(self._network)}
+        known[INPUT] += [self._graph.addInput() for _ in range(recipe.inputs - len(self._network))]
         known[DRAWN] = [self._graph.addInput() for _ in recipe.draws]
         results: list[list[Any]] = []
 

@@ -106,6 +106,12 @@ class NotCapturable(Exception):
     """A pass cannot be replayed: eager passes go on."""
 
 
+def in_one_line(error: Exception) -> str:
+    """Return the first line of an error, with its class unless it is ours."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return first if isinstance(error, NotCapturable) else f"{type(error).__name__}: {first}"
+
+
 def leaves_of(samples: Any) -> tuple[list[Tensor], str]:
     """Return the tensors of collated samples, and their form: all that a program depends on.
 

@@ -25,6 +25,7 @@ from brim.train.captured.recipe import (
     Draw,
     NotCapturable,
     PassRecipe,
+    in_one_line,
     leaves_of,
     with_leaves,
 )
@@ -121,10 +122,8 @@ def trace(
     try:
         with _NoPython():
             graph = make_fx(flat)(*arguments)
-    except NotCapturable:
-        raise
     except Exception as error:
-        raise NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+        raise NotCapturable(in_one_line(error)) from error
     after = random.getstate(), np.random.get_state()
     if before[0] != after[0] or str(before[1]) != str(after[1]):
         raise NotCapturable("the pass draws from Python's random or numpy")
