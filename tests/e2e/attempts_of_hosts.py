@@ -70,7 +70,8 @@ def _plain(address: str, words_sent: Words) -> str:
 def _slow(address: str, words_sent: bytes) -> str:
     """Each byte comes in time, all of them do not."""
     end = time.monotonic() + _PATIENCE
-    with socket.create_connection(split_address(address), timeout=_SLOWLY) as line:
+    with socket.create_connection(split_address(address), timeout=_PATIENCE) as line:
+        line.settimeout(_SLOWLY)
         for byte in words_sent * 100:
             try:
                 line.sendall(bytes([byte]))

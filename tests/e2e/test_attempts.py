@@ -377,10 +377,14 @@ def test_attempts_of_another_host_achieve_nothing(
         own_authority, other_authority = (
             Authority.derived_from(workers_secret(secret)) for secret in (contact.token, "x")
         )
-        streams = streams_of_host()
-        (worker,) = {
-            target_port for _, _, host, target_port in calls(streams) if host == "10.77.0.1"
-        } - {7077}
+
+        def ports_of_workers() -> set[int]:
+            called = calls(streams_of_host())
+            return {port for _, _, host, port in called if host == "10.77.0.1"} - {7077}
+
+        # What was sent is on record a moment later.
+        until(lambda: len(ports_of_workers()) == 1, "a call of a worker", run)
+        streams, (worker,) = streams_of_host(), ports_of_workers()
         target = {
             "master": contact.address,
             "worker": f"10.77.0.1:{worker}",
