@@ -22,7 +22,7 @@ from edges.test_master import FACTS
 class Job:
     """The entries of a job with one agent, as it goes on."""
 
-    def __init__(self, workers: int, **options: Any) -> None:
+    def __init__(self, workers: int, /, **options: Any) -> None:
         self.workers = [f"w{number}" for number in range(1, workers + 1)]
         spec = recorded_run.spec(
             **{
@@ -52,12 +52,19 @@ class Job:
         )
 
     def steps(
-        self, count: int, *, round: int, shares: list[int], slow: float, is_held: bool = False
+        self,
+        count: int,
+        *,
+        round: int,
+        shares: list[int],
+        slow: float = 1.0,
+        pace: float = 0.02,
+        is_held: bool = False,
     ) -> None:
-        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait
-        behind the last one.
+        """Steps of a second each, in which the last worker takes `slow` times the pace for a
+        micro-batch; all wait behind the last one.
         """
-        paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
+        paces = [pace] * (len(shares) - 1) + [pace * slow]
         own_seconds = [pace * share for pace, share in zip(paces, shares, strict=True)]
         for step in range(count):
             payloads = []
@@ -134,6 +141,40 @@ def test_an_extreme_straggler_is_named_with_its_host() -> None:
         "waits for it even "
         "where it has one of 8, and without it steps would be 9.9 times as fast"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "pace", "message"),
+    [
+        ({}, 0.02, ""),
+        ({"exact": False}, 0.001, ""),
+        ({"micro_batches": 1}, 0.001, ""),
+        ({}, 0.001, "a micro-batch takes 0.8 ms, and a step has 8"),
+        ({"capture": True}, 0.001, "the same for 1 worker only"),
+        ({"workers": WorkerRange.parse("1:4")}, 0.001, "the same for 1 to 4 workers only"),
+    ],
+)
+def test_short_micro_batches_bring_advice_once(
+    options: dict[str, Any], pace: float, message: str
+) -> None:
+    job = Job(1, **options)
+    job.steps(20, round=1, shares=[8], pace=pace)
+    assert not job.events("warning")
+    job.steps(40, round=1, shares=[8], pace=pace)
+    messages = [event["message"] for event in job.events("warning")]
+    assert len(messages) == bool(message)
+    assert all(message in text and "--micro-batches auto" in text for text in messages)
+    assert [("--capture" in text) for text in messages] == [
+        not options.get("capture") for _ in messages
+    ]
+
+
+@pytest.mark.parametrize(("workers", "warned"), [("1", True), ("1:4", False), ("2", False)])
+def test_servers_beside_one_worker_bring_a_warning(workers: str, warned: bool) -> None:
+    limits = WorkerRange.parse(workers)
+    job = Job(limits.minimum, workers=limits, servers=1)
+    messages = [event["message"] for event in job.events("warning")]
+    assert [text.startswith("--ps: ") for text in messages] == [True] * warned
 
 
 def test_an_excluded_host_is_named_with_a_remedy() -> None:

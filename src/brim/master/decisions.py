@@ -9,7 +9,7 @@ where that one stood.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
@@ -59,7 +59,7 @@ from brim.coordination.job.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
 from brim.domain.accounting import DatasetFacts
 from brim.domain.faults import Fault, FaultKind, describe
-from brim.domain.job import JobSpec
+from brim.domain.job import JobSpec, fewest_micro_batches
 from brim.domain.options import LARGEST_COUNT
 from brim.errors import InternalError, ProtocolError
 from brim.master import words
@@ -87,6 +87,8 @@ from brim.wire.messages import JournalPlace
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
 _GRACE_EXTENSION = 1.0  # and until it looks again
+_BEFORE_ADVICE = 20.0  # seconds of a run that is worth making quicker
+_SHORT_PASS = 0.003  # a micro-batch of fewer seconds is mostly not arithmetic
 
 _SIGNALS = {
     FaultKind.KILL: signal.SIGKILL,
@@ -533,10 +535,23 @@ class Decisions:
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
         self._mind_stragglers(record, reports)
+        self._advise(reports)
         while self.state.faults and self.state.faults[0].step <= record.step:
             self._perform_fault(self.state.faults.pop(0), step=record.step)
         if record.held:
             self._on_held(record.round, record.step)
+
+    def _advise(self, reports: Sequence[wire.StepReport]) -> None:
+        """Say once what makes steps slow without need, where a run goes on for a while."""
+        since_first = self.progress.last_commit - self.progress.first_commit
+        if self.state.is_advised or since_first < _BEFORE_ADVICE:
+            return
+        self.state.is_advised = True
+        passes = sum(len(report.parts) for report in reports)
+        seconds = sum(report.seconds.get("compute", 0.0) for report in reports) / max(1, passes)
+        is_cut_further = self.spec.micro_batches > fewest_micro_batches(self.spec.workers)
+        if self.spec.exact and is_cut_further and seconds < _SHORT_PASS:
+            self._event("warning", message=words.short_micro_batches(seconds, spec=self.spec))
 
     def _compare_with_before(self, fields: dict[str, Any]) -> None:
         """Warn where a step that is made again comes to another loss. Its weights are other ones."""
@@ -885,6 +900,8 @@ class Decisions:
         self._event("dataset", **said_of_data)
         if self.state.began.note:
             self._event("warning", message=self.state.began.note)
+        if self.spec.servers and self.spec.workers.maximum == 1:
+            self._event("warning", message=words.servers_without_need())
 
     def _name_of(self, worker: str) -> str:
         """A worker as people know it."""

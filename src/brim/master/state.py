@@ -137,6 +137,7 @@ class State:
         patience_told: people know that scripts go on behind their loops.
         failure_told: people know why the job fails.
         has_differed: people know that a step which was made again came to another loss.
+        is_advised: people know what makes short steps slow.
         outcome: None where the job goes on.
         grace_ends: when a run that waits for its last boundary does without who is late, monotonic.
     """
@@ -166,6 +167,7 @@ class State:
     patience_told: bool = False
     failure_told: bool = False
     has_differed: bool = False
+    is_advised: bool = False
     outcome: RunOutcome | None = None
     grace_ends: float | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from brim.coordination.job.audits import NOT_KEPT, TO_KEEP
 from brim.coordination.job.membership import GiveUpOn
 from brim.coordination.job.stragglers import Bottleneck
-from brim.domain.job import JobSpec
+from brim.domain.job import JobSpec, fewest_micro_batches
 from brim.domain.quantities import format_duration
 from brim.wire import messages as wire
 
@@ -103,6 +103,35 @@ def newcomer_turned_away(name: str, reason: str, *, remaining: int) -> str:
     """A newcomer disagrees with the others."""
     workers = f"{remaining} worker{'' if remaining == 1 else 's'}"
     return f"{name} was turned away, and the run goes on with {workers}: {reason}"
+
+
+def short_micro_batches(seconds: float, *, spec: JobSpec) -> str:
+    """Steps are cut into more parts than the job's workers need, and that is most of their time.
+
+    Args:
+        seconds: of a micro-batch.
+        spec: of the job.
+    """
+    fewest = fewest_micro_batches(spec.workers)
+    limit = f"1 to {fewest} workers" if fewest > 1 else "1 worker"
+    text = (
+        f"a micro-batch takes {1e3 * seconds:.1f} ms, and a step has {spec.micro_batches} of them so "
+        f"that 1 to {spec.micro_batches} workers give the same weights; with --micro-batches auto a "
+        f"step has {fewest} and takes less time, but weights are other ones than this run's, and "
+        f"the same for {limit} only"
+    )
+    if spec.capture or spec.servers:
+        return text
+    return f"{text}; --capture (alpha) keeps the weights and replays micro-batches in less time"
+
+
+def servers_without_need() -> str:
+    """A job of one worker has servers beside it."""
+    return (
+        "--ps: parameter servers spread embeddings over more processes, and a job of 1 worker has "
+        "nobody to share them with: its steps wait for the server; leave --ps out, or give the job "
+        "more workers (--workers 1:4)"
+    )
 
 
 def host_departs(host: str) -> str:
