@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import PartFile, StoredTable, TablePart, oldest_of_both
+from brim.domain.table_parts import (
+    PartFile,
+    StoredFile,
+    StoredTable,
+    TablePart,
+    oldest_of_both,
+)
 from brim.embeddings.table_file import (
     LARGEST,
     Chunk,
@@ -106,12 +112,12 @@ def new_files(stored: StoredTable, chain: Sequence[TablePart]) -> list[PartFile]
 
 
 @contextlib.contextmanager
-def given_up(store: Store) -> Iterator[list[PartFile]]:
+def given_up(store: Store) -> Iterator[list[StoredFile]]:
     """Remove the files of a list again where the block fails.
 
     A store that is away takes no orders.
     """
-    files: list[PartFile] = []
+    files: list[StoredFile] = []
     try:
         yield files
     except BaseException as error:

@@ -1,0 +1,271 @@
+"""Weights that training leaves as they are, in checkpoints: stored once, and never lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from brim.domain.checkpointing import Interval
+from brim.domain.frozen_parts import FrozenPart
+from brim.domain.table_parts import StoredFile
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.file_stores import Directory
+from brim.train.context import spec_of_a_loner
+from brim.train.job import Job
+from brim.train.membership import Loner
+from brim.train.state.checkpoint import state_of
+from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
+
+WIDTH = 160  # 100 KB of frozen weights, and 5 KB of others
+FROZEN = WIDTH * WIDTH * 4
+Change = Callable[[nn.Module], object]
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a small one beside it, a constant buffer, and one that changes."""
+
+    mask: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base = nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.down = nn.Linear(width, 4, bias=False)
+        self.up = nn.Linear(4, width, bias=False)
+        self.norm = nn.BatchNorm1d(width, affine=False)
+        self.register_buffer("mask", torch.ones(width, width).tril())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.base(inputs) + self.up(self.down(inputs))
+        found: Tensor = self.norm(hidden @ self.mask).mean(1)
+        return found
+
+
+class World:
+    """A run in one process: its place of checkpoints, and what was said of them."""
+
+    def __init__(
+        self, place: Path, *, keep: int = 2, writer: str = "w1", width: int = WIDTH
+    ) -> None:
+        self.place, self.store, self.messages = (
+            place,
+            Store(Directory(place)),
+            list[WorkerMessage](),
+        )
+        self.net, self._width = Adapted(width), width
+        spec = replace(
+            spec_of_a_loner(), checkpoint_every=Interval(steps=1), keep=keep, micro_batches=1
+        )
+        trained = [part for part in self.net.parameters() if part.requires_grad]
+        self.job = Job(
+            self.net, torch.optim.Adam(trained), spec=replace(spec, audit=False), context=None
+        )
+        world = self
+
+        class Permitting(Loner):
+            def tell(self, message: WorkerMessage) -> None:
+                world.messages.append(message)
+                if isinstance(message, CheckpointDrafted):
+                    world.job.parts.checkpoints.permit(Publish(step=message.step, writers=[]))
+
+        self.job.parts.members = Permitting()
+        self.job.parts.checkpoints.keep_in(str(place), writer=writer)
+        self.weights: dict[int, dict[str, Tensor]] = {}
+
+    def train(
+        self, steps: int, changes: dict[int, Change] | None = None, *, until: int | None = None
+    ) -> None:
+        """Train so many steps in all, or fewer, with changes of the model before some of them."""
+        torch.manual_seed(1)
+        data = TensorDataset(torch.randn(8 * steps, self._width), torch.randn(8 * steps))
+        for batch in self.job.batches(data, global_batch_size=8, epochs=1):
+            if self.job.committed in (changes or {}):
+                self.job.parts.checkpoints.drain()
+                self.job.parts.checkpoints.await_copy()
+                (changes or {})[self.job.committed](self.net)
+            loss = (self.net(batch.inputs) - batch.target).square().mean()
+            if self.job.step(loss) is not None:
+                self.note()
+                self.job.parts.checkpoints.drain()
+                if self.job.committed == until:
+                    return
+
+    def note(self) -> None:
+        state = {name: part.detach().clone() for name, part in self.net.state_dict().items()}
+        self.weights[self.job.committed] = state
+
+    def stored(self, step: int) -> dict[str, Tensor]:
+        model: dict[str, Tensor] = state_of(self.store.load(step))["model"]
+        return model
+
+    def frozen_files(self) -> list[str]:
+        return sorted(path.name for path in (self.place / "frozen").glob("*"))
+
+    def sizes(self) -> dict[int, int]:
+        return {
+            message.step: message.size_bytes
+            for message in self.messages
+            if isinstance(message, CheckpointMade)
+        }
+
+    def check(self) -> None:
+        assert self.store.steps()
+        assert self.store.drafts() == []
+        for step in self.store.steps():
+            for name, part in self.stored(step).items():
+                assert torch.equal(part, self.weights[step][name]), (step, name)
+
+
+def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
+    world = World(tmp_path, keep=5)
+    world.train(5)
+    world.check()
+    assert len(world.frozen_files()) == 2  # the weights, and the constant buffer once it was alike
+    sizes = world.sizes()
+    assert sizes[1] > 2 * FROZEN
+    assert FROZEN < sizes[2] < 2 * FROZEN
+    assert max(sizes[3], sizes[4], sizes[5]) < 0.4 * FROZEN
+    assert world.store.load(5).size_bytes > 2 * FROZEN
+
+
+def fill(net: nn.Module) -> None:
+    net.get_parameter("base.weight").data.fill_(2.0)
+
+
+def fill_by_numpy(net: nn.Module) -> None:
+    array: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = net.get_parameter(
+        "base.weight"
+    ).numpy()
+    array[0, 0] += 1.0
+
+
+def replace_memory(net: nn.Module) -> None:
+    net.get_parameter("base.weight").data = torch.zeros(WIDTH, WIDTH)
+
+
+def change_buffer(net: nn.Module) -> None:
+    net.get_buffer("mask")[0, 1] = 0.5
+
+
+def transpose(net: nn.Module) -> None:
+    weight = net.get_parameter("base.weight")
+    weight.data = weight.detach().t().contiguous().t()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [fill, fill_by_numpy, replace_memory, change_buffer, transpose],
+    ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize("moments", [(1,), (3,), (2, 3, 4)])
+def test_changed_weights_are_in_the_checkpoint(
+    change: Change, moments: tuple[int, ...], tmp_path: Path
+) -> None:
+    world = World(tmp_path, keep=6)
+    world.train(6, dict.fromkeys(moments, change))
+    world.check()
+
+
+def test_files_go_with_the_last_checkpoint_that_names_them(tmp_path: Path) -> None:
+    world = World(tmp_path, keep=2)
+    counts = iter(range(9))
+
+    def count(net: nn.Module) -> None:
+        net.get_parameter("base.weight").data.fill_(next(counts))
+
+    world.train(6, {1: count, 3: count, 4: count, 5: count})
+    world.check()
+    assert world.store.steps() == [5, 6]
+    named = {part.file.name for step in (5, 6) for part in world.store.load(step).frozen}
+    assert {f"frozen/{name}" for name in world.frozen_files()} == named
+
+
+def test_a_resumed_run_writes_nothing_again(tmp_path: Path) -> None:
+    World(tmp_path).train(6, until=3)
+    first_files = World(tmp_path).frozen_files()
+    resumed = World(tmp_path, writer="w2")
+    with torch.no_grad():
+        resumed.net.base.weight.zero_()  # what the checkpoint has must come back
+    resumed.train(6)
+    resumed.check()
+    assert resumed.frozen_files() == first_files
+    whole = World(tmp_path / "whole")
+    whole.train(6)
+    for name, part in whole.weights[6].items():
+        assert torch.equal(part, resumed.weights[6][name])
+
+
+def test_another_writer_finds_the_stored_file(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.train(4, {3: lambda net: world.job.parts.checkpoints._frozen.forget()})
+    world.check()
+    assert len(world.frozen_files()) == 2
+
+
+def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.train(5, {3: lambda net: shutil.rmtree(tmp_path / "frozen")})
+    warnings = [message.message for message in world.messages if isinstance(message, Warn)]
+    assert any("which is gone" in text for text in warnings)
+    assert world.store.steps()[-1] == 5
+    assert torch.equal(world.stored(5)["base.weight"], world.net.base.weight)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other bytes", "gone"])
+def test_damaged_files_are_named(damage: str, tmp_path: Path) -> None:
+    World(tmp_path).train(1)
+    (path,) = (tmp_path / "frozen").iterdir()
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-4] if damage == "cut" else content[:-4] + bytes(4))
+    with pytest.raises(EnvironmentFault, match=path.name):
+        Store(Directory(tmp_path)).load(1)
+
+
+def test_unfrozen_layers_are_stored_as_trained(tmp_path: Path) -> None:
+    world = World(tmp_path, keep=4)
+    world.train(3)
+    tree = world.job.parts.state.get()
+    world.net.base.weight.requires_grad_(True)
+    copy, _ = world.job.parts.checkpoints._take()[1:]
+    copy.data()
+    assert len(copy.frozen.digests) == 1  # the constant buffer alone
+    assert tree["requires_grad of"]["base.weight"] is False
+
+
+@pytest.mark.parametrize(
+    "tensors", [((99, "a"),), ((0, "unknown"),)], ids=["a number of no tensor", "an unknown digest"]
+)
+def test_nonsense_is_no_state(tensors: tuple[tuple[int, str], ...], tmp_path: Path) -> None:
+    World(tmp_path).train(1)
+    found = Store(Directory(tmp_path)).load(1)
+    part = replace(found.frozen[0], tensors=tensors)
+    with pytest.raises(EnvironmentFault, match="holds no state"):
+        state_of(replace(found, frozen=(part,)))
+
+
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    store = Store(Directory(tmp_path))
+    file = StoredFile(name="../outside", sha256="", size_bytes=1)
+    part = FrozenPart(file=file, tensors=())
+    checkpoint = Checkpoint(step=1, tree={}, versions={}, data=b"x", frozen=(part,))
+    with pytest.raises(EnvironmentFault, match="is damaged"):
+        store.publish(store.draft(checkpoint, writer="w1"))
+
+
+def test_small_models_have_one_file(tmp_path: Path) -> None:
+    world = World(tmp_path, width=16)
+    world.train(3)
+    world.check()
+    assert world.frozen_files() == []
