@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +25,9 @@ from brim.storage.file_stores import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
+from brim.train.state import transfer
 from brim.train.state.checkpoint import state_of
+from brim.train.state.frozen import is_alike
 from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
 
 WIDTH = 160  # 100 KB of frozen weights, and 5 KB of others
@@ -269,3 +274,102 @@ def test_small_models_have_one_file(tmp_path: Path) -> None:
     world.train(3)
     world.check()
     assert world.frozen_files() == []
+
+
+# Newcomers ----------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Two ends of a stream, and the bytes that the first gives."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ends = socket.socketpair()
+        self.sent = 0
+        write = transfer.write_all
+
+        def count(peer: socket.socket, data: Sequence[memoryview], **options: Any) -> None:
+            if peer is self.ends[0]:
+                self.sent += sum(view.nbytes for view in data)
+            write(peer, data, **options)
+
+        monkeypatch.setattr(transfer, "write_all", count)
+
+    def hand_over(self, giver: World, taker: World) -> Any:
+        """Give the state of a world to another, and return it as it came."""
+        with self.ends[0], self.ends[1], ThreadPoolExecutor(1) as pool:
+            state = giver.job.parts.state
+            given = pool.submit(
+                transfer.send_state,
+                self.ends[0],
+                state.get(),
+                frozen=state.frozen().values(),
+                timeout=9.0,
+                cancelled=lambda: False,
+            )
+            own = taker.job.parts.state.frozen().values()
+            found = transfer.receive_state(
+                self.ends[1], frozen=own, timeout=9.0, cancelled=lambda: False
+            )
+            given.result()
+        return found
+
+
+@pytest.mark.parametrize(
+    ("change_giver", "change_taker", "sent"),
+    [
+        (None, None, 0),
+        (fill, None, 1),
+        (None, fill, 1),
+        (fill, fill, 0),
+        (change_buffer, fill_by_numpy, 2),
+        (transpose, None, 0),
+        (None, transpose, 0),
+    ],
+)
+def test_newcomers_get_the_weights_that_differ(
+    change_giver: Change | None,
+    change_taker: Change | None,
+    sent: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    giver, taker = World(tmp_path / "giver"), World(tmp_path / "taker")
+    giver.train(2)
+    for world, change in ((giver, change_giver), (taker, change_taker)):
+        (change or (lambda net: None))(world.net)
+    counted = Counted(monkeypatch)
+    tree = counted.hand_over(giver, taker)
+    assert sent * FROZEN < counted.sent < (sent + 0.6) * FROZEN
+    fill_by_numpy(taker.net)  # what lines of the script do before the state is put
+    taker.job.parts.state.put(tree)
+    assert taker.job.parts.state.digests() == giver.job.parts.state.digests()
+    expected = giver.net.base.weight
+    assert torch.equal(taker.net.base.weight, expected)
+    assert taker.net.base.weight.stride() == expected.stride()
+
+
+def test_weights_that_are_alike_are_not_written_to(tmp_path: Path) -> None:
+    giver, taker = World(tmp_path / "giver"), World(tmp_path / "taker")
+    giver.train(1)
+    versions = {name: part._version for name, part in taker.net.named_parameters()}
+    taker.job.parts.state.put(giver.job.parts.state.get())
+    changed = {
+        name for name, part in taker.net.named_parameters() if part._version > versions[name]
+    }
+    assert changed == {"down.weight", "up.weight"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.tensor([torch.nan]), torch.tensor([torch.nan]), True),
+        (torch.tensor([1]), torch.tensor([1], dtype=torch.int32), False),
+        (torch.ones(2, 1), torch.ones(2), False),
+        (torch.tensor(1.0), torch.tensor(1.0), True),
+        (torch.zeros(0), torch.zeros(0), True),
+        (torch.ones(2, 3).t(), torch.ones(3, 2), False),
+    ],
+)
+def test_tensors_are_alike_by_their_bytes(first: Tensor, second: Tensor, alike: bool) -> None:
+    assert is_alike(first, second) is alike

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import torch
 import xxhash
 from torch import Tensor, nn
 
@@ -18,7 +19,8 @@ from brim.tensors.file_layout import copy_to, lay_out
 from brim.tensors.raw import memory_of
 
 _LEAST_TENSOR = 64  # bytes: a manifest needs about as many to say where a tensor is
-_LEAST_FILE = 64 << 10  # bytes that are worth a file
+_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+LEAST = 64 << 10  # bytes of frozen tensors that are worth a file, or a question
 
 
 def candidates_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -30,9 +32,7 @@ def candidates_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: tensor
         for name, tensor in weights.items()
-        if not tensor.requires_grad
-        and type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
-        and tensor.nbytes >= _LEAST_TENSOR
+        if not tensor.requires_grad and type(tensor) in _PLAIN and tensor.nbytes >= _LEAST_TENSOR
     }
 
 
@@ -41,6 +41,22 @@ def content_digest(tensor: Tensor) -> str:
     digest = xxhash.xxh3_128(f"{tensor.dtype} {tuple(tensor.shape)}")
     digest.update(memory_of(tensor))
     return digest.hexdigest()
+
+
+def is_alike(first: Tensor, second: Tensor) -> bool:
+    """Return whether two plain tensors on the host have the same bytes."""
+    are_plain = all(
+        type(tensor) in _PLAIN
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        for tensor in (first, second)
+    )
+    if not are_plain or first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return torch.equal(*(part.detach().view(-1).view(torch.uint8) for part in (first, second)))
 
 
 class FrozenTensors:
@@ -116,7 +132,7 @@ class FrozenCopy:
         sizes = {digests[name]: tensor.nbytes for name, tensor in tensors.items()}
         self._files = well_used(self._known.files, sizes)
         new = {digests[name]: tensors[name] for name in frozen if digests[name] not in self._files}
-        if sum(tensor.nbytes for tensor in new.values()) >= _LEAST_FILE:
+        if sum(tensor.nbytes for tensor in new.values()) >= LEAST:
             self.data, places = lay_out(new)
             for digest, place in places.items():
                 copy_to(place, new[digest])

@@ -24,6 +24,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.train.checks.attributes import Attributes
 from brim.train.state.digests import Digests, digests_of
 from brim.train.state.flattening import copy_of, flatten, keeps_strides
+from brim.train.state.frozen import candidates_of, is_alike
 from brim.train.state.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.state.optimization import Optimization
 
@@ -180,6 +181,10 @@ class TrainingState:
         }
         self._embeddings.take_out(tree)
         return tree
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Return the tensors of the network that training may leave as they are, by name."""
+        return candidates_of(self._tensors())
 
     @property
     def tables(self) -> list[RowTable]:
@@ -399,8 +404,8 @@ def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
         and tensor.stride() != value.stride()
     ):
         tensor.data = copy_of(value, tensor.device)
-    else:
-        tensor.copy_(value)
+    elif tensor.requires_grad or not is_alike(tensor, value):
+        tensor.copy_(value)  # else its pages stay those of the template, for all workers of a host
 
 
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
