@@ -1,11 +1,10 @@
-"""Digits with a large frozen layer, and a small adapter beside it that is trained."""
+"""A large frozen layer, and a small adapter beside it that is trained."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -43,7 +42,6 @@ def optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def dataset(split: str) -> Any:
-    pixels, labels = load_digits(return_X_y=True)
-    inputs, targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
-    chosen = slice(0, 1536) if split == "train" else slice(1536, None)
-    return TensorDataset(inputs[chosen], targets[chosen])
+    chance = torch.Generator().manual_seed(len(split))
+    inputs = torch.randn(1536 if split == "train" else 256, 64, generator=chance)
+    return TensorDataset(inputs, inputs[:, :10].argmax(1))
