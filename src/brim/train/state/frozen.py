@@ -43,20 +43,14 @@ def content_digest(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-def is_alike(first: Tensor, second: Tensor) -> bool:
-    """Return whether two plain tensors on the host have the same bytes."""
-    are_plain = all(
-        type(tensor) in _PLAIN
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.is_contiguous()
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        for tensor in (first, second)
+def shares_memory(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are the same numbers in the same memory."""
+    return (
+        first.layout is second.layout is torch.strided
+        and (first.device, first.dtype) == (second.device, second.dtype)
+        and (first.shape, first.stride()) == (second.shape, second.stride())
+        and first.data_ptr() == second.data_ptr()
     )
-    if not are_plain or first.dtype != second.dtype or first.shape != second.shape:
-        return False
-    return torch.equal(*(part.detach().view(-1).view(torch.uint8) for part in (first, second)))
 
 
 class FrozenTensors:

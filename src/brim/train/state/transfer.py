@@ -97,7 +97,8 @@ def receive_state(
 
     Args:
         peer: the stream from it.
-        frozen: tensors of this process, which are not sent where they are those of the state.
+        frozen: tensors of this process, which are not sent where they are those of the state: it
+            has them themselves then.
         timeout: as `wire.peer.swap` has it, and `cancelled`.
         cancelled: whether to give up.
 
@@ -105,6 +106,7 @@ def receive_state(
         ProtocolError: what came is no state, or a larger one than this host has memory for.
         Interrupted, PeerLost: as `wire.peer.swap`.
     """
+    own = _by_digest(frozen)  # while the giver does the same
     length = bytearray(_LENGTH.size)
     read_exactly(peer, [memoryview(length)], timeout=timeout, cancelled=cancelled)
     (size,) = _LENGTH.unpack(length)
@@ -115,7 +117,7 @@ def receive_state(
     try:
         skeleton, specs = json.loads(header)
         offered = {number: spec[2] for number, spec in enumerate(specs) if len(spec) > 2}
-        present = _present(offered, frozen)
+        present = {n: own[digest] for n, digest in offered.items() if digest in own}
         tensors = _room_for([spec[:2] for spec in specs], present)
         memory = [memory_of(part) for number, part in enumerate(tensors) if number not in present]
     except UNREADABLE as error:
@@ -130,15 +132,12 @@ def receive_state(
         raise ProtocolError(f"not the state of a job: {error}") from error
 
 
-def _present(offered: Mapping[int, Any], frozen: Iterable[Tensor]) -> dict[int, Tensor]:
-    """Return copies of this process's tensors for those that are offered, by number.
-
-    Copies, since its own lines may change its tensors before the state is put in place again.
-    """
-    if not offered:
+def _by_digest(frozen: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Return this process's tensors, not copies, by their digests."""
+    own = [in_c_order(tensor) for tensor in frozen]
+    if sum(tensor.nbytes for tensor in own) < LEAST:
         return {}
-    own = {content_digest(tensor): tensor for tensor in map(in_c_order, frozen)}
-    return {number: own[digest].clone() for number, digest in offered.items() if digest in own}
+    return {content_digest(tensor): tensor for tensor in own}
 
 
 def _room_for(specs: Any, present: Mapping[int, Tensor]) -> list[Tensor]:
