@@ -26,7 +26,8 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(outputs, RANK))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.base(hidden) + hidden @ self.down.t() @ self.up.t()
+        found: Tensor = self.base(hidden) + hidden @ self.down.t() @ self.up.t()
+        return found
 
 
 class Block(nn.Module):
@@ -42,9 +43,10 @@ class Block(nn.Module):
         shape = (*hidden.shape[:2], HEADS, WIDTH // HEADS)
         heads = self.attention(self.before(hidden)).chunk(3, -1)
         queries, keys, values = (part.view(shape).transpose(1, 2) for part in heads)
-        found = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        hidden = hidden + self.out(found.transpose(1, 2).flatten(2))
-        return hidden + self.narrow(functional.gelu(self.wide(self.between(hidden))))
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
+        found: Tensor = hidden + self.narrow(functional.gelu(self.wide(self.between(hidden))))
+        return found
 
 
 class Gpt(nn.Module):

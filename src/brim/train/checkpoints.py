@@ -99,6 +99,7 @@ class Checkpoints:
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
         self._bases = Bases(self._store, writer=writer)
+        self._frozen = FrozenTensors()
 
     def _open(self, location: str) -> FileStore:
         def warn(text: str) -> None:
