@@ -22,11 +22,13 @@ from brim.domain.table_parts import StoredFile
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Directory
+from brim.storage.kept_runs import files_of, read_file
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
 from brim.train.state import transfer
 from brim.train.state.checkpoint import state_of
+from brim.train.state.writer import write_draft
 from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
 
 WIDTH = 160  # 100 KB of frozen weights, and 5 KB of others
@@ -222,6 +224,43 @@ def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
     assert any("which is gone" in text for text in warnings)
     assert world.store.steps()[-1] == 5
     assert torch.equal(world.stored(5)["base.weight"], world.net.base.weight)
+
+
+def test_files_of_living_writers_stay(tmp_path: Path) -> None:
+    World(tmp_path).train(1)
+    store = Store(Directory(tmp_path))
+    file = Store(Directory(tmp_path)).write_frozen(b"weights", writer="w7")
+    store.prune(keep=1, best=None, writers={"w7"})
+    assert file.name in Directory(tmp_path).names()
+    store.prune(keep=1, best=None)
+    assert file.name not in Directory(tmp_path).names()
+    assert store.load(1).frozen, "what a checkpoint names is still there"
+
+
+def test_copies_of_a_run_have_its_frozen_weights(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    World(run / "checkpoints").train(2)
+    for file in files_of(run, checkpoints=True):
+        path = tmp_path / "copy" / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read_file(run, file.name, 0))
+    original, copy = (Store(Directory(tmp_path / part / "checkpoints")) for part in ("run", "copy"))
+    assert copy.steps() == [1, 2]
+    assert copy.load(2) == original.load(2)
+
+
+def test_heirs_name_the_stored_weights(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.train(3)
+    files = world.frozen_files()
+    world.job.parts.checkpoints._frozen.forget()  # as a worker that has written nothing
+    checkpoint, copy, tables = world.job.parts.checkpoints._take()
+    heir = replace(checkpoint, step=4)
+    write_draft(world.store, heir, copy=copy, tables=tables, writer="heir_1")
+    world.store.adopt("heir_1", at_most=4)
+    assert world.store.steps() == [2, 3, 4]
+    assert world.frozen_files() == files
+    assert torch.equal(world.stored(4)["base.weight"], world.net.base.weight)
 
 
 @pytest.mark.parametrize("damage", ["cut", "other bytes", "gone"])
