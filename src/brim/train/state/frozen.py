@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from brim.domain.frozen_parts import FrozenPart, parts_of, well_used
 from brim.domain.table_parts import StoredFile
 from brim.storage.checkpoints import Store
-from brim.tensors.file_layout import copy_to, lay_out
+from brim.tensors.file_layout import Bytes, copy_to, lay_out
 from brim.tensors.raw import memory_of
 
 _LEAST_TENSOR = 64  # bytes: a manifest needs about as many to say where a tensor is
@@ -103,6 +104,8 @@ class FrozenCopy:
         self._files: dict[str, StoredFile] = {}
         self.digests: dict[int, str] = {}
         self.data = bytearray()
+        self._places: dict[str, Bytes] = {}  # in `data`, of each tensor
+        self._forms: dict[str, Tensor] = {}  # their types and shapes
 
     def numbers_in(self, tensors: Sequence[Tensor]) -> dict[str, int]:
         """Return the number of each candidate in a flattened tree, by name."""
@@ -127,8 +130,9 @@ class FrozenCopy:
         self._files = well_used(self._known.files, sizes)
         new = {digests[name]: tensors[name] for name in frozen if digests[name] not in self._files}
         if sum(tensor.nbytes for tensor in new.values()) >= LEAST:
-            self.data, places = lay_out(new)
-            for digest, place in places.items():
+            self._forms = {d: torch.empty_like(part, device="meta") for d, part in new.items()}
+            self.data, self._places = lay_out(new)
+            for digest, place in self._places.items():
                 copy_to(place, new[digest])
             frozen_digests = self._files.keys() | new.keys()
         else:
@@ -151,11 +155,20 @@ class FrozenCopy:
         files = dict(self._files)
         if missing := set(self.digests.values()) - files.keys():
             stored = store.frozen_files()  # another worker may have written them
-            if not missing <= stored.keys():
-                new.append(store.write_frozen(self.data, writer=writer))
-                stored = dict.fromkeys(missing, new[-1])
+            if unstored := missing - stored.keys():
+                new.append(store.write_frozen(self._file_of(unstored), writer=writer))
+                stored |= dict.fromkeys(unstored, new[-1])
             files |= {digest: stored[digest] for digest in missing}
         return parts_of(self.digests, files)
+
+    def _file_of(self, digests: Collection[str]) -> bytearray:
+        """Return the file of some of the tensors in `data`."""
+        if digests == self._places.keys():
+            return self.data
+        data, places = lay_out({digest: self._forms[digest] for digest in sorted(digests)})
+        for digest, place in places.items():
+            np.copyto(place, self._places[digest])
+        return data
 
     def end(self, parts: Iterable[FrozenPart] | None) -> None:
         """Note that the checkpoint is official with these parts; None: it failed."""
