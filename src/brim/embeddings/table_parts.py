@@ -145,9 +145,11 @@ def write_part(
     Raises:
         EnvironmentFault: the place did not take it.
     """
-    with given_up(store) as files:
+    files: list[PartFile] = []
+    with given_up(store) as new:
         for chunk in rows:
             files.append(store.write_part(to_bytes(chunk), rows=len(chunk.keys), writer=writer))
+            new.append(files[-1])
             look()
     return TablePart(
         since=base_step,

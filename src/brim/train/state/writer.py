@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from brim.domain.job import JobSpec
-from brim.domain.table_parts import PartFile, StoredFile, StoredTable
+from brim.domain.table_parts import StoredFile, StoredTable
 from brim.embeddings.table_parts import TableCopy, given_up, new_files, store_taken
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
@@ -48,7 +48,7 @@ class TakenTables:
     """
 
     copies: Sequence[TableCopy] = ()
-    new: Sequence[PartFile] = ()
+    new: Sequence[StoredFile] = ()
     on_end: Callable[[tuple[StoredTable, ...] | None], None] = lambda tables: None
 
 
