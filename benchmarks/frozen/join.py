@@ -69,17 +69,17 @@ def join(giver: Job, newcomer: Job) -> tuple[int, float]:
     send, receive = transfer.send_state, transfer.receive_state
     started = time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
-        given = pool.submit(
+        sending = pool.submit(
             lambda: send(stream.near, state.get(), **common, **own_tensors(giver, send))
         )
         tree = receive(stream.far, **common, **own_tensors(newcomer, receive))
         newcomer.parts.state.put(tree)
-        taken = time.perf_counter() - started
-        given.result()
+        duration = time.perf_counter() - started
+        sending.result()
     stream.close()
     if newcomer.parts.state.digests() != state.digests():
         raise RuntimeError("the newcomer has another state")
-    return stream.sent, taken
+    return stream.sent, duration
 
 
 def main() -> None:

@@ -33,19 +33,19 @@ class Adapted(nn.Module):
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        for norm in (self.before, self.between):
+        self.first_norm, self.second_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        for norm in (self.first_norm, self.second_norm):
             norm.requires_grad_(False)
         self.attention, self.out = Adapted(WIDTH, 3 * WIDTH), Adapted(WIDTH, WIDTH)
         self.wide, self.narrow = Adapted(WIDTH, 4 * WIDTH), Adapted(4 * WIDTH, WIDTH)
 
     def forward(self, hidden: Tensor) -> Tensor:
         shape = (*hidden.shape[:2], HEADS, WIDTH // HEADS)
-        heads = self.attention(self.before(hidden)).chunk(3, -1)
+        heads = self.attention(self.first_norm(hidden)).chunk(3, -1)
         queries, keys, values = (part.view(shape).transpose(1, 2) for part in heads)
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
-        found: Tensor = hidden + self.narrow(functional.gelu(self.wide(self.between(hidden))))
+        found: Tensor = hidden + self.narrow(functional.gelu(self.wide(self.second_norm(hidden))))
         return found
 
 

@@ -76,9 +76,9 @@ def join(source: Path, found: Found, *, times: int) -> None:
     output = subprocess.run(
         command, env=environment(source), cwd=repository(), check=True, stdout=subprocess.PIPE
     )
-    taken = json.loads(output.stdout)
-    found.join_bytes = taken["bytes"]
-    found.joins += taken["seconds"]
+    joined = json.loads(output.stdout)
+    found.join_bytes = joined["bytes"]
+    found.joins += joined["seconds"]
 
 
 def ms(values: list[float]) -> str:

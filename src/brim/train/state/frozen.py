@@ -1,6 +1,6 @@
 """Tensors that training leaves as they are: stored once, and told by the digest of their content.
 
-What may be one is seen by `requires_grad`, and what is one by its digest, in each checkpoint: a
+Candidates are seen by `requires_grad`, and a change of one by its digest, in each checkpoint: a
 counter of writes would miss those through `.data`, numpy and other memory of the same bytes.
 """
 
@@ -55,7 +55,7 @@ def shares_memory(first: Tensor, second: Tensor) -> bool:
 
 
 class FrozenTensors:
-    """What one worker knows of frozen tensors: where they are stored, and those that it saw."""
+    """Knowledge of one worker about frozen tensors: files of the last checkpoint, and digests."""
 
     def __init__(self) -> None:
         self.files: dict[str, StoredFile] = {}  # of the last checkpoint, by digest
@@ -91,7 +91,7 @@ class FrozenCopy:
     """The frozen tensors of one checkpoint.
 
     Args:
-        known: what this worker knows of them.
+        known: knowledge of this worker about them.
         candidates: tensors that may be frozen, by name.
 
     Attributes:
@@ -142,7 +142,7 @@ class FrozenCopy:
         }
 
     def store(self, store: Store, *, writer: str, new: list[StoredFile]) -> tuple[FrozenPart, ...]:
-        """Write what is not in storage yet.
+        """Write the tensors that are not in storage yet.
 
         Args:
             store: of the checkpoints.

@@ -290,8 +290,8 @@ class TrainingState:
     def _to_put_again(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state that was put, as it is to be put again.
 
-        Tables are not taken again: nobody's lines change them, and they are large. What this worker
-        had is the network's own memory, which lines may change.
+        Tables are not taken again: no lines change them, and they are large. Weights that were not
+        sent are the network's own memory, which lines may change.
         """
         tree = {key: value for key, value in tree.items() if key != TABLES}
         if not self.has_lines_between:
