@@ -55,26 +55,35 @@ class Adapted(nn.Module):
         found: Tensor = self.norm(hidden @ self.mask).mean(1)
         return found
 
+    def follow(self) -> None:
+        """Change frozen weights behind an update."""
+
 
 class World:
     """A run in one process: its place of checkpoints, and what was said of them."""
 
     def __init__(
-        self, place: Path, *, keep: int = 2, writer: str = "w1", width: int = WIDTH
+        self,
+        place: Path,
+        *,
+        keep: int = 2,
+        writer: str = "w1",
+        width: int = WIDTH,
+        kind: type[Adapted] = Adapted,
     ) -> None:
         self.place, self.store, self.messages = (
             place,
             Store(Directory(place)),
             list[WorkerMessage](),
         )
-        self.net, self._width = Adapted(width), width
+        self.net, self._width = kind(width), width
         spec = replace(
             spec_of_a_loner(), checkpoint_every=Interval(steps=1), keep=keep, micro_batches=1
         )
         trained = [part for part in self.net.parameters() if part.requires_grad]
-        self.job = Job(
-            self.net, torch.optim.Adam(trained), spec=replace(spec, audit=False), context=None
-        )
+        optimizer = torch.optim.Adam(trained)
+        optimizer.register_step_post_hook(lambda *_: self.net.follow())
+        self.job = Job(self.net, optimizer, spec=replace(spec, audit=False), context=None)
         world = self
 
         class Permitting(Loner):
@@ -141,6 +150,103 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
     assert FROZEN < sizes[2] < 2 * FROZEN
     assert max(sizes[3], sizes[4], sizes[5]) < 0.4 * FROZEN
     assert world.store.load(5).size_bytes > 2 * FROZEN
+
+
+class Half(Adapted):
+    """The frozen layer has numbers of two bytes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.base.to(torch.bfloat16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        frozen = self.base(inputs.bfloat16()).float()
+        found: Tensor = (frozen + self.up(self.down(inputs))).mean(1)
+        return found
+
+
+class Whole(Adapted):
+    """The frozen layer is a buffer of whole numbers, and one of its scales."""
+
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("codes", (self.base.weight * 1000).to(torch.int8).repeat(1, 4))
+        self.register_buffer("scales", torch.rand(width, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.codes[:, : inputs.shape[1]] * self.scales
+        found: Tensor = (inputs @ weight.t() + self.up(self.down(inputs))).mean(1)
+        return found
+
+
+class Tied(Adapted):
+    """The frozen layer hangs in two places, and is laid out by columns."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.base.weight.data = self.base.weight.detach().t().contiguous().t()
+        self.head = nn.Linear(width, width, bias=False)
+        self.head.weight = self.base.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.head(self.base(inputs) + self.up(self.down(inputs))).mean(1)
+        return found
+
+
+class Taught(Adapted):
+    """The frozen layer follows a trained one: it is an average of weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.student = nn.Linear(width, width, bias=False)
+
+    def follow(self) -> None:
+        self.base.weight.data.mul_(0.9).add_(self.student.weight.data, alpha=0.1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = (
+            self.student(inputs) + self.up(self.down(inputs)) - self.base(inputs)
+        ).mean(1)
+        return found
+
+
+class Normed(Adapted):
+    """The frozen layer is a parametrization's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        nn.utils.parametrizations.weight_norm(self.base)
+        self.base.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen_bytes"),
+    [
+        (Half, FROZEN // 2 + FROZEN),  # with the mask
+        (Whole, FROZEN + FROZEN + FROZEN),
+        (Tied, FROZEN + FROZEN),
+        (Taught, FROZEN),
+        (Normed, FROZEN + FROZEN),
+    ],
+)
+def test_models_of_each_kind_resume_as_they_were(
+    kind: type[Adapted], frozen_bytes: int, tmp_path: Path
+) -> None:
+    world = World(tmp_path, keep=4, kind=kind)
+    world.train(6, until=5)
+    world.job.parts.checkpoints.drain()
+    world.check()
+    frozen = world.store.load(4).frozen_bytes
+    assert frozen_bytes <= frozen < 1.1 * frozen_bytes
+    resumed = World(tmp_path, kind=kind, writer="w2")
+    resumed.train(6)
+    whole = World(tmp_path / "whole", kind=kind)
+    whole.train(6)
+    for name, part in whole.weights[6].items():
+        assert torch.equal(part, resumed.weights[6][name]), name
 
 
 def fill(net: nn.Module) -> None:
