@@ -99,6 +99,26 @@ def test_a_large_embedding_resumes_from_base_and_deltas(tmp_path: Path) -> None:
     assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 
 
+def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
+    """A worker is killed and replaced, then all are, and the last checkpoint is restored."""
+    job = [str(FILES / "adapted.py"), "--epochs", "3", "--global-batch-size", "128"]
+    calm = undisturbed(*job)
+    kills = "kill rank 0 at step 9; kill rank 0 at step 21; kill rank 1 at step 21"
+    options = ("--workers", "2", "--checkpoint-every", "4", "--faults", kills)
+    with started(tmp_path / "run", "train", *job, *options) as run:
+        summary = run.finish()
+    assert summary["exit"] == "done", run.err
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    (restored,) = [event["step"] for event in run.events("restored")]
+    assert 0 < restored <= 21
+    written = sorted(event["bytes"] for event in run.events("checkpoint"))
+    assert written[-2] < (1 << 20) / 3, "all but the first have what trains"
+    names = Directory(tmp_path / "run" / "checkpoints").names()
+    assert sum(name.startswith("frozen/") for name in names) == 1
+    assert Store(Directory(tmp_path / "run" / "checkpoints")).drafts() == []
+    assert whole(str(tmp_path / "run"))
+
+
 def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     calm = undisturbed(*JOB[1:])

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from brim.storage.checkpoints import Store
+from brim.storage.file_stores import Directory
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
@@ -101,6 +103,27 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> Non
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(hosts[0].folder / "run")
+
+
+@pytest.mark.long
+def test_frozen_weights_are_stored_once(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    """Writers and givers are killed, on both hosts, which have no disk in common."""
+    job = (str(FILES / "adapted.py"), "--epochs", "6", "--global-batch-size", "128")
+    calm = undisturbed(*job)
+    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
+    kills = "kill rank 0 at step 5; kill rank 3 at step 10; kill rank 0 at step 30"
+    faults = ("--faults", f"{kills}; add 1 at step 15; term rank 0 at step 20")
+    command = ("train", *job, *options, "--checkpoint-every", "5", *faults)
+    with (
+        started(hosts[0].folder / "run", *command, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]),
+    ):
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(hosts[0].folder / "run")
+    place = Directory(hosts[0].folder / "run" / "checkpoints")
+    assert sum(name.startswith("frozen/") for name in place.names()) == 1
+    assert Store(place).drafts() == []
 
 
 @pytest.mark.parametrize(("file", "arguments_alone"), TABLES)

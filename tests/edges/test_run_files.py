@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from brim.domain.frozen_parts import FrozenPart
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Remote
@@ -134,6 +135,18 @@ def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles)
     assert store.steps() == [3]
     assert store.load(3).data == LARGE
     assert store.location(3) == f"{keeper.folder}/step-00000003"
+
+
+def test_frozen_files_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles) -> None:
+    store = Store(Remote(files, "", str(keeper.folder), patience=0.0))
+    part = FrozenPart(file=store.write_frozen(LARGE, writer="w1"), tensors=((0, "digest"),))
+    checkpoint = Checkpoint(step=3, tree={"a": 1}, versions={}, data=b"x", frozen=(part,))
+    store.publish(store.draft(checkpoint, writer="w1"))
+    store.prune(keep=1, best=None)
+    found = store.load(3)
+    assert found.frozen == (part,)
+    assert found.frozen_data == (LARGE,)
+    assert store.frozen_files() == {"digest": part.file}
 
 
 @pytest.mark.parametrize(

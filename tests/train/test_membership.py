@@ -78,6 +78,9 @@ class Nothing:
 
     def put(self, tree: object) -> None: ...
 
+    def frozen(self) -> dict[str, torch.Tensor]:
+        return {}
+
 
 class Agent:
     """The other end of a worker's socket."""

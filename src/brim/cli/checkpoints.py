@@ -84,6 +84,10 @@ def _row(store: Store, step: int) -> dict[str, Any]:
         "metrics": {name: value for name, value in whole.metrics.items() if not math.isnan(value)},
         "versions": dict(whole.versions),
         "tables": list(map(_table, whole.tables)),
+        "frozen": {
+            "tensors": sum(len(part.tensors) for part in whole.frozen),
+            "bytes": whole.frozen_bytes,
+        },
     }
 
 
@@ -111,7 +115,15 @@ def _line(row: dict[str, Any]) -> str:
         f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {written}  "
         f"{best}{measured}{row['path']}"
     )
-    return "\n".join([line, *map(_table_line, row["tables"])])
+    frozen_lines = [_frozen_line(row["frozen"])] if row["frozen"]["tensors"] else []
+    return "\n".join([line, *map(_table_line, row["tables"]), *frozen_lines])
+
+
+def _frozen_line(frozen: dict[str, Any]) -> str:
+    return (
+        f"{'':23}{frozen['bytes'] / 1e6:8.1f} MB  {frozen['tensors']:,} frozen tensors, "
+        "which other checkpoints may share"
+    )
 
 
 def _table_line(table: dict[str, Any]) -> str:

@@ -76,7 +76,8 @@ def is_kept(name: str, *, checkpoints: bool = False) -> bool:
 
     >>> is_kept("logs/w1.log"), is_kept("master.json"), is_kept("quarantine/../../x")
     (True, False, False)
-    >>> is_kept("checkpoints/step-00000040/manifest.json", checkpoints=True)
+    >>> names = ["step-00000040/manifest.json", "frozen/w1-0a.safetensors", "tables/w1-0b.safetensors"]
+    >>> all(is_kept(f"checkpoints/{name}", checkpoints=True) for name in names)
     True
     """
     if any(part in ("", ".", "..") for part in name.split("/")):

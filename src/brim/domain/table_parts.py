@@ -17,12 +17,18 @@ _MOST_OF_BASE = 0.5  # what deltas may weigh together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartFile:
-    """A file of a part, by its name in the place of checkpoints."""
+class StoredFile:
+    """A file that several checkpoints may name, by its name in the place of checkpoints."""
 
     name: str
     sha256: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFile(StoredFile):
+    """A file of a part."""
+
     rows: int
 
 

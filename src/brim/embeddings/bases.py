@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
-from brim.domain.table_parts import Lineage, PartFile, StoredTable, TablePart, outweighs
+from brim.domain.table_parts import Lineage, StoredFile, StoredTable, TablePart, outweighs
 from brim.embeddings.table_file import RowTable
 from brim.embeddings.table_parts import given_up, rows_of_file, write_part
 from brim.errors import EnvironmentFault
@@ -51,8 +51,8 @@ class Bases:
     def __init__(self, store: Store, *, writer: str) -> None:
         self._store, self._writer = store, writer
         self._chains: Chains | None = None  # None: nobody has looked in this round
-        self._new: list[PartFile] = []  # files that no checkpoint was begun on yet
-        self._coming: Future[tuple[Chains, list[PartFile]]] | None = None
+        self._new: list[StoredFile] = []  # files that no checkpoint was begun on yet
+        self._coming: Future[tuple[Chains, list[StoredFile]]] | None = None
         self._is_over = threading.Event()  # for what is coming
         self._round = 0
         self._background = _Background()
@@ -118,9 +118,9 @@ class Bases:
         step: int,
         lineage: Lineage,
         chains_before: Chains | None,
-        recent: Sequence[PartFile],
+        recent: Sequence[StoredFile],
         is_over: threading.Event,
-    ) -> tuple[Chains, list[PartFile]]:
+    ) -> tuple[Chains, list[StoredFile]]:
         def look() -> None:
             self.files += 1
             if is_over.is_set():
@@ -154,10 +154,10 @@ class Bases:
         self,
         tables: Sequence[RowTable],
         chains_before: Chains,
-        recent: Sequence[PartFile],
+        recent: Sequence[StoredFile],
         step: int,
         look: Callable[[], None],
-    ) -> tuple[Chains, list[PartFile]]:
+    ) -> tuple[Chains, list[StoredFile]]:
         """Return chains, with new bases where a table has none, or deltas outweigh it.
 
         A base that is recent stays.
@@ -212,7 +212,7 @@ class Bases:
             if round is None or round == self._round:
                 self._chains = None if tables is None else {table.name: table for table in tables}
 
-    def hand_over(self) -> tuple[int, list[PartFile]]:
+    def hand_over(self) -> tuple[int, list[StoredFile]]:
         """Begin a checkpoint on the chains.
 
         Return the number of the round, and the files that are its own to give up.
@@ -236,11 +236,11 @@ class Bases:
             _, new = self.hand_over()
             self._background.begin(lambda: self._drop(new))
 
-    def _drop_what_comes(self, coming: Future[tuple[Chains, list[PartFile]]]) -> None:
+    def _drop_what_comes(self, coming: Future[tuple[Chains, list[StoredFile]]]) -> None:
         if coming.exception() is None:
             self._drop(coming.result()[1])
 
-    def _drop(self, files: Sequence[PartFile]) -> None:
+    def _drop(self, files: Sequence[StoredFile]) -> None:
         with contextlib.suppress(EnvironmentFault):  # they are drafts then
             self._store.give_up(files)
 
@@ -251,7 +251,7 @@ class Bases:
             self._background.begin(lambda: None).result(timeout)
 
 
-def _is_of(chain: Sequence[TablePart], files: Sequence[PartFile]) -> bool:
+def _is_of(chain: Sequence[TablePart], files: Sequence[StoredFile]) -> bool:
     """Return whether the base of a chain is among these files."""
     return any(file in files for file in chain[0].files[:1])
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import PartFile, StoredTable, TablePart, oldest_of_both
+from brim.domain.table_parts import (
+    PartFile,
+    StoredFile,
+    StoredTable,
+    TablePart,
+    oldest_of_both,
+)
 from brim.embeddings.table_file import (
     LARGEST,
     Chunk,
@@ -106,12 +112,12 @@ def new_files(stored: StoredTable, chain: Sequence[TablePart]) -> list[PartFile]
 
 
 @contextlib.contextmanager
-def given_up(store: Store) -> Iterator[list[PartFile]]:
+def given_up(store: Store) -> Iterator[list[StoredFile]]:
     """Remove the files of a list again where the block fails.
 
     A store that is away takes no orders.
     """
-    files: list[PartFile] = []
+    files: list[StoredFile] = []
     try:
         yield files
     except BaseException as error:
@@ -139,9 +145,11 @@ def write_part(
     Raises:
         EnvironmentFault: the place did not take it.
     """
-    with given_up(store) as files:
+    files: list[PartFile] = []
+    with given_up(store) as new:
         for chunk in rows:
             files.append(store.write_part(to_bytes(chunk), rows=len(chunk.keys), writer=writer))
+            new.append(files[-1])
             look()
     return TablePart(
         since=base_step,

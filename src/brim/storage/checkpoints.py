@@ -8,6 +8,8 @@ of writers who are still at it.
 
 Large tables are not in that file. The manifest lists the parts of each (`domain/table_parts.py`),
 whose files lie in `tables/`: several checkpoints may name them, so each stays as long as one does.
+The same is true of the tensors that training leaves as they are, in `frozen/`
+(`domain/frozen_parts.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +26,22 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
-from brim.domain.table_parts import FOLDER, Lineage, PartFile, StoredTable, disused, is_chain
+from brim.domain.frozen_parts import FROZEN_FOLDER, FrozenPart
+from brim.domain.table_parts import (
+    FOLDER,
+    Lineage,
+    PartFile,
+    StoredFile,
+    StoredTable,
+    disused,
+    is_chain,
+)
 from brim.errors import EnvironmentFault
 from brim.storage.file_stores import Data, FileStore
 
 _MANIFEST = "manifest.json"
-_FORMAT = 4
-_READABLE = (2, 3, 4)  # 2 had no tables, 3 no strides
+_FORMAT = 5
+_READABLE = (2, 3, 4, 5)  # 2 had no tables, 3 no strides, 4 no frozen tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,9 @@ class Checkpoint:
         metrics: of the test split, where they were measured on these weights.
         lineage: the id of the history that led here.
         tables: whose rows are not in `data`.
+        frozen: tensors that are not in `data`, since training leaves them as they are.
+        frozen_data: the content of the files of `frozen`, in the same order; empty where it is
+            written.
     """
 
     step: int
@@ -56,13 +70,19 @@ class Checkpoint:
     metrics: Mapping[str, float] = field(default_factory=dict)
     lineage: str = ""
     tables: tuple[StoredTable, ...] = ()
+    frozen: tuple[FrozenPart, ...] = ()
+    frozen_data: tuple[Data, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """Bytes that a restore reads."""
-        return len(self.data) + sum(
-            file.size_bytes for table in self.tables for file in table.files
-        )
+        tables_bytes = sum(file.size_bytes for table in self.tables for file in table.files)
+        return len(self.data) + tables_bytes + self.frozen_bytes
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of the files that later checkpoints may name as well, rather than write."""
+        return sum(part.file.size_bytes for part in self.frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +114,18 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tree: Any
     lineage: str = ""
     tables: tuple[StoredTable, ...] = ()
+    frozen: tuple[FrozenPart, ...] = ()
+
+    @property
+    def part_files(self) -> list[StoredFile]:
+        """The files that other checkpoints may name, too."""
+        frozen = [part.file for part in self.frozen]
+        return [*frozen, *(file for table in self.tables for file in table.files)]
 
     @property
     def parts(self) -> set[str]:
-        """The names of the files of its tables."""
-        return {file.name for table in self.tables for file in table.files}
+        """The names of these files."""
+        return {file.name for file in self.part_files}
 
 
 class Store:
@@ -113,7 +140,7 @@ class Store:
         self._damaged: set[int] = (
             set()
         )  # whose bytes were found wrong, though their manifests are right
-        self._sound: set[PartFile] = set()  # whose bytes were found right
+        self._sound: set[StoredFile] = set()  # whose bytes were found right
         self._at_hand: set[str] = set()  # files of parts that this process is about to name
 
     def location(self, step: int | None = None) -> str:
@@ -151,10 +178,12 @@ class Store:
             metrics=manifest.metrics,
             lineage=manifest.lineage,
             tables=manifest.tables,
+            frozen=manifest.frozen,
+            frozen_data=tuple(self.read_part(part.file) for part in manifest.frozen),
         )
 
-    def read_part(self, file: PartFile) -> bytes:
-        """Read a file of a table and check every byte of it; raises as `load` does."""
+    def read_part(self, file: StoredFile) -> bytes:
+        """Read a file that checkpoints share and check every byte of it; raises as `load` does."""
         data = self._place.read(file.name)
         if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise EnvironmentFault(
@@ -187,6 +216,23 @@ class Store:
             if manifest is not None and lineage.includes(manifest.lineage, step):
                 return manifest.tables
         return ()
+
+    def frozen_files(self) -> dict[str, StoredFile]:
+        """Return the frozen tensors of the newest complete checkpoint, by digest.
+
+        Raises:
+            EnvironmentFault: the place does not answer.
+        """
+        names = self._place.names()
+        for step in reversed(_official(names)):
+            manifest = self._complete(step, names)
+            if manifest is not None:
+                return {
+                    digest: file
+                    for part in manifest.frozen
+                    for digest, file in part.by_digest.items()
+                }
+        return {}
 
     def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
@@ -238,21 +284,31 @@ class Store:
         Raises:
             EnvironmentFault: the place did not take it.
         """
-        name = f"{FOLDER}/{writer}-{uuid.uuid4().hex[:16]}.safetensors"
+        file = self._write_shared(FOLDER, data, writer=writer)
+        part = PartFile(name=file.name, sha256=file.sha256, size_bytes=file.size_bytes, rows=rows)
+        self._sound.add(part)
+        return part
+
+    def write_frozen(self, data: Data, *, writer: str) -> StoredFile:
+        """Store a file of frozen tensors; what is said of `write_part` is true of it as well."""
+        file = self._write_shared(FROZEN_FOLDER, data, writer=writer)
+        self._sound.add(file)
+        return file
+
+    def _write_shared(self, folder: str, data: Data, *, writer: str) -> StoredFile:
+        """Store a file that several checkpoints may name."""
+        name = f"{folder}/{writer}-{uuid.uuid4().hex[:16]}.safetensors"
         self._at_hand.add(name)  # before it is there
         try:
             self._place.write(name, data)
         except EnvironmentFault:
             self._at_hand.discard(name)
             raise
-        file = PartFile(
-            name=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data), rows=rows
-        )
-        self._sound.add(file)
-        return file
+        sha256 = hashlib.sha256(data).hexdigest()
+        return StoredFile(name=name, sha256=sha256, size_bytes=len(data))
 
-    def give_up(self, files: Iterable[PartFile], *, remove: bool = True) -> None:
-        """Remove files of tables that nothing names.
+    def give_up(self, files: Iterable[StoredFile], *, remove: bool = True) -> None:
+        """Remove files of tables or of frozen tensors that nothing names.
 
         Args:
             remove: False leaves them, as drafts: the next `prune` removes them.
@@ -285,6 +341,7 @@ class Store:
                 tree=checkpoint.tree,
                 lineage=checkpoint.lineage,
                 tables=checkpoint.tables,
+                frozen=checkpoint.frozen,
             )
         )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
@@ -418,7 +475,7 @@ class Store:
         writers: Collection[str] = (),
         candidates: Collection[str] | None = None,
     ) -> None:
-        """Remove files of tables that neither an official checkpoint nor a draft names.
+        """Remove shared files that neither an official checkpoint nor a draft names.
 
         Args:
             dropped: what checkpoints named that are gone now.
@@ -435,7 +492,7 @@ class Store:
                 self._place.remove(name)
 
     def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
-        """Return the files of tables that a manifest names.
+        """Return the shared files that a manifest names.
 
         None where that is unknown: then all may be needed.
 
@@ -490,9 +547,7 @@ class Store:
                 raise
             return None
         expected = {f"{_folder(step)}/{manifest.file.name}": manifest.file.size_bytes}
-        expected |= {
-            file.name: file.size_bytes for table in manifest.tables for file in table.files
-        }
+        expected |= {file.name: file.size_bytes for file in manifest.part_files}
         return manifest if expected.items() <= names.items() else None
 
 
@@ -516,7 +571,7 @@ def _official(names: Collection[str]) -> list[int]:
 
 def _is_part(name: str) -> bool:
     folder, _, file = name.partition("/")
-    return folder == FOLDER and _is_name(file)
+    return folder in (FOLDER, FROZEN_FOLDER) and _is_name(file)
 
 
 def _is_name(file: str) -> bool:

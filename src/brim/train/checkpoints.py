@@ -20,7 +20,7 @@ from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage, StoredTable
 from brim.embeddings.bases import Bases
 from brim.embeddings.table_file import NumberedRows, RowTable
-from brim.embeddings.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
+from brim.embeddings.table_parts import put_table, take, whole_of
 from brim.embeddings.tables.tree import PLACES, TABLES
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import SystemClock, monotonic
@@ -32,8 +32,9 @@ from brim.train.context import WorkerContext
 from brim.train.membership import LookAhead
 from brim.train.state.checkpoint import Image, StateCopy, state_of
 from brim.train.state.flattening import flatten
+from brim.train.state.frozen import FrozenCopy, FrozenTensors, candidates_of
 from brim.train.state.job_state import TrainingState
-from brim.train.state.writer import TakenTables, Writer
+from brim.train.state.writer import TakenTables, Writer, write_draft
 from brim.wire.messages import Publish, Warn, WorkerMessage
 from brim.wire.run_files import SCHEME, RunFiles, split_place
 
@@ -77,6 +78,7 @@ class Checkpoints:
     ) -> None:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
+        self._frozen = FrozenTensors()
         self._copy: StateCopy | None = None
         self._last = monotonic()
         self._warned_of: int | None = None
@@ -97,6 +99,7 @@ class Checkpoints:
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
         self._bases = Bases(self._store, writer=writer)
+        self._frozen = FrozenTensors()
 
     def _open(self, location: str) -> FileStore:
         def warn(text: str) -> None:
@@ -189,7 +192,8 @@ class Checkpoints:
         started, step = monotonic(), self.state.committed
         tables = self._take_tables(step)
         state = self.state.get()
-        tree, copied = self._image.begin(state, steady=_steady(state))
+        frozen = FrozenCopy(self._frozen, candidates_of(state["model"]))
+        tree, copied = self._image.begin(state, steady=_steady(state), frozen=frozen)
         checkpoint = Checkpoint(
             step=step,
             tree=tree,
@@ -199,7 +203,8 @@ class Checkpoints:
             metrics=self.state.metrics if self.state.measured == step else {},
             lineage=self.state.lineage.id,
         )
-        return checkpoint, StateCopy(copied, pause=monotonic() - started), tables
+        copy = StateCopy(copied, frozen=frozen, pause=monotonic() - started)
+        return checkpoint, copy, tables
 
     # Tables ---------------------------------------------------------------------------------------
 
@@ -364,14 +369,7 @@ class Checkpoints:
             if not self._has_bases(_LONG, needed=True, exact=False):
                 raise EnvironmentFault(f"the tables of step {self.state.committed} are not written")
             checkpoint, copy, tables = self._take()
-            with given_up(self._store) as new:
-                new += tables.new
-                stored = store_taken(self._store, tables.copies, writer=_heir())
-                for table, copied in zip(stored, tables.copies, strict=True):
-                    new += new_files(table, copied.chain)
-                self._store.draft(
-                    replace(checkpoint, data=copy.data(), tables=stored), writer=_heir()
-                )
+            write_draft(self._store, checkpoint, copy=copy, tables=tables, writer=_heir())
 
     def drain(self) -> None:
         """Finish the writes under way, before this worker leaves."""
@@ -431,6 +429,7 @@ class Checkpoints:
         self.state.put(tree)
         self.state.keep_tables()
         self._bases.know(found.tables)
+        self._frozen.know(found.frozen)
         self._writer.official = found.step
         return self._store.location(found.step), problems
 

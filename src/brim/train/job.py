@@ -227,7 +227,7 @@ class Job:
             SpecError: the loop was left early, or the job is over.
             SystemExit: this worker was asked to leave, and has left.
         """
-        self._loop.has_lines_between = True
+        self.parts.state.has_lines_between = True
         for epoch in self.own_epochs(epochs):
             self.parts.checkpoints.await_copy()  # what comes between epochs may change parameters
             yield epoch

@@ -64,7 +64,6 @@ class Loop:
 
     Attributes:
         steps: that this worker makes.
-        has_lines_between: lines of the user's run between the start of an epoch and its batches.
         has_left: this worker was asked to leave.
         is_over: the job is done.
     """
@@ -72,7 +71,6 @@ class Loop:
     def __init__(self, parts: JobParts, data: TrainingData) -> None:
         self._parts, self._data = parts, data
         self.steps = Steps(parts, data)
-        self.has_lines_between = False
         self.has_left = False
         self.is_over = False
         self._round: Round | None = None
@@ -304,7 +302,7 @@ class Loop:
                 "ConcatDataset",
             )
         self._epoch_read = parts.state.epoch
-        if self.has_lines_between:
+        if parts.state.has_lines_between:
             # What stands in front of this loop was done before this worker came.
             parts.state.put_again()
         parts.state.keep_put()

@@ -7,8 +7,10 @@ import math
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
 
 from brim.coordination.job.barrier import COMMIT
 from brim.coordination.job.membership import World
@@ -92,6 +94,10 @@ class State(Tree, Protocol):
 
     @property
     def committed(self) -> int: ...
+
+    def frozen(self) -> Mapping[str, Tensor]:
+        """Return the tensors that a newcomer may have built as they are, by name."""
+        ...
 
 
 class StateKeeper(Protocol):
@@ -566,13 +572,24 @@ class Membership:
                 return restored, keeper.state.committed
             case FetchState(donor, greeting):
                 with self._call(donor.address, greeting) as peer:
-                    tree = receive_state(peer, timeout=self._patience, cancelled=self._is_called)
+                    tree = receive_state(
+                        peer,
+                        frozen=keeper.state.frozen().values(),
+                        timeout=self._patience,
+                        cancelled=self._is_called,
+                    )
                 keeper.state.put(tree)
                 return keeper.state.committed
             case GiveState(_, greeting):
                 with self._accept(greeting) as peer:
                     tree = keeper.state.get()
-                    send_state(peer, tree, timeout=self._patience, cancelled=self._is_called)
+                    send_state(
+                        peer,
+                        tree,
+                        frozen=keeper.state.frozen().values(),
+                        timeout=self._patience,
+                        cancelled=self._is_called,
+                    )
             case CatchUp(recorded):
                 keeper.catch_up(recorded or 0)
                 return keeper.state.committed

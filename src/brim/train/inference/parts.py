@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
@@ -52,6 +53,10 @@ class Parts:
     def put(self, tree: Any) -> None:
         """Take the state that `get` gave elsewhere."""
         self.committed = tree["committed"]
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Return nothing: its tree has no tensors."""
+        return {}
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Count the files that are there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from brim.host.clock import monotonic
 from brim.storage.checkpoints import Checkpoint
 from brim.tensors.file_layout import Bytes, copy_to, lay_out
 from brim.train.state.flattening import UNREADABLE, flatten, unflatten
+from brim.train.state.frozen import FrozenCopy, FrozenTensors
 
 
 class Image:
@@ -27,8 +28,8 @@ class Image:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self._shapes: list[tuple[torch.dtype, torch.Size]] = []
-        self._places: list[Bytes] = []
+        self._shapes: dict[int, tuple[torch.dtype, torch.Size]] = {}
+        self._places: dict[str, Bytes] = {}
         self._copier: ThreadPoolExecutor | None = None
 
     def take(self, tree: Any) -> Any:
@@ -38,12 +39,19 @@ class Image:
         return skeleton
 
     @torch.no_grad()
-    def begin(self, tree: Any, *, steady: Iterable[Tensor]) -> tuple[Any, Future[bytearray]]:
+    def begin(
+        self,
+        tree: Any,
+        *,
+        steady: Iterable[Tensor],
+        frozen: FrozenCopy | None = None,
+    ) -> tuple[Any, Future[bytearray]]:
         """Begin to copy a state, beside this thread's next work.
 
         Args:
             steady: tensors of the state that stay as they are until the copy is done; all others
                 are copied at once.
+            frozen: takes the tensors that are frozen, which are not in `data` then.
 
         Returns:
             The tree without its tensors, and `data` once all of them are in it.
@@ -53,17 +61,21 @@ class Image:
         parts = [_unchanging(tensor, may_wait=id(tensor) in may_wait) for tensor in tensors]
         if self._copier is None:
             self._copier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brim-copy")
-        return skeleton, self._copier.submit(self._copy, parts)
+        frozen = frozen or FrozenCopy(FrozenTensors(), {})
+        return skeleton, self._copier.submit(self._copy, parts, frozen, frozen.numbers_in(tensors))
 
-    def _copy(self, parts: Sequence[Tensor]) -> bytearray:
-        shapes = [(part.dtype, part.shape) for part in parts]
+    def _copy(
+        self, parts: Sequence[Tensor], frozen: FrozenCopy, candidates: Mapping[str, int]
+    ) -> bytearray:
+        frozen.look({name: parts[number] for name, number in candidates.items()}, candidates)
+        numbers = [number for number in range(len(parts)) if number not in frozen.digests]
+        shapes = {number: (parts[number].dtype, parts[number].shape) for number in numbers}
         if shapes != self._shapes:
-            self._places = []  # before the memory that they look at
-            self.data, places = lay_out({str(index): part for index, part in enumerate(parts)})
-            self._places = [places[str(index)] for index in range(len(parts))]
+            self._places = {}  # before the memory that they look at
+            self.data, self._places = lay_out({str(number): parts[number] for number in numbers})
             self._shapes = shapes
-        for place, part in zip(self._places, parts, strict=True):
-            copy_to(place, part)
+        for number in numbers:
+            copy_to(self._places[str(number)], parts[number])
         return self.data
 
 
@@ -87,10 +99,11 @@ class StateCopy:
     Args:
         data: the copy, once it is complete.
         pause: seconds that training stood still for it so far.
+        frozen: tensors that are not in `data`, once it is complete.
     """
 
-    def __init__(self, data: Future[bytearray], *, pause: float) -> None:
-        self._data, self.pause = data, pause
+    def __init__(self, data: Future[bytearray], *, frozen: FrozenCopy, pause: float) -> None:
+        self._data, self.frozen, self.pause = data, frozen, pause
 
     def data(self) -> bytearray:
         """The whole of it, however long it takes."""
@@ -110,8 +123,11 @@ def state_of(checkpoint: Checkpoint) -> Any:
         EnvironmentFault: it is none; a writer of another version, or of another program, made it.
     """
     try:
-        tensors = load(bytes(checkpoint.data))
-        return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])
+        tensors = {int(number): part for number, part in load(bytes(checkpoint.data)).items()}
+        for part, data in zip(checkpoint.frozen, checkpoint.frozen_data, strict=True):
+            stored = load(bytes(data))
+            tensors |= {number: stored[digest] for number, digest in part.tensors}
+        return unflatten(checkpoint.tree, [tensors[number] for number in range(len(tensors))])
     except (SafetensorError, *UNREADABLE) as error:
         raise EnvironmentFault(
             f"the checkpoint of step {checkpoint.step} holds no state: {error}"

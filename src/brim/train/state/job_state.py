@@ -24,6 +24,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.train.checks.attributes import Attributes
 from brim.train.state.digests import Digests, digests_of
 from brim.train.state.flattening import copy_of, flatten, keeps_strides
+from brim.train.state.frozen import candidates_of, shares_memory
 from brim.train.state.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.state.optimization import Optimization
 
@@ -75,6 +76,8 @@ class TrainingState:
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._digests: Digests | None = None
         self._state_given: Mapping[str, Any] | None = None
+        # Lines of the user's run between the start of an epoch and its batches.
+        self.has_lines_between = False
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
         self.mark = ""  # of the data: see `plan`
@@ -181,6 +184,10 @@ class TrainingState:
         self._embeddings.take_out(tree)
         return tree
 
+    def frozen(self) -> dict[str, Tensor]:
+        """Return the tensors of the network that training may leave as they are, by name."""
+        return candidates_of(self._tensors())
+
     @property
     def tables(self) -> list[RowTable]:
         """The tables, which are not in the tree: memory that all workers of the host share."""
@@ -277,11 +284,24 @@ class TrainingState:
         self.unsound_since = tree["unsound_since"]
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none
         self.metrics, self.measured = tree["metrics"], tree["measured"]
-        # Tables are not taken again: nobody's lines change them, and they are large.
-        self._state_given = (
-            {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
-        )
+        self._state_given = self._to_put_again(tree)
         self._digests = None
+
+    def _to_put_again(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state that was put, as it is to be put again.
+
+        Tables are not taken again: no lines change them, and they are large. Weights that were not
+        sent are the network's own memory, which lines may change.
+        """
+        tree = {key: value for key, value in tree.items() if key != TABLES}
+        if not self.has_lines_between:
+            return tree
+        own = self._tensors()
+        weights = {
+            name: value.clone() if name in own and shares_memory(own[name], value) else value
+            for name, value in tree["model"].items()
+        }
+        return {**tree, "model": weights}
 
     def be_alone(self, patience: float) -> None:
         """Wait until no other worker of this host can write to the tables.
@@ -399,7 +419,7 @@ def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
         and tensor.stride() != value.stride()
     ):
         tensor.data = copy_of(value, tensor.device)
-    else:
+    elif not shares_memory(tensor, value):  # its pages stay those of the template, for all forks
         tensor.copy_(value)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from brim.domain.job import JobSpec
-from brim.domain.table_parts import PartFile, StoredTable
+from brim.domain.table_parts import StoredFile, StoredTable
 from brim.embeddings.table_parts import TableCopy, given_up, new_files, store_taken
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
@@ -48,7 +48,7 @@ class TakenTables:
     """
 
     copies: Sequence[TableCopy] = ()
-    new: Sequence[PartFile] = ()
+    new: Sequence[StoredFile] = ()
     on_end: Callable[[tuple[StoredTable, ...] | None], None] = lambda tables: None
 
 
@@ -59,6 +59,41 @@ class _Order:
     tables: TakenTables
     needed: bool
     unsound_since: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenDraft:
+    """A draft, the checkpoint that it has, and the shared files that were written for it."""
+
+    draft: Draft
+    checkpoint: Checkpoint
+    new: Sequence[StoredFile]
+
+
+def write_draft(
+    store: Store, checkpoint: Checkpoint, *, copy: StateCopy, tables: TakenTables, writer: str
+) -> WrittenDraft:
+    """Store a checkpoint with its tables and frozen tensors, or nothing of it.
+
+    Args:
+        store: takes it.
+        checkpoint: without tensors.
+        copy: of these.
+        tables: that are not among them.
+        writer: in whose name.
+
+    Raises:
+        EnvironmentFault: the place did not take it.
+    """
+    data = copy.data()
+    with given_up(store) as new:
+        new += tables.new
+        stored = store_taken(store, tables.copies, writer=writer)
+        for table, copied in zip(stored, tables.copies, strict=True):
+            new += new_files(table, copied.chain)
+        frozen = copy.frozen.store(store, writer=writer, new=new)
+        whole = replace(checkpoint, data=data, tables=stored, frozen=frozen)
+        return WrittenDraft(draft=store.draft(whole, writer=writer), checkpoint=whole, new=new)
 
 
 class Writer:
@@ -136,6 +171,7 @@ class Writer:
                 self._write(order)
             except EnvironmentFault as fault:
                 self.fault = fault
+                order.copy.frozen.end(None)
                 order.tables.on_end(None)
                 if not order.needed:
                     self._tell(Warn(message=f"{fault}; training goes on without it"))
@@ -146,32 +182,30 @@ class Writer:
             self.in_flight = None
 
     def _write(self, order: _Order) -> None:
-        data = order.copy.data()
+        order.copy.data()  # may take long, and is no part of the write
         started = monotonic()
-        with given_up(self._store) as new:
-            new += order.tables.new
-            stored = store_taken(self._store, order.tables.copies, writer=self._name)
-            for table, copied in zip(stored, order.tables.copies, strict=True):
-                new += new_files(table, copied.chain)
-            draft = self._store.draft(
-                replace(order.checkpoint, data=data, tables=stored), writer=self._name
-            )
+        written = write_draft(
+            self._store, order.checkpoint, copy=order.copy, tables=order.tables, writer=self._name
+        )
+        draft, checkpoint, new = written.draft, written.checkpoint, written.new
         try:
             answer = self._permission(draft)
             path = self._store.publish(draft)
         except EnvironmentFault:
             self._store.give_up(new, remove=False)  # it may be official: nobody can tell
             raise
-        named = {file for table in stored for file in table.files}
+        named: set[StoredFile] = {file for table in checkpoint.tables for file in table.files}
+        named |= {part.file for part in checkpoint.frozen}
         with contextlib.suppress(EnvironmentFault):  # the next checkpoint removes them
             self._store.give_up(file for file in new if file not in named)
         self.official = draft.step
-        order.tables.on_end(stored)
+        order.copy.frozen.end(checkpoint.frozen)
+        order.tables.on_end(checkpoint.tables)
         self._tell(
             CheckpointMade(
                 step=draft.step,
                 path=path,
-                size_bytes=len(data) + sum(file.size_bytes for file in new),
+                size_bytes=len(checkpoint.data) + sum(file.size_bytes for file in new),
                 seconds=monotonic() - started,
                 pause=order.copy.pause,
             )
