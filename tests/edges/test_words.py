@@ -126,10 +126,10 @@ def classes() -> dict[str, list[str]]:
 
 
 def poor_heads(docstring: str) -> Iterator[str]:
-    head, _, below = docstring.partition("\n")
+    head, _, rest = docstring.partition("\n")
     if not head.endswith("."):
         yield "does not end its first line with a full stop"
-    elif below and not below.startswith("\n"):
+    elif rest and not rest.startswith("\n"):
         yield "goes on right below its first line"
     if re.split(r"\W", head, maxsplit=1)[0].lower() in NO_SUBJECT:
         yield "does not begin with a verb or a noun"
@@ -140,8 +140,8 @@ def refused_words() -> dict[str, str]:
     _, _, table = GLOSSARY.read_text().partition("## Refused words")
     rows = re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE)
     return {
-        word.strip(): instead
-        for words, instead in rows
+        word.strip(): substitute
+        for words, substitute in rows
         if words not in ("word", "---")
         for word in words.split(",")
     }
@@ -153,9 +153,9 @@ def refused() -> re.Pattern[str]:
 
 
 def refused_in(text: str) -> Iterator[str]:
-    instead = refused_words()
+    substitutes = refused_words()
     for match in refused().finditer(re.sub(r"`[^`\n]*`|state machine|--leader-elect\b", "", text)):
-        yield f"says {match[0]!r}: {instead[match[0].lower()]}"
+        yield f"says {match[0]!r}: {substitutes[match[0].lower()]}"
 
 
 def faults() -> Iterator[str]:
@@ -163,11 +163,11 @@ def faults() -> Iterator[str]:
     for path, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
-                at = f"{path}:{node.body[0].lineno}"
-                yield from (f"{at} {each}" for each in poor_heads(docstring))
+                place = f"{path}:{node.body[0].lineno}"
+                yield from (f"{place} {fault}" for fault in poor_heads(docstring))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                at = f"{path}:{node.lineno}"
-                yield from (f"{at} {each}" for each in refused_in(node.value))
+                place = f"{path}:{node.lineno}"
+                yield from (f"{place} {fault}" for fault in refused_in(node.value))
 
 
 def test_docstrings_begin_with_a_verb_or_noun() -> None:
@@ -176,7 +176,7 @@ def test_docstrings_begin_with_a_verb_or_noun() -> None:
 
 
 def test_a_class_name_exists_once() -> None:
-    shared = {name: where for name, where in classes().items() if len(where) > 1}
+    shared = {name: places for name, places in classes().items() if len(places) > 1}
     public = {name for name in shared if not name.startswith("_")}
     new = {name: shared[name] for name in public - SHARED_NAMES}
     assert not new, f"say in one of the names what it is: {new}"
@@ -381,9 +381,9 @@ def test_pages_have_no_refused_words(page: Path) -> None:
     if page == GLOSSARY:
         text = text.partition("## Refused words")[0]
     found = [
-        f"{page.name}:{number} {each}"
+        f"{page.name}:{number} {fault}"
         for number, line in enumerate(text.split("\n"), 1)
-        for each in refused_in(line)
+        for fault in refused_in(line)
     ]
     assert not found, "\n".join(found)
 

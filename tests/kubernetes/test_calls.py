@@ -30,10 +30,10 @@ from brim.kubernetes.client.refusals import (
     VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
-from scripted_api import ScriptedApi, made, page, refuses, says
+from scripted_api import ScriptedApi, page, plain_object, refuses, says
 
 PODS = Resource("v1", "pods", PlainObject)
-A = made("a", version=1)
+A = plain_object("a", version=1)
 
 
 def get(api: ScriptedApi, *, timeout: float = 30.0) -> PlainObject:
@@ -224,7 +224,7 @@ def test_refused_tokens_are_renewed_once() -> None:
 
 
 def test_a_list_comes_in_pages() -> None:
-    api = ScriptedApi([page("ab", 7, after="more"), page("c", 7)])
+    api = ScriptedApi([page("ab", 7, token="more"), page("c", 7)])
 
     async def ask() -> tuple[list[str], str]:
         async with api.served() as server:
