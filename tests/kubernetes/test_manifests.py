@@ -235,7 +235,7 @@ def test_people_may_have_jobs_but_no_status(
     user = {"user": "ann"}
 
     def counts() -> bool:
-        return may(
+        return is_allowed(
             api_server, user, namespace="team", group=GROUP, resource="elasticjobs", verb="get"
         )
 

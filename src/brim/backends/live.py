@@ -206,9 +206,9 @@ class LiveBackend:
 
     # Backend --------------------------------------------------------------------------------------
 
-    async def wait(self, until: float | None) -> bool:
+    async def wait(self, deadline: float | None) -> bool:
         """Look, and do the remaining work, until there is something to decide."""
-        there_is = await self._wait(until)
+        there_is = await self._wait(deadline)
         self._woke = self._clock.now()
         return there_is
 

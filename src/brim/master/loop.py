@@ -395,7 +395,7 @@ class Master:
         """
         while True:
             await asyncio.sleep(
-                min(_TICK, max(_MIN_TICK, self._returning.left(now=self._clock.now())))
+                min(_TICK, max(_MIN_TICK, self._returning.time_left(now=self._clock.now())))
             )
             self.look()
 
