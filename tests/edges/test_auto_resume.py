@@ -168,7 +168,7 @@ def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
     typed = Driver(tmp_path, BRIM_TOKEN="t").call(
         "master", job, *LISTEN, "--epochs", "3", codes=(2,)
     )
-    assert "--epochs: got an option of a run that begins, need nothing of the kind" in typed.stderr
+    assert "--epochs: got an option of a new run, need only options of this start" in typed.stderr
     lead(tmp_path, job, "--rejoin-timeout", "none")
     assert read_job(tmp_path / "run") == spec
     assert (tmp_path / "run" / CODE).read_bytes() == code

@@ -216,7 +216,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     ),
     "distributed between hosts": (
         "train good.py --transport distributed --listen 10.0.0.7:0", {}, "--transport distributed",
-        "encrypt nothing", "nobody else can reach", "--insecure",
+        "neither encrypt nor authenticate", "a private network", "--insecure",
     ),
     "insecure": ("train good.py --insecure", {}, "--insecure", "one host", "other hosts",
                  "leave it out, or --listen HOST:PORT"),

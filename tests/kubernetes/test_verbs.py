@@ -220,7 +220,7 @@ def test_installation_reports_each_object(
         line.split()[1:] for line in lines
     ]
     assert {line.split()[0] for line in second_run.stdout.splitlines()} == {"unchanged"}
-    assert "all of it was there" in second_run.stderr
+    assert "nothing to change" in second_run.stderr
     changed_run = brim(*words, "--headroom", "2", "--json", env=whole_server)
     changed = [
         load for load in json.loads(changed_run.stdout)["applied"] if load["outcome"] != "unchanged"
@@ -270,7 +270,7 @@ def test_existing_kubeflow_definitions_are_kept(
         lines = done.stdout.splitlines()
         assert f"kept       CustomResourceDefinition {names[0]}" in lines
         assert all(f"created    CustomResourceDefinition {name}" in lines for name in names[1:])
-        assert f"kept as somebody else has made them: {names[0]}" in done.stderr
+        assert f"left unchanged, since others created them: {names[0]}" in done.stderr
         metadata = api_server.api.ask(f"{kinds}/{names[0]}")["metadata"]
         assert (metadata["annotations"], metadata.get("labels")) == ({"of": "kubeflow"}, None)
         second_output = brim(*words, env=whole_server).stdout.splitlines()
@@ -306,7 +306,7 @@ def test_missing_rights_to_install_are_listed(
     assert "nothing was applied" in done.stderr
     assert "create clusterroles of the whole cluster" in done.stderr
     assert f"patch deployments in namespace {namespace}-own" in done.stderr
-    assert "hint: somebody who may: brim install --dry-run" in done.stderr
+    assert "hint: as an administrator, brim install --dry-run" in done.stderr
     with pytest.raises(EnvironmentFault, match="404"):
         api_server.api.ask(f"/api/v1/namespaces/{namespace}-own")
 

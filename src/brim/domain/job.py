@@ -408,7 +408,7 @@ class JobSpec:
         SWITCH,
         default=False,
         help="Send state and gradients between workers of different hosts without encryption: on a "
-        "network that nobody else can reach, or through an encrypted tunnel.",
+        "private network, or through an encrypted tunnel.",
         scheduled=False,
     )
 

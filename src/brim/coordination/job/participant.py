@@ -358,7 +358,7 @@ class Participant:
             case Released(round=round) if self.world is not None and round < self.world.round:
                 pass  # of a round that is over
             case _:
-                raise ProtocolError(f"nobody waits for {message}")
+                raise ProtocolError(f"unexpected message {message}")
 
     def _answers(self, released: Released) -> bool:
         """Return whether this is the answer to the commit that was told last."""

@@ -185,7 +185,7 @@ class PluginProof:
             raise SpecError(
                 "exec.interactiveMode",
                 got="Always",
-                need="a plugin that asks nobody",
+                need="IfAvailable or Never: brim cannot answer a prompt",
                 hint="use a service account's token: kubectl create token NAME",
             )
         self._plugin, self._environment, self._timeout = exec_plugin, environment, timeout

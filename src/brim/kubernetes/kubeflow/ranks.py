@@ -275,5 +275,10 @@ def last_words(pod: KubePod) -> str:
         for end in _ends(pod)
         if end.exit_code or len(_ends(pod)) == 1
     ]
-    words = "; ".join(messages) or pod.status.message or pod.status.reason or "nobody knows why"
+    words = (
+        "; ".join(messages)
+        or pod.status.message
+        or pod.status.reason
+        or "its status gives no exit code, message or reason"
+    )
     return f"{pod.metadata.name}: {words}"
