@@ -52,9 +52,8 @@ STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED, MA
 _WAITS = "it waits for workers"
 _ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
 _LARGEST_NUMBER = 2**53
-# Seconds for which nobody is told that a job is
-_TO_BE_JUDGED = 5.0  # about to be judged
-_IN_LINE = 120.0  # in line for its first start
+_TO_BE_JUDGED = 5.0  # seconds before a status says that a job waits for its judgement
+_IN_LINE = 120.0  # seconds before it says that a job waits for its first start
 
 
 class Stall(NamedTuple):
