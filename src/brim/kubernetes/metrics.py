@@ -18,7 +18,7 @@ class JobFigures(NamedTuple):
         job: its id.
         workers: as many as it was asked to have.
         rate: steps per second on so many, as measured; None: not measured.
-        gain: steps per second that one more worker would add; None: nobody knows.
+        gain: steps per second that one more worker would add; None: it is unknown.
     """
 
     job: str

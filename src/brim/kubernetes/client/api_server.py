@@ -176,8 +176,8 @@ class ApiServer:
     ) -> AsyncGenerator[ListPage]:
         """Yield all objects as they are at one moment, in pages; arguments as those of `list`.
 
-        No `resourceVersion` is named: the server then answers with what is true, and not with what
-        its cache had a while ago.
+        No `resourceVersion` is named: the server then answers with the present state, not with
+        one that its cache had a while ago.
 
         Raises:
             Gone: it took so long that the server has forgotten that moment; begin from scratch.

@@ -84,7 +84,7 @@ class TokenFromFile:
 
     Args:
         path: of the file.
-        certificate: what is shown besides the token.
+        certificate: shown besides the token.
         now: monotonic seconds.
     """
 
@@ -131,9 +131,9 @@ class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
 
     Args:
         command: a program on the path, or the path of one.
-        api_version: of what it prints.
+        api_version: of its output.
         env: variables besides those of this process.
-        install_hint: for people who lack it.
+        install_hint: for people without it.
         interactive_mode: `Always` where it must ask somebody.
         provide_cluster_info: it is told about the cluster.
     """

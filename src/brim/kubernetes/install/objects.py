@@ -42,7 +42,7 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
     """Ask whether the caller may write all of these objects.
 
     Raises:
-        EnvironmentFault: it may not; the error lists what.
+        EnvironmentFault: it may not; the error lists the missing rights.
     """
     refused: list[str] = []
     for resource, namespace in dict.fromkeys(

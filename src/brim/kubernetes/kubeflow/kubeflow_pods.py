@@ -237,7 +237,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         *,
         begins: bool,
     ) -> list[Stage]:
-        """Return what new pods need: a PodGroup, Services, or what a launcher has."""
+        """Return the needs of new pods: a PodGroup, Services, or those of a launcher."""
         if not make:
             return []
         start = self._order_in(sight).start(launch.number)
@@ -258,7 +258,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def _force(
         self, launch: Launch, workers: ByNode, sight: JobSight[KubeflowOrder]
     ) -> list[Stage]:
-        """End what is too much: first as anybody is asked to end, and at once who was asked before."""
+        """End the surplus: with notice at first, and at once on the second request."""
         order, pods = sight.order, self._pods(launch.number, sight)
         if workers and order is not None:
             return [ends(changes(order.request, pods, workers).end, sight)]

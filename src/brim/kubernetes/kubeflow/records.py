@@ -1,7 +1,7 @@
 """The records of Kubeflow's jobs on their objects.
 
 They are in an annotation: the schema of a status is Kubeflow's, and servers leave out what that does
-not have. Who may change an object may change that, so the operator signs what it writes.
+not have. Callers that may change an object may change that, so the operator signs it.
 """
 
 from __future__ import annotations

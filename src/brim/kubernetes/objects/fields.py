@@ -102,7 +102,7 @@ def _as_typed(kind: Kind, value: object) -> str | None:
 
 
 def needed(kind: Kind) -> str:
-    """Say what a value of this kind is."""
+    """Describe the values of this kind."""
     parts = []
     if bool in kind.written_as:
         parts.append("true or false")

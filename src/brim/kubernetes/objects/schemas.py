@@ -1,6 +1,6 @@
 """The kinds of objects that brim adds to Kubernetes, as CustomResourceDefinitions. Pure.
 
-The options of jobs in them are those of `brim.domain.job.OPTIONS`. `crds/` has what is made here.
+The options of jobs in them are those of `brim.domain.job.OPTIONS`. `crds/` has them as files.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def crd_of(
 
     Args:
         names: beside the usual ones.
-        schema: of the objects, but for what all kinds have.
+        schema: of the objects, but for the fields of all kinds.
         scale: of the subresource; None: there is none.
     """
     fields = schema["properties"]

@@ -1,4 +1,4 @@
-"""ElasticJobs as `brim submit` writes them: what `read_job` reads, from a submission. Pure."""
+"""ElasticJobs as `brim submit` writes them, from a submission, for `read_job` to read. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MISSING = object()
 
 
 def stem_of(name: str) -> str:
-    """Return what the names of a job's objects begin with.
+    """Return the beginning of the names of a job's objects.
 
     >>> stem_of("My Flights_2"), stem_of("2026"), stem_of("")
     ('my-flights-2', 'job-2026', 'job')
@@ -88,7 +88,7 @@ class PodChoices:
 
     Args:
         image: of its workers; empty: that of jobs which name none.
-        mode: one of `MODES`: who decides on which node a worker is.
+        mode: one of `MODES`: the chooser of a worker's node.
         gang: the fewest workers are bound together, or none.
         processes_per_worker: training processes in the pod of each worker, which share its slot.
     """
@@ -182,7 +182,7 @@ def _options(job: JobSpec, processes: int) -> Iterator[tuple[str, Any]]:
 
 
 def _written(path: str, option: Option, value: Any) -> Any:
-    """Return a value as an object has it: whatever is read as that value again.
+    """Return a value as an object has it, so that the same value is read again.
 
     Raises:
         SpecError: nothing is, such as for a path that begins at a directory of this host.

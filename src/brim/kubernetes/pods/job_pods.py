@@ -74,7 +74,7 @@ class JobPods(ABC, Generic[Order]):
         """Take in an event; return the commands that follow from it, by stages.
 
         Raises:
-            EnvironmentFault: what was asked for needs an object that is gone.
+            EnvironmentFault: the request needs an object that is gone.
         """
         match event:
             case PodsSeen(launch):
@@ -118,7 +118,7 @@ class JobPods(ABC, Generic[Order]):
 
     @abstractmethod
     def _look(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
-        """Say in `seen` how the job is; return what follows."""
+        """Say in `seen` how the job is; return the events that follow."""
 
     @abstractmethod
     def _sweep(self, running: int | None, sight: JobSight[Order]) -> list[Stage]:
@@ -128,13 +128,13 @@ class JobPods(ABC, Generic[Order]):
     def _changes(
         self, launch: Launch, workers: ByNode, sight: JobSight[Order], waits: Collection[str]
     ) -> PodChanges:
-        """Return what is left to do for so many workers, where nothing is made on some nodes."""
+        """Return the remaining changes for so many workers, where nothing is made on some nodes."""
 
     @abstractmethod
     def _needs(
         self, launch: Launch, make: Collection[MakePod], sight: JobSight[Order], *, begins: bool
     ) -> list[Stage]:
-        """Return what pods need that are about to be made."""
+        """Return the needs of pods that are about to be made."""
 
     @abstractmethod
     def _suspend(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
@@ -198,7 +198,7 @@ class JobPods(ABC, Generic[Order]):
 
 
 def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
-    """Return whether nobody will ever hear how a pod has ended."""
+    """Return whether the end of a pod will never be known."""
     node = sight.nodes.get(pod.spec.node_name)
     return bool(pod.spec.node_name) and (node is None or node.lost)
 
@@ -206,7 +206,7 @@ def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
 def ends(pods: Iterable[KubePod], sight: JobSight[Order]) -> tuple[EndPod, ...]:
     """Ask pods to end that were not asked before.
 
-    The word of a node that is lost is not waited for: what ran there ends where it comes back.
+    The word of a lost node is not waited for: its processes end where it comes back.
     """
     return tuple(
         EndPod(pod, 0 if is_lost(pod, sight) else None) for pod in pods if not pod.is_leaving
