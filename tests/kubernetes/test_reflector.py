@@ -92,11 +92,10 @@ def test_all_is_listed_in_pages_and_then_watched() -> None:
     assert "resourceVersion=7&" in api.asked[2]
 
 
-def test_it_says_when_it_is_synced() -> None:
+def test_refused_listings_are_tried_again() -> None:
     async def reflect() -> None:
         api = ScriptedApi([refuses(503), page("ab", 7), quiet()])
         async with watching(api) as watch_:
-            assert not watch_.reflector.is_synced
             async with asyncio.timeout(PATIENCE):
                 await watch_.reflector.synced()
             assert watch_.reflector.objects.keys() == {

@@ -13,7 +13,6 @@ from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
 from brim.domain.scheduled_job import Starts
-from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.kubeflow.autoscalers import (
@@ -338,11 +337,6 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def _reset(self) -> None:
         super()._reset()
         self._last_words, self._rights, self._mark = "", [], ""
-
-    def _order_in(self, sight: JobSight[KubeflowOrder]) -> KubeflowOrder:
-        if sight.order is None:
-            raise EnvironmentFault(f"the object of {self.job.id} is gone")
-        return sight.order
 
     def _fields(self, sight: JobSight[KubeflowOrder]) -> str:
         return f"spec.{sight.order.request.kind.specs}" if sight.order is not None else "spec"

@@ -34,7 +34,6 @@ from brim.kubernetes.objects.templates import OPPORTUNISTIC, PLANNED, PROCESSES
 
 LARGEST_CODE = 1 << 20  # bytes that a ConfigMap may have
 _NUMBER = 12  # characters that the number behind a job's name, or the mark of its key, may take
-_MISSING = object()
 
 
 def stem_of(name: str) -> str:

@@ -20,7 +20,6 @@ from brim.coordination.cluster.sightings import Seen
 from brim.decoding import UNDECODABLE
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import kept_spec
-from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.objects.status import Stall
@@ -366,11 +365,6 @@ class ElasticPods(JobPods[PodOrder]):
     def _reset(self) -> None:
         super()._reset()
         self._sorted = None
-
-    def _order_in(self, sight: JobSight[PodOrder]) -> PodOrder:
-        if sight.order is None:
-            raise EnvironmentFault(f"the object of {self.job.id} is gone")
-        return sight.order
 
     def _start(self, launch: int, order: PodOrder) -> KubeStart:
         return KubeStart(job=self.job, uid=order.uid, launch=launch, token=order.token(launch))

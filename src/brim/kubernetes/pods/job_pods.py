@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, NamedTuple
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
+from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
@@ -159,6 +160,11 @@ class JobPods(ABC, Generic[Order]):
         self._target, self._gang = None, None
 
     # What is the same for all ---------------------------------------------------------------------
+
+    def _order_in(self, sight: JobSight[Order]) -> Order:
+        if sight.order is None:
+            raise EnvironmentFault(f"the object of {self.job.id} is gone")
+        return sight.order
 
     def _of_start(self, launch: Launch) -> Launch:
         if launch.number != self._launch:
