@@ -192,7 +192,7 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         ("train job.py --lr 0.1", "--set lr=0.1, if the file reads 'lr' with brim.param"),
         ("train job.py --learning-rate=0.1", "--set learning_rate=0.1"),
         ("submit job.py --dropout", "--set dropout=VALUE"),
-        ("run --lr 0.1 -- python job.py", "behind it: brim run -- python loop.py --lr 0.1"),
+        ("run --lr 0.1 -- python job.py", "after it: brim run -- python loop.py --lr 0.1"),
         ("train job.py --epoch 2", "did you mean '--epochs'?"),
         ("status --depth 2", "brim status --help"),
     ],

@@ -174,8 +174,7 @@ HEARTBEAT = option(
     "--heartbeat-file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="Touch this file once a second, for who watches over this process; it says ready or "
-    "waiting.",
+    help="Touch this file once a second, for supervisors of this process; it says ready or waiting.",
 )
 STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(

@@ -187,7 +187,7 @@ def _deadline(values: Mapping[str, Any], meta: Mapping[str, Any]) -> float | Non
     else:
         moment = created + parse_duration(text_of(duration, path=path), field=path)
     if moment <= created:
-        need = "a time behind its creation"
+        need = "a time after its creation"
         raise SpecError(
             path, got=f"{quoted(deadline)}, which has passed", need=need, hint="deadlineIn: 2h"
         )

@@ -114,7 +114,7 @@ def elastic_job(
     if choices.processes_per_worker > 1:
         submission = _sharing_pods(submission, choices.processes_per_worker)
     if not re.fullmatch(JOB_NAME, name):
-        raise ValueError(f"{name} is no name of an ElasticJob")
+        raise ValueError(f"{name} cannot be the name of an ElasticJob")
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
