@@ -314,7 +314,7 @@ def without_times(record: ScheduledJob) -> tuple[object, ...]:
 @pytest.fixture(autouse=True)
 def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_PROGRESS", 0.2)
-    monkeypatch.setattr(test_operator, "WITHIN", 90.0 if EVERY else 30.0)
+    monkeypatch.setattr(test_operator, "PATIENCE", 90.0 if EVERY else 30.0)
 
 
 def test_operator_may_die_before_and_after_each_write(
