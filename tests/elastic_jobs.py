@@ -14,7 +14,7 @@ MADE = "2026-11-24T17:00:00Z"
 
 def elastic_job(name: str = "flights", namespace: str = "team", **spec: Any) -> dict[str, Any]:
     """A small one, with these fields in its spec; None takes one away."""
-    said = {"file": "flights.py", "workers": {"min": 1, "max": 4}} | spec
+    spec_fields = {"file": "flights.py", "workers": {"min": 1, "max": 4}} | spec
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -22,7 +22,7 @@ def elastic_job(name: str = "flights", namespace: str = "team", **spec: Any) -> 
             "name": name, "namespace": namespace, "uid": f"uid-of-{name}", "generation": 1,
             "creationTimestamp": MADE,
         },
-        "spec": {field: value for field, value in said.items() if value is not None},
+        "spec": {field: value for field, value in spec_fields.items() if value is not None},
     }  # fmt: skip
 
 
@@ -78,9 +78,9 @@ def everything() -> dict[str, Any]:
     )
 
 
-def submitted(thing: dict[str, Any] | None = None, **known: Any) -> ScheduledJob:
+def submitted(thing: dict[str, Any] | None = None, **options: Any) -> ScheduledJob:
     """The job of an ElasticJob that is right."""
     thing = thing or elastic_job()
-    wanted = read_job(thing, **known)
-    assert isinstance(wanted, Submission), wanted
-    return new_job(thing, wanted, id="team.flights", number=1)
+    submission = read_job(thing, **options)
+    assert isinstance(submission, Submission), submission
+    return new_job(thing, submission, id="team.flights", number=1)

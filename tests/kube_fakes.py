@@ -53,12 +53,12 @@ class FakeServer:
 
     async def keep(self, manifest: Manifest) -> None:
         meta = manifest["metadata"]
-        there = self.objects.get((manifest["kind"], meta["namespace"], meta["name"]))
-        if there is None:
+        current = self.objects.get((manifest["kind"], meta["namespace"], meta["name"]))
+        if current is None:
             self._make(manifest)
             return
         self._ask()
-        there["spec"] = deepcopy(manifest["spec"])
+        current["spec"] = deepcopy(manifest["spec"])
         self.point()
 
     async def share(self, manifest: Manifest, *, job: str) -> None:
@@ -72,22 +72,22 @@ class FakeServer:
         self.asked += 1
         if refusal := self.refused.get(manifest["metadata"]["name"]):
             raise refusal
-        made = self._make(manifest)
-        return None if made is None else msgspec.convert(made, KubePod)
+        created = self._make(manifest)
+        return None if created is None else msgspec.convert(created, KubePod)
 
     async def read_pod(self, name: str, namespace: str) -> KubePod | None:
         if self.down:
             raise NoAnswer(self.down)
-        there = self.objects.get(("Pod", namespace, name))
-        return None if there is None else msgspec.convert(there, KubePod)
+        current = self.objects.get(("Pod", namespace, name))
+        return None if current is None else msgspec.convert(current, KubePod)
 
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
         self._ask()
         key = "Pod", pod.metadata.namespace, pod.metadata.name
-        there = self.objects.get(key)
-        if there is not None and there["metadata"]["uid"] == pod.metadata.uid:
-            there["metadata"]["deletionTimestamp"] = "2026-11-24T17:00:00Z"
-            if grace == 0 or not there["spec"].get("nodeName"):
+        current = self.objects.get(key)
+        if current is not None and current["metadata"]["uid"] == pod.metadata.uid:
+            current["metadata"]["deletionTimestamp"] = "2026-11-24T17:00:00Z"
+            if grace == 0 or not current["spec"].get("nodeName"):
                 del self.objects[key]
         self.point()
 
@@ -114,32 +114,34 @@ class FakeServer:
         key = manifest["kind"], meta["namespace"], meta["name"]
         if key in self.objects:
             return None
-        made = deepcopy(manifest)
-        made["metadata"]["uid"] = f"uid {next(self._uids)}"
-        made["status"] = {"phase": "Pending"}
-        self.objects[key] = made
+        created = deepcopy(manifest)
+        created["metadata"]["uid"] = f"uid {next(self._uids)}"
+        created["status"] = {"phase": "Pending"}
+        self.objects[key] = created
         self.made.append(f"{key[0]} {key[2]}")
         self.point()
-        return deepcopy(made)
+        return deepcopy(created)
 
     # What happens there ---------------------------------------------------------------------------
 
     @property
     def pods(self) -> dict[str, Manifest]:
-        return {name: made for (kind, _, name), made in self.objects.items() if kind == "Pod"}
+        return {
+            name: manifest for (kind, _, name), manifest in self.objects.items() if kind == "Pod"
+        }
 
     def settle(self) -> None:
         """Bind and run pending pods, and end leaving ones."""
-        for key, made in list(self.objects.items()):
+        for key, manifest in list(self.objects.items()):
             if key[0] != "Pod":
                 continue
-            if "deletionTimestamp" in made["metadata"]:
+            if "deletionTimestamp" in manifest["metadata"]:
                 del self.objects[key]
-            elif made["status"]["phase"] == "Pending":
-                wanted = made["metadata"].get("annotations", {}).get("brim.dev/node", "node0")
-                if node := self.bind(key[2], wanted):
-                    made["spec"]["nodeName"] = node
-                    made["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
+            elif manifest["status"]["phase"] == "Pending":
+                planned = manifest["metadata"].get("annotations", {}).get("brim.dev/node", "node0")
+                if node := self.bind(key[2], planned):
+                    manifest["spec"]["nodeName"] = node
+                    manifest["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
 
     def end(self, name: str, phase: str = "Failed", **status: Any) -> None:
         """The containers of a pod have ended."""
@@ -147,12 +149,12 @@ class FakeServer:
 
     def foreign(self, name: str) -> None:
         """Somebody makes a pod that is of no job."""
-        made: Manifest = {
+        manifest: Manifest = {
             "metadata": {"name": name, "namespace": "team", "uid": f"uid {next(self._uids)}"},
             "spec": {"nodeName": "node0", "containers": [{"name": "main"}]},
             "status": {"phase": "Running"},
         }
-        self.objects["Pod", "team", name] = made
+        self.objects["Pod", "team", name] = manifest
 
     def vanish(self, name: str) -> None:
         """Somebody deletes a pod, and it is gone."""
@@ -186,18 +188,18 @@ class Watched:
 
     def catch_up(self) -> None:
         now = {
-            f"{made['metadata']['namespace']}/{name}": msgspec.convert(made, KubePod)
-            for name, made in self._server.pods.items()
+            f"{manifest['metadata']['namespace']}/{name}": msgspec.convert(manifest, KubePod)
+            for name, manifest in self._server.pods.items()
         }
         for key in self._known.keys() - now.keys():
             self.pods.observe(key, self._known[key], None)
-        for key, there in now.items():
-            before = self._known.get(key)
-            if before is not None and before.metadata.uid != there.metadata.uid:
-                self.pods.observe(key, before, None)
-                before = None
-            if there != before:
-                self.pods.observe(key, before, there)
+        for key, current in now.items():
+            previous = self._known.get(key)
+            if previous is not None and previous.metadata.uid != current.metadata.uid:
+                self.pods.observe(key, previous, None)
+                previous = None
+            if current != previous:
+                self.pods.observe(key, previous, current)
         self._known = now
         for name in self._nodes.keys() | self._server.nodes.keys():
             if self._nodes.get(name) != self._server.nodes.get(name):

@@ -24,23 +24,23 @@ def node(name: str = "n1", *, ready: str = "True", **fields: Any) -> KubeNode:
     taints = [{"key": key, "effect": effect} for key, effect in fields.pop("taints", ())]
     conditions = [{"type": "Ready", "status": ready, "reason": "KubeletReady"}]
     metadata = {"name": name, **fields.pop("metadata", {})}
-    made = {
+    manifest = {
         "metadata": metadata,
         "spec": {"taints": taints, **fields},
         "status": {"allocatable": allocatable, "conditions": conditions},
     }
-    return msgspec.convert(made, KubeNode)
+    return msgspec.convert(manifest, KubeNode)
 
 
 def pod(name: str, node: str = "", *, phase: str = "Running", **requests: str) -> KubePod:
     """A pod of unknown origin."""
     containers = [{"name": "main", "resources": {"requests": requests}}]
-    made = {
+    manifest = {
         "metadata": {"name": name, "namespace": "others"},
         "spec": {"nodeName": node, "containers": containers},
         "status": {"phase": phase},
     }
-    return msgspec.convert(made, KubePod)
+    return msgspec.convert(manifest, KubePod)
 
 
 def worker(
@@ -53,7 +53,7 @@ def worker(
     bound: bool = True,
     leaving: bool = False,
     refused: bool = False,
-    said: str = "",
+    message: str = "",
     reason: str = "",
 ) -> KubePod:
     """A worker's pod, some time after it was made.
@@ -62,11 +62,13 @@ def worker(
         said: why it was refused.
         reason: of its phase.
     """
-    made = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)
-    on = node if bound else ""
-    there = seen(made, on, phase=phase, leaving=leaving, refused=refused, said=said)
-    status = msgspec.structs.replace(there.status, reason=reason)
-    return msgspec.structs.replace(there, status=status)
+    manifest = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)
+    bound_node = node if bound else ""
+    found = seen(
+        manifest, bound_node, phase=phase, leaving=leaving, refused=refused, message=message
+    )
+    status = msgspec.structs.replace(found.status, reason=reason)
+    return msgspec.structs.replace(found, status=status)
 
 
 def master(
@@ -76,26 +78,26 @@ def master(
 
 
 def seen(
-    made: dict[str, Any],
+    manifest: dict[str, Any],
     node: str,
     *,
     phase: str = "Running",
     leaving: bool = False,
     refused: bool = False,
-    said: str = "",
+    message: str = "",
 ) -> KubePod:
     """A pod that was made, as a server gives it."""
-    metadata = {**made["metadata"], "uid": f"uid of {made['metadata']['name']}"}
+    metadata = {**manifest["metadata"], "uid": f"uid of {manifest['metadata']['name']}"}
     if leaving:
         metadata["deletionTimestamp"] = "2026-11-24T17:00:00Z"
-    why = {"reason": "Unschedulable", "message": said}
-    conditions = [{"type": "PodScheduled", "status": "False", **why}]
+    condition = {"reason": "Unschedulable", "message": message}
+    conditions = [{"type": "PodScheduled", "status": "False", **condition}]
     status = {"phase": phase, "conditions": conditions if refused else []}
     return msgspec.convert(
         {
-            **made,
+            **manifest,
             "metadata": metadata,
-            "spec": {**made["spec"], "nodeName": node},
+            "spec": {**manifest["spec"], "nodeName": node},
             "status": status,
         },
         KubePod,

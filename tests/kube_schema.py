@@ -31,25 +31,25 @@ class PodSchema:
         found: Schema = self._parts[f"{_CORE}.{name}"]
         return found
 
-    def faults(self, value: Any, schema: Schema, at: str = "") -> Iterator[str]:
+    def faults(self, value: Any, schema: Schema, place: str = "") -> Iterator[str]:
         """The places at which a value breaks a schema; null values are as if they were not there."""
         schema = self._resolved(schema)
-        kinds = [each["type"] for each in schema.get("oneOf", [schema]) if "type" in each]
+        kinds = [option["type"] for option in schema.get("oneOf", [schema]) if "type" in option]
         if value is None or not kinds:
             return
         if not any(_is(value, kind) for kind in kinds):
-            yield at
+            yield place
         elif isinstance(value, dict):
             for name in schema.get("required", []):
                 if value.get(name) is None:
-                    yield f"{at}.{name}"
-            for name, each in value.items():
+                    yield f"{place}.{name}"
+            for name, part in value.items():
                 inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
                 if inner is not None:  # others are left out by a server
-                    yield from self.faults(each, inner, f"{at}.{name}")
+                    yield from self.faults(part, inner, f"{place}.{name}")
         elif isinstance(value, list):
-            for index, each in enumerate(value):
-                yield from self.faults(each, schema.get("items", {}), f"{at}[{index}]")
+            for index, part in enumerate(value):
+                yield from self.faults(part, schema.get("items", {}), f"{place}[{index}]")
 
     def values(self, schema: Schema, depth: int = 4) -> st.SearchStrategy[Any]:
         """Values that do not break a schema."""
@@ -69,9 +69,9 @@ def _is(value: Any, kind: str) -> bool:
 
 
 @st.composite
-def _values(draw: st.DrawFn, of: PodSchema, schema: Schema, depth: int) -> Any:
-    schema = of._resolved(schema)
-    kinds = [each["type"] for each in schema.get("oneOf", [schema]) if "type" in each]
+def _values(draw: st.DrawFn, schemas: PodSchema, schema: Schema, depth: int) -> Any:
+    schema = schemas._resolved(schema)
+    kinds = [option["type"] for option in schema.get("oneOf", [schema]) if "type" in option]
     match draw(st.sampled_from(kinds or ["object"])):
         case "string":
             return draw(st.sampled_from(schema.get("enum", _TEXTS)))
@@ -81,20 +81,20 @@ def _values(draw: st.DrawFn, of: PodSchema, schema: Schema, depth: int) -> Any:
             return draw(st.integers(-1, 70_000))
         case "array":
             count = draw(st.integers(0, 2)) if depth else 0
-            return [draw(_values(of, schema["items"], depth - 1)) for _ in range(count)]
+            return [draw(_values(schemas, schema["items"], depth - 1)) for _ in range(count)]
         case _:
-            return draw(_objects(of, schema, depth))
+            return draw(_objects(schemas, schema, depth))
 
 
 @st.composite
-def _objects(draw: st.DrawFn, of: PodSchema, schema: Schema, depth: int) -> dict[str, Any]:
-    inside: Schema = schema.get("properties", {})
+def _objects(draw: st.DrawFn, schemas: PodSchema, schema: Schema, depth: int) -> dict[str, Any]:
+    properties: Schema = schema.get("properties", {})
     names = set(schema.get("required", []))
-    if depth and inside:
-        names |= set(draw(st.lists(st.sampled_from(sorted(inside)), max_size=4)))
-    found = {name: draw(_values(of, inside[name], depth - 1)) for name in sorted(names)}
+    if depth and properties:
+        names |= set(draw(st.lists(st.sampled_from(sorted(properties)), max_size=4)))
+    found = {name: draw(_values(schemas, properties[name], depth - 1)) for name in sorted(names)}
     if depth and "additionalProperties" in schema:
-        more = st.lists(st.sampled_from(["a", "cpu", "memory"]), max_size=2)
-        for name in draw(more):
-            found[name] = draw(_values(of, schema["additionalProperties"], depth - 1))
+        extras = st.lists(st.sampled_from(["a", "cpu", "memory"]), max_size=2)
+        for name in draw(extras):
+            found[name] = draw(_values(schemas, schema["additionalProperties"], depth - 1))
     return found

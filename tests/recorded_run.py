@@ -25,13 +25,13 @@ from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
 
 
 def spec(**changes: Any) -> JobSpec:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "file": "flights.py",
         "parameters": {},
         "workers": WorkerRange.parse("4"),
         "epochs": 2,
     }
-    return JobSpec(**{**given, **changes})
+    return JobSpec(**{**fields, **changes})
 
 
 class RecordLog:
@@ -170,7 +170,7 @@ class RecordedRun:
             cause=cause,
         )
         for rank, (worker, share) in enumerate(zip(workers, shares, strict=True)):
-            who = {
+            writer = {
                 "worker": worker,
                 "state": "active",
                 "pid": 0,
@@ -178,7 +178,7 @@ class RecordedRun:
                 "rank": rank,
                 "reason": "",
             }
-            self.events.append("worker", **who, serves=not share)
+            self.events.append("worker", **writer, serves=not share)
         if self.round > 1:
             self.events.append("re_formed", round=self.round, seconds=seconds, redone=redone)
             self.redone += redone
@@ -196,8 +196,8 @@ class RecordedRun:
         self.events.append(
             "worker", worker=worker, state="lost", pid=0, agent="a0", rank=rank, reason="signal 9"
         )
-        left = [each for each in self.workers if each != worker]
-        self.form(left, f"{worker} lost (signal 9)", seconds=0.024, redone=1)
+        remaining = [other for other in self.workers if other != worker]
+        self.form(remaining, f"{worker} lost (signal 9)", seconds=0.024, redone=1)
         self.start_worker()
         self.form(self.workers, f"{self.workers[-1]} joined", seconds=0.008)
 
@@ -219,7 +219,7 @@ class RecordedRun:
                 "worker", worker=worker, state=state, pid=0, agent="a0", rank=rank, reason="SIGTERM"
             )
         self.form(
-            [each for each in self.workers if each != worker], f"{worker} left", seconds=0.006
+            [other for other in self.workers if other != worker], f"{worker} left", seconds=0.006
         )
 
     def train(self, steps: int) -> None:
@@ -247,7 +247,7 @@ class RecordedRun:
         self.events.append("restored", step=step, path=f"checkpoints/{step}", commits=self.commits)
         self.clock.advance(0.001)
 
-    def end(self, how: str = "done") -> dict[str, Any]:
+    def end(self, outcome: str = "done") -> dict[str, Any]:
         for rank, worker in enumerate(self.workers):
             self.events.append(
                 "worker", worker=worker, state="left", pid=0, agent="a0", rank=rank, reason=""
@@ -255,7 +255,7 @@ class RecordedRun:
         total = self.clock.now() - self.began
         summary = {
             "run": str(self.run_dir),
-            "exit": how,
+            "exit": outcome,
             "metrics": {"auc": 0.7712, "log_loss": 0.4581},
             "steps": self.step,
             "samples_per_epoch": self.samples,
@@ -271,8 +271,8 @@ class RecordedRun:
 
     def _commit(self) -> None:
         size = len(self.workers)
-        epoch, inside = divmod(self.step, self.steps_per_epoch)
-        first = inside * self.spec.global_batch_size
+        epoch, step_in_epoch = divmod(self.step, self.steps_per_epoch)
+        first = step_in_epoch * self.spec.global_batch_size
         last = min(first + self.spec.global_batch_size, self.samples)
         took = (
             self.step_seconds * (0.35 + 1.4 / min(size, 4)) * float(self.random.lognormal(0, 0.08))

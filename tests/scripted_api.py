@@ -79,13 +79,13 @@ def refuses(code: int, reason: str = "", message: str = "", **headers: str) -> A
     return says(status, code, **headers)
 
 
-def page(names: str, version: int, after: str = "") -> Answering:
+def page(names: str, version: int, token: str = "") -> Answering:
     """Answer with a page of a list of objects of these names, one letter each."""
-    items = [made(name, version=number) for number, name in enumerate(names, 1)]
-    return says({"metadata": {"resourceVersion": str(version), "continue": after}, "items": items})
+    items = [plain_object(name, version=number) for number, name in enumerate(names, 1)]
+    return says({"metadata": {"resourceVersion": str(version), "continue": token}, "items": items})
 
 
-def made(name: str, *, version: int, uid: str = "", **fields: object) -> PlainObject:
+def plain_object(name: str, *, version: int, uid: str = "", **fields: object) -> PlainObject:
     metadata = {
         "namespace": "default",
         "name": name,

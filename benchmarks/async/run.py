@@ -24,11 +24,11 @@ from benchmarks.harness.pacing import VARIABLE, Pace
 from benchmarks.harness.report import Report, spread, table
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+BENCHMARK = Path(__file__).parent
+ROOT = BENCHMARK.parents[1]
 CRITEO = ROOT / "examples" / "01-first-job" / "criteo.py"
 SUMS = ROOT / "tests" / "e2e" / "files" / "sums.py"
-PACED = HERE.parent / "harness" / "training_file.py"
+PACED = BENCHMARK.parent / "harness" / "training_file.py"
 AHEAD, UNBOUNDED = 4, 1000
 SIZES = (1, 2, 4)
 BATCH, PER_SAMPLE, TIMES = 128, 0.001, 3.0
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each speed, in turns")
     arguments = parser.parse_args()
-    report = Report(HERE, "Asynchronous training beside exact training", seed=0)
+    report = Report(BENCHMARK, "Asynchronous training beside exact training", seed=0)
     kills = measure_kills(
         report, kills=5 if arguments.quick else 50, parts=1 if arguments.quick else 2
     )

@@ -16,7 +16,7 @@ from brim_lab.chaos.report import as_plain, figure, markdown
 from brim_lab.chaos.results import Calm, Job, Result
 from brim_lab.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 OPTIONS = "--epochs 24 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 1s"
 JOB = Job(file="benchmarks/chaos/job.py", options=tuple(OPTIONS.split()))
 WORKERS = WorkerRange.parse("1:4")
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     arguments = parser.parse_args()
     counts = {1: 3, 2: 1} if arguments.quick else {1: arguments.one_host, 2: arguments.two_hosts}
-    report = Report(HERE, "Runs under chaos", seed=arguments.seed)
+    report = Report(BENCHMARK, "Runs under chaos", seed=arguments.seed)
     folder = Path(tempfile.mkdtemp(prefix="brim-chaos-runs-"))
     calm = calm_run(JOB, folder / "calm", deadline=DEADLINE)
     results: dict[int, list[Result]] = {1: [], 2: []}

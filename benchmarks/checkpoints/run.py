@@ -20,8 +20,8 @@ from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, ms, ratio, table
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
+BENCHMARK = Path(__file__).parent
+CRITEO = BENCHMARK.parents[1] / "examples" / "01-first-job" / "criteo.py"
 EVERY, NEVER = 50, 10**9
 WAYS = ("none", "brim", "torch.save", "async_save")
 BEHIND, AROUND = (
@@ -201,7 +201,7 @@ def main() -> None:
     arguments = parser.parse_args()
     times, epochs, steps = (1, 1, 100) if arguments.quick else (3, 3, 500)
     workers = 4
-    report = Report(HERE, "Checkpoints: what they cost training, and a restore", seed=0)
+    report = Report(BENCHMARK, "Checkpoints: what they cost training, and a restore", seed=0)
     pairs: list[tuple[Job, Job]] = []
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for number in range(times):

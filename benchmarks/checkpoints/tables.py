@@ -30,7 +30,7 @@ from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Worke
 
 DIM, LOOKUPS, EVERY = 16, 20_000, 200  # rows that a step looks up, not all of them distinct; steps
 SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 
 
 class State:
@@ -185,7 +185,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    report = Report(HERE, "Checkpoints of large tables", seed=0)
+    report = Report(BENCHMARK, "Checkpoints of large tables", seed=0)
     results = []
     for rows in arguments.rows:
         with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:

@@ -23,7 +23,7 @@ from brim_lab.chaos.report import as_plain, figure, markdown
 from brim_lab.chaos.results import Calm, Job, Result
 from brim_lab.chaos.trial import calm_run
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 OPTIONS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"
 JOB = Job(file="benchmarks/chaos/job.py", options=tuple(OPTIONS.split()))
 EPOCHS = 4
@@ -59,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing of a trial may stay behind
     seeds = range(arguments.seed, arguments.seed + (2 if arguments.quick else arguments.runs))
-    report = Report(HERE, "A cluster under chaos", seed=arguments.seed)
+    report = Report(BENCHMARK, "A cluster under chaos", seed=arguments.seed)
     folder = Path(tempfile.mkdtemp(prefix="brim-cluster-chaos-"))
     calm = calm_runs(folder)
 

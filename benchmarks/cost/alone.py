@@ -34,8 +34,8 @@ from brim.train.exchange.contribution import StepOutcome
 from brim.train.job import Job
 from brim.train.state.digests import root_of
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 SIZE = 1 << 20
 CASES = (("tiny", 64), ("wide_deep", 256), ("wide_deep", 512), ("wide_deep", 4096))
 PARTS = (8, 4, 2, 1)
@@ -299,7 +299,7 @@ def main() -> None:
     former = None if arguments.before is None else arguments.before.resolve()
     chosen = [case.split(":") for case in arguments.case or ()]
     cases = [Case(kind=kind, batch=int(batch)) for kind, batch in chosen or CASES]
-    report = Report(HERE, "A step of one worker beside plain torch", seed=0)
+    report = Report(BENCHMARK, "A step of one worker beside plain torch", seed=0)
     for case in cases:
         report.say(f"{case.kind}, batch {case.batch}")
         report.attempt(

@@ -18,8 +18,8 @@ from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
 from brim.coordination.job.audits import AuditPlan
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 CASES = (("tiny", 64), ("wide_deep", 512), ("cnn", 512))
 WORLDS = ((1, 8), (2, 8), (2, 2))  # workers and micro-batches; in the last, one for each worker
 NEIGHBOURS = range(2, 12)  # steps on both sides that an audited one is compared with
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1100)
     arguments = parser.parse_args()
-    report = Report(HERE, "The cost of audits", seed=0)
+    report = Report(BENCHMARK, "The cost of audits", seed=0)
     plan = AuditPlan((range(1),), first=0)
     audited = sum(plan.covers(256 + step) for step in range(2560)) / 2560
     rows, figures = [], {}

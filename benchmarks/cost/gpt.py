@@ -29,8 +29,8 @@ from benchmarks.harness.brim_run import BrimRun, repository
 from benchmarks.harness.report import Report, ms, spread, table
 from brim.storage.contact import read_contact
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 WORKERS, BATCH, OPTIMIZER = 2, 16, "adam"
 SIDES = {"exact": 8, "exact, 2 micro-batches": 2, "inexact": 0}  # micro-batches of a step
 WARM_UP, _LOOK = 2, 0.2
@@ -285,7 +285,7 @@ def main() -> None:
         print(json.dumps(measure_kernels()))
         return
     plan = Plan(rounds=1, steps=3) if arguments.quick else Plan(rounds=3, steps=8)
-    report = Report(HERE, "A GPT of 30 million parameters on two workers", seed=0)
+    report = Report(BENCHMARK, "A GPT of 30 million parameters on two workers", seed=0)
     sides = {name: Side() for name in ("DDP", *SIDES)}
     for number in range(plan.rounds):
         # Another side begins each time, so that none always runs behind the same other.

@@ -23,8 +23,8 @@ from benchmarks.harness.brim_run import BrimRun, repository
 from benchmarks.harness.report import Report, ms, ratio, table
 from brim.domain.accounting import STEP_PHASES
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 WORKERS = (1, 2, 4, 8)
 NETWORKS = (("wide_deep", "sgd"), ("wide_deep", "adam"), ("cnn", "sgd"))
 BATCHES = (512, 4096)
@@ -252,7 +252,9 @@ def main() -> None:
     )
     plan.batches = tuple(arguments.batch) if arguments.batch else plan.batches
     plan.workers = tuple(arguments.workers) if arguments.workers else plan.workers
-    report = Report(HERE, "The cost of a step under brim beside DistributedDataParallel", seed=0)
+    report = Report(
+        BENCHMARK, "The cost of a step under brim beside DistributedDataParallel", seed=0
+    )
     cells = measure(plan, report)
     tell(plan, cells, report)
     whole = not any((arguments.quick, arguments.network, arguments.batch, arguments.workers))

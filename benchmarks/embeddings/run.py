@@ -19,7 +19,7 @@ from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
 from benchmarks.harness.turns import Program, Run, Step, Turn, await_all, by_turns
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 TABLES = (200_000, 1_000_000, 10_000_000)
 WORKERS = (1, 2, 4)
 SPARSE, DENSE, MANY, FBGEMM, FLOOR = (
@@ -71,7 +71,7 @@ class Sides(dict[str, list[Turn]]):
 
 def _words(rows: int, workers: int, *words: str) -> list[str]:
     return [
-        str(HERE / "clicks.py"),
+        str(BENCHMARK / "clicks.py"),
         *("--set", f"rows={rows}", "--global-batch-size", str(BATCH), "--epochs", "10000"),
         *("--workers", str(workers), "--spares", "0", "--checkpoint-every", "1000000", *words),
     ]
@@ -245,7 +245,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    report, results = Report(HERE, "A step with a large embedding", seed=0), {}
+    report, results = Report(BENCHMARK, "A step with a large embedding", seed=0), {}
     for rows in TABLES[:1] if arguments.quick else sorted({*TABLES, *(arguments.rows or ())}):
         report.say(f"{rows:,} rows")
         rounds = 2 if arguments.quick else arguments.rounds

@@ -25,8 +25,8 @@ from brim.telemetry.history import RunReader
 from brim_lab.chaos.hosts import DEVICE, Host, hosts_in
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 BATCH, STEADY = 512, 15
 _POLL = 0.01
 _PATIENCE = 90.0  # seconds
@@ -269,7 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="once each, and no report")
     quick = parser.parse_args().quick
-    report = Report(HERE, "A host goes, or is gone", seed=0)
+    report = Report(BENCHMARK, "A host goes, or is gone", seed=0)
     repetitions = 1 if quick else 5
     found: dict[str, list[Loss]] = {name: [] for name in (*EVENTS, _MASTERS_HOST)}
     peer: list[float] = []

@@ -20,8 +20,8 @@ from brim_lab.kubernetes.guide import NAME, Guide
 from brim_lab.kubernetes.jobs import GPU, until
 from brim_lab.kubernetes.peers import TRAINING_OPERATOR, install_peer, peer_manifests
 
-HERE = Path(__file__).parent
-FILES = HERE.parents[1] / "tests" / "kubernetes" / "files"
+BENCHMARK = Path(__file__).parent
+FILES = BENCHMARK.parents[1] / "tests" / "kubernetes" / "files"
 SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "8"}  # one pod on each node
 LIMIT = 90.0  # seconds for what may never happen
 
@@ -146,7 +146,7 @@ def main() -> None:
     if not is_up():
         raise SystemExit("no cluster is up: make cluster NODES=3")
     cluster = NodeCluster()
-    report = Report(HERE, "The guide's elastic PyTorchJob", seed=0)
+    report = Report(BENCHMARK, "The guide's elastic PyTorchJob", seed=0)
     events_of: dict[str, list[Event]] = {}
     for side in [arguments.side] if arguments.side else SIDES:
         report.say(side)

@@ -18,8 +18,8 @@ from brim_lab.kubernetes.groups import members
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
 from brim_lab.kubernetes.settings import group_of
 
-HERE = Path(__file__).parent
-FILES = HERE.parents[1] / "tests" / "e2e" / "files"
+BENCHMARK = Path(__file__).parent
+FILES = BENCHMARK.parents[1] / "tests" / "e2e" / "files"
 SLOT = {"cpu": "100m", "memory": "1Gi", GPU: "8"}  # one worker on each node
 TURNS = 3
 JOB = "digits"
@@ -148,7 +148,7 @@ def main() -> None:
     if not is_up():
         raise SystemExit("no cluster is up: make cluster NODES=3")
     cluster = NodeCluster()
-    report = Report(HERE, "A job on real nodes", seed=0)
+    report = Report(BENCHMARK, "A job on real nodes", seed=0)
     jobs = JobsOnNodes(cluster, "job-measured")
     measured, free = Measured(jobs, report.say), cluster.nodes[-1]
     joined, starts, imports, departures, redone = [], [], [], [], 0

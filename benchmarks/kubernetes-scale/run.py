@@ -45,7 +45,7 @@ from .sides import (  # noqa: TID252 - the folder is no name of Python
     percentile,
 )
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 _GROUP = "system:serviceaccounts"
 _CLIENTS = 32  # requests of the benchmark at once
 _LIMIT = 1800.0  # seconds for anything
@@ -376,7 +376,7 @@ def main() -> None:
     columns = [*range(1, len(FULL) + 1)]
     parser.add_argument("--columns", nargs="+", type=int, choices=columns, help="only these")
     arguments = parser.parse_args()
-    report = Report(HERE, "The operator at scale", seed=0)
+    report = Report(BENCHMARK, "The operator at scale", seed=0)
     sizes = list(QUICK) if arguments.quick else [FULL[k - 1] for k in arguments.columns or columns]
     found: list[Found] = []
     for size in sizes:

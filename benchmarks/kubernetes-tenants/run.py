@@ -21,14 +21,14 @@ from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
 from brim_lab.kubernetes.peers import KUEUE, TRAINING_OPERATOR, install_peer, peer_manifests
 from brim_lab.kubernetes.volcano import NAMESPACE, volcano_manifests
 
-HERE = Path(__file__).parent
-FILES = HERE.parents[1] / "tests" / "e2e" / "files"
+BENCHMARK = Path(__file__).parent
+FILES = BENCHMARK.parents[1] / "tests" / "e2e" / "files"
 WORKERS, QUOTA = 6, 3  # on three nodes of 8 GPUs, 4 for each worker; of each of two tenants
 SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "4"}
 SETTLED = 20.0  # seconds after the owner trains, when idle devices are counted
 LIMIT = 150.0
 QUEUE = "kueue.x-k8s.io/queue-name"
-SCHEDULER, VOLCANO_QUEUES = HERE / "volcano-scheduler.yaml", HERE / "volcano-queues.yaml"
+SCHEDULER, VOLCANO_QUEUES = BENCHMARK / "volcano-scheduler.yaml", BENCHMARK / "volcano-queues.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class BrimInQueues(Brim):
         try:
             self._jobs.install(SLOT)
             install_peer(cluster, KUEUE, kueue)
-            queues = (HERE / "queues.yaml").read_text()
+            queues = (BENCHMARK / "queues.yaml").read_text()
             apply = ("apply", "-f", "-")
             until(lambda: [self._jobs.kubectl(*apply, stdin=queues)], lambda: "no webhook")
             yield
@@ -290,7 +290,7 @@ class Kueue:
             install_peer(guide.cluster, KUEUE, kueue)
             meta = {"name": guide.namespace}
             guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-            queues = (HERE / "queues.yaml").read_text()
+            queues = (BENCHMARK / "queues.yaml").read_text()
             until(lambda: [guide.kubectl("apply", "-f", "-", stdin=queues)], lambda: "no webhook")
             yield
         finally:
@@ -423,7 +423,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not is_up():
         raise SystemExit("no cluster is up: make cluster NODES=3")
-    report = Report(HERE, "A tenant takes its quota back", seed=0)
+    report = Report(BENCHMARK, "A tenant takes its quota back", seed=0)
     reclaims: dict[str, Reclaim] = {}
     for name in [arguments.side] if arguments.side else SIDES:
         report.say(name)

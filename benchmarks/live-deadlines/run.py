@@ -23,7 +23,7 @@ from brim.scheduler.replay import Replay
 from brim.simulator.run import Run
 from brim.wire.cluster import EstimateView
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 POLICIES = ("brim", "elasticflow", "edf")
 SLOTS, JOBS, SEED = 8, 22, 4
 _LIMIT = 420.0  # seconds for one policy
@@ -197,7 +197,7 @@ def main() -> None:
     arguments = parser.parse_args()
     policies = arguments.policy or (POLICIES[:1] if arguments.quick else POLICIES)
     items = stream(jobs=6 if arguments.quick else JOBS, slots=SLOTS, seed=arguments.seed)
-    report = Report(HERE, "Deadlines of real jobs, beside the simulator", seed=arguments.seed)
+    report = Report(BENCHMARK, "Deadlines of real jobs, beside the simulator", seed=arguments.seed)
     report.say("measuring the models that are known before")
     learnt = measure(list(KINDS.values()), slots=SLOTS, say=report.say)
     overheads = learnt.overheads

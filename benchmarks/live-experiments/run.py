@@ -33,7 +33,7 @@ from brim_lab.experiments.two_jobs import SIDES, TwoJobs, two_jobs
 from brim_lab.kubernetes.cluster import DEFAULT, NodeCluster, is_up
 
 Found = TwoJobs | BesideService | ChangingWorkers
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 
 
 class Experiment(Protocol):
@@ -223,7 +223,7 @@ def main() -> None:
     title += ", by rows" if arguments.by_rows else ""
     title += ", over three hosts" if arguments.hosts else ""
     title += ", on Kubernetes" if arguments.kubernetes else ""
-    report = Report(HERE, title, seed=0)
+    report = Report(BENCHMARK, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     found = run(_scale(arguments), folder, report.say, repeat=repeat, make_cluster=make_cluster)
     if isinstance(found, TwoJobs):
@@ -274,7 +274,7 @@ def _usual_scale(arguments: argparse.Namespace) -> Scale:
         # steps.
         scale = replace(
             scale,
-            file=HERE / "criteo.py",
+            file=BENCHMARK / "criteo.py",
             parameters={
                 "path": str(Path(arguments.path).resolve()),
                 "kind": "by_rows" if arguments.by_rows else "dense",

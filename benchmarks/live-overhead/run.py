@@ -25,8 +25,8 @@ from brim.domain.measuring import Measured
 from brim.storage.contact import read_scheduler_contact
 from brim.wire.cluster import Submit
 
-HERE = Path(__file__).parent
-TRAINS = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINS = BENCHMARK.parent / "harness" / "training_file.py"
 WAITS = Kind(name="waits", wait=0.25, maximum=1)
 _EPOCHS = 1000  # more than any of them makes
 _ENOUGH = 6  # clusters to judge by
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
     size = QUICK if quick else FULL
-    report = Report(HERE, "What the scheduler costs", seed=0)
+    report = Report(BENCHMARK, "What the scheduler costs", seed=0)
     found = Found()
     under_load(size, found, report)
     for number in range(size.clusters):

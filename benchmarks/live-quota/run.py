@@ -26,7 +26,7 @@ from brim.storage.contact import read_contact
 from brim.telemetry.events import RoundFormed, RunStarted, WorkerChanged
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 SLOTS, GUARANTEED, GRACE = 8, 4, 5.0
 TENANTS = ("ads", "web")
 LENDER, BORROWER = "web", "ads"
@@ -241,7 +241,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     epochs = 50 if arguments.quick else 100
-    report = Report(HERE, "Lend and reclaim between two tenants", seed=0)
+    report = Report(BENCHMARK, "Lend and reclaim between two tenants", seed=0)
     cluster_file = {
         "nodes": [{"name": "n1", "workers": SLOTS}],
         "grace": f"{GRACE:g}s",

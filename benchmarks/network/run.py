@@ -31,7 +31,7 @@ from brim.telemetry.history import RunReader
 from brim_lab.driver import Driver
 
 T = TypeVar("T")
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 SIDES = ("ddp", "exact", "inexact", "insecure")  # the last is exact, too
 SPLITS = ((4,), (2, 2), (1, 1, 1, 1))
 WARM_UP = 3
@@ -55,7 +55,7 @@ class Network:
 
 NETWORKS = {
     "flights": Network(Path(flights.__file__), batch=512, seconds=3.0, least=20),
-    "20 M": Network(HERE / "large.py", batch=64, seconds=5.0, least=8),
+    "20 M": Network(BENCHMARK / "large.py", batch=64, seconds=5.0, least=8),
 }
 
 
@@ -390,7 +390,7 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, action="append", help="only this; no report")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    report = Report(HERE, "A step over a network", seed=0)
+    report = Report(BENCHMARK, "A step over a network", seed=0)
     cables: list[int | None] = [None, 1000]
     if arguments.gbit is not None:
         cables = [round(1000 * arguments.gbit) or None]

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.harness.report import Report, spread, table
 from benchmarks.quality.one_table import Result, brim
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 DELAYS, BATCHES = (0, 1, 2, 4), (512, 4096)
 Results = dict[int, dict[int, list[Result]]]  # by batch and delay, of each seed
 
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed and two delays, no report")
     arguments = parser.parse_args()
     delays, seeds = ((0, 1), (1,)) if arguments.quick else (DELAYS, (1, 2, 3))
-    report = Report(HERE, "Quality under a delay of rows", seed=1)
+    report = Report(BENCHMARK, "Quality under a delay of rows", seed=1)
     results: Results = {}
     is_same = True
     for batch in BATCHES:

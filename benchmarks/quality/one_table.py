@@ -20,9 +20,9 @@ from brim.telemetry.events import EpochEnded
 from brim.telemetry.history import read_history
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 EXAMPLE = "05-parameter-servers/criteo.py"
-FILE = HERE.parents[1] / "examples" / EXAMPLE
+FILE = BENCHMARK.parents[1] / "examples" / EXAMPLE
 MODELS = ("wide_deep", "deepfm", "xdeepfm")
 WORKERS = (1, 2, 4)
 ADAGRAD, ADAM = "torch, Adagrad", "torch, Adam"
@@ -39,7 +39,7 @@ def plain(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Res
     """A plain loop, whose gradients have all rows of the table."""
     command = [
         sys.executable,
-        str(HERE / "plain.py"),
+        str(BENCHMARK / "plain.py"),
         EXAMPLE,
         "--seeds",
         str(seed),
@@ -158,7 +158,7 @@ def main() -> None:
     if arguments.quick:
         models, seeds = MODELS[:1], (1,)
     report = Report(
-        HERE,
+        BENCHMARK,
         f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch",
         seed=1,
     )

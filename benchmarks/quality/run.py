@@ -13,13 +13,13 @@ from typing import Any
 from benchmarks.harness.report import Report, ratio, spread, table
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
+BENCHMARK = Path(__file__).parent
+CRITEO = BENCHMARK.parents[1] / "examples" / "01-first-job" / "criteo.py"
 SPREAD = (0.766, 0.772)  # of plain torch, DeepCTR-Torch, TorchRec and torch-rechub on the same rows
 
 
 def plain(path: str, model: str, seed: int) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "plain.py"), "criteo.py", "--seeds", str(seed)]
+    command = [sys.executable, str(BENCHMARK / "plain.py"), "criteo.py", "--seeds", str(seed)]
     command += ["--set", f"path={path}", "--set", f"model={model}"]
     result: dict[str, Any] = json.loads(_output(command))
     return {"auc": result["metrics"]["auc"], "speed": result["samples_per_second"]}
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, no report")
     arguments = parser.parse_args()
     seeds = (1,) if arguments.quick else (1, 2, 3)
-    report = Report(HERE, "Quality on Criteo's sample, beside a plain torch loop", seed=1)
+    report = Report(BENCHMARK, "Quality on Criteo's sample, beside a plain torch loop", seed=1)
     rows, data, failed = [], {}, False
     for model in ("wide_deep", "deepfm"):
         results: dict[str, list[dict[str, Any]]] = {

@@ -22,8 +22,8 @@ from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun, TorchrunStuck
 from brim.domain.accounting import StepRecord
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 BATCH, SEED = 512, 0
 PARTS = ("notice", "name the round", "install it", "the step")
 
@@ -312,7 +312,7 @@ def main() -> None:
         settings = settings[:2]
     found: Found = {setting: [] for setting in settings + other_numbers}
     peer: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
-    report = Report(HERE, "Recovery from kill -9, beside torchrun", seed=SEED)
+    report = Report(BENCHMARK, "Recovery from kill -9, beside torchrun", seed=SEED)
     for number in range(rounds):
         for setting in settings:
             report.say(f"round {number + 1} of {rounds}: brim, {setting}, {kills} kills")

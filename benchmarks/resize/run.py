@@ -24,8 +24,8 @@ from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun
 from brim.domain.accounting import StepRecord
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 BATCH, SMALL, LARGE = 512, 4, 6
 _AFTER = 40  # steps behind a change that still belong to it
 
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
     rounds, times = (1, 1) if quick else (5, 3)
-    report = Report(HERE, "Resize and start, beside torchrun", seed=0)
+    report = Report(BENCHMARK, "Resize and start, beside torchrun", seed=0)
     found = Found()
     for number in range(rounds):
         label = f"round {number + 1} of {rounds}:"

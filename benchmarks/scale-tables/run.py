@@ -24,8 +24,8 @@ from brim.domain.checkpointing import Interval
 from brim.telemetry.events import CheckpointPublished, RoundFormed
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "embeddings" / "clicks.py"
 SMALL, LARGE, BATCH = 200_000, 50_000_000, 4096
 STEPS, EVERY, CHECKPOINTS = (
     30,
@@ -278,7 +278,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     rows = 2_000_000 if arguments.quick else arguments.rows
-    report = Report(HERE, "A table of 50 million rows on one host", seed=0)
+    report = Report(BENCHMARK, "A table of 50 million rows on one host", seed=0)
     scratch = Path(tempfile.mkdtemp(prefix="brim-scale-tables-"))
     try:
         digests = [

@@ -20,7 +20,7 @@ from benchmarks.harness.report import Report, table
 from brim import client
 from brim.telemetry.events import RunEnded
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 WORKERS, SERVERS = (1, 2, 3, 4, 8), (0, 1, 2, 4)
 SOME = ((1, 0), (2, 1), (3, 2), (4, 4), (8, 2))
 TRAINED = (
@@ -90,7 +90,7 @@ def _disturb(run: BrimRun, rng: random.Random, steps: int) -> None:
 def digest(world: World, model: str, optimizer: str, rng: random.Random) -> str:
     """Return the weights that a run ends with."""
     with BrimRun(
-        HERE / "worlds.py",
+        BENCHMARK / "worlds.py",
         workers=world.workers,
         servers=world.servers,
         parameters={"model": model, "optimizer": optimizer},
@@ -124,7 +124,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     rng, report = (
         random.Random(SEED),
-        Report(HERE, "One digest for any number of servers", seed=SEED),
+        Report(BENCHMARK, "One digest for any number of servers", seed=SEED),
     )
     found: dict[str, dict[str, str]] = {}
     for number, (model, optimizer) in enumerate(TRAINED[: 2 if quick else None]):

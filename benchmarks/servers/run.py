@@ -18,8 +18,8 @@ from benchmarks.harness.report import Report, ms, table
 from brim.domain.checkpointing import Interval
 from brim.telemetry.history import WorkerLife
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "embeddings" / "clicks.py"
 WORKERS, SERVERS, BATCH, ROWS, SEED = 2, 1, 4096, 200_000, 0
 STEADY = 10  # steps since the last change
 PATIENCE = 60.0
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
     rng = random.Random(SEED)
-    report = Report(HERE, "Recovery from kill -9 of a server", seed=SEED)
+    report = Report(BENCHMARK, "Recovery from kill -9 of a server", seed=SEED)
     found: dict[str, list[Recovery]] = {"server": [], "worker": []}
     rounds, count = (1, 3) if quick else (4, 10)
     for number in range(rounds):

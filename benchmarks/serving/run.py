@@ -24,7 +24,7 @@ from benchmarks.harness.report import Report, table
 from benchmarks.serving import clicks
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
+BENCHMARK = Path(__file__).parent
 SIDES = {
     "plain torch": ("--port",),
     "plain torch, in a thread": ("--threaded", "--port"),
@@ -155,7 +155,7 @@ def prepare(folder: Path) -> None:
     run = str(folder / "run")
     driver = Driver(repository())
     data = f"path={folder / 'clicks.csv'}"
-    job = ("train", str(HERE / "clicks.py"), "--set", data, "--workers", "1", "--run-dir", run)
+    job = ("train", str(BENCHMARK / "clicks.py"), "--set", data, "--workers", "1", "--run-dir", run)
     driver.call(*job, timeout=None)
     driver.call("export", run, "--output", str(folder / "bundle"), "--format", "bundle")
     driver.call("export", run, "--output", str(folder / "weights"))
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="that a turn takes")
     parser.add_argument("--quick", action="store_true", help="a smoke run: one round, no report")
     arguments = parser.parse_args()
-    report = Report(HERE, "Predictions over HTTP", seed=0)
+    report = Report(BENCHMARK, "Predictions over HTTP", seed=0)
     rounds, seconds = (1, 0.5) if arguments.quick else (arguments.rounds, arguments.seconds)
     with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as folder:
         prepare(Path(folder))

@@ -19,8 +19,8 @@ from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Line, Torchrun
 from brim.domain.accounting import StepRecord
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 WORKERS, BATCH, TIMES, SEED = 4, 512, 3.0, 0
 PER_SAMPLE = 0.001  # seconds of sleep: several times what the arithmetic takes
 STEPS = 40  # measured in each state
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
     arguments = parser.parse_args()
-    report = Report(HERE, "A step with one slow worker", seed=SEED)
+    report = Report(BENCHMARK, "A step with one slow worker", seed=SEED)
     found = measure(1 if arguments.quick else arguments.rounds, report)
     tell(found, report)
     if not arguments.quick:

@@ -26,8 +26,8 @@ from brim.domain.accounting import time_breakdown
 from brim.domain.checkpointing import Interval
 from brim.telemetry.events import RoundFormed, WorldReFormed
 
-HERE = Path(__file__).parent
-JOB = HERE / "job.py"
+BENCHMARK = Path(__file__).parent
+JOB = BENCHMARK / "job.py"
 WORKERS, BATCH, CHECKPOINT_EVERY, SEED = 4, 512, 50, 0
 Progress = list[tuple[float, int]]  # (wall clock, steps done), as it grew
 
@@ -220,7 +220,9 @@ def main() -> None:
     path = str(Path(arguments.path).resolve())
     seconds, undisturbed = (15.0, 8.0) if arguments.quick else (arguments.seconds, 30.0)
     report = Report(
-        HERE, f"Useful time under a kill -9 every {arguments.every:g} s, beside torchrun", seed=SEED
+        BENCHMARK,
+        f"Useful time under a kill -9 every {arguments.every:g} s, beside torchrun",
+        seed=SEED,
     )
     no_kills = float("inf")
     calm = {}

@@ -20,8 +20,8 @@ from brim_lab.driver import Driver
 from brim_lab.experiments.joined import joined_cluster
 from brim_lab.experiments.scale import QUICK_TWO_JOBS
 
-HERE = Path(__file__).parent
-TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BENCHMARK = Path(__file__).parent
+TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 WORKERS, BATCH, STEPS = 2, 512, 20
 TARGET = 2.0  # seconds from a submission to its first step
 JOB = (
@@ -150,12 +150,12 @@ def main() -> None:
     quick: bool = arguments.quick
     times = 2 if quick else 10
     if arguments.hosts:
-        report = Report(HERE, "From a decision to the first step, on three hosts", seed=0)
+        report = Report(BENCHMARK, "From a decision to the first step, on three hosts", seed=0)
         over = over_hosts(report, times)
         if not quick:
             report.write(over, name="hosts")
         return
-    report = Report(HERE, "From a submission to its first step, beside brim train", seed=0)
+    report = Report(BENCHMARK, "From a submission to its first step, beside brim train", seed=0)
     found = Found()
     with BrimCluster({"nodes": [{"name": "n1", "workers": WORKERS}]}) as cluster:
         report.say("once each, uncounted")

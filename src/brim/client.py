@@ -472,7 +472,9 @@ class Client:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)
         except UNDECODABLE as error:
-            raise EnvironmentFault(f"{url} is no scheduler of this version: {error}") from error
+            raise EnvironmentFault(
+                f"{url} does not answer as a scheduler of this version: {error}"
+            ) from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
         holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE

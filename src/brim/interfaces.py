@@ -31,10 +31,10 @@ class Clock(Protocol):
 class Backend(Protocol):
     """A cluster, simulated or real: it reports its state, and carries out decisions."""
 
-    async def wait(self, until: float | None) -> bool:
+    async def wait(self, deadline: float | None) -> bool:
         """Wait until there is something to decide.
 
-        At the latest until `until` on the snapshot's clock.
+        At the latest until `deadline` on the snapshot's clock.
 
         Returns:
             False where nothing will ever happen any more.

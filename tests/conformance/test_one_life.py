@@ -21,7 +21,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.workload import Job
 from brim.simulator.engine import Settings, foresee, simulate
 from brim.user_code.policies import POLICIES
-from coordination.scheduled import Heard, Taught
+from coordination.scheduled import Taught, Transcript
 from workloads import random_jobs
 
 CLUSTER = Cluster.parse("1x8")
@@ -49,7 +49,7 @@ class Follower:
 
     def __init__(self, policy: str, overheads: Overheads) -> None:
         self.policy = POLICIES[policy]
-        self.heard = Heard("1x8")
+        self.heard = Transcript("1x8")
         self.heard.lessons = Known(overheads)
         self.heard.jobs = type(self.heard.jobs)([], self.heard.jobs.spec, self.heard.lessons)
         self.names: dict[str, str] = {}

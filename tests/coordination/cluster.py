@@ -926,7 +926,7 @@ class Cluster:
             spares=setting.spares,
             expected_agents=setting.agents,
             parts=PARTS,
-            attempts=Attempts(young=2, most=setting.patience),
+            attempts=Attempts(young=2, limit=setting.patience),
         )
         self.agents = {name: SimAgent(self, name) for name in "ABC"[: setting.agents]}
         self.workers: dict[str, SimWorker] = {}

@@ -46,7 +46,7 @@ class Taught:
         return self.steps.get(submission.fingerprint)
 
 
-class Heard:
+class Transcript:
     """A scheduler's automaton, and all that it has said.
 
     Attributes:

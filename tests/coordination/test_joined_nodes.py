@@ -158,32 +158,39 @@ delays = st.floats(0.0, 5.0)
 
 @given(st.lists(st.tuples(delays, delays, st.booleans()), max_size=30), rates, rates, delays)
 def test_processes_end_before_their_node_is_given_up(
-    renewals: list[tuple[float, float, bool]], here: float, there: float, offset: float
+    renewals: list[tuple[float, float, bool]],
+    local_clock: float,
+    remote_clock: float,
+    offset: float,
 ) -> None:
     """Clocks drift, and renewals and answers take any time or are lost: `here` and `there` are the
     rates of the two clocks against a common one.
     """
     nodes, lease = JoinedNodes(), Lease()
-    nodes.handle(called(1), offset * here)
+    nodes.handle(called(1), offset * local_clock)
     common = offset
-    lease.renewed(sent=common * there)  # sent no later than it was heard
+    lease.renewed(sent=common * remote_clock)  # sent no later than it was heard
     last_answer, last_sent = common, common
     for number, (pause, takes, answered) in enumerate(renewals):
         sent = max(last_sent, common) + pause * 0.2
         arrives = max(last_answer, sent + takes * 0.2)
-        nodes.handle(NodeRenewed(line=1, number=number, seen=UP), arrives * here)
+        nodes.handle(NodeRenewed(line=1, number=number, seen=UP), arrives * local_clock)
         last_answer, last_sent, common = arrives, sent, max(common, sent)
         if answered:  # only what was heard can be answered
-            lease.renewed(sent=sent * there)
-    ended = (lease._deadline / there) + TO_END
-    given_up = last_answer + SILENCE / here
+            lease.renewed(sent=sent * remote_clock)
+    ended = (lease._deadline / remote_clock) + TO_END
+    given_up = last_answer + SILENCE / local_clock
     assert ended <= given_up + 1e-9
-    assert nodes.seen(given_up * here + 1e-6)["n1"].lost
+    assert nodes.seen(given_up * local_clock + 1e-6)["n1"].lost
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), delays)), st.integers(0, 2), delays, rates, rates)
 def test_refused_connections_never_outlast_a_new_scheduler(
-    refusals: list[tuple[int, float]], place: int, pause: float, here: float, there: float
+    refusals: list[tuple[int, float]],
+    place: int,
+    pause: float,
+    local_clock: float,
+    remote_clock: float,
 ) -> None:
     """The scheduler comes up at one of three addresses, any time after that one refused last."""
     lease, nodes = Lease(addresses=3), JoinedNodes()
@@ -191,37 +198,39 @@ def test_refused_connections_never_outlast_a_new_scheduler(
     refusal_time, last = 10.0, 0.0
     for address, delay in refusals:
         refusal_time += delay
-        lease.refused(address, sent=refusal_time * there)
+        lease.refused(address, sent=refusal_time * remote_clock)
         last = refusal_time if address == place else last
     if {address for address, _ in refusals} != {0, 1, 2}:
         assert lease.is_over(TERM), "it may be at one that has not been asked"
         return
     up = last + pause
-    nodes.expect([N1], up * here)
-    first_given_up = up + SILENCE / here
-    assert lease._deadline / there + TO_END <= first_given_up
-    assert not nodes.seen((first_given_up - 1e-6) * here)["n1"].lost
+    nodes.expect([N1], up * local_clock)
+    first_given_up = up + SILENCE / local_clock
+    assert lease._deadline / remote_clock + TO_END <= first_given_up
+    assert not nodes.seen((first_given_up - 1e-6) * local_clock)["n1"].lost
 
 
 @given(rates, rates, delays)
-def test_refusals_renew_no_lease_for_ever(here: float, there: float, heard_later: float) -> None:
+def test_refusals_renew_no_lease_for_ever(
+    local_clock: float, remote_clock: float, heard_later: float
+) -> None:
     """A firewall may refuse in the place of a scheduler that lives: processes have ended before
     that forgets the node, for any clocks.
     """
     lease, sent = Lease(), 100.0
-    lease.renewed(sent=sent * there)
+    lease.renewed(sent=sent * remote_clock)
     ended = sent
-    while not lease.is_over(ended * there):
-        lease.refused(sent=ended * there)  # at the last moment, each time
-        ended += (TERM - 0.01) / there
+    while not lease.is_over(ended * remote_clock):
+        lease.refused(sent=ended * remote_clock)  # at the last moment, each time
+        ended += (TERM - 0.01) / remote_clock
         assert ended < sent + 2 * REFUSALS
-        if lease.is_over((ended - 0.02) * there):
+        if lease.is_over((ended - 0.02) * remote_clock):
             break
     assert ended - sent > REFUSALS / 2  # a scheduler may be away for that long
     nodes = JoinedNodes()
-    nodes.handle(called(1), (sent + heard_later) * here)
-    assert nodes.seen((ended + TO_END) * here)["n1"].lost  # and not forgotten
-    assert ended + TO_END < sent + heard_later + _REMEMBERED / here
+    nodes.handle(called(1), (sent + heard_later) * local_clock)
+    assert nodes.seen((ended + TO_END) * local_clock)["n1"].lost  # and not forgotten
+    assert ended + TO_END < sent + heard_later + _REMEMBERED / local_clock
 
 
 def test_refusals_alone_are_no_lease() -> None:

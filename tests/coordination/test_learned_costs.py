@@ -11,7 +11,7 @@ from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
 from brim.coordination.cluster.sightings import NodeSeen, Reached, Seen
 from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision
-from coordination.scheduled import Heard
+from coordination.scheduled import Transcript
 
 NIGHT = 28_800.0
 
@@ -24,7 +24,7 @@ class Course:
     """
 
     def __init__(self, clock_offset: float = 0.0) -> None:
-        self.heard, self.apart, self.now = Heard(), clock_offset, 1e9
+        self.heard, self.apart, self.now = Transcript(), clock_offset, 1e9
         self.job = self.heard.submit(at=self.now)
         measured = Measured({2: (20.0, 2.0), 4: (20.0, 1.0)})
         self.seen = Seen(alive=True, agents=frozenset({"node0"}), measured=measured)

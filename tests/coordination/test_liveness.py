@@ -26,10 +26,10 @@ def test_silence(now: float, suspect: list[str], lost: list[str]) -> None:
 
 def test_who_was_heard_first_is_lost_first() -> None:
     liveness = Liveness(timeout=4.0)
-    assert liveness.left(now=10.0) == math.inf
+    assert liveness.time_left(now=10.0) == math.inf
     liveness.beat("b", now=12.0)
     liveness.beat("a", now=10.0)
-    assert (liveness.left(now=13.0), liveness.left(now=15.0)) == (1.0, -1.0)
+    assert (liveness.time_left(now=13.0), liveness.time_left(now=15.0)) == (1.0, -1.0)
 
 
 def test_a_heartbeat_revives_and_forgotten_members_are_ignored() -> None:

@@ -63,7 +63,7 @@ def job(
         spares=spares,
         expected_agents=agents,
         parts=parts,
-        attempts=Attempts(young=3, most=most),
+        attempts=Attempts(young=3, limit=most),
     )
 
 

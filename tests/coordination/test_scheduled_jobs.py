@@ -42,7 +42,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import InternalError
 from brim.policies.cycle import cycle
 from brim.user_code.policies import POLICIES
-from coordination.scheduled import Heard
+from coordination.scheduled import Transcript
 
 Row = tuple[float, Event, list[str]]
 NODE = "node0"
@@ -325,11 +325,11 @@ TABLES: dict[str, list[Row]] = {
         (0.0, plan(job_1=2), ["job-1 workers"]),
         *(
             row
-            for time, later in ((0.0, 1.0), (1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0))
+            for time, retry in ((0.0, 1.0), (1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0))
             for row in (
                 (time, look(), ["job-1 running", "start job-1: 2"]),
                 (time, Unanswered(Start("job-1", {NODE: 2}), "disk full"), ["job-1 suspended"]),
-                (later - 0.1, look(), []),
+                (retry - 0.1, look(), []),
             )
         ),
         (31.0, look(), ["job-1 running", "start job-1: 2"]),
@@ -473,19 +473,19 @@ TABLES: dict[str, list[Row]] = {
 
 
 @pytest.fixture
-def heard() -> Heard:
-    job_events = Heard(grace=10.0)
+def transcript() -> Transcript:
+    job_events = Transcript(grace=10.0)
     job_events.submit()
     job_events.submit()
     return job_events
 
 
 @pytest.mark.parametrize("rows", TABLES.values(), ids=TABLES.keys())
-def test_what_is_done(heard: Heard, rows: list[Row]) -> None:
+def test_what_is_done(transcript: Transcript, rows: list[Row]) -> None:
     for moment, event, says in rows:
-        assert (moment, heard.hear(event, moment)) == (moment, says)
-    launches = [job.starts.launches for job in heard.known.values()]
-    assert launches == [heard.story.count(f"{job} running") for job in heard.known]
+        assert (moment, transcript.hear(event, moment)) == (moment, says)
+    launches = [job.starts.launches for job in transcript.known.values()]
+    assert launches == [transcript.story.count(f"{job} running") for job in transcript.known]
 
 
 @pytest.mark.parametrize(
@@ -495,94 +495,103 @@ def test_what_is_done(heard: Heard, rows: list[Row]) -> None:
         "who still warms up is suspended by force, and nobody calls it that",
     ],
 )
-def test_setbacks_are_those_that_nobody_asked_for(heard: Heard, name: str) -> None:
+def test_setbacks_are_those_that_nobody_asked_for(transcript: Transcript, name: str) -> None:
     for moment, event, _ in TABLES[name]:
-        heard.hear(event, moment)
-    assert heard.known["job-1"].starts.setbacks == 0
+        transcript.hear(event, moment)
+    assert transcript.known["job-1"].starts.setbacks == 0
 
 
-def test_a_takeover_repeats_no_memory_losses(heard: Heard) -> None:
+def test_a_takeover_repeats_no_memory_losses(transcript: Transcript) -> None:
     for moment, event, _ in TABLES["each worker that memory ran out for is told of once"]:
-        heard.hear(event, moment)
-    assert heard.known["job-1"].starts.out_of_memory == 2
-    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+        transcript.hear(event, moment)
+    assert transcript.known["job-1"].starts.out_of_memory == 2
+    transcript.jobs = ScheduledJobs(
+        transcript.known.values(), transcript.jobs.spec, transcript.lessons
+    )
     same_look = look(job_1=on(8, out_of_memory=("w2", "w3")))
-    assert heard.hear(same_look, 2.0) == ["resize job-1: 8"]
+    assert transcript.hear(same_look, 2.0) == ["resize job-1: 8"]
 
 
-def test_what_does_not_go_on_says_why(heard: Heard) -> None:
+def test_what_does_not_go_on_says_why(transcript: Transcript) -> None:
     name = "processes that die are started again, later each time and not for ever"
     for moment, event, _ in TABLES[name]:
-        heard.hear(event, moment)
-    job = heard.known["job-1"]
+        transcript.hear(event, moment)
+    job = transcript.known["job-1"]
     assert job.problem == "5 starts in a row came to nothing, the last: its processes died"
     assert (job.life.phase, job.ended, job.workers) == (Phase.FAILED, 11.0, 0)
 
 
-def test_the_next_life_confirms_or_starts_jobs(heard: Heard) -> None:
+def test_the_next_life_confirms_or_starts_jobs(transcript: Transcript) -> None:
     for moment, event in ((0.0, plan(job_1=5, job_2=3)), (0.0, look())):
-        heard.hear(event, moment)
-    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
-    assert heard.hear(look(job_1=on(5), job_2=dead()), 1.0) == [
+        transcript.hear(event, moment)
+    transcript.jobs = ScheduledJobs(
+        transcript.known.values(), transcript.jobs.spec, transcript.lessons
+    )
+    assert transcript.hear(look(job_1=on(5), job_2=dead()), 1.0) == [
         "job-2 suspended",
         "job-2 running",
         "resize job-1: 5",  # nobody knows whether it heard
         "start job-2: 3",
     ]
-    heard.hear(yes("job-1", 5), 1.1)
-    assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
+    transcript.hear(yes("job-1", 5), 1.1)
+    assert transcript.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
 
 
-def test_job_that_ends_the_scheduler_twice_stays_ended(heard: Heard) -> None:
-    heard.hear(plan(job_1=5, job_2=3), 0.0)
-    assert heard.hear(look(), 0.0)[-2:] == ["start job-1: 5", "start job-2: 3"]
-    next_life(heard)
+def test_job_that_ends_the_scheduler_twice_stays_ended(transcript: Transcript) -> None:
+    transcript.hear(plan(job_1=5, job_2=3), 0.0)
+    assert transcript.hear(look(), 0.0)[-2:] == ["start job-1: 5", "start job-2: 3"]
+    next_life(transcript)
     # Each is started alone: nobody knows which of them it was.
-    assert "start job-2: 3" not in heard.hear(look(job_1=dead(), job_2=dead()), 1.0)
-    next_life(heard)
-    commands = heard.hear(look(job_1=dead()), 2.0)
+    assert "start job-2: 3" not in transcript.hear(look(job_1=dead(), job_2=dead()), 1.0)
+    next_life(transcript)
+    commands = transcript.hear(look(job_1=dead()), 2.0)
     assert commands == ["job-1 failed", "job-2 running", "start job-2: 3"]
-    assert "ended 2 times while it was starting" in heard.known["job-1"].problem
+    assert "ended 2 times while it was starting" in transcript.known["job-1"].problem
 
 
-def test_started_jobs_are_not_blamed_for_crashes(heard: Heard) -> None:
-    heard.hear(plan(job_1=5), 0.0)
+def test_started_jobs_are_not_blamed_for_crashes(transcript: Transcript) -> None:
+    transcript.hear(plan(job_1=5), 0.0)
     for life in range(4):
         moment = 100.0 * life
-        commands = [*heard.hear(look(job_1=dead()), moment), *heard.hear(look(), moment + 50.0)]
+        commands = [
+            *transcript.hear(look(job_1=dead()), moment),
+            *transcript.hear(look(), moment + 50.0),
+        ]
         assert "start job-1: 5" in commands
-        heard.hear(Answered(Start("job-1", {NODE: 5})), moment + 50.0)
-        next_life(heard)
-    assert not heard.known["job-1"].life.ended
+        transcript.hear(Answered(Start("job-1", {NODE: 5})), moment + 50.0)
+        next_life(transcript)
+    assert not transcript.known["job-1"].life.ended
 
 
-def test_job_at_which_something_unforeseen_fails_has_failed(heard: Heard) -> None:
-    heard.hear(plan(job_1=5, job_2=3), 0.0)
-    heard.hear(look(), 0.0)
-    assert heard.hear(Faulted("job-1", "ValueError: embedded null byte"), 0.1) == ["job-1 failed"]
-    job = heard.known["job-1"]
+def test_job_at_which_something_unforeseen_fails_has_failed(transcript: Transcript) -> None:
+    transcript.hear(plan(job_1=5, job_2=3), 0.0)
+    transcript.hear(look(), 0.0)
+    assert transcript.hear(Faulted("job-1", "ValueError: embedded null byte"), 0.1) == [
+        "job-1 failed"
+    ]
+    job = transcript.known["job-1"]
     assert (job.life.phase, job.problem) == (Phase.FAILED, "ValueError: embedded null byte")
-    assert heard.hear(Faulted("job-1", "late"), 0.2) == []
-    assert heard.known["job-2"].running
+    assert transcript.hear(Faulted("job-1", "late"), 0.2) == []
+    assert transcript.known["job-2"].running
 
 
-def next_life(heard: Heard) -> None:
+def next_life(transcript: Transcript) -> None:
     """Have another scheduler, which knows the notes of the last one."""
-    unfinished = [job for job in heard.known.values() if not job.life.ended]
-    heard.jobs = ScheduledJobs(unfinished, heard.jobs.spec, heard.lessons)
+    unfinished = [job for job in transcript.known.values() if not job.life.ended]
+    transcript.jobs = ScheduledJobs(unfinished, transcript.jobs.spec, transcript.lessons)
 
 
 @pytest.mark.parametrize(
     ("addressed", "current", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)]
 )
 def test_the_next_life_requests_only_the_plan(
-    heard: Heard, addressed: int, current: int, planned: int
+    transcript: Transcript, addressed: int, current: int, planned: int
 ) -> None:
-    heard.hear(plan(job_1=addressed), 0.0)
-    heard.hear(look(), 0.0)
-    heard.hear(look(job_1=on(addressed, step=1)), 0.0)
-    heard.hear(plan(job_1=planned), 1.0)  # it is asked, and nobody hears the answer
-    next_jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    transcript.hear(plan(job_1=addressed), 0.0)
+    transcript.hear(look(), 0.0)
+    transcript.hear(look(job_1=on(addressed, step=1)), 0.0)
+    transcript.hear(plan(job_1=planned), 1.0)  # it is asked, and nobody hears the answer
+    next_jobs = ScheduledJobs(transcript.known.values(), transcript.jobs.spec, transcript.lessons)
     steps = next_jobs.handle(look(job_1=on(current, step=2)), 2.0)
     resizes = [step for step in steps if isinstance(step, Resize)]
     assert resizes == [Resize("job-1", {NODE: planned})]
@@ -591,32 +600,32 @@ def test_the_next_life_requests_only_the_plan(
     assert not [step for step in steps if isinstance(step, Resize | Force)]
 
 
-def test_a_verdict_is_withdrawn_by_a_wish(heard: Heard) -> None:
-    job = heard.submit(deadline=500.0)
+def test_a_verdict_is_withdrawn_by_a_wish(transcript: Transcript) -> None:
+    job = transcript.submit(deadline=500.0)
     good = Admitted(job=job.id, reason=Reason.FITS, finish=300.0, detail="2 workers will do")
-    assert heard.hear(plan(good), 1.0) == ["job-3 promised", "job-3 admitted"]
+    assert transcript.hear(plan(good), 1.0) == ["job-3 promised", "job-3 admitted"]
     assert (job.promised, job.judgement.standing) == (True, Standing.ADMITTED)
     assert (job.judgement.finish, job.judgement.detail) == (300.0, "2 workers will do")
-    heard.hear(Wished(job.id, Happening.HOLD), 2.0)
+    transcript.hear(Wished(job.id, Happening.HOLD), 2.0)
     assert (job.promised, job.judgement.judged) == (False, False)
     assert job.judgement.detail == "2 workers will do"
     bad = Rejected(job=job.id, reason=Reason.TOO_LATE, detail="late", earliest=700.0, runs=True)
-    heard.hear(plan(bad), 3.0)
+    transcript.hear(plan(bad), 3.0)
     assert not job.judgement.judged, "who is held is not judged"
-    heard.hear(Wished(job.id, Happening.RELEASE), 4.0)
-    assert heard.hear(plan(bad), 5.0) == ["job-3 refused"]
+    transcript.hear(Wished(job.id, Happening.RELEASE), 4.0)
+    assert transcript.hear(plan(bad), 5.0) == ["job-3 refused"]
     assert (job.judgement.standing, job.judgement.earliest) == (Standing.BEST_EFFORT, 700.0)
     assert job.judgement.finish is None
 
 
-def test_an_impossible_event_is_an_error_without_effect(heard: Heard) -> None:
-    job = heard.known["job-1"]
+def test_an_impossible_event_is_an_error_without_effect(transcript: Transcript) -> None:
+    job = transcript.known["job-1"]
     with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
-        heard.jobs._require(job, Happening.FINISH, now=1.0)
+        transcript.jobs._require(job, Happening.FINISH, now=1.0)
     assert job.life == Life()
 
 
-def test_nobody_looks_where_nothing_goes_by_the_clock(heard: Heard) -> None:
+def test_nobody_looks_where_nothing_goes_by_the_clock(transcript: Transcript) -> None:
     rows: list[tuple[float, Event, bool]] = [
         (0.0, look(), True),  # both wait
         (0.0, plan(job_1=4), False),  # it is to be started
@@ -631,40 +640,40 @@ def test_nobody_looks_where_nothing_goes_by_the_clock(heard: Heard) -> None:
         (4.0, Drained(kill=False), False),
     ]
     for moment, event, rests in rows:
-        heard.hear(event, moment)
-        assert (moment, event, heard.jobs.rest(moment)) == (moment, event, rests)
+        transcript.hear(event, moment)
+        assert (moment, event, transcript.jobs.rest(moment)) == (moment, event, rests)
 
 
-def test_who_rests_has_not_been_away(heard: Heard) -> None:
+def test_who_rests_has_not_been_away(transcript: Transcript) -> None:
     for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
-        heard.hear(event, moment)
+        transcript.hear(event, moment)
     for moment in range(1, 60):
-        assert heard.jobs.rest(float(moment))
-    heard.hear(look(job_1=on(2)), 60.0)
-    assert heard.known["job-1"].progress.attained == 120.0
+        assert transcript.jobs.rest(float(moment))
+    transcript.hear(look(job_1=on(2)), 60.0)
+    assert transcript.known["job-1"].progress.attained == 120.0
 
 
-def test_plans_are_made_again_while_a_job_runs(heard: Heard) -> None:
-    assert heard.jobs.wake_at(0.0) == math.inf
+def test_plans_are_made_again_while_a_job_runs(transcript: Transcript) -> None:
+    assert transcript.jobs.wake_at(0.0) == math.inf
     for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
-        heard.hear(event, moment)
-    assert heard.jobs.wake_at(0.0) == REPLAN
+        transcript.hear(event, moment)
+    assert transcript.jobs.wake_at(0.0) == REPLAN
 
 
-def test_jobs_wake_the_cluster_on_time(heard: Heard) -> None:
+def test_jobs_wake_the_cluster_on_time(transcript: Transcript) -> None:
     for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=dead()))):
-        heard.hear(event, moment)
-    heard.hear(look(job_1=dead()), 0.0)
-    assert heard.known["job-1"].starts.not_before == 1.0
-    assert heard.jobs.wake_at(0.5) == 1.0
-    assert [s.job.id for s in heard.jobs.snapshot(0.5, memory=None).jobs] == ["job-2"]
-    assert [s.job.id for s in heard.jobs.snapshot(1.0, memory=None).jobs] == ["job-1", "job-2"]
+        transcript.hear(event, moment)
+    transcript.hear(look(job_1=dead()), 0.0)
+    assert transcript.known["job-1"].starts.not_before == 1.0
+    assert transcript.jobs.wake_at(0.5) == 1.0
+    assert [s.job.id for s in transcript.jobs.snapshot(0.5, memory=None).jobs] == ["job-2"]
+    assert [s.job.id for s in transcript.jobs.snapshot(1.0, memory=None).jobs] == ["job-1", "job-2"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("workers", ["10000000", "9:10000000", "1:10000000"])
 def test_an_oversized_request_blocks_no_other_job(policy: str, workers: str) -> None:
-    jobs = Heard("1x8")
+    jobs = Transcript("1x8")
     worker_range = WorkerRange.parse(workers)
     spec = JobSpec(
         file="m.py", parameters={}, workers=worker_range, epochs=1, micro_batches=1 << 24
@@ -679,23 +688,23 @@ def test_an_oversized_request_blocks_no_other_job(policy: str, workers: str) -> 
         assert found["job-2"]
 
 
-def test_a_newcomer_is_shown_and_not_kept(heard: Heard) -> None:
-    newcomer = Heard().submit(at=1.0)
+def test_a_newcomer_is_shown_and_not_kept(transcript: Transcript) -> None:
+    newcomer = Transcript().submit(at=1.0)
     newcomer.id = "new-?"
-    snapshot = heard.jobs.snapshot(1.0, memory=None, newcomer=newcomer)
+    snapshot = transcript.jobs.snapshot(1.0, memory=None, newcomer=newcomer)
     assert [state.job.id for state in snapshot.jobs] == ["job-1", "job-2", "new-?"]
-    assert list(heard.jobs.jobs) == ["job-1", "job-2"]
+    assert list(transcript.jobs.jobs) == ["job-1", "job-2"]
 
 
-def test_a_submission_is_saved_and_triggers_a_decision(heard: Heard) -> None:
-    job = Heard().submit()
+def test_a_submission_is_saved_and_triggers_a_decision(transcript: Transcript) -> None:
+    job = Transcript().submit()
     job.id = "job-3"
-    commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
+    commands = transcript.jobs.handle(Submitted(job, "by ads"), 1.0)
     assert [type(command).__name__ for command in commands] == ["Save", "Change", "Decide"]
 
 
 def test_masters_hear_once_of_a_lost_foreign_node() -> None:
-    jobs, present = Heard(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
+    jobs, present = Transcript(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
     for _ in range(2):
         jobs.submit()
     plans = {"job-1": {NODE: 1, "n1": 2}, "job-2": {NODE: 2}}
@@ -718,7 +727,7 @@ def test_masters_hear_once_of_a_lost_foreign_node() -> None:
 
 
 def test_a_job_reports_once_waiting_for_one_kind() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
     decision_reason = (Reason.ONE_KIND, "n1 and n2 are not alike")
     for now in (1.0, 2.0):
@@ -736,9 +745,9 @@ KIND = HostKind(python="3.12", brim="1", torch="2.13.0")
 OTHER = replace(KIND, torch="2.12.0")
 
 
-def exactly(heard: Heard, *, exact: bool = True, **fields: Any) -> ScheduledJob:
+def exactly(transcript: Transcript, *, exact: bool = True, **fields: Any) -> ScheduledJob:
     """A job that has been submitted."""
-    job = heard.submit(**fields)
+    job = transcript.submit(**fields)
     job.submission = replace(
         job.submission, spec=replace(job.submission.spec, exact=exact, device="cpu")
     )
@@ -769,27 +778,32 @@ def given(node: str) -> Decided:
 
 
 def run_on(
-    heard: Heard, nodes: dict[str, NodeSeen], node: str, *, step: int = 1, now: float = 0.0
+    transcript: Transcript,
+    nodes: dict[str, NodeSeen],
+    node: str,
+    *,
+    step: int = 1,
+    now: float = 0.0,
 ) -> None:
     """Have job-1 run there and make steps."""
     for event in (Looked(nodes, {}), given(node), Looked(nodes, {})):
-        heard.hear(event, now)
-    heard.hear(Looked(nodes, at(node, step=step)), now)
+        transcript.hear(event, now)
+    transcript.hear(Looked(nodes, at(node, step=step)), now)
 
 
-def seen_by_policy(heard: Heard) -> tuple[str, ...] | None:
-    (state,) = heard.jobs.snapshot(9.0, memory=None).jobs
+def seen_by_policy(transcript: Transcript) -> tuple[str, ...] | None:
+    (state,) = transcript.jobs.snapshot(9.0, memory=None).jobs
     return state.job.kinds
 
 
-def end(heard: Heard, nodes: dict[str, NodeSeen], *, step: int = 1) -> None:
+def end(transcript: Transcript, nodes: dict[str, NodeSeen], *, step: int = 1) -> None:
     """Have the plan of job-1 withdrawn, and its processes end."""
-    heard.hear(Decided(Decision(workers={})), 5.0)
-    heard.hear(Looked(nodes, {"job-1": dead(step=step)}), 5.0)
+    transcript.hear(Decided(Decision(workers={})), 5.0)
+    transcript.hear(Looked(nodes, {"job-1": dead(step=step)}), 5.0)
 
 
 def test_a_job_continues_on_its_first_node_kind() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     nodes = nodes_of(n1=KIND, n2=OTHER)
     run_on(jobs, nodes, "n2")
@@ -807,11 +821,11 @@ def test_a_job_continues_on_its_first_node_kind() -> None:
 
 def test_node_kinds_survive_a_scheduler_change() -> None:
     """The scheduler's own kind has no label, and the next one may be on a host of another."""
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     run_on(jobs, nodes_of(n1=KIND), "n1")
     end(jobs, nodes_of(n1=KIND))
-    next_jobs = Heard()
+    next_jobs = Transcript()
     next_jobs.jobs = ScheduledJobs([job], jobs.jobs.spec, jobs.lessons)
     next_jobs.known = {job.id: job}
     own_node = nodes_of(n1=OTHER)["n1"]._replace(brings=Node(id="n1", devices=2))
@@ -833,7 +847,7 @@ def test_node_kinds_survive_a_scheduler_change() -> None:
 def test_only_what_was_computed_exactly_is_bound(
     job: dict[str, bool], step: int, kind: HostKind | None
 ) -> None:
-    jobs = Heard()
+    jobs = Transcript()
     exactly(jobs, **job)
     run_on(jobs, nodes_of(n1=KIND), "n1", step=step)
     end(jobs, nodes_of(n1=KIND), step=step)
@@ -846,7 +860,7 @@ def test_only_what_was_computed_exactly_is_bound(
 
 
 def test_a_jobs_own_variable_makes_no_kind() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     spec = replace(job.submission.spec, env={"MKL_CBWR": "AVX2"})
     job.submission = replace(job.submission, spec=spec)
@@ -858,7 +872,7 @@ def test_a_jobs_own_variable_makes_no_kind() -> None:
 
 
 def test_older_jobs_take_the_kind_they_run_on() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     run_on(jobs, nodes_of(n1=KIND), "n1")
     jobs.known["job-1"].kind = None  # as a record of before has it
@@ -869,7 +883,7 @@ def test_older_jobs_take_the_kind_they_run_on() -> None:
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     first_nodes = nodes_of(n1=OTHER)
     run_on(jobs, first_nodes, "n1")
@@ -886,7 +900,7 @@ def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
 
 
 def test_its_owner_may_allow_another_node_kind() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = exactly(jobs)
     run_on(jobs, nodes_of(n1=KIND), "n1")
     jobs.hear(KindFreed("job-1", "by ads"), 1.0)
@@ -910,7 +924,7 @@ def test_its_owner_may_allow_another_node_kind() -> None:
     [(True, ["suspend job-1"]), (False, ["resize job-1: 2 on n3"])],
 )
 def test_exact_jobs_checkpoint_before_changing_node_kind(exact: bool, commands: list[str]) -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = jobs.submit()
     spec = replace(job.submission.spec, exact=exact)
     job.submission = replace(job.submission, spec=spec)
@@ -945,7 +959,7 @@ def test_exact_jobs_checkpoint_before_changing_node_kind(exact: bool, commands: 
 
 def test_the_story_names_nodes_on_start() -> None:
     """A job in line has another plan in each decision, since those before it take their places."""
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
     nodes = nodes_of(n1=None, n2=None)
     jobs.hear(Looked(nodes, {}), 0.0)
@@ -967,7 +981,7 @@ def test_the_story_names_nodes_on_start() -> None:
 
 def test_a_node_accepting_jobs_triggers_a_decision() -> None:
     """Nothing else may happen: no job runs, and no device comes or goes."""
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
 
     def decides(*refused: str) -> bool:
@@ -985,23 +999,25 @@ def test_a_node_accepting_jobs_triggers_a_decision() -> None:
     assert decides("job-1")
 
 
-def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:
+def test_each_failure_counts_once_whoever_looks(transcript: Transcript) -> None:
     for moment, event, _ in [*EIGHT, (1.0, look(job_1=on(8, failed={"u1": 1})), [])]:
-        heard.hear(event, moment)
-    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
-    heard.hear(look(job_1=on(8, failed={"u1": 1})), 2.0)
-    assert heard.known["job-1"].starts.failures == 1
-    heard.hear(look(job_1=on(8)), 3.0)  # it is gone
-    heard.hear(look(job_1=on(8, failed={"u2": 2})), 4.0)
-    assert heard.known["job-1"].starts.failures == 3
+        transcript.hear(event, moment)
+    transcript.jobs = ScheduledJobs(
+        transcript.known.values(), transcript.jobs.spec, transcript.lessons
+    )
+    transcript.hear(look(job_1=on(8, failed={"u1": 1})), 2.0)
+    assert transcript.known["job-1"].starts.failures == 1
+    transcript.hear(look(job_1=on(8)), 3.0)  # it is gone
+    transcript.hear(look(job_1=on(8, failed={"u2": 2})), 4.0)
+    assert transcript.known["job-1"].starts.failures == 3
 
 
-def anywhere(heard: Heard) -> ScheduledJob:
+def anywhere(transcript: Transcript) -> ScheduledJob:
     """A job whose workers others place: the plan has them on n1."""
-    job = heard.submit(anywhere=True)
+    job = transcript.submit(anywhere=True)
     for event in (Looked(nodes_of(n1=None, n2=None), {}), given("n1")):
-        heard.hear(event, 0.0)
-    assert heard.hear(Looked(nodes_of(n1=None, n2=None), {}), 0.0) == [
+        transcript.hear(event, 0.0)
+    assert transcript.hear(Looked(nodes_of(n1=None, n2=None), {}), 0.0) == [
         "job-1 running",
         "start job-1: 2 on n1",
     ]
@@ -1009,7 +1025,7 @@ def anywhere(heard: Heard) -> ScheduledJob:
 
 
 def test_externally_placed_jobs_keep_workers_anywhere() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
     both_nodes = frozenset({"n1", "n2"})
@@ -1024,7 +1040,7 @@ def test_externally_placed_jobs_keep_workers_anywhere() -> None:
 
 
 def test_externally_placed_jobs_leave_drained_nodes() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
     jobs.hear(Looked(nodes, at("n2")), 1.0)
@@ -1037,7 +1053,7 @@ def test_externally_placed_jobs_leave_drained_nodes() -> None:
 
 def test_missing_workers_reserve_no_closed_node() -> None:
     """It would never be made: it counts where the plan has it now."""
-    jobs = Heard()
+    jobs = Transcript()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
     jobs.hear(Looked(nodes, at("n2")), 1.0)

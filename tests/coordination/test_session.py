@@ -13,7 +13,7 @@ from brim.errors import ProtocolError
 def test_a_gap_is_refused() -> None:
     assert is_new(3, last_number=2)
     assert not is_new(2, last_number=2)
-    with pytest.raises(ProtocolError, match="message 4 came behind message 2"):
+    with pytest.raises(ProtocolError, match="message 4 came after message 2"):
         is_new(4, last_number=2)
 
 

@@ -14,26 +14,26 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.policies.cycle import cycle
 from brim.user_code.policies import POLICIES
-from coordination.scheduled import Heard
+from coordination.scheduled import Transcript
 
 FULL = Reason.CLUSTER_FULL, "no device is left for it"
 
 
-def short(heard: Heard) -> list[str]:
-    found = heard.jobs.short_of_devices()
+def short(transcript: Transcript) -> list[str]:
+    found = transcript.jobs.short_of_devices()
     assert found is not None
     return [job.id for job in found]
 
 
-def waiting(heard: Heard, **reasons: Reason) -> None:
+def waiting(transcript: Transcript, **reasons: Reason) -> None:
     """A decision that gives no job anything, with these reasons by jobs as `job_1`."""
     reasons_of_jobs = {job.replace("_", "-"): (reason, "") for job, reason in reasons.items()}
-    heard.hear(Decided(Decision(workers={}, reasons=reasons_of_jobs)), 0.0)
+    transcript.hear(Decided(Decision(workers={}, reasons=reasons_of_jobs)), 0.0)
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_more_devices_help_only_who_waits_for_devices(reason: Reason) -> None:
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
     waiting(jobs, job_1=reason)
     helps = reason in (Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE, Reason.ITS_NODES)
@@ -41,13 +41,13 @@ def test_more_devices_help_only_who_waits_for_devices(reason: Reason) -> None:
 
 
 def test_before_a_decision_nobody_knows() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
     assert jobs.jobs.short_of_devices() is None
 
 
 def test_held_planned_and_running_jobs_are_not_short() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     for _ in range(4):
         jobs.submit()
     full = dict.fromkeys(("job_1", "job_2", "job_3", "job_4"), Reason.CLUSTER_FULL)
@@ -65,7 +65,7 @@ def test_held_planned_and_running_jobs_are_not_short() -> None:
 
 
 def test_the_highest_right_comes_first() -> None:
-    jobs = Heard()
+    jobs = Transcript()
     jobs.submit()
     jobs.submit(priority=Priority.ONLINE)
     jobs.submit(deadline=1e6)
@@ -84,7 +84,7 @@ def test_the_highest_right_comes_first() -> None:
 
 
 def test_nobody_exceeds_a_tenants_limit() -> None:
-    jobs = Heard(tenants=(Tenant(id="ads", guaranteed=4, limit=6),))
+    jobs = Transcript(tenants=(Tenant(id="ads", guaranteed=4, limit=6),))
     jobs.submit("4", tenant="ads")
     jobs.submit("3", tenant="ads")
     jobs.submit("2", tenant="ads")
@@ -97,7 +97,7 @@ def test_nobody_exceeds_a_tenants_limit() -> None:
 
 def test_jobs_served_by_others_surplus_are_not_short() -> None:
     """As the policy of the operator has it: a new job gets its fewest, a third one finds no room."""
-    jobs = Heard("1x8")
+    jobs = Transcript("1x8")
     jobs.submit("2:8")
     jobs.submit("4")
     jobs.submit("4")

@@ -12,7 +12,7 @@ from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
 from brim.coordination.cluster.sightings import NodeSeen, Reached, Seen
 from brim.domain.measuring import Measured
 from brim.scheduler.loop import decide
-from coordination.scheduled import Heard
+from coordination.scheduled import Transcript
 
 NOW = 1_790_000_000.0
 AT = st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e300, -1e300, NOW, NOW + 5, NOW - 1e6, NOW + 1e9])
@@ -38,7 +38,7 @@ TOOK = st.lists(st.tuples(st.sampled_from([1, 2, 4]), SECONDS, st.integers(1, 6)
 @example(lives=[(True, {}, [(1, 5e-324, 6), (2, 1e300, 6)])])
 @example(lives=[(True, {}, [(2, 0.1, 6), (4, 0.2, 6)])])
 def test_it_decides_on(lives: list[tuple[bool, dict[str, Any], list[Any]]]) -> None:
-    jobs = Heard("1x4")
+    jobs = Transcript("1x4")
     (node,) = (node.id for node in jobs.jobs.spec.cluster.nodes)
     jobs.submit("1:4", at=NOW, deadline=NOW + 7200.0)
     jobs.submit("1:2", at=NOW)

@@ -10,26 +10,26 @@ from brim.domain.faults import Fault, FaultKind, describe, parse_faults
 from brim.errors import SpecError
 
 numbers = st.integers(0, 10**6)
-some = st.integers(1, 99)
+natural = st.integers(1, 99)
 spans = st.integers(1, 10**7).map(lambda ms: round(ms / 1000, 3))
 jumps = st.one_of(spans, spans.map(lambda seconds: -seconds))
 FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
     **{key: {"rank": numbers} for key in (FaultKind.KILL, FaultKind.TERM)},
     FaultKind.STOP: {"rank": numbers, "seconds": st.one_of(spans, st.just(0.0))},
-    **{key: {"count": some} for key in (FaultKind.ADD, FaultKind.REMOVE)},
+    **{key: {"count": natural} for key in (FaultKind.ADD, FaultKind.REMOVE)},
     **{
         key: {"seconds": spans}
         for key in (FaultKind.STOP_MASTER, FaultKind.STOP_AGENT, FaultKind.FILL_DISK)
     },
     **{
-        key: {"host": some}
+        key: {"host": natural}
         for key in (FaultKind.KILL_AGENT, FaultKind.TERM_AGENT, FaultKind.KILL_HOST)
     },
     **{
-        key: {"host": some, "seconds": spans}
+        key: {"host": natural, "seconds": spans}
         for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)
     },
-    FaultKind.DELAY: {"host": some, "by": spans, "seconds": spans},
+    FaultKind.DELAY: {"host": natural, "by": spans, "seconds": spans},
     FaultKind.SLOW: {"rank": numbers, "by": spans, "seconds": spans},
     FaultKind.JUMP_CLOCK: {"by": jumps},
 }
@@ -71,8 +71,8 @@ def test_nothing_is_no_fault(text: str) -> None:
 
 
 @given(st.lists(faults, max_size=5))
-def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
-    assert parse_faults("; ".join(map(describe, several))) == tuple(several)
+def test_what_is_described_is_parsed_back(several_faults: list[Fault]) -> None:
+    assert parse_faults("; ".join(map(describe, several_faults))) == tuple(several_faults)
 
 
 @pytest.mark.parametrize(

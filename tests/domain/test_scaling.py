@@ -37,13 +37,6 @@ def test_a_fit_finds_the_original_terms() -> None:
     assert model.rate(64) == pytest.approx(truth.rate(64), rel=0.02)
 
 
-def test_unmeasured_sizes_are_predicted_and_measured_ones_kept() -> None:
-    curve = ScalingCurve(points=((1, 1.0), (2, 1.9), (4, 3.4))).extended(up_to=16)
-    assert [n for n, _ in curve.points] == [1, 2, 4, 8, 16]
-    assert dict(curve.points)[2] == 1.9
-    assert dict(curve.points)[8] > 3.4
-
-
 @pytest.mark.parametrize("points", [(), ((2, 1.0), (1, 2.0)), ((1, 0.0),), ((0, 1.0),)])
 def test_a_curve_that_cannot_be_is_refused(points: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(SpecError):

@@ -26,7 +26,7 @@ def run(directory: Path, kind: str, *options: str) -> dict[str, Any]:
     return summary
 
 
-def alone(kind: str) -> str:
+def digest_alone(kind: str) -> str:
     """The digest of the script by itself."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
     done = subprocess.run(
@@ -51,6 +51,6 @@ def test_any_data_gives_equal_weights_through_deaths(
 ) -> None:
     options = ("--workers", "3", "--faults", FAULTS)
     summary = run(tmp_path / "run", kind, *options, "--loaders", loaders)
-    assert summary["weights_sha256"] == alone(kind)
+    assert summary["weights_sha256"] == digest_alone(kind)
     proof = ledger(tmp_path / "run")
     assert (proof["exact"], proof["counted"], len(proof["epochs"])) == (True, counted, 4)

@@ -142,7 +142,9 @@ def test_a_run_continues_without_its_agent(tmp_path: Path, workers: str) -> None
         run.hurry()
         summary = run.finish()  # fails where a process is left over
         assert run.process.returncode == 0, run.err
-        assert f"the agent of {socket.gethostname()} was killed; another one goes on" in run.err
+        assert (
+            f"the agent of {socket.gethostname()} was killed; a new one has replaced it" in run.err
+        )
         assert "Traceback" not in run.err
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert all(event["step"] >= 7 for event in run.events("restored"))

@@ -426,5 +426,5 @@ def test_attempts_of_another_host_achieve_nothing(
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] == 0
     check_ledger(run_dir)
-    shown = table(found, OF_HOSTS, "another host")
-    check_page(Path(__file__).with_name("attempts_of_hosts.md"), shown)
+    page = table(found, OF_HOSTS, "another host")
+    check_page(Path(__file__).with_name("attempts_of_hosts.md"), page)

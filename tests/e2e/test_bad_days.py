@@ -178,7 +178,7 @@ def test_one_removed_run_directory_fails_its_job_alone(home: Home, calm: str) ->
     jobs = [home.submit("--workers", "1:2", *PACED, tenant=tenant) for tenant in ("ads", "web")]
     for job in jobs:
         home.wait_for_step(job, 5)
-    until(lambda: gone(home.run_dir(jobs[0])), "its removal")
+    until(lambda: is_gone(home.run_dir(jobs[0])), "its removal")
     until(lambda: home.job(jobs[0]).state == "failed", "its end")
     assert "was removed while it ran" in home.job(jobs[0]).problem
     hurry(home, jobs[1])
@@ -186,7 +186,7 @@ def test_one_removed_run_directory_fails_its_job_alone(home: Home, calm: str) ->
     assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
 
 
-def gone(folder: Path) -> bool:
+def is_gone(folder: Path) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 _MANY = 60_000  # files: they take a second to remove
 
 
-def known(home: Home) -> list[str]:
+def listed_jobs(home: Home) -> list[str]:
     """The jobs that are on disk."""
     with contextlib.closing(sqlite3.connect(home.state / "scheduler.db")) as sql:
         return [id for (id,) in sql.execute("select id from jobs order by number")]
@@ -41,7 +41,7 @@ def test_forgetting_survives_a_kill_beside_running_jobs(home: Home, calm: str) -
     for k in range(_MANY):
         (scratch / str(k)).touch()
     asking = home.begin("forget", ended[1], "--yes")
-    until(lambda: ended[1] not in known(home), "the end of its record")
+    until(lambda: ended[1] not in listed_jobs(home), "the end of its record")
     home.kill_scheduler()
     asking.kill()
     asking.communicate()
@@ -55,6 +55,6 @@ def test_forgetting_survives_a_kill_beside_running_jobs(home: Home, calm: str) -
     assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
     home.brim("report", "--cluster")
     home.brim("forget", "--ended-before", "1ms", "--yes")
-    assert known(home) == []
+    assert listed_jobs(home) == []
     assert home.submit("--workers", "1") == "digits-4", "no number is given twice"
     home.brim("cancel", "digits-4")

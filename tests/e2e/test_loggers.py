@@ -27,7 +27,7 @@ QUICK = ("--epochs", "6", "--global-batch-size", "64")
 ENDLESS = ("--epochs", "9999", "--global-batch-size", "64")  # it ends when it is told to
 
 
-def told(directory: Path) -> dict[int, float]:
+def logged_values(directory: Path) -> dict[int, float]:
     """The losses that `Lines` has, none of them twice."""
     lines = [json.loads(line) for line in (directory / "lines.jsonl").read_text().splitlines()]
     steps = [step for step, values in lines if "train/loss" in values]
@@ -84,7 +84,7 @@ def test_each_step_is_logged_once_through_kills(
     )
     if "has not got all of this run" in run.err:  # a busy machine: nobody waits long for a logger
         assert brim("track", str(directory), cwd=tmp_path).returncode == 0
-    assert told(directory) == recorded(directory)
+    assert logged_values(directory) == recorded(directory)
     assert (directory / "lines.end").read_text() == "suspended"
 
 
@@ -120,7 +120,7 @@ def test_a_broken_logger_does_not_affect_training(tmp_path: Path) -> None:
         ).returncode
         == 0
     )
-    assert told(tmp_path / "bad") == recorded(tmp_path / "bad")
+    assert logged_values(tmp_path / "bad") == recorded(tmp_path / "bad")
 
 
 def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -135,15 +135,15 @@ def test_ended_runs_are_sent_and_resumed_ones_continue(tmp_path: Path) -> None:
         assert run.finish()["exit"] == "suspended"
     done = brim("track", str(directory), "--logger", f"{LOGGERS}:Lines", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    first = told(directory)
+    first = logged_values(directory)
     assert first == recorded(directory)
     assert (directory / "lines.end").read_text() == "suspended"
     # The run knows its loggers: nobody has to name them again.
     resumed = brim("resume", str(directory), cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert brim("track", str(directory), cwd=tmp_path).returncode == 0
-    assert told(directory) == recorded(directory)
-    assert len(told(directory)) > len(first)
+    assert logged_values(directory) == recorded(directory)
+    assert len(logged_values(directory)) > len(first)
     assert (directory / "lines.end").read_text() == "done"
 
 

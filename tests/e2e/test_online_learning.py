@@ -215,7 +215,7 @@ def test_a_missing_part_is_reported_and_resumable(folder: Path) -> None:
     with train(folder, "run", "--workers", "1", "--epochs", "2", "--set", "patience=0.5") as run:
         run.finish()
     assert run.process.returncode != 0
-    assert "no part after 1.csv in 0.5 s" in run.err
+    assert "no new part after 1.csv in 0.5 s" in run.err
     assert "brim resume" in run.err
     add(folder, "2.csv", red=1)
     Driver().call("resume", str(folder / "run"))

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 CHANGE = re.compile(r"\d\d:\d\d:\d\d [a-z]+( \d+ -> \d+)?( \(.+\))?")
 
 
-def shown() -> list[tuple[str, list[str]]]:
+def shown_commands() -> list[tuple[str, list[str]]]:
     """The commands of the README's section on jobs, each with the lines that are shown below it."""
     section = (ROOT / "README.md").read_text().partition("## Many jobs")[2]
     block = section.partition("```console\n$ ")[2].partition("```")[0]
@@ -55,7 +55,7 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
         assert process.returncode == 0, output
         return output.splitlines()
 
-    *commands, (explain, story) = shown()
+    *commands, (explain, story) = shown_commands()
     assert [command.split()[1] for command, _ in commands] == ["up", "submit", "submit"]
     try:
         for command, lines in commands:

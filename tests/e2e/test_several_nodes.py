@@ -29,7 +29,7 @@ def describe(home: Home, *nodes: str) -> str:
     return str(home.file)
 
 
-def on(home: Home, job: str) -> dict[str, int]:
+def placement_of(home: Home, job: str) -> dict[str, int]:
     """The workers that train, by their agent."""
     agents = {e["worker"]: e["agent"] for e in home.events(job, "worker") if e.get("pid")}
     return dict(Counter(agents[worker] for worker in world(home, job)))
@@ -59,7 +59,7 @@ def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
     home.brim("up", "--cluster", describe(home, "n1", "n2"))
     first, mover, third = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
     until(
-        lambda: [on(home, job) for job in (mover, third)] == [{"n1": 1}, {"n2": 1}],
+        lambda: [placement_of(home, job) for job in (mover, third)] == [{"n1": 1}, {"n2": 1}],
         "a job on each node",
     )
     home.brim("cancel", first)
@@ -67,7 +67,7 @@ def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
         "--workers", "2", "--set", "pause=0.008"
     )  # nowhere is there room for all of it
     until(
-        lambda: (on(home, mover), on(home, whole)) == ({"n2": 1}, {"n1": 2}),
+        lambda: (placement_of(home, mover), placement_of(home, whole)) == ({"n2": 1}, {"n1": 2}),
         "a place for all of it",
     )
     assert home.job(mover).launches == 1
@@ -78,7 +78,7 @@ def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
     until(lambda: [starts(home, job) for job in (mover, whole)] == [2, 2], "that they train again")
     neighbour = node_of(home, whole, "n1")
     home.brim("apply", describe(home, "n2", "n3"))
-    until(lambda: on(home, whole) == {"n3": 2}, "that it is on the new node")
+    until(lambda: placement_of(home, whole) == {"n3": 2}, "that it is on the new node")
     until(lambda: not neighbour.is_running(), "the end of the node that was taken away")
     assert home.job(whole).nodes == {"n3": 2}
     home.brim("cancel", third)

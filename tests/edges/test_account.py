@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
+def foreign_folder(tmp_path: Path) -> Path:
     """A directory of another account, which it can reach."""
     for parent in itertools.takewhile(
         lambda path: path != Path(tempfile.gettempdir()), tmp_path.parents
@@ -45,29 +45,29 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_link_of_theirs_leads_nowhere(theirs: Path, secret: Path) -> None:
-    (theirs / "logs").mkdir()
-    (theirs / "logs" / "w1.log").symlink_to(secret)
-    (theirs / "agent.log").symlink_to(secret)
-    os.chown(theirs / "logs", NOBODY, NOBODY)
+def test_a_link_of_theirs_leads_nowhere(foreign_folder: Path, secret: Path) -> None:
+    (foreign_folder / "logs").mkdir()
+    (foreign_folder / "logs" / "w1.log").symlink_to(secret)
+    (foreign_folder / "agent.log").symlink_to(secret)
+    os.chown(foreign_folder / "logs", NOBODY, NOBODY)
     assert (
-        theirs / "logs" / "w1.log"
+        foreign_folder / "logs" / "w1.log"
     ).read_text() == "of root\n"  # as root: this is what it is about
-    assert Tail(theirs).fresh() == []
+    assert Tail(foreign_folder).fresh() == []
     with acting_as("nobody"):
-        assert Tail(theirs).fresh() == []
+        assert Tail(foreign_folder).fresh() == []
         with pytest.raises(PermissionError):
-            (theirs / "agent.log").open("ab")
+            (foreign_folder / "agent.log").open("ab")
         with pytest.raises(PermissionError):
             secret.unlink()
     assert secret.read_text() == "of root\n"
 
 
-def test_what_is_made_is_theirs_and_afterwards_ours(theirs: Path, tmp_path: Path) -> None:
+def test_what_is_made_is_theirs_and_afterwards_ours(foreign_folder: Path, tmp_path: Path) -> None:
     with acting_as("nobody"):
         assert acting_uid() == NOBODY
-        (theirs / "file").write_text("x")
-    assert (theirs / "file").stat().st_uid == NOBODY
+        (foreign_folder / "file").write_text("x")
+    assert (foreign_folder / "file").stat().st_uid == NOBODY
     assert acting_uid() == 0
     (tmp_path / "file").write_text("x")
     assert (tmp_path / "file").stat().st_uid == 0

@@ -44,7 +44,7 @@ def says(folder: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def left(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
+def output_after_signal(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
     """Its words, once it has ended by a signal."""
     process.send_signal(number)
     explanation = process.communicate(timeout=300)[1]
@@ -57,7 +57,7 @@ def lead(folder: Path, *words: str, token: str = "t") -> str:
     """Have a master lead a run without agents for a moment; its words."""
     with started(folder, *words, token=token) as process:
         until(lambda: says(folder) == "ready" or process.poll() is not None, "a start")
-        return left(process)
+        return output_after_signal(process)
 
 
 def attempts(run_dir: Path) -> list[str]:
@@ -93,12 +93,12 @@ def test_one_command_begins_and_continues_a_run(tmp_path: Path) -> None:
     with started(tmp_path, DIGITS, *waits) as process:
         until(lambda: (run / "master.json").exists(), "a master that waits")
         assert says(tmp_path) == "waiting"
-        left(process)
+        output_after_signal(process)
     assert not run.exists(), "no run has begun there"
     assert not (tmp_path / "heart").exists()
     with started(tmp_path, DIGITS, *waits) as process:
         until(lambda: (run / "master.json").exists(), "a master that waits")
-        left(process, signal.SIGKILL)
+        output_after_signal(process, signal.SIGKILL)
     at_once = (DIGITS, "--rejoin-timeout", "none")
     assert "goes on" not in lead(tmp_path, *at_once)
     first = attempts(run)
@@ -168,13 +168,13 @@ def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
     typed = Driver(tmp_path, BRIM_TOKEN="t").call(
         "master", job, *LISTEN, "--epochs", "3", codes=(2,)
     )
-    assert "--epochs: got an option of a run that begins, need nothing of the kind" in typed.stderr
+    assert "--epochs: got an option of a new run, need only options of this start" in typed.stderr
     lead(tmp_path, job, "--rejoin-timeout", "none")
     assert read_job(tmp_path / "run") == spec
     assert (tmp_path / "run" / CODE).read_bytes() == code
     with started(tmp_path, job) as process:
         until(lambda: says(tmp_path) == "ready", "a start")
-        assert "BRIM_TOKEN=t" not in left(process), "its token is in its log"
+        assert "BRIM_TOKEN=t" not in output_after_signal(process), "its token is in its log"
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_an_unreadable_node_is_shown(served: Served) -> None:
     until(lambda: client.job("job-1").workers == 4, "4 workers")
 
 
-def asked(served: Served, path: str) -> tuple[int, str]:
+def status_of(served: Served, path: str) -> tuple[int, str]:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
     try:
@@ -235,13 +235,13 @@ def asked(served: Served, path: str) -> tuple[int, str]:
 
 
 def test_health_and_readiness_reveal_no_secrets(served: Served) -> None:
-    assert asked(served, "/healthz") == asked(served, "/readyz") == (200, "ok\n")
+    assert status_of(served, "/healthz") == status_of(served, "/readyz") == (200, "ok\n")
     served.client.submit(ask("1:4"))
     with locked(served.folder):
-        until(lambda: asked(served, "/readyz")[0] == 503, "the hold")
-        assert str(served.folder) not in asked(served, "/readyz")[1]
-        assert asked(served, "/healthz")[0] == 200
-    until(lambda: asked(served, "/readyz")[0] == 200, "its end")
+        until(lambda: status_of(served, "/readyz")[0] == 503, "the hold")
+        assert str(served.folder) not in status_of(served, "/readyz")[1]
+        assert status_of(served, "/healthz")[0] == 200
+    until(lambda: status_of(served, "/readyz")[0] == 200, "its end")
 
 
 def test_the_unit_calls_existing_verbs_and_options() -> None:
@@ -275,7 +275,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
 # What is damaged when a scheduler comes up --------------------------------------------------------
 
 
-def again(served: Served, *statements: str) -> Served:
+def restarted(served: Served, *statements: str) -> Served:
     """Another scheduler on the same directory, in whose database this was done meanwhile."""
     served.close()
     with contextlib.closing(
@@ -299,7 +299,7 @@ def test_promises_survive_a_lost_cycle_memory(
     served.processes.say("job-1", first_step=SystemClock().wall(), steps=20)
     until(lambda: served.client.job("job-1").promised, "its promise")
     last = "number = (select max(number) from cycles)"
-    second = again(served, f"update cycles set memory = x'c1' where {last}")
+    second = restarted(served, f"update cycles set memory = x'c1' where {last}")
     try:
         until(lambda: second.client.job("job-1").workers > 0, "workers")
         assert second.client.job("job-1").promised
@@ -310,7 +310,7 @@ def test_promises_survive_a_lost_cycle_memory(
         assert "decided again: the same plans" in brim("simulate", "replay").stdout
     finally:
         second.close()
-    third = again(second)  # what it wrote itself is whole
+    third = restarted(second)  # what it wrote itself is whole
     try:
         assert problem(third.client) == ""
     finally:
@@ -318,7 +318,7 @@ def test_promises_survive_a_lost_cycle_memory(
 
 
 def test_a_scheduler_works_without_learned_costs(served: Served) -> None:
-    second = again(served, "insert or replace into settings values ('costs', x'7b')")
+    second = restarted(served, "insert or replace into settings values ('costs', x'7b')")
     try:
         second.client.submit(ask("1:4"))
         until(lambda: second.client.job("job-1").workers == 4, "4 workers")
@@ -355,7 +355,7 @@ class HeldFromTheStart(Served):
 
 
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTheStart]:
+def held_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTheStart]:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     held_start = HeldFromTheStart(tmp_path)
@@ -363,11 +363,11 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTh
     held_start.close()
 
 
-def test_start_problems_are_reported_and_retried(held: HeldFromTheStart) -> None:
-    client = held.client
+def test_start_problems_are_reported_and_retried(held_scheduler: HeldFromTheStart) -> None:
+    client = held_scheduler.client
     assert client.cluster().holds
     assert "file is not a database" in problem(client)
-    assert asked(held, "/readyz")[0] == 503
+    assert status_of(held_scheduler, "/readyz")[0] == 503
     for ask_it in (
         client.jobs,
         client.tenants,
@@ -378,26 +378,28 @@ def test_start_problems_are_reported_and_retried(held: HeldFromTheStart) -> None
             ask_it()
         assert caught.value.retryable
     assert "file is not a database" in brim("jobs").stderr
-    held.reason = ""
+    held_scheduler.reason = ""
     until(lambda: not problem(client), "its end")
     client.submit(ask("1:4"))
     until(lambda: client.job("job-1").workers == 4, "4 workers")
 
 
 def test_newer_databases_hold_the_scheduler(
-    held: HeldFromTheStart,
+    held_scheduler: HeldFromTheStart,
 ) -> None:
     """Somebody puts one in place of an unreadable part: that ends no scheduler."""
-    client = held.client
+    client = held_scheduler.client
     with pytest.raises(EnvironmentFault) as newer:
-        check_format(held.folder / "scheduler.db", 99)
-    held.fault = newer.value
+        check_format(held_scheduler.folder / "scheduler.db", 99)
+    held_scheduler.fault = newer.value
     until(
-        lambda: not held.thread.is_alive() or "newer version of brim wrote" in problem(client),
+        lambda: (
+            not held_scheduler.thread.is_alive() or "newer version of brim wrote" in problem(client)
+        ),
         "its look",
     )
     assert client.cluster().holds
-    held.reason = ""
+    held_scheduler.reason = ""
     until(lambda: not problem(client), "its end")
     client.submit(ask("1:4"))
 

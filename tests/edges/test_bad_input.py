@@ -216,7 +216,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     ),
     "distributed between hosts": (
         "train good.py --transport distributed --listen 10.0.0.7:0", {}, "--transport distributed",
-        "encrypt nothing", "nobody else can reach", "--insecure",
+        "neither encrypt nor authenticate", "a private network", "--insecure",
     ),
     "insecure": ("train good.py --insecure", {}, "--insecure", "one host", "other hosts",
                  "leave it out, or --listen HOST:PORT"),
@@ -322,7 +322,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with training files, one old run, and a runtime that must not be reached."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -341,14 +341,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def inside(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_bad_spec_fails_before_anything_starts(name: str, here: Path) -> None:
+def test_a_bad_spec_fails_before_anything_starts(name: str, workplace: Path) -> None:
     arguments, given_fields, field, actual, need, hint = CASES[name]
-    files_before = inside(here)
+    files_before = names_in(workplace)
     environment: Mapping[str, str] = {
         key: value for key, value in given_fields.items() if key != "ARG"
     }
@@ -365,11 +365,11 @@ def test_a_bad_spec_fails_before_anything_starts(name: str, here: Path) -> None:
     assert hint_line.strip()
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
-    assert inside(here) == files_before
+    assert names_in(workplace) == files_before
 
 
 def test_without_torch_it_says_which_extra_to_install(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
@@ -379,14 +379,14 @@ def test_without_torch_it_says_which_extra_to_install(
     assert result.exit_code == 2
     assert "torch: got no such package" in result.stderr
     assert "pip install 'brim[train]'" in result.stderr
-    assert not (here / "runs").exists()
+    assert not (workplace / "runs").exists()
 
 
 @pytest.mark.parametrize(
     "name",
     ["no such file", "misspelt verb", "misspelt flag", "workers empty range", "run dir is a run"],
 )
-def test_usage_errors_exit_2_without_a_trace(name: str, here: Path) -> None:
+def test_usage_errors_exit_2_without_a_trace(name: str, workplace: Path) -> None:
     arguments, _, field, actual, _, hint = CASES[name]
     done = subprocess.run(
         [sys.executable, "-m", "brim.cli", *arguments.split()],
@@ -400,4 +400,4 @@ def test_usage_errors_exit_2_without_a_trace(name: str, here: Path) -> None:
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    assert not (here / "runs").exists()
+    assert not (workplace / "runs").exists()

@@ -46,11 +46,11 @@ class Kept:
         self.copy = JournalCopy(CopiedFiles(folder / "copy"))
         self.parts = 0
 
-    def _begin(self, life: int, earlier: Before) -> Began:
+    def _begin(self, life: int, previous: Before) -> Began:
         spec = recorded_run.spec(faults=())
         return Began(
             at=0.0, now=0.0, attempt="first", life=life, spec=spec, run="r", started=0.0,
-            before=earlier,
+            before=previous,
         )  # fmt: skip
 
     def live(self, agents: int) -> None:
@@ -82,84 +82,90 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
+def agents_copy(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
-def same_files(kept: Kept, folder: Path) -> bool:
+def same_files(agents_copy: Kept, folder: Path) -> bool:
     names = ("events.jsonl", "steps.jsonl")
-    return all((folder / n).read_bytes() == (kept.run_dir / n).read_bytes() for n in names)
+    return all((folder / n).read_bytes() == (agents_copy.run_dir / n).read_bytes() for n in names)
 
 
-def test_a_copy_leads_to_where_the_journal_leads(kept: Kept, tmp_path: Path) -> None:
-    kept.send()
-    kept.live(agents=3)
-    kept.send()
-    assert kept.copy.offer("first") == wire.CopyOffer(place=kept.decisions.state.place, holders=3)
-    assert kept.came_home(tmp_path / "again") == kept.decisions.state
-    assert same_files(kept, tmp_path / "again")
+def test_a_copy_leads_to_where_the_journal_leads(agents_copy: Kept, tmp_path: Path) -> None:
+    agents_copy.send()
+    agents_copy.live(agents=3)
+    agents_copy.send()
+    assert agents_copy.copy.offer("first") == wire.CopyOffer(
+        place=agents_copy.decisions.state.place, holders=3
+    )
+    assert agents_copy.came_home(tmp_path / "again") == agents_copy.decisions.state
+    assert same_files(agents_copy, tmp_path / "again")
 
 
 def test_a_late_copy_is_offered_once_whole(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agents_copy: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_CHUNK", 50)
-    kept.live(agents=3)
-    part = kept.feed.part()
+    agents_copy.live(agents=3)
+    part = agents_copy.feed.part()
     assert part is not None
-    kept.copy.take(part)
-    assert kept.copy.offer("first") is None
-    kept.send()
-    assert kept.parts > 5
-    assert kept.came_home(tmp_path / "again") == kept.decisions.state
-    assert same_files(kept, tmp_path / "again")
+    agents_copy.copy.take(part)
+    assert agents_copy.copy.offer("first") is None
+    agents_copy.send()
+    assert agents_copy.parts > 5
+    assert agents_copy.came_home(tmp_path / "again") == agents_copy.decisions.state
+    assert same_files(agents_copy, tmp_path / "again")
 
 
 def test_a_long_copy_is_put_more_briefly(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agents_copy: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_MAX_COPY_BYTES", 1)
-    kept.live(agents=1)
-    kept.send()
+    agents_copy.live(agents=1)
+    agents_copy.send()
     for _ in range(3):
-        kept.live(agents=0)
-        kept.send()
-    journal = next(data for data in kept.copy.content() if data.file == "journal")
+        agents_copy.live(agents=0)
+        agents_copy.send()
+    journal = next(data for data in agents_copy.copy.content() if data.file == "journal")
     assert journal.data.count(b"Restated") == 1
     assert b"Heard" not in journal.data
-    assert kept.came_home(tmp_path / "again") == kept.decisions.state
-    assert same_files(kept, tmp_path / "again")
+    assert agents_copy.came_home(tmp_path / "again") == agents_copy.decisions.state
+    assert same_files(agents_copy, tmp_path / "again")
 
 
-def test_an_outdated_copy_is_sent_whole(kept: Kept, tmp_path: Path) -> None:
-    kept.send()
-    kept.live(agents=2)
-    kept.records.recent.clear()  # what is recent is some megabytes, and no more
-    kept.live(agents=0)
-    kept.send()
-    assert kept.came_home(tmp_path / "again") == kept.decisions.state
+def test_an_outdated_copy_is_sent_whole(agents_copy: Kept, tmp_path: Path) -> None:
+    agents_copy.send()
+    agents_copy.live(agents=2)
+    agents_copy.records.recent.clear()  # what is recent is some megabytes, and no more
+    agents_copy.live(agents=0)
+    agents_copy.send()
+    assert agents_copy.came_home(tmp_path / "again") == agents_copy.decisions.state
 
 
-def test_a_full_disk_costs_only_the_copy(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept.send()
-    kept.live(agents=1)
+def test_a_full_disk_costs_only_the_copy(
+    agents_copy: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents_copy.send()
+    agents_copy.live(agents=1)
     with monkeypatch.context() as patch:
         patch.setattr("os.pwrite", lambda file, data, place: 0)
-        kept.send()
-    assert "is the disk full?" in kept.copy.problem
-    assert kept.copy.offer("first") is None
-    kept.feed = CopyFeed(kept.records, kept.decisions, None)  # as after the next call
-    kept.send()
-    assert kept.copy.offer("first") is not None
+        agents_copy.send()
+    assert "is the disk full?" in agents_copy.copy.problem
+    assert agents_copy.copy.offer("first") is None
+    agents_copy.feed = CopyFeed(
+        agents_copy.records, agents_copy.decisions, None
+    )  # as after the next call
+    agents_copy.send()
+    assert agents_copy.copy.offer("first") is not None
 
 
-def test_a_copy_sets_aside_replaced_files(kept: Kept, tmp_path: Path) -> None:
-    kept.send()
+def test_a_copy_sets_aside_replaced_files(agents_copy: Kept, tmp_path: Path) -> None:
+    agents_copy.send()
     target = tmp_path / "there"
     target.mkdir()
     for name in ("journal", "events.jsonl", "steps.jsonl"):
         (target / name).write_text("older")
-    assert kept.came_home(target) is not None
+    assert agents_copy.came_home(target) is not None
     assert (target / "journal.before").read_text() == "older"
     assert not list(target.glob(".*coming"))
 
@@ -230,8 +236,8 @@ def test_foreign_masters_cost_no_workers_during_patience() -> None:
 class Caller:
     """An agent at the entrance of a master."""
 
-    def __init__(self, kept: Kept | None, *, life: int = 1, cut: int = 0) -> None:
-        state = kept.decisions.state if kept else None
+    def __init__(self, agents_copy: Kept | None, *, life: int = 1, cut: int = 0) -> None:
+        state = agents_copy.decisions.state if agents_copy else None
         offer = wire.CopyOffer(
             place=wire.JournalPlace("first", state.entries - cut), holders=state.holders
         ) if state else None  # fmt: skip
@@ -239,7 +245,7 @@ class Caller:
         self.join = wire.JoinJob(
             agent=self.name, session="s", host="h", life=life, keeps=True, copy=offer
         )
-        self._kept, self._said = kept, asyncio.Queue[wire.FromAgent]()
+        self._kept, self._said = agents_copy, asyncio.Queue[wire.FromAgent]()
         self._said.put_nowait(wire.FromAgent(0, 0, self.join))
         self.was_asked = False
 
@@ -254,7 +260,9 @@ class Caller:
             yield await self._said.get()
 
 
-def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: float = 5.0) -> Any:
+def find(
+    run_dir: Path, *callers: Caller, own_state: State | None = None, patience: float = 5.0
+) -> Any:
     async def wait() -> Any:
         run_dir.mkdir(exist_ok=True)
         entrance = Entrance(run_dir, SystemClock())
@@ -263,7 +271,7 @@ def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: fl
             for caller in callers
         ]
         try:
-            return await entrance.find(own, patience=patience)
+            return await entrance.find(own_state, patience=patience)
         finally:
             for call in calls:
                 call.cancel()
@@ -271,40 +279,40 @@ def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: fl
     return asyncio.run(wait())
 
 
-def test_the_longest_copy_is_taken_after_all_called(kept: Kept, tmp_path: Path) -> None:
-    kept.live(agents=2)
-    kept.send()
-    callers = Caller(kept, cut=1), Caller(kept)
+def test_the_longest_copy_is_taken_after_all_called(agents_copy: Kept, tmp_path: Path) -> None:
+    agents_copy.live(agents=2)
+    agents_copy.send()
+    callers = Caller(agents_copy, cut=1), Caller(agents_copy)
     found = find(tmp_path / "next", *callers)
     assert (found.agent, found.missing) == (callers[1].name, 0)
     assert [caller.was_asked for caller in callers] == [False, True]
     assert (tmp_path / "next" / "journal").exists()
 
 
-def test_copies_of_later_lives_count_as_longer(kept: Kept, tmp_path: Path) -> None:
-    kept.live(agents=2)
-    kept.send()
-    callers = Caller(kept, life=2, cut=1), Caller(kept)
+def test_copies_of_later_lives_count_as_longer(agents_copy: Kept, tmp_path: Path) -> None:
+    agents_copy.live(agents=2)
+    agents_copy.send()
+    callers = Caller(agents_copy, life=2, cut=1), Caller(agents_copy)
     assert find(tmp_path / "next", *callers).agent == callers[0].name
 
 
 def test_absent_copy_holders_are_awaited_and_counted(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agents_copy: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
-    kept.live(agents=3)
-    kept.send()
-    assert find(tmp_path / "next", Caller(kept)).missing == 2
+    agents_copy.live(agents=3)
+    agents_copy.send()
+    assert find(tmp_path / "next", Caller(agents_copy)).missing == 2
 
 
 def test_a_directory_ahead_of_copies_stays(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agents_copy: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
-    kept.live(agents=2)
-    kept.send()
-    caller = Caller(kept, cut=1)
-    found = find(tmp_path / "next", caller, own=kept.decisions.state)
+    agents_copy.live(agents=2)
+    agents_copy.send()
+    caller = Caller(agents_copy, cut=1)
+    found = find(tmp_path / "next", caller, own_state=agents_copy.decisions.state)
     assert (found.agent, found.missing, caller.was_asked) == ("", 1, False)
 
 

@@ -134,7 +134,7 @@ def test_the_command_confirms_and_reports_freed_space(served: Served) -> None:
     jobs = [ended(served), ended(served, tenant="web"), ended(served)]
     refused = brim("forget", *jobs)
     assert refused.exit_code == 2
-    assert "--yes: got nobody to ask" in refused.stderr
+    assert "--yes: got no terminal" in refused.stderr
     assert brim("forget", "--ended-before", "1h", "--yes").exit_code == 0
     assert len(served.client.jobs()) == 3, "none is that old"
     forgetting = brim("forget", "--tenant", "ads", "--yes", "--json")

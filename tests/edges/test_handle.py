@@ -20,7 +20,7 @@ def _run(path: Path) -> Path:
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a run, beside the present one, which has a run of the same name."""
     own_project, other_project = tmp_path / "here", tmp_path / "there"
     for project in (own_project, other_project):
@@ -43,22 +43,22 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("mine", "../there/runs/flights-1"),
     ],
 )
-def test_a_path_means_the_run_at_that_path(there: Path, name: str, target: str) -> None:
-    path = name.format(there=there)
+def test_a_path_means_the_run_at_that_path(project_folder: Path, name: str, target: str) -> None:
+    path = name.format(there=project_folder)
     if target:
-        Path(path).symlink_to(target.format(there=there))
+        Path(path).symlink_to(target.format(there=project_folder))
     for found in (find_run(path), handle_of(path).run_dir):
-        assert found.samefile(there / "runs" / "flights-1")
+        assert found.samefile(project_folder / "runs" / "flights-1")
         assert found.name == "flights-1"
 
 
 @pytest.mark.parametrize("name", [None, "latest", "runs/latest", "flights-1", "runs/flights-1"])
-def test_a_name_means_the_run_of_this_project(there: Path, name: str | None) -> None:
+def test_a_name_means_the_run_of_this_project(project_folder: Path, name: str | None) -> None:
     assert find_run(name) == Path("runs/flights-1")
 
 
-def test_a_dangling_link_is_no_run(there: Path) -> None:
-    link = there / "runs" / "latest"
+def test_a_dangling_link_is_no_run(project_folder: Path) -> None:
+    link = project_folder / "runs" / "latest"
     link.unlink()
     link.symlink_to("gone")
     _run(Path("runs/gone"))

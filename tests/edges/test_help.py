@@ -21,12 +21,12 @@ from recorded_run import RecordedRun, spec
 VERBS = cli.list_commands(click.Context(cli))
 
 
-def said(*words: str) -> Result:
+def invoked(*words: str) -> Result:
     return CliRunner().invoke(cli, words)
 
 
 def test_help_lists_grouped_verbs_before_options() -> None:
-    text = said("--help").stdout
+    text = invoked("--help").stdout
     assert text.startswith("Usage: brim [OPTIONS] VERB")
     order = [
         text.index(f"\n{title}:\n")
@@ -38,7 +38,7 @@ def test_help_lists_grouped_verbs_before_options() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_by_word_or_option_is_the_same(verb: str) -> None:
-    by_word, option = said("help", verb), said(verb, "--help")
+    by_word, option = invoked("help", verb), invoked(verb, "--help")
     assert by_word.exit_code == option.exit_code == 0
     assert by_word.stdout == option.stdout
     first = option.stdout.split("\n\n")[1].split()[0]
@@ -65,10 +65,10 @@ def test_sections_list_each_option_once(verb: str) -> None:
     params = command.get_params(click.Context(command))
     options = [param for param in params if isinstance(param, click.Option)]
     assert all(set(param.opts) & set(listed) for param in options)
-    lines = said(verb, "--help").stdout.splitlines()
+    lines = invoked(verb, "--help").stdout.splitlines()
     for param in options:
-        shown = [line for line in lines if line.startswith(("  -h, ", "  --"))]
-        assert sum(param.opts[-1] in line.split() for line in shown) == 1
+        option_lines = [line for line in lines if line.startswith(("  -h, ", "  --"))]
+        assert sum(param.opts[-1] in line.split() for line in option_lines) == 1
 
 
 def test_sections_have_no_unused_option() -> None:
@@ -81,7 +81,7 @@ def test_sections_have_no_unused_option() -> None:
 
 @pytest.mark.parametrize("verb", ["train", "submit"])
 def test_ten_usual_options_come_first(verb: str) -> None:
-    text = said(verb, "--help").stdout
+    text = invoked(verb, "--help").stdout
     usual = text.partition("\nUsual options:\n")[2].partition("\n\n")[0]
     assert len(re.findall(r"^  --", usual, re.MULTILINE)) == 10
     assert text.index("Usual options:") < text.index("Code and data:")
@@ -106,10 +106,11 @@ def test_each_verb_has_a_file_of_its_name() -> None:
 
 def test_help_of_a_verbs_verb_and_of_none() -> None:
     assert (
-        said("help", "simulate", "generate").stdout == said("simulate", "generate", "--help").stdout
+        invoked("help", "simulate", "generate").stdout
+        == invoked("simulate", "generate", "--help").stdout
     )
-    assert said("help").stdout == said("--help").stdout
-    wrong = said("help", "trian")
+    assert invoked("help").stdout == invoked("--help").stdout
+    wrong = invoked("help", "trian")
     assert wrong.exit_code == 2
     assert "did you mean 'train'?" in wrong.stderr
 
@@ -191,13 +192,13 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         ("train job.py --lr 0.1", "--set lr=0.1, if the file reads 'lr' with brim.param"),
         ("train job.py --learning-rate=0.1", "--set learning_rate=0.1"),
         ("submit job.py --dropout", "--set dropout=VALUE"),
-        ("run --lr 0.1 -- python job.py", "behind it: brim run -- python loop.py --lr 0.1"),
+        ("run --lr 0.1 -- python job.py", "after it: brim run -- python loop.py --lr 0.1"),
         ("train job.py --epoch 2", "did you mean '--epochs'?"),
         ("status --depth 2", "brim status --help"),
     ],
 )
 def test_unknown_option_hints_at_a_parameter(line: str, hint: str) -> None:
-    result = said(*line.split())
+    result = invoked(*line.split())
     assert result.exit_code == 2
     assert f"hint: {hint}" in result.stderr or hint in result.stderr.partition("hint: ")[2]
 
@@ -222,7 +223,7 @@ def test_missing_file_is_named_with_a_suggestion(line: str, meaning: str) -> Non
     for name in ("job.py", "job.yaml", "job.csv"):
         Path(name).touch()
     Path("sim").mkdir()
-    result = said(*line.split())
+    result = invoked(*line.split())
     assert result.exit_code == 2, result.output
     assert "no such f" in result.stderr
     assert f"did you mean '{meaning}'?" in result.stderr

@@ -206,7 +206,7 @@ def false_server(authority: Authority, kind: str) -> Iterator[tuple[int, bytearr
         yield server.port, received
 
 
-def told(port: int, token: str) -> EnvironmentFault:
+def fault_of(port: int, token: str) -> EnvironmentFault:
     with pytest.raises(EnvironmentFault) as fault:
         Client(address=f"https://{HOST}:{port}", token=token).cluster()
     return fault.value
@@ -219,11 +219,11 @@ def test_impostor_of_the_scheduler_gets_no_token(
     monkeypatch.setattr(https, "_authorities", {})
     authority = Authority.make("cluster")
     with false_server(authority, kind) as (port, received):
-        fault = told(port, token_with("5ec7e7", authority.fingerprint))
+        fault = fault_of(port, token_with("5ec7e7", authority.fingerprint))
         assert "is not" in str(fault)
         assert ("are the clocks of both hosts right?" in str(fault)) == ("expired" in kind)
         assert not fault.retryable
-        fault = told(port, "5ec7e7")
+        fault = fault_of(port, "5ec7e7")
         assert "nothing tells" in str(fault)
     assert not received
 
@@ -247,7 +247,7 @@ def test_no_token_goes_to_a_server_without_tls(
     with listener:
         port = listener.getsockname()[1]
         for token in (token_with("5ec7e7", "a" * 32), "5ec7e7"):
-            fault = told(port, token)
+            fault = fault_of(port, token)
             assert "does not speak HTTPS" in str(fault)
             assert not fault.retryable
         thread.join(10.0)
@@ -487,7 +487,7 @@ class Answering:
                     server._loop.call_soon_threadsafe(task.cancel)
 
 
-def shown(port: int, authority: Authority) -> ssl.SSLSocket:
+def secured(port: int, authority: Authority) -> ssl.SSLSocket:
     line = socket.create_connection((HOST, port), timeout=30.0)
     return client_context(authority.certificate).wrap_socket(
         line, server_hostname=server_name(SCHEDULER)
@@ -497,10 +497,10 @@ def shown(port: int, authority: Authority) -> ssl.SSLSocket:
 def test_certificate_renewal_keeps_connections() -> None:
     authority, lifetime = Authority.make("cluster"), 4.0
     certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime)
-    with Answering(certificate).up() as server, shown(server.port, authority) as first:
+    with Answering(certificate).up() as server, secured(server.port, authority) as first:
         started, seen = time.monotonic(), set[bytes | None]()
         while time.monotonic() - started < 2 * lifetime:
-            with shown(server.port, authority) as second_connection:
+            with secured(server.port, authority) as second_connection:
                 seen.add(second_connection.getpeercert(binary_form=True))
             time.sleep(0.1)
         first.sendall(b"still here")
@@ -544,7 +544,7 @@ def test_a_certificate_that_is_not_renewed_is_refused() -> None:
 
         def is_refused() -> bool:
             try:
-                shown(server.port, authority).close()
+                secured(server.port, authority).close()
             except ssl.SSLCertVerificationError as error:
                 return "expired" in error.verify_message
             return False
@@ -652,7 +652,7 @@ def overheard(served: Encrypted) -> str:
 
 def heard_by(authority: Authority, kind: str) -> str:
     with false_server(authority, kind) as (port, received):
-        told(port, token_with("5ec7e7", authority.fingerprint))
+        fault_of(port, token_with("5ec7e7", authority.fingerprint))
     return "token" if received else "nothing"
 
 

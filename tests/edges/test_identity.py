@@ -95,7 +95,7 @@ def enrolling(authority: Authority) -> Iterator[TlsServer]:
         yield up
 
 
-def asked(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
+def answer_to(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
     """The answer of `say_who` to a caller."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=5.0) as line,
@@ -107,7 +107,7 @@ def asked(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
 def is_refused(port: int, context: ssl.SSLContext) -> bool:
     """Whether a caller is told nothing: it is sent an alert, or the connection just ends."""
     try:
-        return asked(port, context) == b""
+        return answer_to(port, context) == b""
     except (ssl.SSLError, ConnectionError):
         return True
 
@@ -119,7 +119,7 @@ def joining(port: int, token: str, *, name: str = "h2", server: str = "master") 
 def test_each_end_knows_the_other(authority: Authority) -> None:
     with TlsServer(server_context(authority.issue("master")), say_who) as server:
         caller = authority.issue("agent", "host 2")
-        answer = asked(server.port, client_context(authority.certificate, caller))
+        answer = answer_to(server.port, client_context(authority.certificate, caller))
     assert Subject.from_uri(answer.decode()) == Subject("run/flights-1", "agent", "host 2")
 
 
@@ -148,7 +148,7 @@ def test_a_caller_without_a_good_certificate_is_refused(authority: Authority, ki
 def test_permitted_strangers_are_recognized(authority: Authority) -> None:
     context = server_context(authority.issue("master"), with_strangers=True)
     with TlsServer(context, say_who) as server:
-        assert asked(server.port, client_context(authority.certificate)) == b"a stranger"
+        assert answer_to(server.port, client_context(authority.certificate)) == b"a stranger"
         for kind in ("another authority's", "expired"):
             caller = client_context(authority.certificate, CALLERS[kind](authority))
             assert is_refused(server.port, caller)
@@ -162,7 +162,7 @@ def test_an_uncertified_server_is_told_nothing(authority: Authority, kind: str) 
     with TlsServer(server_context(own_identity), say_who) as server:
         context = client_context(authority.certificate, authority.issue("agent", "h2"))
         with pytest.raises(ssl.SSLCertVerificationError):
-            asked(server.port, context, role=role)
+            answer_to(server.port, context, role=role)
 
 
 def test_older_versions_of_tls_are_refused(authority: Authority) -> None:
@@ -172,7 +172,7 @@ def test_older_versions_of_tls_are_refused(authority: Authority) -> None:
         TlsServer(server_context(authority.issue("master")), say_who) as server,
         pytest.raises(ssl.SSLError),
     ):
-        asked(server.port, context)
+        answer_to(server.port, context)
 
 
 def test_what_is_kept_comes_back(authority: Authority) -> None:
@@ -193,7 +193,7 @@ def test_who_has_the_token_gets_a_certificate(authority: Authority, enrolling: T
     token = token_with(SECRET, authority.fingerprint)
     identity = joining(enrolling.port, token, name="host 2")
     with TlsServer(server_context(authority.issue("master")), say_who) as server:
-        answer = asked(server.port, client_context(identity.authority, identity))
+        answer = answer_to(server.port, client_context(identity.authority, identity))
     assert answer == b"brim://run/flights-1/agent/host%202"
 
 
@@ -328,7 +328,7 @@ def test_one_secret_gives_one_authority() -> None:
 def test_the_ends_of_a_run_know_each_other() -> None:
     called, caller = RunIdentity(b"a", MASTER), RunIdentity(b"a", WORKER)
     with TlsServer(called.server, say_who) as server:
-        answer = asked(server.port, caller.client)
+        answer = answer_to(server.port, caller.client)
         assert Subject.from_uri(answer.decode()).role == WORKER
         other_run = RunIdentity(b"b", WORKER)
         assert is_refused(server.port, other_run.client)
@@ -347,7 +347,7 @@ def test_identities_are_renewed_despite_clock_jumps(
     assert not set(map(id, first)) & set(map(id, next_ones))
     assert (own_run.identity, own_run.server, own_run.client) == next_ones
     with TlsServer(first[1], say_who) as server:  # the one before is good for as long again
-        assert asked(server.port, next_ones[2]).startswith(b"brim://run/")
+        assert answer_to(server.port, next_ones[2]).startswith(b"brim://run/")
 
 
 def test_why_a_process_is_none_of_the_run() -> None:

@@ -75,7 +75,7 @@ class Door:
         await self._server.stop()
 
 
-def asked(address: str, token: str = TOKEN) -> Answer:
+def answer_of(address: str, token: str = TOKEN) -> Answer:
     return ask(address, token=token, question=Ask(verb="status"), timeout=5.0)
 
 
@@ -83,7 +83,7 @@ def test_both_doors_open_for_who_has_the_token(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
             for address in (door.local, door.address):
-                assert (await asyncio.to_thread(asked, address)).ok
+                assert (await asyncio.to_thread(answer_of, address)).ok
                 stream = open_stream(address, token=TOKEN)
                 await stream.send(FromAgent(1, 0, Beat()))
                 async with asyncio.timeout(5.0):
@@ -99,7 +99,7 @@ def test_another_token_opens_nothing(tmp_path: Path) -> None:
         async with Door(tmp_path, remote=True) as door:
             for address in (door.local, door.address):
                 with pytest.raises(NotTheMaster, match="token is wrong"):
-                    await asyncio.to_thread(asked, address, "of another run")
+                    await asyncio.to_thread(answer_of, address, "of another run")
                 stream = open_stream(address, token="of another run")
                 with pytest.raises(NotTheMaster, match="token is wrong"):
                     await anext(stream.messages())
@@ -196,7 +196,7 @@ def test_who_calls_without_a_certificate_is_not_heard(tmp_path: Path) -> None:
                 assert refused.value.code().name == "UNAVAILABLE"
                 await channel.close()
             assert door.heard == []
-            assert (await asyncio.to_thread(asked, door.address)).ok
+            assert (await asyncio.to_thread(answer_of, door.address)).ok
 
     asyncio.run(work())
 
@@ -220,7 +220,7 @@ def test_caller_of_an_impostor_master_fails_at_once(kind: str) -> None:
         async with server:
             started = time.monotonic()
             with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
-                await asyncio.to_thread(asked, address)
+                await asyncio.to_thread(answer_of, address)
             stream = open_stream(address, token=TOKEN)
             with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
                 await anext(stream.messages())
@@ -238,7 +238,7 @@ def test_a_master_with_wrong_clock_is_recognized(
         monkeypatch.setattr("brim.wire.authority.wall", lambda: time.time() - 90_000.0)
         async with Door(tmp_path, remote=True) as door:
             with pytest.raises(NotTheMaster, match="are the clocks of both right"):
-                await asyncio.to_thread(asked, door.address)
+                await asyncio.to_thread(answer_of, door.address)
 
     try:
         asyncio.run(work())
@@ -252,7 +252,7 @@ def test_a_port_may_be_of_ipv6(listen: str, tmp_path: Path) -> None:
         listener = listen_on(listen, 0, backlog=128, hint="")
         async with Door(tmp_path, remote=True, listener=listener):
             address = f"[::1]:{listener.getsockname()[1]}"
-            assert (await asyncio.to_thread(asked, address)).ok
+            assert (await asyncio.to_thread(answer_of, address)).ok
             stream = open_stream(address, token=TOKEN)
             await stream.send(FromAgent(1, 0, Beat()))
             async with asyncio.timeout(5.0):
@@ -281,7 +281,7 @@ def test_impostor_of_the_master_learns_nothing(tmp_path: Path) -> None:
         address = f"127.0.0.1:{impostor.add_secure_port('127.0.0.1:0', credentials)}"
         await impostor.start()
         with pytest.raises(NotTheMaster):
-            await asyncio.to_thread(asked, address)
+            await asyncio.to_thread(answer_of, address)
         stream = open_stream(address, token=TOKEN)
         with pytest.raises(NotTheMaster):
             await anext(stream.messages())
@@ -339,11 +339,11 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
                 for _ in range(1_000):
                     call = partial(socket.create_connection, (host, int(port)), timeout=5.0)
                     crowd.enter_context(await asyncio.to_thread(call))
-                assert (await asyncio.to_thread(asked, door.local)).ok
+                assert (await asyncio.to_thread(answer_of, door.local)).ok
                 # Of each: what called, what it is led to, and the end of that.
                 assert len(os.listdir("/proc/self/fd")) - descriptors_before < 1_000 + 3 * 256 + 100
                 # Those who say nothing make way at once, and not when their time is over.
-                assert (await asyncio.to_thread(asked, door.address)).ok
+                assert (await asyncio.to_thread(answer_of, door.address)).ok
 
     asyncio.run(work())
 
@@ -352,8 +352,8 @@ def test_caller_between_masters_waits_for_the_next(tmp_path: Path) -> None:
     async def work() -> None:
         with listen_on("127.0.0.1", 0, backlog=128, hint="") as listener:
             async with Door(tmp_path, remote=True, listener=listener.dup()) as door:
-                assert (await asyncio.to_thread(asked, door.address)).ok
-            calling = asyncio.create_task(asyncio.to_thread(asked, door.address))
+                assert (await asyncio.to_thread(answer_of, door.address)).ok
+            calling = asyncio.create_task(asyncio.to_thread(answer_of, door.address))
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(listener.getsockname()).close()
             async with Door(tmp_path, remote=True, listener=listener.dup()):
@@ -383,7 +383,7 @@ def test_socket_in_a_shared_folder_is_refused(tmp_path: Path, mode: int) -> None
     with pytest.raises(EnvironmentFault, match="another user may listen in it"):
         make_private(folder)
     with pytest.raises(EnvironmentFault, match="another user may listen in it"):
-        asked(f"unix:{folder}/master")
+        answer_of(f"unix:{folder}/master")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")

@@ -64,7 +64,7 @@ async def called(port: int, token: str, name: str = "n1", *, life: int = 1) -> S
     return line
 
 
-async def heard(line: SchedulerLine) -> ToNode:
+async def next_message(line: SchedulerLine) -> ToNode:
     async with asyncio.timeout(10.0):
         return await anext(line.messages())
 
@@ -79,17 +79,17 @@ def test_a_node_joins_renews_and_is_told(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             line.send(Renew(number=7, up=True, agents=(AgentSeen(job="j", launch=1, workers=2),)))
-            assert await heard(line) == Renewed(number=7)
+            assert await next_message(line) == Renewed(number=7)
             (seen,) = far.seen(["home"]).values()
             assert (seen.up, seen.brings) == (True, Node(id="n1", devices=2))
             assert far.agents("j") == {"n1": AgentSeen("j", 1, 2)}
             begin = BeginGuest(job="k", launch=1, master="h:1", token="t")
             far.begin("n1", begin)
-            assert await heard(line) == begin
+            assert await next_message(line) == begin
             far.end_left_over({"j": 2})
-            assert await heard(line) == EndGuest(job="j")
+            assert await next_message(line) == EndGuest(job="j")
             line.close()
             await until(lambda: not far.seen([])["n1"].up)
             with pytest.raises(EnvironmentFault, match="node n1 has no connection"):
@@ -109,7 +109,7 @@ def test_the_next_scheduler_keeps_authority_and_token(tmp_path: Path) -> None:
             assert next_nodes == token
             line = await node.call()  # with the certificate that it has
             line.send(JoinCluster(identity="a", life=1, devices=1))
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             line.close()
 
     asyncio.run(live())
@@ -136,7 +136,7 @@ def test_a_name_of_the_schedulers_host_is_refused(tmp_path: Path) -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             far.seen(["home"])
             line = await called(port, token, "home")
-            answer = await heard(line)
+            answer = await next_message(line)
             assert isinstance(answer, NotWelcome)
             assert "a node of the scheduler's own host" in answer.why
             assert far.seen(["home"]) == {}
@@ -188,13 +188,13 @@ def test_what_makes_no_sense_ends_the_connection(tmp_path: Path, words: bytes) -
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             line._writer.write(words)
             if len(words) > 50:  # a frame that is larger than any message: it never comes whole
                 line._writer.write(b"x" * (2 << 20))
-            assert isinstance(await heard(line), NotWelcome)
+            assert isinstance(await next_message(line), NotWelcome)
             with pytest.raises(StopAsyncIteration):
-                await heard(line)
+                await next_message(line)
             assert not far.seen([])["n1"].up
 
     asyncio.run(live())
@@ -204,7 +204,7 @@ def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             started = SystemClock().now()
             await until(lambda: far.seen([])["n1"].lost)
             assert SystemClock().now() - started > SILENCE - 0.5
@@ -227,12 +227,12 @@ def test_node_name_unfit_for_a_directory_is_refused(tmp_path: Path, name: str) -
             )
             line = await enrolled.call()
             line.send(JoinCluster(identity="a", life=1, devices=2))
-            answer = await heard(line)
+            answer = await next_message(line)
             assert isinstance(answer, NotWelcome)
             assert "the name of a node: got" in answer.why
             assert answer.why.replace("\n", "").isprintable()
             with pytest.raises(StopAsyncIteration):
-                await heard(line)
+                await next_message(line)
             assert far.seen([]) == {}
 
     asyncio.run(live())
@@ -255,10 +255,10 @@ def test_the_address_of_a_node_is_an_address(tmp_path: Path, stated: str, accept
             node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
             line = await node.call()
             line.send(JoinCluster(identity="a", life=1, devices=2, address=stated))
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             assert far.seen([])["n1"].address == accepted
             line.send(Renew(number=1, problem="it \x1b[2J\u202e\n" + "x" * 900))
-            await heard(line)
+            await next_message(line)
             problem = far.seen([])["n1"].problem
             assert problem.startswith("it [2J xxx")
             assert len(problem) <= 200
@@ -299,13 +299,13 @@ def test_oversized_field_of_a_node_is_named(
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             line = await called(port, token)
-            assert await heard(line) == Welcome()
+            assert await next_message(line) == Welcome()
             line._writer.write(frame(msgspec.msgpack.encode(message)))
-            answer = await heard(line)
+            answer = await next_message(line)
             assert isinstance(answer, NotWelcome)
             assert path in answer.why
             with pytest.raises(StopAsyncIteration):
-                await heard(line)
+                await next_message(line)
             assert far.seen([])["n1"].brings == Node(id="n1", devices=2)
 
     asyncio.run(live())
@@ -317,15 +317,15 @@ def test_silent_strangers_make_way_and_lock_out_nobody(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             welcomed = await called(port, token, "n1")
-            assert await heard(welcomed) == Welcome()
+            assert await next_message(welcomed) == Welcome()
             crowd = [await silent(port) for _ in range(300)]
             try:
                 await until(lambda: _open(crowd) <= 64)
                 assert len(far._server._strangers) <= 64
                 late = await called(port, token, "n2")
-                assert await heard(late) == Welcome()
+                assert await next_message(late) == Welcome()
                 welcomed.send(Renew(number=1))
-                assert await heard(welcomed) == Renewed(number=1)
+                assert await next_message(welcomed) == Renewed(number=1)
                 welcomed.close()
                 late.close()
             finally:
@@ -456,7 +456,7 @@ def test_nodes_of_other_kinds_learn_the_difference(tmp_path: Path) -> None:
                 node = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
                 line = await node.call()
                 line.send(JoinCluster(identity=name, life=1, devices=2, kind=kind))
-                answer = await heard(line)
+                answer = await next_message(line)
                 assert isinstance(answer, Welcome)
                 assert bool(answer.notice) == (kind is other_kind)
                 if answer.notice:
@@ -470,7 +470,7 @@ def test_nodes_of_other_kinds_learn_the_difference(tmp_path: Path) -> None:
             huge = replace(far.kind, settings={f"V{k}": "x" * 100 for k in range(200)})
             line = await Enrolled(HOST, port, token=token, name="n4", now=SystemClock().now).call()
             line.send(JoinCluster(identity="n4", life=1, devices=2, kind=huge))
-            assert isinstance(await heard(line), NotWelcome)
+            assert isinstance(await next_message(line), NotWelcome)
             line.close()
 
     asyncio.run(live())

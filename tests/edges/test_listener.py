@@ -39,7 +39,7 @@ def never() -> bool:
 
 
 @pytest.fixture(autouse=True, params=["within a host", BETWEEN_HOSTS])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def placement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The addresses of tests are loopback ones: one kind of them counts as another host's."""
     found: str = request.param
     if found == BETWEEN_HOSTS:
@@ -48,7 +48,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return found
 
 
-between_hosts = pytest.mark.parametrize("where", [BETWEEN_HOSTS], indirect=True)
+between_hosts = pytest.mark.parametrize("placement", [BETWEEN_HOSTS], indirect=True)
 
 
 def call(
@@ -366,7 +366,7 @@ WEIGHTS = random.Random(0).randbytes(1 << 20)
 
 
 def test_between_hosts_nobody_on_the_way_reads_anything(
-    listener: Listener, calling: Calling, where: str
+    listener: Listener, calling: Calling, placement: str
 ) -> None:
     with contextlib.closing(Wire(listener)) as wire:
         worker = calling(listener.address)
@@ -380,7 +380,7 @@ def test_between_hosts_nobody_on_the_way_reads_anything(
             write_all(other_end, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
             read_exactly(peer, [memoryview(data)], timeout=5.0, cancelled=never)
     assert data == WEIGHTS
-    is_read = where != BETWEEN_HOSTS
+    is_read = placement != BETWEEN_HOSTS
     assert (STATE.encode() in wire.there) is is_read
     for seen in (wire.there, wire.back):
         assert len(seen) > len(WEIGHTS)

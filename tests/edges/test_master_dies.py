@@ -40,15 +40,15 @@ def installed(worker: str, round: int, step: int) -> wire.AgentMessage:
     return wire.FromWorker(worker=worker, message=wire.Installed(round=round, step=step))
 
 
-def together(round: int, step: int) -> wire.AgentMessage:
+def arrival(round: int, step: int) -> wire.AgentMessage:
     return wire.ArriveTogether(round=round, step=step, phase=COMMIT, payloads=[REPORT])
 
 
-def gone(worker: str, reason: str = "exit status 0") -> wire.AgentMessage:
+def worker_gone(worker: str, reason: str = "exit status 0") -> wire.AgentMessage:
     return wire.LoseWorker(worker=worker, reason=reason)
 
 
-def made(step: int) -> wire.AgentMessage:
+def step_made(step: int) -> wire.AgentMessage:
     written = wire.CheckpointMade(
         step=step, path="checkpoints/x", size_bytes=1, seconds=0.1, pause=0.0
     )
@@ -64,17 +64,17 @@ STORY: list[Line] = [
     ("B", hello("w2")),
     ("A", installed("w1", 1, 0)),
     ("B", installed("w2", 1, 0)),
-    ("A", together(1, 0)),
-    ("B", together(1, 0)),
-    ("B", gone("w2", "signal 9")),
+    ("A", arrival(1, 0)),
+    ("B", arrival(1, 0)),
+    ("B", worker_gone("w2", "signal 9")),
     ("A", installed("w1", 2, 1)),
     ("A", wire.AskToStop(reason="enough")),
     ("A", commit(2, 2, at=7.0, is_held=True)),
     ("A", wire.FromWorker(worker="w1", message=wire.CheckpointDrafted(step=2))),
-    ("A", made(2)),
+    ("A", step_made(2)),
     ("A", wire.FromWorker(worker="w1", message=wire.NowWritten())),
-    ("A", gone("w1")),
-    ("B", gone("w3")),
+    ("A", worker_gone("w1")),
+    ("B", worker_gone("w3")),
 ]
 
 

@@ -85,7 +85,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         asyncio.run(nodes.end())
 
 
-def gone(pid: int) -> Callable[[], bool]:
+def ended(pid: int) -> Callable[[], bool]:
     return lambda: has_ended(pid)
 
 
@@ -113,7 +113,7 @@ def test_a_killed_node_agent_ends_its_processes(host: Host) -> None:
     first = host.up()
     sleeping = host.begin("job-1")
     os.kill(first, signal.SIGKILL)
-    until(gone(sleeping), "the end of what it started")
+    until(ended(sleeping), "the end of what it started")
     seen = host.look()
 
     def is_gone() -> bool:
@@ -153,15 +153,15 @@ def test_the_next_scheduler_finds_running_nodes(host: Host) -> None:
     host.revive()
     assert host.up() == pid
     host.nodes.kill_job("job-1")
-    until(gone(jobs[0]), "the end of the first job's agent")
-    assert not gone(jobs[1])()
+    until(ended(jobs[0]), "the end of the first job's agent")
+    assert not ended(jobs[1])()
     host.revive()
     host.nodes.keep([])  # it is not wanted any more: it ends once its last job has
     host.nodes.kill_job("job-3")
-    assert not gone(pid)()
+    assert not ended(pid)()
     host.nodes.kill_job("job-2")
-    until(gone(pid), "the end of the node's agent")
-    assert gone(jobs[1])()
+    until(ended(pid), "the end of the node's agent")
+    assert ended(jobs[1])()
 
 
 def test_leftovers_of_killed_nodes_are_ended_repeatedly(
@@ -273,7 +273,7 @@ def test_leftovers_of_a_killed_node_end_unrestarted(leaving: Host) -> None:
     until(lambda: leaving.look().gone, "its end")
     assert not has_ended(leftover)
     asyncio.run(leaving.nodes.end())
-    until(gone(leftover), "the end of what is left")
+    until(ended(leftover), "the end of what is left")
 
 
 @needs_groups
@@ -282,7 +282,7 @@ def test_killing_a_job_ends_only_its_own_leftovers(leaving: Host) -> None:
         (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
     )
     leaving.nodes.kill_job("job-1")
-    until(gone(leftover), "the end of what is left")
+    until(ended(leftover), "the end of what is left")
     assert not has_ended(other_leftover)
 
 
@@ -332,7 +332,7 @@ def test_agents_end_without_permission_to_continue(host: Host) -> None:
         until(lambda end_time=clock_over: clock.now() > end_time, "some time")  # type: ignore[misc]
     assert psutil.pid_exists(sleeping)
     assert not has_ended(sleeping)
-    until(gone(sleeping), "its end")
+    until(ended(sleeping), "its end")
     assert host.look().pid == agent
     host.nodes.ask("n1", EndAt(at=clock.now() + 60.0))
     (host.folder / "job-1").unlink()

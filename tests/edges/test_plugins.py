@@ -68,35 +68,35 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no other package were installed."""
     for module in ("brim.cli.shared.open_group", "brim.cli.demo", "brim.simulator.compare"):
         __import__(module)
         monkeypatch.setattr(f"{module}.plugins", lambda group: {})
 
 
-def said(*words: str) -> Result:
+def invoked(*words: str) -> Result:
     return CliRunner().invoke(cli, words)
 
 
 @pytest.mark.usefixtures("acme")
 def test_plugin_verbs_are_verbs_of_brim() -> None:
-    assert said("greet").stdout == "hello\n"
-    assert said("help", "greet").stdout == said("greet", "--help").stdout
-    assert said("simulate", "greet").stdout == "hello\n"
-    listing = said("--help").stdout.partition("\nFrom the package acme:\n")[2]
+    assert invoked("greet").stdout == "hello\n"
+    assert invoked("help", "greet").stdout == invoked("greet", "--help").stdout
+    assert invoked("simulate", "greet").stdout == "hello\n"
+    listing = invoked("--help").stdout.partition("\nFrom the package acme:\n")[2]
     assert [line.split()[0] for line in listing.split("\n\n")[0].splitlines()] == [
         "broken",
         "greet",
         "odd",
     ]
-    assert "did you mean 'greet'?" in said("gret").stderr
+    assert "did you mean 'greet'?" in invoked("gret").stderr
 
 
 @pytest.mark.usefixtures("acme")
 def test_a_verb_of_brims_own_is_nobody_elses() -> None:
-    assert said("train", "--help").stdout.startswith("Usage: brim train [OPTIONS] FILE")
-    assert said("--help").stdout.count("\n  train ") == 1
+    assert invoked("train", "--help").stdout.startswith("Usage: brim train [OPTIONS] FILE")
+    assert invoked("--help").stdout.count("\n  train ") == 1
 
 
 @pytest.mark.usefixtures("acme")
@@ -111,7 +111,7 @@ def test_a_verb_of_brims_own_is_nobody_elses() -> None:
     ],
 )
 def test_import_failures_are_explained_in_one_line(words: list[str], message: str) -> None:
-    result = said(*words)
+    result = invoked(*words)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"brim: {message}")
@@ -123,28 +123,28 @@ def test_what_cannot_be_imported_breaks_no_other() -> None:
         (("simulate", "policies"), "edf:acme"),
         (("demo",), "first-job"),
     ):
-        result = said(*words)
+        result = invoked(*words)
         assert result.exit_code == 0
         assert message in result.stdout
         (line,) = result.stderr.splitlines()
         assert "cannot be imported" in line
-    assert said("--help").exit_code == 0
-    assert said("simulate", "--help").exit_code == 0
+    assert invoked("--help").exit_code == 0
+    assert invoked("simulate", "--help").exit_code == 0
 
 
 @pytest.mark.usefixtures("acme")
 def test_plugin_policies_are_compared_and_checked(tmp_path: Path) -> None:
-    result = said("simulate", "--policy", "edf,edf:acme", "--json")
+    result = invoked("simulate", "--policy", "edf,edf:acme", "--json")
     found = json.loads(result.stdout)["policies"]
     results = [{k: v for k, v in found[name].items() if k != "cpu_seconds"} for name in found]
     assert list(found) == ["edf", "edf:acme"]
     assert results[0] == results[1]
-    wrong = said("simulate", "--policy", "greedy:acme")
+    wrong = invoked("simulate", "--policy", "greedy:acme")
     assert wrong.exit_code == 2
     assert "--policy greedy:acme: got" in wrong.stderr
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_plugins")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -158,7 +158,7 @@ def test_plugin_policies_are_compared_and_checked(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_installed_says_what_to_install(words: list[str], message: str) -> None:
-    result = said(*words)
+    result = invoked(*words)
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         message,
@@ -166,11 +166,11 @@ def test_what_is_not_installed_says_what_to_install(words: list[str], message: s
     ]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_plugins")
 def test_brim_needs_no_other_package() -> None:
-    assert said("--help").stdout.count("From the package") == 0
-    assert json.loads(said("demo", "--json").stdout) == {"demos": ["first-job"]}
-    assert ":" not in said("simulate", "policies").stdout
+    assert invoked("--help").stdout.count("From the package") == 0
+    assert json.loads(invoked("demo", "--json").stdout) == {"demos": ["first-job"]}
+    assert ":" not in invoked("simulate", "policies").stdout
 
 
 def test_brim_imports_the_laboratory_only_on_demand() -> None:

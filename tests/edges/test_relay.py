@@ -59,12 +59,12 @@ async def relayed(
 
 async def caller(relay: Relay) -> ssl.SSLSocket:
     """A caller outside of any loop: it reads on demand."""
-    called = await known(relay)
+    called = await greeted(relay)
     await asyncio.to_thread(called.sendall, b"PRI * HTTP/2.0")
     return called
 
 
-async def known(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+async def greeted(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
     """A caller that has shown a certificate, or its substitute, and said nothing yet."""
     context = context or RunIdentity(SECRET, AGENT).client
     return await asyncio.to_thread(
@@ -139,7 +139,7 @@ def test_a_caller_that_reads_slowly_gets_all(
             with await caller(relay) as peer:
                 came = 0
                 while came < MUCH:
-                    came += await asyncio.to_thread(taken, peer, 1 << 20)
+                    came += await asyncio.to_thread(bytes_taken, peer, 1 << 20)
                     await asyncio.sleep(0.1)  # 1.6 s together
                 assert len(relay._callers) == 1
                 return came
@@ -156,7 +156,7 @@ def test_callers_not_naming_a_target_are_dropped(
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
-            with await known(relay) if is_known else stranger(relay) as peer:
+            with await greeted(relay) if is_known else stranger(relay) as peer:
                 await asyncio.to_thread(peer.sendall, greeting)
                 await until(lambda: len(relay._callers) == 1, "its call")
                 await until(lambda: not relay._callers, "its end")
@@ -187,7 +187,7 @@ def test_silent_callers_make_way_for_others(
     asyncio.run(work())
 
 
-def taken(peer: ssl.SSLSocket, size: int) -> int:
+def bytes_taken(peer: ssl.SSLSocket, size: int) -> int:
     """Read so much, a record at a time."""
     remaining = size
     while remaining:
@@ -226,7 +226,7 @@ def test_who_shows_no_good_certificate_reaches_no_server(
     async def work() -> None:
         async with relayed(tmp_path / "s", reached.append) as relay:
             with pytest.raises(ssl.SSLError, match=r"certificate|unknown ca"):
-                await asyncio.to_thread(speak, await known(relay, make_context()))
+                await asyncio.to_thread(speak, await greeted(relay, make_context()))
             await until(lambda: not relay._callers, "its end")
             with await caller(relay):
                 await until(lambda: len(reached) == 1, "the call of one of the run")

@@ -217,7 +217,7 @@ def test_the_guides_policy_runs_from_a_file(tmp_path: Path) -> None:
         (
             "def mine(s): return D(workers={'x': 1})",
             "{file}:mine",
-            "workers for 'x', which is no job",
+            "workers for 'x', which is not a job",
         ),
         (
             "def mine(s): return D(workers={s.jobs[0].job.id: 999}, verdicts=yes(s))",

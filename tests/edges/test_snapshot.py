@@ -53,7 +53,7 @@ class Payload:
         return os.mkdir, (str(self._path),)
 
 
-def begun(**fields: Any) -> Began:
+def beginning(**fields: Any) -> Began:
     spec = recorded_run.spec(**{"workers": WorkerRange.parse("1:3"), "faults": (), **fields})
     return Began(
         at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
@@ -68,7 +68,7 @@ def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
     marker.rmdir()
     # This one changes a module of the process that reads it, and names nothing but what is brim's.
     through_us = b"\x80\x04cbrim.master.decisions\nmsgspec\n}\x8c\x0b__version__\x8c\x05owneds\x62."
-    snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
+    snapshot = msgspec.msgpack.decode(freeze(State.after(beginning())))
     altered = msgspec.msgpack.encode({**snapshot, "state": pickled})
     for crafted in (pickled, through_us, altered, b""):
         with pytest.raises(EnvironmentFault, match="snapshot cannot be read"):
@@ -78,7 +78,7 @@ def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_another_version_says_so() -> None:
-    snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
+    snapshot = msgspec.msgpack.decode(freeze(State.after(beginning())))
     foreign = msgspec.msgpack.encode({"version": "0.0.1", "something": "else"})
     with pytest.raises(EnvironmentFault, match=r"is of brim 0\.0\.1, this is"):
         thaw(foreign)
@@ -122,7 +122,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         faults = parse_faults("kill rank 0 at step 3; add 1 at step 5; remove 1 at step 9")
-        self.began = begun(
+        self.began = beginning(
             agents=self._rng.randint(1, 2),
             spares=self._rng.randint(0, 1),
             faults=faults if seed % 2 else (),

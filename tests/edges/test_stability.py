@@ -65,8 +65,8 @@ def test_stable_options_have_no_mark() -> None:
 
 @pytest.mark.parametrize("verb", OWN_VERBS)
 def test_help_of_a_verb_has_its_mark(verb: str) -> None:
-    said = CliRunner().invoke(cli, [verb, "--help"]).stdout
-    paragraph = " ".join(said.split("\n\n")[1].split())
+    help_text = CliRunner().invoke(cli, [verb, "--help"]).stdout
+    paragraph = " ".join(help_text.split("\n\n")[1].split())
     mark = mark_of_verb(verb)
     assert paragraph.endswith(mark or ".")
     assert ("(" in mark) == (
@@ -75,7 +75,7 @@ def test_help_of_a_verb_has_its_mark(verb: str) -> None:
 
 
 def test_list_of_verbs_fits_80_columns() -> None:
-    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout
-    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
+    help_text = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout
+    lines = {line.split()[0]: line for line in help_text.splitlines() if line.startswith("  ")}
     for verb in OWN_VERBS:
         assert lines[verb].endswith(mark_of_verb(verb) or ".")

@@ -30,7 +30,7 @@ DESCRIPTORS = 1024
 _SMALL = 64 << 10  # bytes that a log may grow by
 
 
-class Alone(NamedTuple):
+class LoneServer(NamedTuple):
     """A scheduler in a process of its own, without jobs."""
 
     state: Path
@@ -51,7 +51,7 @@ class Alone(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneServer]:
     state = tmp_path_factory.mktemp("state")
     state.chmod(0o700)
     database = Database(state / "scheduler.db")
@@ -67,7 +67,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     until(lambda: read_scheduler_contact(state) is not None, "the scheduler")
     contact = read_scheduler_contact(state)
     assert contact is not None
-    yield Alone(state, process, contact)
+    yield LoneServer(state, process, contact)
     with contextlib.suppress(Exception):
         Client(state).down()
     try:
@@ -85,27 +85,27 @@ def room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
-    size_before = alone.log.stat().st_size
+def test_idle_connections_lock_nobody_out(server: LoneServer, room: None) -> None:
+    size_before = server.log.stat().st_size
     with contextlib.ExitStack() as crowd:
         for _ in range(MANY):
-            crowd.enter_context(alone.call())
+            crowd.enter_context(server.call())
         for _ in range(20):
             started = time.monotonic()
-            assert Client(alone.state).cluster().devices == 1
+            assert Client(server.state).cluster().devices == 1
             assert time.monotonic() - started < 5.0
-        descriptors = len(list(Path(f"/proc/{alone.process.pid}/fd").iterdir()))
+        descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
         assert descriptors < DESCRIPTORS / 2
-    assert alone.log.stat().st_size - size_before < _SMALL
+    assert server.log.stat().st_size - size_before < _SMALL
 
 
 @pytest.mark.parametrize(
     "words", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: "], ids=["silent", "headers"]
 )
-def test_endless_request_is_cut_off(alone: Alone, words: bytes) -> None:
+def test_endless_request_is_cut_off(server: LoneServer, words: bytes) -> None:
     """Also one that sends a byte of a header from time to time."""
     started = time.monotonic()
-    with alone.call() as slow:
+    with server.call() as slow:
         slow.settimeout(1.0)
         while time.monotonic() - started < 60.0:
             try:
@@ -121,11 +121,11 @@ def test_endless_request_is_cut_off(alone: Alone, words: bytes) -> None:
     assert 5.0 < time.monotonic() - started < 30.0
 
 
-def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
-    bytes_before = alone.resident_bytes
+def test_a_body_is_not_read_before_the_token(server: LoneServer) -> None:
+    bytes_before = server.resident_bytes
     with contextlib.ExitStack() as calls:
         for _ in range(6):
-            caller = calls.enter_context(alone.call())
+            caller = calls.enter_context(server.call())
             head = "POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer wrong\r\n"
             caller.sendall(f"{head}Content-Length: {500 << 20}\r\n\r\n".encode())
             with contextlib.suppress(ConnectionError):
@@ -133,13 +133,13 @@ def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
                     caller.sendall(bytes(1 << 20))
             with contextlib.suppress(ConnectionError):
                 assert b" 401 " in caller.recv(1000)
-        assert alone.resident_bytes - bytes_before < 16 << 20
+        assert server.resident_bytes - bytes_before < 16 << 20
 
 
-def test_body_of_an_authorized_request_is_bounded(alone: Alone) -> None:
-    connection = http.client.HTTPConnection(alone.contact.host, alone.contact.port, timeout=30.0)
+def test_body_of_an_authorized_request_is_bounded(server: LoneServer) -> None:
+    connection = http.client.HTTPConnection(server.contact.host, server.contact.port, timeout=30.0)
     connection.putrequest("POST", "/v1/jobs")
-    connection.putheader("Authorization", f"Bearer {alone.contact.token}")
+    connection.putheader("Authorization", f"Bearer {server.contact.token}")
     connection.putheader("Content-Length", str(13 << 20))
     connection.endheaders()
     with contextlib.suppress(ConnectionError):
@@ -151,27 +151,27 @@ def test_body_of_an_authorized_request_is_bounded(alone: Alone) -> None:
     connection.close()
 
 
-def test_headers_without_end_are_refused(alone: Alone) -> None:
-    with alone.call() as caller:
+def test_headers_without_end_are_refused(server: LoneServer) -> None:
+    with server.call() as caller:
         caller.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (64 << 10))
         assert b" 400 " in caller.recv(1000)
 
 
-def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
-    size_before = alone.log.stat().st_size
+def test_nonsense_is_told_once_a_minute(server: LoneServer) -> None:
+    size_before = server.log.stat().st_size
     for _ in range(300):
-        with alone.call() as caller:
+        with server.call() as caller:
             caller.sendall(b"\x16\x03\x01 no http\r\n\r\n")
             assert b" 400 " in caller.recv(1000)
-    assert alone.log.stat().st_size - size_before < _SMALL / 16
+    assert server.log.stat().st_size - size_before < _SMALL / 16
 
 
-def test_callers_leaving_within_a_body_are_harmless(alone: Alone) -> None:
-    size_before = alone.log.stat().st_size
-    with alone.call() as caller:
+def test_callers_leaving_within_a_body_are_harmless(server: LoneServer) -> None:
+    size_before = server.log.stat().st_size
+    with server.call() as caller:
         head = (
-            f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alone.contact.token}\r\n"
+            f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {server.contact.token}\r\n"
         )
         caller.sendall(f"{head}Content-Length: 100\r\n\r\nhalf".encode())
-    assert Client(alone.state).cluster().devices == 1
-    assert alone.log.stat().st_size == size_before
+    assert Client(server.state).cluster().devices == 1
+    assert server.log.stat().st_size == size_before

@@ -222,7 +222,7 @@ def test_omitted_lines_are_counted_per_look(
     monkeypatch.setattr(record_files, "_COUNTED", 10_000)
     reader = follow_steps(run.run_dir, at_most=5_000)
     looks = [reader.poll_numbered(at_once=5_000)]
-    while reader.behind:
+    while reader.has_more:
         looks.append(reader.poll_numbered(at_once=5_000))
     assert len(looks) > 5
     assert all(len(look) == 1 for look in looks[:-2])

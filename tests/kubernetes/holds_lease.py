@@ -18,8 +18,8 @@ from brim.kubernetes.client.lease import LeaseTerms
 TERMS = LeaseTerms(duration=3.0, renew_within=2.0, retry=0.4)
 
 
-def say(word: str, at: float) -> None:
-    sys.stdout.write(f"{word} {at}\n")
+def say(word: str, when_said: float) -> None:
+    sys.stdout.write(f"{word} {when_said}\n")
     sys.stdout.flush()
 
 

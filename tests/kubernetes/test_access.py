@@ -257,7 +257,7 @@ def test_what_cannot_be_is_said_with_its_place(tmp_path: Path) -> None:
     assert "kubectl create token" in refused(tmp_path, config({"as": "root", "token": "x"}))
     assert "HTTP proxy" in refused(tmp_path, config(cluster={"proxy-url": "socks5://x"}))
     asks = {"command": "x", "interactiveMode": "Always"}
-    assert "asks nobody" in refused(tmp_path, config({"exec": asks}))
+    assert "cannot answer a prompt" in refused(tmp_path, config({"exec": asks}))
 
 
 def test_encrypted_keys_do_not_prompt(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ from brim.kubernetes.client.refusals import (
     VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
-from scripted_api import ScriptedApi, made, page, refuses, says
+from scripted_api import ScriptedApi, page, plain_object, refuses, says
 
 PODS = Resource("v1", "pods", PlainObject)
-A = made("a", version=1)
+A = plain_object("a", version=1)
 
 
 def get(api: ScriptedApi, *, timeout: float = 30.0) -> PlainObject:
@@ -79,7 +79,7 @@ def test_an_answer_without_end_is_not_taken_in(limit: str, monkeypatch: pytest.M
         api = ScriptedApi([says({"x": "x" * (2 << 20)}, 403 if is_refusal else 200)])
         async with api.served() as server:
             if is_refusal:
-                async with server.followed_logs("a", namespace="default"):
+                async with server.watch(PODS, version="1", seconds=9.0, silence=9.0):
                     pass
             else:
                 await server.get(PODS, "a", namespace="default")
@@ -224,7 +224,7 @@ def test_refused_tokens_are_renewed_once() -> None:
 
 
 def test_a_list_comes_in_pages() -> None:
-    api = ScriptedApi([page("ab", 7, after="more"), page("c", 7)])
+    api = ScriptedApi([page("ab", 7, token="more"), page("c", 7)])
 
     async def ask() -> tuple[list[str], str]:
         async with api.served() as server:
@@ -290,7 +290,7 @@ def test_requests_go_at_the_rate_that_is_set() -> None:
     assert len(api.asked) == 15
 
 
-def test_logs_are_read_and_followed() -> None:
+def test_logs_are_read() -> None:
     async def log(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -299,17 +299,14 @@ def test_logs_are_read_and_followed() -> None:
             await asyncio.sleep(0.05)
         return response
 
-    async def read() -> tuple[bytes, list[bytes]]:
+    async def read() -> bytes:
         async with api.served() as server:
-            whole = await server.logs("a", namespace="default", tail=9, previous=True)
-            async with server.followed_logs("a", namespace="default", container="c") as lines:
-                return whole, [line async for line in lines]
+            return await server.logs("a", namespace="default", container="c", tail=9, previous=True)
 
     api = ScriptedApi([log])
-    assert asyncio.run(read()) == (b"one\ntwo\n\nthree", [b"one", b"two", b"", b"three"])
+    assert asyncio.run(read()) == b"one\ntwo\n\nthree"
     path = "GET /api/v1/namespaces/default/pods/a/log"
-    assert api.asked[0] == f"{path}?tailLines=9&previous=true&limitBytes=16777216"
-    assert api.asked[1] == f"{path}?container=c&follow=true"
+    assert api.asked == [f"{path}?container=c&tailLines=9&previous=true&limitBytes=16777216"]
 
 
 def test_who_may_not_write_sends_nothing() -> None:

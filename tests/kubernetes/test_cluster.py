@@ -21,7 +21,7 @@ from brim_lab.kubernetes.groups import members
 from brim_lab.kubernetes.settings import group_of
 from clusters import image
 
-WITHIN = 60.0
+PATIENCE = 60.0
 GPU = "example.com/gpu"
 PLACE = "kubernetes.io/hostname"
 WAIT = "while 1: time.sleep(0.05)"
@@ -38,8 +38,8 @@ CONTAINER_SECURITY = {
 }
 
 
-def until(holds: Callable[[], Any], within: float = WITHIN) -> Any:
-    deadline = monotonic() + within
+def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    deadline = monotonic() + seconds
     while not (found := holds()):
         assert monotonic() < deadline
         sleep(0.1)

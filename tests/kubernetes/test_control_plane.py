@@ -23,7 +23,7 @@ from brim_lab.kubernetes.control_plane import (
 )
 from clusters import need
 
-WITHIN = 30.0
+PATIENCE = 30.0
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -41,7 +41,7 @@ POD = {
 
 
 def until(holds: Callable[[], Any]) -> None:
-    deadline = monotonic() + WITHIN
+    deadline = monotonic() + PATIENCE
     while not holds():
         assert monotonic() < deadline
         sleep(0.05)

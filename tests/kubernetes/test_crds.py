@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "reference" / "make_crds.py"
 
 
 def test_committed_crds_match_the_options() -> None:
-    made = runpy.run_path(str(SCRIPT))
-    committed = {path.name: path.read_text() for path in made["FOLDER"].iterdir()}
-    assert committed == made["render"](), f"run {SCRIPT.relative_to(SCRIPT.parents[2])}"
+    script = runpy.run_path(str(SCRIPT))
+    committed = {path.name: path.read_text() for path in script["FOLDER"].iterdir()}
+    assert committed == script["render"](), f"run {SCRIPT.relative_to(SCRIPT.parents[2])}"
     assert {name: yaml.safe_load(text) for name, text in committed.items()} == {
         **crds(),
         **kubeflow_crds(),

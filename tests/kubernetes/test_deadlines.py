@@ -20,9 +20,9 @@ async def teach(house: House) -> None:
     house.submit("first", workers={"min": 1, "max": 1})
     await house.until_running(1, "first")
     folder = house.folder / "life-1" / "jobs" / f"{house.namespace}.first"
-    begun = RecordedRun(folder, spec(), start=house.clock.wall() - 60, step_seconds=STEP)
-    begun.begin(workers=1, steps=STEPS)
-    begun.train(20)
+    run = RecordedRun(folder, spec(), start=house.clock.wall() - 60, step_seconds=STEP)
+    run.begin(workers=1, steps=STEPS)
+    run.train(20)
     house.copies.news[folder.name]()
     await house.until(lambda: house.job("first")["status"].get("step") == 20)
     house.run_ends("done", "first")
@@ -34,8 +34,8 @@ def promised(house: House, name: str, answer: str) -> bool:
     return bool(house.job(name).get("status", {}).get("promised") == answer)
 
 
-async def submit_by(house: House, name: str, at: float, answer: str) -> None:
-    house.submit(name, deadline=write_time(at), workers={"min": 1, "max": 3})
+async def submit_by(house: House, name: str, due: float, answer: str) -> None:
+    house.submit(name, deadline=write_time(due), workers={"min": 1, "max": 3})
     await house.until(lambda: promised(house, name, answer))
     house.delete(name)
     await house.until(lambda: not house.workers(name))
@@ -43,7 +43,7 @@ async def submit_by(house: House, name: str, at: float, answer: str) -> None:
 
 def condition(house: House, name: str, type: str) -> dict[str, str]:
     found: list[dict[str, str]] = house.job(name)["status"]["conditions"]
-    return next(each for each in found if each["type"] == type)
+    return next(condition for condition in found if condition["type"] == type)
 
 
 def test_deadlines_are_promised_or_get_the_earliest(house: House) -> None:
@@ -58,13 +58,13 @@ def test_deadlines_are_promised_or_get_the_earliest(house: House) -> None:
                 lambda: promised(house, "calm", "Yes") and promised(house, "late", "No")
             )
             assert condition(house, "calm", "Promised")["status"] == "True"
-            told = condition(house, "late", "Promised")
-            assert (told["status"], told["reason"]) == ("False", "TooLateEvenAlone")
+            promise = condition(house, "late", "Promised")
+            assert (promise["status"], promise["reason"]) == ("False", "TooLateEvenAlone")
             earliest = house.job("late")["status"]["earliestDeadline"]
-            assert told["message"].endswith(f"the earliest that could be promised: {earliest}")
+            assert promise["message"].endswith(f"the earliest that could be promised: {earliest}")
             described = house.plane.kubectl("-n", house.namespace, "describe", "elasticjob", "late")
             assert f"Earliest Deadline:       {earliest}" in described
-            assert told["message"] in described
+            assert promise["message"] in described
             rows = house.plane.kubectl("-n", house.namespace, "get", "elasticjobs").splitlines()
             promises = {
                 row.split()[0]: row.split()[5] for row in rows if "-11-" in row or "T" in row
@@ -105,4 +105,4 @@ def test_the_gain_of_workers_is_a_metric(house: House) -> None:
 def gains(house: House) -> dict[str, float | None]:
     figures = house.present.figures() if house.present else None
     assert figures is not None
-    return {each.job.rpartition(".")[2]: each.gain for each in figures.jobs}
+    return {figure.job.rpartition(".")[2]: figure.gain for figure in figures.jobs}

@@ -37,7 +37,7 @@ from brim.kubernetes.objects.status import status_of
 from brim.kubernetes.objects.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import decide
 from brim.storage.bundles import digest_of, pack
-from coordination.scheduled import Heard
+from coordination.scheduled import Transcript
 from edges.test_nonsense import ODD, places, twisted, with_other
 from elastic_jobs import MADE, elastic_job, everything, submitted
 
@@ -49,10 +49,10 @@ BEGUN = read_time(MADE, field="")
 def problems(thing: object, **keywords: Any) -> list[str]:
     found = read_job(thing, **keywords)
     assert not isinstance(found, Submission), found
-    return [str(each) for each in found]
+    return [str(problem) for problem in found]
 
 
-def wanted(thing: object, **keywords: Any) -> Submission:
+def submission_of(thing: object, **keywords: Any) -> Submission:
     found = read_job(thing, **keywords)
     assert isinstance(found, Submission), found
     return found
@@ -64,8 +64,8 @@ def wanted(thing: object, **keywords: Any) -> Submission:
 def test_a_job_that_says_everything() -> None:
     thing = everything()
     assert thing["spec"].keys() == FIELDS - {"command", "bundle", "deadlineIn"}
-    asked = wanted(thing)
-    spec = asked.spec
+    request = submission_of(thing)
+    spec = request.spec
     assert (spec.file, str(spec.workers), spec.epochs, spec.global_batch_size) == (
         "flights.py",
         "1:4",
@@ -80,54 +80,61 @@ def test_a_job_that_says_everything() -> None:
     )
     assert (spec.hang_timeout, spec.heartbeat_timeout, spec.clip_norm) == (None, 5.0, 1.5)
     assert (str(spec.keep_best), len(spec.faults), spec.spares) == ("auc:max", 1, 0)
-    assert (asked.deadline, asked.tenant) == (BEGUN + 7200.0, "ads")
-    assert asked.priority is Priority.PRESERVED
+    assert (request.deadline, request.tenant) == (BEGUN + 7200.0, "ads")
+    assert request.priority is Priority.PRESERVED
 
 
 def test_a_job_says_whether_others_place_its_workers() -> None:
-    assert not wanted(elastic_job()).anywhere
-    assert not wanted(elastic_job(mode="planned")).anywhere
-    assert wanted(elastic_job(mode="opportunistic")).anywhere
+    assert not submission_of(elastic_job()).anywhere
+    assert not submission_of(elastic_job(mode="planned")).anywhere
+    assert submission_of(elastic_job(mode="opportunistic")).anywhere
 
 
 def test_each_process_needs_at_least_one_micro_batch() -> None:
-    assert wanted(elastic_job()).processes == 1
-    of_four = wanted(elastic_job(processesPerWorker=4))
+    assert submission_of(elastic_job()).processes == 1
+    of_four = submission_of(elastic_job(processesPerWorker=4))
     assert (of_four.processes, of_four.spec.workers) == (4, WorkerRange(minimum=1, maximum=4))
     assert of_four.spec.micro_batches == 16
-    assert wanted(elastic_job(processesPerWorker=4, microBatches="auto")).spec.micro_batches == 16
-    assert of_four.fingerprint != wanted(elastic_job()).fingerprint
+    assert (
+        submission_of(elastic_job(processesPerWorker=4, microBatches="auto")).spec.micro_batches
+        == 16
+    )
+    assert of_four.fingerprint != submission_of(elastic_job()).fingerprint
     five = WorkerRange(minimum=1, maximum=5)
     with pytest.raises(SpecError, match="got 16 for up to 20 workers"):
         of_four.with_workers(five)
-    assert wanted(elastic_job()).with_workers(five).spec.workers == five
+    assert submission_of(elastic_job()).with_workers(five).spec.workers == five
 
 
 def test_a_job_that_says_little_has_the_defaults() -> None:
-    spec = wanted(elastic_job()).spec
+    spec = submission_of(elastic_job()).spec
     assert spec == JobSpec(file="flights.py", workers=WorkerRange(minimum=1, maximum=4), spares=0)
 
 
 def test_defaults_of_the_schema_equal_those_of_brim() -> None:
     schema = job_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     defaults = {
-        name: each["default"] for name, each in schema["properties"].items() if "default" in each
+        name: property["default"]
+        for name, property in schema["properties"].items()
+        if "default" in property
     }
     assert len(defaults) > 15
-    assert wanted(elastic_job(**defaults)) == wanted(elastic_job())
+    assert submission_of(elastic_job(**defaults)) == submission_of(elastic_job())
 
 
 def test_each_scheduled_option_is_a_field() -> None:
-    scheduled = {name for name, each in OPTIONS.items() if each.scheduled}
+    scheduled = {name for name, option in OPTIONS.items() if option.scheduled}
     assert scheduled == {*PLAIN_FIELDS.values(), "parameters", "env", "workers"}
 
 
 def test_automatic_micro_batches_are_a_number() -> None:
-    assert wanted(elastic_job(microBatches="auto", workers={"max": 3})).spec.micro_batches == 4
+    assert (
+        submission_of(elastic_job(microBatches="auto", workers={"max": 3})).spec.micro_batches == 4
+    )
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ({"workers": {"min": 5, "max": 2}}, "spec.workers.min: got 5, need at most spec.workers.max"),
         ({"workers": {"min": 0, "max": 2}}, "spec.workers.min: got 0, need a whole number from 1"),
@@ -194,13 +201,14 @@ def test_automatic_micro_batches_are_a_number() -> None:
         ({"globalBatchsize": 3}, "did you mean 'globalBatchSize'?"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_by_its_field(spec: dict[str, Any], said: str) -> None:
-    assert said in "\n".join(problems(elastic_job(**spec)))
+def test_a_mistake_is_named_by_its_field(spec: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(problems(elastic_job(**spec)))
 
 
 def test_all_mistakes_are_told_at_once() -> None:
     fields = [
-        each.partition(":")[0] for each in problems(elastic_job(epochs=0, seed=-1, exact=1, foo=2))
+        problem.partition(":")[0]
+        for problem in problems(elastic_job(epochs=0, seed=-1, exact=1, foo=2))
     ]
     assert fields == ["spec.foo", "spec.epochs", "spec.seed", "spec.exact"]
 
@@ -219,13 +227,13 @@ def test_no_object_at_all(thing: object) -> None:
 
 def test_times_with_zones_and_fractions() -> None:
     for text in ("2026-11-24T19:00:00.000Z", "2026-11-24t20:00:00+01:00", "2026-11-24T19:00:00z"):
-        assert wanted(elastic_job(deadline=text)).deadline == BEGUN + 7200.0
-    assert wanted(elastic_job(deadlineIn="2h")).deadline == BEGUN + 7200.0
+        assert submission_of(elastic_job(deadline=text)).deadline == BEGUN + 7200.0
+    assert submission_of(elastic_job(deadlineIn="2h")).deadline == BEGUN + 7200.0
 
 
 def test_code_that_comes_along() -> None:
-    asked = wanted(elastic_job(bundle=BUNDLE), code=CODE)
-    assert asked.spec.bundle == digest_of(CODE)
+    request = submission_of(elastic_job(bundle=BUNDLE), code=CODE)
+    assert request.spec.bundle == digest_of(CODE)
     data = base64.b64encode(CODE).decode()
     assert code_in({"binaryData": {"code.tar": data}}) == CODE
     assert code_in({"data": {"code.tar": "x"}}) is None
@@ -233,32 +241,35 @@ def test_code_that_comes_along() -> None:
 
 
 def test_code_that_is_another() -> None:
-    (told,) = problems(elastic_job(bundle=BUNDLE), code=CODE + b"x")
-    assert told.startswith("spec.bundle.configMap: got the bundle of code is not")
-    (told,) = problems(elastic_job(bundle=BUNDLE, file="flight.py"), code=CODE)
-    assert "spec.file: got 'flight.py', need a file of the bundle" in told
-    assert "did you mean 'flights.py'?" in told
-    other = pack({"flights.py": b"", "../up.py": b""})
-    bundle = {"configMap": "c", "sha256": digest_of(other)}
-    (told,) = problems(elastic_job(bundle=bundle), code=other)
-    assert "'../up.py'" in told
+    (problem,) = problems(elastic_job(bundle=BUNDLE), code=CODE + b"x")
+    assert problem.startswith("spec.bundle.configMap: got the bundle of code is not")
+    (problem,) = problems(elastic_job(bundle=BUNDLE, file="flight.py"), code=CODE)
+    assert "spec.file: got 'flight.py', need a file of the bundle" in problem
+    assert "did you mean 'flights.py'?" in problem
+    foreign_code = pack({"flights.py": b"", "../up.py": b""})
+    bundle = {"configMap": "c", "sha256": digest_of(foreign_code)}
+    (problem,) = problems(elastic_job(bundle=bundle), code=foreign_code)
+    assert "'../up.py'" in problem
 
 
 def test_jobs_with_the_same_steps_have_one_fingerprint() -> None:
     def image(tag: str) -> dict[str, Any]:
         return {"spec": {"containers": [{"name": "worker", "image": tag}]}}
 
-    one, two = (wanted(elastic_job(template=image(tag))).fingerprint for tag in ("a:1", "a:2"))
-    assert one != two
-    again = elastic_job(template=image("a:1"), seed=3, workers={"max": 2})
-    assert wanted(again).fingerprint == one
-    assert wanted(elastic_job(template=image("a:1"), file="other.py")).fingerprint != one
+    first, two = (
+        submission_of(elastic_job(template=image(tag))).fingerprint for tag in ("a:1", "a:2")
+    )
+    assert first != two
+    changed = elastic_job(template=image("a:1"), seed=3, workers={"max": 2})
+    assert submission_of(changed).fingerprint == first
+    assert submission_of(elastic_job(template=image("a:1"), file="other.py")).fingerprint != first
 
 
 def test_no_tenant_teaches_another_one_speeds() -> None:
-    known = read_tenants([tenant("ads", "*"), tenant("web", "*")])
+    tenants = read_tenants([tenant("ads", "*"), tenant("web", "*")])
     ads, web = (
-        wanted(elastic_job(tenant=name), tenants=known).fingerprint for name in ("ads", "web")
+        submission_of(elastic_job(tenant=name), tenants=tenants).fingerprint
+        for name in ("ads", "web")
     )
     assert ads != web
 
@@ -316,14 +327,14 @@ def tenant(name: str, *namespaces: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_tenants_become_those_of_a_cluster() -> None:
-    known = read_tenants(
+    directory = read_tenants(
         [
             tenant("b", "web"),
             tenant("a", "ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2),
         ]
     )
     base = ClusterSpec(cluster=Cluster(nodes=(Node(id="masters", devices=0),)), headroom=1)
-    assert with_tenants(base, known) == replace(
+    assert with_tenants(base, directory) == replace(
         base,
         tenants=(
             Tenant(id="a", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),
@@ -333,7 +344,7 @@ def test_tenants_become_those_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thing", "said"),
+    ("thing", "message"),
     [
         (tenant("a", guaranteed=-1), "spec.guaranteed: got -1"),
         (tenant("a", exclusive=2), "spec: got exclusive 2, guaranteed 0"),
@@ -347,14 +358,14 @@ def test_tenants_become_those_of_a_cluster() -> None:
         ({"metadata": {"name": "a"}}, "spec.namespaces: got nothing"),
     ],
 )
-def test_a_tenant_that_is_none(thing: dict[str, Any], said: str) -> None:
-    known = read_tenants([thing, tenant("b", "web")])
-    assert [each.id for each in known.tenants] == ["b"]
-    assert said in "\n".join(map(str, known.problems["a"]))
+def test_a_tenant_that_is_none(thing: dict[str, Any], message: str) -> None:
+    directory = read_tenants([thing, tenant("b", "web")])
+    assert [tenant.id for tenant in directory.tenants] == ["b"]
+    assert message in "\n".join(map(str, directory.problems["a"]))
 
 
 @pytest.mark.parametrize(
-    ("asked", "namespace", "given"),
+    ("requested", "namespace", "expected"),
     [
         (None, "ads", "ads"),
         ("ads", "ads", "ads"),
@@ -365,18 +376,18 @@ def test_a_tenant_that_is_none(thing: dict[str, Any], said: str) -> None:
     ],
 )
 def test_a_job_uses_a_tenant_of_its_namespace(
-    asked: str | None, namespace: str, given: str | None
+    requested: str | None, namespace: str, expected: str | None
 ) -> None:
-    known = read_tenants([tenant("ads", "ads"), tenant("anybody", "*")])
-    if asked is None and namespace == "ads":  # two would do
+    tenants = read_tenants([tenant("ads", "ads"), tenant("anybody", "*")])
+    if requested is None and namespace == "ads":  # two would do
         with pytest.raises(SpecError, match=r"spec\.tenant: got none, need a tenant"):
-            known.chosen(asked, namespace)
-        known = read_tenants([tenant("ads", "ads"), tenant("others", "web")])
-    thing = elastic_job(namespace=namespace, tenant=asked)
-    if given is None:
-        assert problems(thing, tenants=known)[0].startswith(f"spec.tenant: got '{asked}'")
+            tenants.chosen(requested, namespace)
+        tenants = read_tenants([tenant("ads", "ads"), tenant("others", "web")])
+    thing = elastic_job(namespace=namespace, tenant=requested)
+    if expected is None:
+        assert problems(thing, tenants=tenants)[0].startswith(f"spec.tenant: got '{requested}'")
     else:
-        assert wanted(thing, tenants=known).tenant == given
+        assert submission_of(thing, tenants=tenants).tenant == expected
 
 
 def test_without_tenants_any_will_do() -> None:
@@ -401,7 +412,7 @@ LEAVES = (
     | st.sampled_from(
         ["x" * (LONGEST_TEXT + 1), "9" * 5000, "1e999", "\x1b[2J", "{{", "ﷺ" * 300, "a\0b"]
     )
-    | st.sampled_from([each for each in ODD if not isinstance(each, dict | list)])
+    | st.sampled_from([value for value in ODD if not isinstance(value, dict | list)])
 )
 ANYTHING = st.recursive(
     LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
@@ -432,12 +443,12 @@ def test_any_object_is_a_job_or_names_fields(thing: Any, code: bytes | None) -> 
         assert submitted(thing, code=code).submission.spec == found.spec
     else:
         assert found
-        for each in found:
-            assert each.field.startswith(("spec", "metadata")), each
-            assert len(str(each)) < 4 * LONGEST_TEXT
+        for problem in found:
+            assert problem.field.startswith(("spec", "metadata")), problem
+            assert len(str(problem)) < 4 * LONGEST_TEXT
     events, wrong = wishes_of(thing, submitted())
-    assert all(isinstance(each, SpecError) for each in wrong)
-    assert all(isinstance(each, Wished | RangeChanged) for each in events)
+    assert all(isinstance(problem, SpecError) for problem in wrong)
+    assert all(isinstance(event, Wished | RangeChanged) for event in events)
     code_in(thing)
 
 
@@ -469,26 +480,26 @@ LARGE = st.fixed_dictionaries(
 def test_no_job_that_is_taken_stops_a_scheduler(
     specs: list[dict[str, Any]], devices: int, measured: dict[int, float], steps: int | None
 ) -> None:
-    heard = Heard(f"1x{devices}")
+    transcript = Transcript(f"1x{devices}")
     for number, spec in enumerate(specs, 1):
         thing = elastic_job(f"job-{number}", **spec)
-        wanted = read_job(thing)
-        if isinstance(wanted, Submission):
+        request = read_job(thing)
+        if isinstance(request, Submission):
             totals = {count: (10.0, 10.0 / rate) for count, rate in measured.items()}
-            heard.lessons.speeds[wanted.fingerprint] = Measured(totals)
-            heard.lessons.steps |= {wanted.fingerprint: steps} if steps else {}
-            job = new_job(thing, wanted, id=f"team.job-{number}", number=number)
-            heard.known[job.id] = job
-            heard.hear(Submitted(job), job.submitted)
+            transcript.lessons.speeds[request.fingerprint] = Measured(totals)
+            transcript.lessons.steps |= {request.fingerprint: steps} if steps else {}
+            job = new_job(thing, request, id=f"team.job-{number}", number=number)
+            transcript.known[job.id] = job
+            transcript.hear(Submitted(job), job.submitted)
     now = read_time(MADE, field="") + 1.0
     for _ in range(2):
-        snapshot = heard.jobs.snapshot(now, memory=None)
+        snapshot = transcript.jobs.snapshot(now, memory=None)
         decision = decide(snapshot, "brim", left_by="brim")
         assert sum(decision.workers.values()) <= devices
-        heard.hear(Decided(decision), now)
+        transcript.hear(Decided(decision), now)
         now += 10.0
-    for job in heard.known.values():
-        heard.jobs.speed(job)
+    for job in transcript.known.values():
+        transcript.jobs.speed(job)
         status = status_of(job, generation=1, before=None, now=now)
         assert unpack_record(status["record"], uid=job.key).id == job.id
 
@@ -498,11 +509,11 @@ def test_no_job_that_is_taken_stops_a_scheduler(
 @example(thing=tenant("", "x"))
 @example(thing=tenant("..", "x"))
 def test_whatever_comes_for_a_tenant_spoils_no_other(thing: Any) -> None:
-    known = read_tenants([thing, tenant("b", "web")])
-    assert "b" in {each.id for each in known.tenants}
-    assert not {each.id for each in known.tenants} & known.problems.keys()
+    directory = read_tenants([thing, tenant("b", "web")])
+    assert "b" in {tenant.id for tenant in directory.tenants}
+    assert not {tenant.id for tenant in directory.tenants} & directory.problems.keys()
     base = ClusterSpec(cluster=Cluster(nodes=(Node(id="masters", devices=0),)))
-    assert with_tenants(base, known).tenants == known.tenants
+    assert with_tenants(base, directory).tenants == directory.tenants
 
 
 LISTED = st.lists(st.sampled_from(["team", "web", "*", "Not One"]), max_size=2, unique=True)
@@ -511,14 +522,14 @@ LISTED = st.lists(st.sampled_from(["team", "web", "*", "Not One"]), max_size=2, 
 @settings(max_examples=200, deadline=5000)
 @given(
     listed=st.dictionaries(st.sampled_from("abc"), LISTED, max_size=3),
-    wanted=st.none() | st.sampled_from("abcd"),
+    requested=st.none() | st.sampled_from("abcd"),
 )
 def test_namespace_gets_only_tenants_that_list_it(
-    listed: dict[str, list[str]], wanted: str | None
+    listed: dict[str, list[str]], requested: str | None
 ) -> None:
-    known = read_tenants(tenant(name, *namespaces) for name, namespaces in listed.items())
+    tenants = read_tenants(tenant(name, *namespaces) for name, namespaces in listed.items())
     try:
-        chosen = known.chosen(wanted, "team")
+        chosen = tenants.chosen(requested, "team")
     except SpecError as wrong:
         assert wrong.field == "spec.tenant"  # noqa: PT017
     else:
@@ -537,11 +548,11 @@ def test_change_to_an_invalid_template_is_a_problem() -> None:
     wrong = {"spec": {"nodeName": "n1", "containers": [{"name": "worker"}]}}
     events, problems = wishes_of(elastic_job(template=wrong), job)
     assert events == []
-    assert [each.field for each in problems] == ["spec.template.spec.nodeName"]
+    assert [problem.field for problem in problems] == ["spec.template.spec.nodeName"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "slot", "said"),
+    ("fields", "slot", "message"),
     [
         ({"processes": 2}, {"cpu": 64, "amd.com/gpu": 8}, "8 amd.com/gpu and uses 2"),
         ({"processes": 8}, {"nvidia.com/gpu": 8}, ""),
@@ -553,10 +564,10 @@ def test_change_to_an_invalid_template_is_a_problem() -> None:
     ],
 )
 def test_gpus_that_no_process_uses_are_named(
-    fields: dict[str, Any], slot: dict[str, int], said: str
+    fields: dict[str, Any], slot: dict[str, int], message: str
 ) -> None:
-    asked = wanted(elastic_job(workers={"max": 2}))
-    spec = replace(asked.spec, **fields.pop("spec", {}))
+    request = submission_of(elastic_job(workers={"max": 2}))
+    spec = replace(request.spec, **fields.pop("spec", {}))
     amounts = {name: Fraction(amount) for name, amount in slot.items()}
-    assert said in (found := idle_gpus(replace(asked, spec=spec, **fields), amounts))
-    assert bool(found) == bool(said)
+    assert message in (found := idle_gpus(replace(request, spec=spec, **fields), amounts))
+    assert bool(found) == bool(message)

@@ -31,33 +31,33 @@ from kubernetes.test_operator import NODES, House, Kubelets, add_node, run
 
 BEGAN = "2026-12-01T08:00:00Z"
 NOW = read_time(BEGAN, field="") + 5.0
-OURS = "brim.dev/operator"
+RESPONDER = "brim.dev/operator"
 POD = worker(0)
 
 
-def eviction(state: str = "Active", *, uid: str = POD.metadata.uid, **said: str) -> Eviction:
-    own = {"name": OURS, "startTime": BEGAN, **said}
-    others = {"name": "imperative-eviction.k8s.io/evictor", "state": "Inactive"}
+def eviction(state: str = "Active", *, uid: str = POD.metadata.uid, **report: str) -> Eviction:
+    own_responder = {"name": RESPONDER, "startTime": BEGAN, **report}
+    foreign = {"name": "imperative-eviction.k8s.io/evictor", "state": "Inactive"}
     thing = {
         "metadata": {"name": "e", "namespace": "team"},
         "spec": {"target": {"pod": {"name": POD.metadata.name, "uid": uid}}},
         "status": {
-            "targetResponders": [{"name": OURS, "state": state, "priority": 10_000}, others],
-            "responders": [own, {"name": others["name"]}],
+            "targetResponders": [{"name": RESPONDER, "state": state, "priority": 10_000}, foreign],
+            "responders": [own_responder, {"name": foreign["name"]}],
         },
     }
     return msgspec.convert(thing, Eviction)
 
 
-def said(answer: EvictionAnswer | None) -> tuple[bool, set[str]]:
+def reported(answer: EvictionAnswer | None) -> tuple[bool, set[str]]:
     assert answer is not None
-    assert answer.report["name"] == OURS
+    assert answer.report["name"] == RESPONDER
     return answer.end, set(answer.report) - {"name", "message"}
 
 
 def test_evicted_pod_is_deleted_and_reported() -> None:
     answer = answer_to(eviction(), POD, NOW)
-    assert said(answer) == (True, {"heartbeatTime", "expectedCompletionTime"})
+    assert reported(answer) == (True, {"heartbeatTime", "expectedCompletionTime"})
     assert answer is not None
     assert answer.report["heartbeatTime"] == "2026-12-01T08:00:05Z"
     assert answer.report["expectedCompletionTime"] == "2026-12-01T08:00:35Z"
@@ -65,13 +65,13 @@ def test_evicted_pod_is_deleted_and_reported() -> None:
 
 def test_leaving_pod_sends_a_heartbeat_once_a_minute() -> None:
     leaving = worker(0, leaving=True)
-    assert said(answer_to(eviction(), leaving, NOW)) == (
+    assert reported(answer_to(eviction(), leaving, NOW)) == (
         False,
         {"heartbeatTime", "expectedCompletionTime"},
     )
-    heard = eviction(heartbeatTime="2026-12-01T08:00:05Z")
-    assert answer_to(heard, leaving, NOW + 59.0) is None
-    assert answer_to(heard, leaving, NOW + 60.0) is not None
+    reported_eviction = eviction(heartbeatTime="2026-12-01T08:00:05Z")
+    assert answer_to(reported_eviction, leaving, NOW + 59.0) is None
+    assert answer_to(reported_eviction, leaving, NOW + 60.0) is not None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_leaving_pod_sends_a_heartbeat_once_a_minute() -> None:
 )
 def test_it_is_complete_once_the_pod_is_gone(pod: KubePod | None) -> None:
     answer = answer_to(eviction(), pod, NOW)
-    assert said(answer) == (False, {"heartbeatTime", "completionTime"})
+    assert reported(answer) == (False, {"heartbeatTime", "completionTime"})
     assert answer_to(eviction(completionTime=BEGAN), pod, NOW) is None
 
 
@@ -137,13 +137,13 @@ class Evicting:
     """An eviction of a pod, and its controller's part in it."""
 
     def __init__(self, house: Evicted, pod: str) -> None:
-        self.api, there = house.plane.api, house.kubelets.pods()[pod]
+        self.api, responders = house.plane.api, house.kubelets.pods()[pod]
         self.path = f"{LIFECYCLE}/{house.namespace}/evictions"
         self.at = f"{self.path}/{pod}"
-        target = {"pod": {"name": pod, "uid": there["metadata"]["uid"]}}
+        target = {"pod": {"name": pod, "uid": responders["metadata"]["uid"]}}
         body = {"metadata": {"name": pod}, "spec": {"target": target}}
         self.api.ask(self.path, method="POST", body=body)
-        self.named = there["spec"].get("evictionResponders", [])
+        self.named = responders["spec"].get("evictionResponders", [])
 
     def begin(self) -> None:
         """Have the first responder act."""
@@ -151,14 +151,14 @@ class Evicting:
         responders = sorted([*self.named, default], key=lambda each: -each["priority"])
         states = ["Active", *["Inactive"] * (len(responders) - 1)]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        own = [{"name": each["name"]} for each in responders]
-        own[0]["startTime"] = now
-        asked = [{"name": "drainer.example.com/node", "intent": "Eviction"}]
+        own_responder = [{"name": responder["name"]} for responder in responders]
+        own_responder[0]["startTime"] = now
+        eviction_requests = [{"name": "drainer.example.com/node", "intent": "Eviction"}]
         pairs = zip(responders, states, strict=True)
         self.say(
-            requesters=asked,
-            targetResponders=[{**each, "state": state} for each, state in pairs],
-            responders=own,
+            requesters=eviction_requests,
+            targetResponders=[{**responder, "state": state} for responder, state in pairs],
+            responders=own_responder,
         )
 
     def say(self, **status: Any) -> None:
@@ -167,8 +167,8 @@ class Evicting:
 
     def own(self) -> dict[str, Any]:
         """The operator's answer."""
-        there = self.api.ask(self.at)["status"].get("responders", [])
-        return next((dict(each) for each in there if each["name"] == OURS), {})
+        pods = self.api.ask(self.at)["status"].get("responders", [])
+        return next((dict(responder) for responder in pods if responder["name"] == RESPONDER), {})
 
     def is_complete(self) -> bool:
         return "completionTime" in self.own()
@@ -183,7 +183,7 @@ def test_operator_reports_progress_of_an_evicted_worker(house: House) -> None:
         async with house.operator():
             house.submit()
             await house.until_running(3)
-            before = pod_of(house, "flights-1-0")
+            previous = pod_of(house, "flights-1-0")
             house.kubelets.frozen.add("flights-1-0")
             evicting = Evicting(house, "flights-1-0")
             await asyncio.sleep(1.5)
@@ -198,7 +198,7 @@ def test_operator_reports_progress_of_an_evicted_worker(house: House) -> None:
             await house.until(evicting.is_complete)
             assert evicting.own()["message"] == "its process has left"
             await house.until_running(3)
-            assert before != pod_of(house, "flights-1-0")
+            assert previous != pod_of(house, "flights-1-0")
             assert house.job()["status"].get("failedPods", []) == []
 
     run(work)
@@ -211,10 +211,10 @@ def test_next_operator_completes_a_pending_eviction(house: House) -> None:
             await house.until_running(3)
         evicting = Evicting(house, "flights-master")
         evicting.begin()
-        before = pod_of(house, "flights-master")
+        previous = pod_of(house, "flights-master")
         async with house.operator():
             await house.until(evicting.is_complete)
-            await house.until(lambda: pod_of(house, "flights-master") not in ("", before))
+            await house.until(lambda: pod_of(house, "flights-master") not in ("", previous))
             assert house.phase() == "Running"
 
     run(work)
@@ -228,7 +228,7 @@ def test_gang_pods_have_no_responder(house: House) -> None:
             pods = house.kubelets.pods()
             assert "evictionResponders" not in pods["flights-1-0"]["spec"]
             assert pods["flights-1-0"]["spec"]["schedulingGroup"] == {"podGroupName": "flights"}
-            assert pods["flights-master"]["spec"]["evictionResponders"][0]["name"] == OURS
+            assert pods["flights-master"]["spec"]["evictionResponders"][0]["name"] == RESPONDER
 
     run(work)
 

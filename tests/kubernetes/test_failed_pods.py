@@ -20,12 +20,12 @@ from kube_objects import master, pod, worker
 AT = "2026-11-24T17:00:00Z"
 
 
-def ended(of: KubePod, name: str = "worker", **how: Any) -> KubePod:
-    state = ContainerState(terminated=Terminated(finished_at=AT, **how))
+def ended(pod: KubePod, name: str = "worker", **details: Any) -> KubePod:
+    state = ContainerState(terminated=Terminated(finished_at=AT, **details))
     report = PodReport(
         phase="Failed", container_statuses=(ContainerReport(name=name, state=state),)
     )
-    return msgspec.structs.replace(of, status=report)
+    return msgspec.structs.replace(pod, status=report)
 
 
 def test_what_failed_is_told_once() -> None:
@@ -42,8 +42,8 @@ def test_what_failed_is_told_once() -> None:
         "lastLines": "one\nboom",
     }
     assert failed_pod(failed, failed) is None
-    kept = failed_pods(None, [found.entry])
-    assert failed_pods({"failedPods": kept}, [found.entry]) == kept == [found.entry]
+    entries = failed_pods(None, [found.entry])
+    assert failed_pods({"failedPods": entries}, [found.entry]) == entries == [found.entry]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,14 @@ def test_failed_pods_are_kept_within_limits() -> None:
         failed_pod(None, ended(worker(number), exit_code=1, message=text))
         for number, text in enumerate(texts * 3)
     ]
-    kept = failed_pods({"failedPods": [7, {"pod": None}]}, [each.entry for each in found if each])
-    assert [each["pod"] for each in kept] == [f"flights-1-{number}" for number in range(10, 15)]
-    assert len(kept) == MOST_FAILED
-    for each in kept:
-        assert len(each.get("lastLines", "")) <= LONGEST_LINES
-        assert "\x1b" not in each.get("lastLines", "")
-        each.get("lastLines", "").encode()
+    entries = failed_pods(
+        {"failedPods": [7, {"pod": None}]}, [failure.entry for failure in found if failure]
+    )
+    assert [entry["pod"] for entry in entries] == [
+        f"flights-1-{number}" for number in range(10, 15)
+    ]
+    assert len(entries) == MOST_FAILED
+    for kept_entry in entries:
+        assert len(kept_entry.get("lastLines", "")) <= LONGEST_LINES
+        assert "\x1b" not in kept_entry.get("lastLines", "")
+        kept_entry.get("lastLines", "").encode()

@@ -32,18 +32,18 @@ def test_slots_freed_within_a_second_count_together() -> None:
 def test_slots_count_soon_however_many_follow() -> None:
     slots = FreedSlots()
     counted(slots, 0.0, a=0)
-    shown = [counted(slots, 1.0 + 0.5 * k, a=1 + k)["a"] for k in range(7)]
-    assert shown == [0, 0, 0, 0, 0, 0, 7]
+    counts = [counted(slots, 1.0 + 0.5 * k, a=1 + k)["a"] for k in range(7)]
+    assert counts == [0, 0, 0, 0, 0, 0, 7]
 
 
-@pytest.mark.parametrize("at", [1.1, 1.5])
-def test_slots_that_are_taken_are_gone_at_once(at: float) -> None:
+@pytest.mark.parametrize("moment", [1.1, 1.5])
+def test_slots_that_are_taken_are_gone_at_once(moment: float) -> None:
     slots = FreedSlots()
     counted(slots, 0.0, a=2, b=2)
     assert counted(slots, 1.0, a=3, b=2) == {"a": 2, "b": 2}
-    assert counted(slots, at, a=1, b=0) == {"a": 1, "b": 0}
-    assert counted(slots, at + 0.1, a=3, b=0) == {"a": 1, "b": 0}
-    assert counted(slots, at + 1.1, a=3, b=0) == {"a": 3, "b": 0}
+    assert counted(slots, moment, a=1, b=0) == {"a": 1, "b": 0}
+    assert counted(slots, moment + 0.1, a=3, b=0) == {"a": 1, "b": 0}
+    assert counted(slots, moment + 1.1, a=3, b=0) == {"a": 3, "b": 0}
 
 
 def test_a_node_that_is_new_counts_at_once() -> None:

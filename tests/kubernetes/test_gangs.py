@@ -47,13 +47,13 @@ def test_job_is_a_gang_only_on_request() -> None:
 def test_pod_group_needs_the_minimum_of_workers() -> None:
     gang = gang_of(replace(WISHES, gang=True, priority_class="low"))
     assert gang is not None
-    made = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
-    assert (made["apiVersion"], made["metadata"]["name"]) == (
+    group = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
+    assert (group["apiVersion"], group["metadata"]["name"]) == (
         "scheduling.k8s.io/v1beta1",
         "flights",
     )
-    assert made["metadata"]["ownerReferences"][0]["uid"] == START.uid
-    assert made["spec"] == {
+    assert group["metadata"]["ownerReferences"][0]["uid"] == START.uid
+    assert group["spec"] == {
         "schedulingPolicy": {"gang": {"minCount": 3}},
         "disruptionMode": {"single": {}},
         "priorityClassName": "low",  # kube-scheduler binds no group whose pods have another
@@ -67,9 +67,9 @@ def test_scheduler_of_the_template_decides_the_pod_group() -> None:
     wishes = replace(WISHES, gang=True, template={"spec": VOLCANO}, handed_on=handed_on(queue))
     gang = gang_of(wishes)
     assert gang is not None
-    made = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
-    assert made["apiVersion"] == "scheduling.volcano.sh/v1beta1"
-    assert made["spec"] == {"minMember": 3, "queue": "ads"}
+    group = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
+    assert group["apiVersion"] == "scheduling.volcano.sh/v1beta1"
+    assert group["spec"] == {"minMember": 3, "queue": "ads"}
     member = gang.with_member(JOB.name, POD)
     assert member["metadata"]["annotations"] == {
         **POD["metadata"]["annotations"],
@@ -90,7 +90,7 @@ def test_gang_is_refused_for_schedulers_that_group_pods() -> None:
 # On a server --------------------------------------------------------------------------------------
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1"
-WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +146,11 @@ def pod_group(house: House) -> dict[str, Any]:
 
 
 async def until(holds: Callable[[], bool], house: House) -> None:
-    deadline = monotonic() + WITHIN
+    deadline = monotonic() + PATIENCE
     while not await asyncio.to_thread(holds):
         if monotonic() >= deadline:
             jobs = house.plane.api.ask(house.jobs)["items"]
-            stories = {
-                each["metadata"]["name"]: each.get("status", {}).get("story") for each in jobs
-            }
+            stories = {job["metadata"]["name"]: job.get("status", {}).get("story") for job in jobs}
             pods = {
                 name: (
                     pod["spec"].get("nodeName"),
@@ -171,7 +169,7 @@ def test_gang_without_room_is_not_half_bound(house: House, gang: bool) -> None:
     refused: set[str] = set()
     early: set[str] = set()  # who is bound although not all can be
 
-    def told(pod: KubePod) -> None:
+    def notice(pod: KubePod) -> None:
         if pod.metadata.labels.get(ROLE) == WORKER:
             if pod.is_refused:
                 refused.add(pod.metadata.name)
@@ -180,7 +178,7 @@ def test_gang_without_room_is_not_half_bound(house: House, gang: bool) -> None:
 
     async def work() -> None:
         async with house.operator():
-            async with house.kubelets.followed(told):
+            async with house.kubelets.followed(notice):
                 house.submit(workers={"min": 5, "max": 5}, gang=gang)
                 await until(lambda: bool(refused), house)
                 if gang:
@@ -200,7 +198,7 @@ def test_gang_leaves_a_node_that_refuses_one_member(house: House) -> None:
     planned: dict[str, str] = {}
     refused: set[str] = set()
 
-    def told(pod: KubePod) -> None:
+    def notice(pod: KubePod) -> None:
         if pod.metadata.labels.get(ROLE) == WORKER:
             planned[pod.metadata.name] = pod.metadata.annotations[NODE]
             if pod.is_refused:
@@ -208,7 +206,7 @@ def test_gang_leaves_a_node_that_refuses_one_member(house: House) -> None:
 
     async def work() -> None:
         house.plane.kubectl("cordon", "fake-2")
-        async with house.operator(), house.kubelets.followed(told):
+        async with house.operator(), house.kubelets.followed(notice):
             house.submit(workers={"min": 4, "max": 4}, gang=True)
             await until(lambda: bool(refused), house)
             assert Counter(planned.values()) == {"fake-1": 2, "fake-3": 2}
@@ -252,15 +250,15 @@ def test_workers_beyond_the_fewest_come_and_go_alone(house: House) -> None:
             group = pod_group(house)
             assert group["spec"]["disruptionMode"] == {"single": {}}
             assert group["metadata"]["ownerReferences"][0]["name"] == "flights"
-            before = set(bound(house))
+            previous = set(bound(house))
             house.change(workers={"min": 2, "max": 3})
             await until(lambda: len(bound(house)) == 3, house)
-            (third,) = set(bound(house)) - before
+            (third,) = set(bound(house)) - previous
             await asyncio.sleep(0.5)
-            before = uids(house)
+            previous = uids(house)
             house.kubelets.remove(third)
-            await until(lambda: len(bound(house)) == 3 and uids(house) != before, house)
-            assert len(uids(house) & before) == 2
+            await until(lambda: len(bound(house)) == 3 and uids(house) != previous, house)
+            assert len(uids(house) & previous) == 2
             house.change(workers={"min": 1, "max": 1})
             await until(lambda: len(bound(house)) == 1 and fewest() == 1, house)
         async with house.operator():  # the next one follows what it has not begun

@@ -77,7 +77,7 @@ def launch(number: int = 1, workers: str = "1:4", **fields: Any) -> Launch:
     return Launch(job=JOB.id, spec=spec, number=number, home="(masters)", **fields)
 
 
-def made(commands: list[Command]) -> list[str]:
+def pods_made(commands: list[Command]) -> list[str]:
     return [
         f"{command.manifest['metadata']['name']} on {command.node or '-'}"
         for command in commands
@@ -105,20 +105,20 @@ def test_a_start_needs_its_objects_before_its_pods(table: Table) -> None:
     commands = table(WorkersAsked(launch(), {"n1": 1, "n2": 1}, begins=True))
     kinds = [type(command) for command in commands]
     assert kinds == [ClearWay, MakeObject, MakeObject, MakePod, MakePod, MakePod]
-    objects = [each.manifest["kind"] for each in commands if isinstance(each, MakeObject)]
+    objects = [command.manifest["kind"] for command in commands if isinstance(command, MakeObject)]
     assert objects == ["Secret", "NetworkPolicy"]
-    assert made(commands) == ["flights-master on -", "flights-1-0 on n1", "flights-1-1 on n2"]
+    assert pods_made(commands) == ["flights-master on -", "flights-1-0 on n1", "flights-1-1 on n2"]
 
 
 def test_a_gang_has_its_group_before_all_else(table: Table) -> None:
     table.order = GANG
     commands = table(WorkersAsked(launch(), {"n1": 1}, begins=True))
-    group = next(each for each in commands if isinstance(each, KeepObjects))
+    group = next(command for command in commands if isinstance(command, KeepObjects))
     assert commands.index(group) < min(map(commands.index, made_of(commands, MakeObject)))
     table(CommandEnded(group, None, table.now))
     assert not table(PodsSeen(launch()), master(), worker(0))
     larger = table(PodsSeen(launch(workers="2:4")))
-    assert [each.manifests[0]["spec"] for each in larger if isinstance(each, KeepObjects)]
+    assert [command.manifests[0]["spec"] for command in larger if isinstance(command, KeepObjects)]
 
 
 def made_of(commands: list[Command], kind: type[Command]) -> list[Command]:
@@ -126,7 +126,7 @@ def made_of(commands: list[Command], kind: type[Command]) -> list[Command]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pods", "make", "end"),
+    ("planned", "pods", "make", "end"),
     [
         ({"n1": 2}, [worker(0)], ["flights-1-1 on n1"], {}),
         ({"n1": 1}, [worker(0), worker(1)], [], {"flights-1-1": None}),
@@ -139,23 +139,25 @@ def made_of(commands: list[Command], kind: type[Command]) -> list[Command]:
 )
 def test_a_resize_makes_and_ends_the_difference(
     table: Table,
-    wanted: dict[str, int],
+    planned: dict[str, int],
     pods: list[KubePod],
     make: list[str],
     end: dict[str, int | None],
 ) -> None:
-    commands = table(WorkersAsked(launch(), wanted), master(), *pods)
-    assert (made(commands), ended(commands)) == (make, end)
+    commands = table(WorkersAsked(launch(), planned), master(), *pods)
+    assert (pods_made(commands), ended(commands)) == (make, end)
 
 
 def test_remade_master_waits_for_copies(table: Table) -> None:
     commands = table(WorkersAsked(launch(), {"n1": 1}), worker(0))
-    (command,) = [each for each in commands if isinstance(each, MakePod)]
+    (command,) = [command for command in commands if isinstance(command, MakePod)]
     assert command.slot == ""
     assert command.beside_slots == WISHES.master
-    gone = table(WorkersAsked(launch(), {"n1": 1}), master(phase="Failed"), worker(0))
-    assert ended(gone) == {"flights-master": 0}
-    assert not made(gone), "its name is taken until it is gone"
+    commands_after_loss = table(
+        WorkersAsked(launch(), {"n1": 1}), master(phase="Failed"), worker(0)
+    )
+    assert ended(commands_after_loss) == {"flights-master": 0}
+    assert not pods_made(commands_after_loss), "its name is taken until it is gone"
 
 
 def test_an_object_that_is_gone_gets_no_pods(table: Table) -> None:
@@ -177,7 +179,7 @@ def test_a_master_suspends_its_run(table: Table) -> None:
 
 def test_a_master_without_an_address_is_asked_again(table: Table) -> None:
     commands = table(Suspended(launch()), worker(0))
-    assert made(commands) == ["flights-master on -"]
+    assert pods_made(commands) == ["flights-master on -"]
     assert isinstance(commands[-1], Refuse)
 
 
@@ -219,10 +221,10 @@ def test_failing_pod_is_remade_with_growing_pauses(table: Table) -> None:
             metadata=msgspec.structs.replace(worker(number).metadata, uid=f"{number}"),
         )
         table(PodsSeen(launch()), master(), failed)
-        began = table.now
-        while not made(table(WorkersAsked(launch(), {"n1": 1}))):
+        start = table.now
+        while not pods_made(table(WorkersAsked(launch(), {"n1": 1}))):
             table.now += 0.5
-        pauses.append(table.now - began)
+        pauses.append(table.now - start)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
 
 
@@ -238,11 +240,11 @@ def test_a_refused_pod_stalls_its_job(
     table: Table, fault: EnvironmentFault, reason: str | None
 ) -> None:
     commands = table(WorkersAsked(launch(), {"n1": 1}), master())
-    (pod,) = [each for each in commands if isinstance(each, MakePod)]
+    (pod,) = [command for command in commands if isinstance(command, MakePod)]
     table(CommandEnded(pod, fault, table.now))
     stall = table.job.stall
     assert (stall.reason if stall is not None else None) == reason
-    assert not made(table(WorkersAsked(launch(), {"n1": 1}))), "not again at once"
+    assert not pods_made(table(WorkersAsked(launch(), {"n1": 1}))), "not again at once"
     table(CommandEnded(pod, None, table.now))
     assert table.job.stall is None
 
@@ -263,15 +265,15 @@ def test_the_secret_of_the_last_start_goes(table: Table) -> None:
 
 @pytest.mark.parametrize("kind", [MakeObject, MakePod])
 def test_refused_object_stalls_a_job_of_kubeflow(kind: type[Command]) -> None:
-    asked = pytorch_job()
-    job, order = KubeflowPods(asked.job), kubeflow_order(asked)
+    request = pytorch_job()
+    job, order = KubeflowPods(request.job), kubeflow_order(request)
     sight = JobSight(100.0, 1e9, order, (), UP)
-    one = replace(launch(), job=asked.job.id)
-    stages = job.handle(WorkersAsked(one, {"n1": 1}, begins=True), sight)
+    launched = replace(launch(), job=request.job.id)
+    stages = job.handle(WorkersAsked(launched, {"n1": 1}, begins=True), sight)
     commands = [command for stage in stages for command in stage]
     (refused,) = made_of(commands, kind)
-    taken = NameTaken("Service", "team/flights-worker-0", "flights")
-    job.handle(CommandEnded(refused, taken, 100.0), sight)
+    conflict = NameTaken("Service", "team/flights-worker-0", "flights")
+    job.handle(CommandEnded(refused, conflict, 100.0), sight)
     assert job.stall is not None
     assert job.stall.reason == "NameTaken"
     (pod,) = made_of(commands, MakePod)
@@ -341,47 +343,47 @@ class Town:
         if not self.pods:
             return
         name = self.rng.choice(sorted(self.pods))
-        there = self.pods[name]
+        pod = self.pods[name]
         deed = self.rng.choice(["vanish", "fail", "evict", "leave"])
         if deed == "vanish":
             del self.pods[name]
         elif deed == "leave":
-            meta = msgspec.structs.replace(there.metadata, deletion_timestamp="now")
-            self.pods[name] = msgspec.structs.replace(there, metadata=meta)
-        elif not there.has_ended:
+            meta = msgspec.structs.replace(pod.metadata, deletion_timestamp="now")
+            self.pods[name] = msgspec.structs.replace(pod, metadata=meta)
+        elif not pod.has_ended:
             reason = "Evicted" if deed == "evict" else ""
-            status = msgspec.structs.replace(there.status, phase="Failed", reason=reason)
-            self.pods[name] = msgspec.structs.replace(there, status=status)
+            status = msgspec.structs.replace(pod.status, phase="Failed", reason=reason)
+            self.pods[name] = msgspec.structs.replace(pod, status=status)
 
     def settle(self) -> None:
         """Kubelets bind, run and end pods as told."""
-        for name, there in list(self.pods.items()):
-            if there.is_leaving:
+        for name, pod in list(self.pods.items()):
+            if pod.is_leaving:
                 del self.pods[name]
-            elif there.status.phase == "Pending":
-                identity = identity_of(there)
+            elif pod.status.phase == "Pending":
+                identity = identity_of(pod)
                 assert identity is not None
-                spec = msgspec.structs.replace(there.spec, node_name=identity.node or "n1")
-                status = msgspec.structs.replace(there.status, phase="Running")
-                self.pods[name] = msgspec.structs.replace(there, spec=spec, status=status)
+                spec = msgspec.structs.replace(pod.spec, node_name=identity.node or "n1")
+                status = msgspec.structs.replace(pod.status, phase="Running")
+                self.pods[name] = msgspec.structs.replace(pod, spec=spec, status=status)
 
     def held(self, launch: Launch) -> Counter[str]:
         """The slots that workers of this start hold, by node; masters hold none."""
         found = Counter[str]()
-        for name, there in self.pods.items():
-            identity = identity_of(there)
+        for name, pod in self.pods.items():
+            identity = identity_of(pod)
             assert identity is not None
             is_worker = identity.launch == launch.number and name != JOB.master
-            if is_worker and not there.has_ended:
+            if is_worker and not pod.has_ended:
                 found[identity.node] += 1
         return found
 
 
-def kubeflow_order(asked: KubeflowSpec) -> KubeflowOrder:
+def kubeflow_order(request: KubeflowSpec) -> KubeflowOrder:
     def start(number: int) -> KubeflowStart:
-        return KubeflowStart(request=asked, uid="uid", launch=number, slot=slot_of(SLOT))
+        return KubeflowStart(request=request, uid="uid", launch=number, slot=slot_of(SLOT))
 
-    return KubeflowOrder(uid="uid", request=asked, start=start)
+    return KubeflowOrder(uid="uid", request=request, start=start)
 
 
 def pytorch_job() -> KubeflowSpec:
@@ -404,24 +406,24 @@ def pytorch_job() -> KubeflowSpec:
         },
         "spec": spec,
     }
-    asked = read_asked(thing, slot=slot_of(SLOT))
-    assert isinstance(asked, KubeflowSpec)
-    return asked
+    request = read_asked(thing, slot=slot_of(SLOT))
+    assert isinstance(request, KubeflowSpec)
+    return request
 
 
 @pytest.mark.parametrize("kind", ["ElasticJob", "PyTorchJob"])
 def test_whatever_happens_pods_become_what_was_asked(tmp_path: Path, kind: str) -> None:
     """No step ever gives a node more workers than were asked for there, at most at that time."""
-    asked = pytorch_job()
-    job = JOB if kind == "ElasticJob" else asked.job
+    request = pytorch_job()
+    job = JOB if kind == "ElasticJob" else request.job
     for seed in range(40):
         rng = random.Random(seed)
         if kind == "ElasticJob":
             town = Town(rng, lambda: ElasticPods(JOB), ORDER)
             town.run = RunWatch(tmp_path)
         else:
-            town = Town(rng, lambda: KubeflowPods(asked.job), kubeflow_order(asked))
-        one = replace(launch(), job=job.id)
+            town = Town(rng, lambda: KubeflowPods(request.job), kubeflow_order(request))
+        launched = replace(launch(), job=job.id)
         largest = Counter[str]()
         plan: dict[str, int] = {}
         for turn in range(25):
@@ -430,32 +432,37 @@ def test_whatever_happens_pods_become_what_was_asked(tmp_path: Path, kind: str) 
                 plan = plan if any(plan.values()) else {"n1": 1}
             for name, count in plan.items():
                 largest[name] = max(largest[name], count)
-            town.handle(one, WorkersAsked(one, plan, begins=turn == 0))
-            held = town.held(one)
-            assert all(held[name] <= largest[name] for name in held), (seed, turn, held, plan)
+            town.handle(launched, WorkersAsked(launched, plan, begins=turn == 0))
+            running = town.held(launched)
+            assert all(running[name] <= largest[name] for name in running), (
+                seed,
+                turn,
+                running,
+                plan,
+            )
             if rng.random() < 0.5:
                 town.strike()
             if rng.random() < 0.5:
                 town.settle()
-            town.handle(one, PodsSeen(one))
-            town.handle(one, Swept(1))
+            town.handle(launched, PodsSeen(launched))
+            town.handle(launched, Swept(1))
         town.faults = False
         for _ in range(30):
             town.now += 10.0
             if isinstance(town.order, KubeflowOrder):  # the record has what a look has counted
                 starts = town.order.starts.with_failures(town.automaton.seen.failed)
                 town.order = replace(town.order, starts=starts)
-            town.handle(one, PodsSeen(one))
-            town.handle(one, WorkersAsked(one, plan))
+            town.handle(launched, PodsSeen(launched))
+            town.handle(launched, WorkersAsked(launched, plan))
             town.settle()
-        wanted = Counter({name: count for name, count in plan.items() if count})
-        assert town.held(one) == wanted, (seed, plan)
-        town.handle(one, PodsSeen(one))
+        planned = Counter({name: count for name, count in plan.items() if count})
+        assert town.held(launched) == planned, (seed, plan)
+        town.handle(launched, PodsSeen(launched))
         assert isinstance(town.automaton.seen, Seen)
         assert town.automaton.seen.alive
         for _ in range(3):
-            town.handle(one, Forced(one, {}))
+            town.handle(launched, Forced(launched, {}))
             town.settle()
-        town.handle(one, Swept(None))
+        town.handle(launched, Swept(None))
         town.settle()
         assert not town.pods, (seed, town.pods)

@@ -52,8 +52,8 @@ def as_made(thing: dict[str, Any]) -> dict[str, Any]:
 def test_submissions_round_trip(mode: str) -> None:
     thing = everything()
     thing["spec"]["mode"] = mode
-    wanted = submitted(thing).submission
-    written = as_made(elastic_job("flights", "team", wanted))
+    request = submitted(thing).submission
+    written = as_made(elastic_job("flights", "team", request))
     spec = written["spec"]
     fields = everything()["spec"].keys()
     pods = {"template", "masterTemplate", "volumeClaim", "priorityClassName", "suspend", "gang"}
@@ -68,33 +68,33 @@ def test_submissions_round_trip(mode: str) -> None:
     assert fields - spec.keys() <= pods | usual
     found = read_job(written)
     assert isinstance(found, Submission), found
-    assert found.spec == wanted.spec
-    assert found.anywhere == wanted.anywhere == (mode == "opportunistic")
-    assert found.processes == wanted.processes == 2
+    assert found.spec == request.spec
+    assert found.anywhere == request.anywhere == (mode == "opportunistic")
+    assert found.processes == request.processes == 2
     assert (found.deadline, found.tenant, found.priority) == (
-        wanted.deadline, wanted.tenant, wanted.priority,
+        request.deadline, request.tenant, request.priority,
     )  # fmt: skip
 
 
 def test_a_default_job_has_an_empty_object() -> None:
     spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={}, spares=0)
-    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
-    written = elastic_job("a", "team", wanted)
+    submission = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    written = elastic_job("a", "team", submission)
     assert written["spec"] == {
         "file": "a.py", "workers": {"min": 1, "max": 2}, "priority": Priority.PREEMPTIBLE.name.lower(),
     }  # fmt: skip
 
 
 def test_choices_about_pods_are_those_of_the_object() -> None:
-    wanted = submitted(everything()).submission
+    request = submitted(everything()).submission
     choices = PodChoices(image="images/flights:3", mode="opportunistic", gang=True)
-    written = as_made(elastic_job("flights", "team", wanted, choices))
+    written = as_made(elastic_job("flights", "team", request, choices))
     chosen = read_templates(written["spec"])
     assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
 
 
-@pytest.mark.parametrize(("micro_batches", "said"), [(0, 32), (64, 64)])
-def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, said: int) -> None:
+@pytest.mark.parametrize(("micro_batches", "expected"), [(0, 32), (64, 64)])
+def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, expected: int) -> None:
     spec = JobSpec(
         file="a.py",
         workers=WorkerRange(minimum=1, maximum=4),
@@ -102,12 +102,12 @@ def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, said: in
         micro_batches=micro_batches,
         spares=0,
     )
-    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    submission = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
     choices = PodChoices(processes_per_worker=8)
-    written = as_made(elastic_job("flights", "team", wanted, choices))
+    written = as_made(elastic_job("flights", "team", submission, choices))
     found = read_job(written)
     assert isinstance(found, Submission), found
-    assert (found.processes, found.spec.micro_batches) == (8, said)
+    assert (found.processes, found.spec.micro_batches) == (8, expected)
     assert found.spec.workers == WorkerRange(minimum=1, maximum=4)
     assert ("microBatches" in written["spec"]) == bool(micro_batches)
 
@@ -115,13 +115,13 @@ def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, said: in
 def test_too_few_micro_batches_for_processes_are_refused() -> None:
     workers = WorkerRange(minimum=1, maximum=4)
     spec = JobSpec(file="a.py", workers=workers, parameters={}, micro_batches=16, spares=0)
-    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    submission = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
     with pytest.raises(SpecError, match="--micro-batches: got 16 for up to 32 workers"):
-        elastic_job("flights", "team", wanted, PodChoices(processes_per_worker=8))
+        elastic_job("flights", "team", submission, PodChoices(processes_per_worker=8))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "expected"),
     [
         (
             {"image": "a:1", "mode": None, "gang": None},
@@ -132,18 +132,18 @@ def test_too_few_micro_batches_for_processes_are_refused() -> None:
         ({"processes_per_worker": 8}, "--processes-per-worker: got 8, need none"),
     ],
 )
-def test_pod_choices_need_pods(given: dict[str, Any], said: str) -> None:
+def test_pod_choices_need_pods(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(SpecError) as wrong:
-        _choose_pods(None, given)
-    assert said in str(wrong.value)
-    _choose_pods(None, dict.fromkeys(given))
+        _choose_pods(None, options)
+    assert expected in str(wrong.value)
+    _choose_pods(None, dict.fromkeys(options))
 
 
 def test_local_paths_are_refused_by_option() -> None:
     spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={})
-    wanted = Submission(spec=dataclasses.replace(spec, checkpoints="here"), fingerprint="f")
+    submission = Submission(spec=dataclasses.replace(spec, checkpoints="here"), fingerprint="f")
     with pytest.raises(SpecError, match="--checkpoints: got 'here', need a path from the root, or"):
-        elastic_job("a", "team", wanted)
+        elastic_job("a", "team", submission)
 
 
 def test_code_that_no_object_can_have_is_refused() -> None:
@@ -183,12 +183,12 @@ def home(
     return f"kubernetes://{namespace}"
 
 
-def said(url: str, *words: str) -> Result:
-    before = {name: os.environ.get(name) for name in ("BRIM_SERVER", "BRIM_HOME")}
+def invoked(url: str, *words: str) -> Result:
+    previous = {name: os.environ.get(name) for name in ("BRIM_SERVER", "BRIM_HOME")}
     try:
         return CliRunner().invoke(cli, ["--server", url, *words])
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -202,7 +202,7 @@ def object_of(plane: ControlPlane, url: str, name: str) -> dict[str, Any]:
 
 
 def test_a_job_is_handed_in_with_its_code(api_server: ControlPlane, home: str) -> None:
-    done = said(home, "submit", "flights.py", "--workers", "1:4", "--set", "rate=0.1", "--epochs", "2",
+    done = invoked(home, "submit", "flights.py", "--workers", "1:4", "--set", "rate=0.1", "--epochs", "2",
                 "--checkpoint-every", "30s", "--env", "A=b")  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert done.stdout == "flights-1\n"
@@ -218,15 +218,15 @@ def test_a_job_is_handed_in_with_its_code(api_server: ControlPlane, home: str) -
     assert found.spec.env == {"A": "b"}
     assert (found.spec.epochs, found.spec.checkpoint_every.seconds) == (2, 30.0)
     assert found.spec.workers == WorkerRange(minimum=1, maximum=4)
-    assert said(home, "submit", "flights.py").stdout == "flights-2\n"
+    assert invoked(home, "submit", "flights.py").stdout == "flights-2\n"
 
 
 def test_a_key_typed_twice_is_one_job(home: str) -> None:
-    first = said(home, "submit", "flights.py", "--key", "nightly")
-    again = said(home, "submit", "flights.py", "--key", "nightly")
-    assert first.exit_code == again.exit_code == 0, again.stderr
-    assert first.stdout == again.stdout
-    assert len(json.loads(said(home, "jobs", "--json").stdout)["jobs"]) == 1
+    first = invoked(home, "submit", "flights.py", "--key", "nightly")
+    repeat = invoked(home, "submit", "flights.py", "--key", "nightly")
+    assert first.exit_code == repeat.exit_code == 0, repeat.stderr
+    assert first.stdout == repeat.stdout
+    assert len(json.loads(invoked(home, "jobs", "--json").stdout)["jobs"]) == 1
 
 
 def test_a_dry_run_prints_objects_only(api_server: ControlPlane, home: str) -> None:
@@ -235,8 +235,11 @@ def test_a_dry_run_prints_objects_only(api_server: ControlPlane, home: str) -> N
     done = CliRunner().invoke(cli, words)
     os.environ.pop("BRIM_SERVER", None)
     assert done.exit_code == 0, done.stderr
-    assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ElasticJob"]
-    assert "no active jobs" in said(home, "jobs").stderr
+    assert [manifest["kind"] for manifest in yaml.safe_load_all(done.stdout)] == [
+        "ConfigMap",
+        "ElasticJob",
+    ]
+    assert "no active jobs" in invoked(home, "jobs").stderr
     api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
     spec = object_of(api_server, home, "flights")["spec"]
     assert (spec["file"], spec["processesPerWorker"]) == ("flights.py", 2)
@@ -258,59 +261,59 @@ def record(plane: ControlPlane, url: str, name: str, **changes: Any) -> None:
     plane.api.ask(path, method="PATCH", body={"status": status}, kind=PATCH)
 
 
-def read_change(event: str, before: int, after: int, reason: str, detail: str) -> Any:
+def read_change(event: str, first_count: int, last_count: int, reason: str, detail: str) -> Any:
     from brim.domain.course import Change
 
-    return Change(1_764_003_605.0, "flights-1", event, before, after, reason, detail)
+    return Change(1_764_003_605.0, "flights-1", event, first_count, last_count, reason, detail)
 
 
 def test_the_verbs_that_look(api_server: ControlPlane, home: str) -> None:
-    said(home, "submit", "flights.py", "--workers", "1:4")
-    assert "flights-1: submitted, 0 workers, step 0" in said(home, "status", "flights-1").stdout
+    invoked(home, "submit", "flights.py", "--workers", "1:4")
+    assert "flights-1: submitted, 0 workers, step 0" in invoked(home, "status", "flights-1").stdout
     record(api_server, home, "flights-1")
-    listed = said(home, "jobs").stdout.splitlines()
+    listed = invoked(home, "jobs").stdout.splitlines()
     assert listed[0].split() == ["job", "state", "tenant", "workers", "steps", "deadline", "finish"]
     assert listed[1].split()[:3] == ["flights-1", "submitted", "default"]
-    looked = said(home, "status", "flights-1")
+    looked = invoked(home, "status", "flights-1")
     assert looked.exit_code == 0, looked.stderr
     assert f"records in {home}/flights-1" in looked.stdout
-    facts = json.loads(said(home, "status", "flights-1", "--json").stdout)
+    facts = json.loads(invoked(home, "status", "flights-1", "--json").stdout)
     assert (facts["job"], facts["minimum"], facts["maximum"]) == ("flights-1", 1, 4)
-    told = said(home, "explain", "flights-1")
-    assert told.stdout.rstrip().endswith("workers 0 -> 2 (first-share: 2 of 4 are free)")
-    assert said(home, "logs", "flights-1").exit_code == 0
-    wrong = said(home, "status", "flight-1", "--wait")
+    explanation = invoked(home, "explain", "flights-1")
+    assert explanation.stdout.rstrip().endswith("workers 0 -> 2 (first-share: 2 of 4 are free)")
+    assert invoked(home, "logs", "flights-1").exit_code == 0
+    wrong = invoked(home, "status", "flight-1", "--wait")
     assert wrong.exit_code == 2
-    assert "flights-1" in said(home, "explain", "flight-1").stderr
+    assert "flights-1" in invoked(home, "explain", "flight-1").stderr
 
 
 def test_the_verbs_that_change(api_server: ControlPlane, home: str) -> None:
-    said(home, "submit", "flights.py", "--workers", "1:4")
+    invoked(home, "submit", "flights.py", "--workers", "1:4")
     record(api_server, home, "flights-1")
-    assert "may have 2:8 workers" in said(home, "resize", "flights-1", "2:8").stderr
+    assert "may have 2:8 workers" in invoked(home, "resize", "flights-1", "2:8").stderr
     assert object_of(api_server, home, "flights-1")["spec"]["workers"] == {"min": 2, "max": 8}
-    assert said(home, "suspend", "flights-1").exit_code == 0
+    assert invoked(home, "suspend", "flights-1").exit_code == 0
     assert object_of(api_server, home, "flights-1")["spec"]["suspend"] is True
-    assert "(held)" in said(home, "status", "flights-1").stdout
-    assert said(home, "resume", "flights-1").exit_code == 0
+    assert "(held)" in invoked(home, "status", "flights-1").stdout
+    assert invoked(home, "resume", "flights-1").exit_code == 0
     assert object_of(api_server, home, "flights-1")["spec"]["suspend"] is False
-    refused = said(home, "resize", "flights-1", "0")
+    refused = invoked(home, "resize", "flights-1", "0")
     assert refused.exit_code == 2
-    assert said(home, "forget", "flights-1").exit_code != 0
-    assert said(home, "cancel", "flights-1").exit_code == 0
-    assert "need the id of a job" in said(home, "cancel", "flights-1").stderr
+    assert invoked(home, "forget", "flights-1").exit_code != 0
+    assert invoked(home, "cancel", "flights-1").exit_code == 0
+    assert "need the id of a job" in invoked(home, "cancel", "flights-1").stderr
 
 
 @pytest.mark.parametrize("words", [["tenants"], ["nodes"], ["drain", "n1"]])
 def test_a_verb_that_is_for_kubectl_says_so(words: list[str], home: str) -> None:
-    done = said(home, *words)
+    done = invoked(home, *words)
     assert done.exit_code == 2
     assert "kubectl" in done.stderr or "for kubectl" in done.stderr
 
 
 def test_a_namespace_that_there_is_not(home: str) -> None:
-    done = said("kubernetes://nowhere", "submit", "flights.py")
+    done = invoked("kubernetes://nowhere", "submit", "flights.py")
     assert done.exit_code == 1
     assert "nowhere" in done.stderr
     assert "hint:" in done.stderr
-    assert said("kubernetes://No_Name", "jobs").exit_code == 2
+    assert invoked("kubernetes://No_Name", "jobs").exit_code == 2

@@ -40,17 +40,17 @@ NOW = 1_796_112_000.0
 
 def thing(file: str = "pytorchjob.yaml", **spec: Any) -> dict[str, Any]:
     """The object of a file as a server has it, with other fields in its spec."""
-    made: dict[str, Any] = yaml.safe_load((FILES / file).read_text())
+    thing_made: dict[str, Any] = yaml.safe_load((FILES / file).read_text())
     times = {"creationTimestamp": "2026-12-01T08:00:00Z", "uid": "uid 1", "namespace": "team"}
-    made["metadata"] |= times
-    made["spec"] |= spec
-    return made
+    thing_made["metadata"] |= times
+    thing_made["spec"] |= spec
+    return thing_made
 
 
 def asked_of(file: str = "pytorchjob.yaml", **spec: Any) -> KubeflowSpec:
-    asked = read_asked(thing(file, **spec), slot=SLOT)
-    assert isinstance(asked, KubeflowSpec), [str(each) for each in asked]
-    return asked
+    request = read_asked(thing(file, **spec), slot=SLOT)
+    assert isinstance(request, KubeflowSpec), [str(problem) for problem in request]
+    return request
 
 
 def replicas(count: int, policy: str = "OnFailure", **fields: Any) -> dict[str, Any]:
@@ -59,21 +59,21 @@ def replicas(count: int, policy: str = "OnFailure", **fields: Any) -> dict[str, 
     return {"replicas": count, "restartPolicy": policy, "template": template}
 
 
-def record_of(asked: KubeflowSpec, **fields: Any) -> ScheduledJob:
-    submission = submission_of(thing(), asked, KnownTenants())
+def record_of(request: KubeflowSpec, **fields: Any) -> ScheduledJob:
+    submission = submission_of(thing(), request, KnownTenants())
     assert isinstance(submission, Submission)
     return ScheduledJob(
-        number=1, id=asked.job.id, submission=submission, submitted=NOW, key="uid 1", **fields
+        number=1, id=request.job.id, submission=submission, submitted=NOW, key="uid 1", **fields
     )
 
 
-def pod_for(asked: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
-    start = KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
+def pod_for(request: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
+    start = KubeflowStart(request=request, uid="uid 1", launch=1, slot=SLOT)
     return pod_of(start, NewPod(rank, node))
 
 
-def seen(asked: KubeflowSpec, number: int, node: str = "n1", **status: Any) -> KubePod:
-    thing = pod_for(asked, Rank("worker", number), node)
+def seen(request: KubeflowSpec, number: int, node: str = "n1", **status: Any) -> KubePod:
+    thing = pod_for(request, Rank("worker", number), node)
     thing["metadata"]["uid"] = f"uid of {number}"
     leaving = {"deletionTimestamp": "2026-12-01T09:00:00Z"} if status.pop("leaving", False) else {}
     thing["metadata"] |= leaving
@@ -86,17 +86,17 @@ def ended(code: int, **status: Any) -> dict[str, Any]:
 
 
 def env_of(pod: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
+    return {variable["name"]: variable["value"] for variable in pod["spec"]["containers"][0]["env"]}
 
 
 # What is asked ------------------------------------------------------------------------------------
 
 
 def test_guides_pytorchjob_has_one_or_two_workers() -> None:
-    asked = asked_of()
-    assert (asked.pods, asked.elastic) == (WorkerRange(minimum=1, maximum=2), True)
-    assert asked.job.id == "team.elastic-example-imagenet.pytorchjob"
-    assert asked.of("worker") is not None
+    request = asked_of()
+    assert (request.pods, request.elastic) == (WorkerRange(minimum=1, maximum=2), True)
+    assert request.job.id == "team.elastic-example-imagenet.pytorchjob"
+    assert request.of("worker") is not None
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_nodes_in_a_command_bound_an_elastic_policy(
     words: list[str], env: dict[str, str], pods: str
 ) -> None:
     policy = {"minReplicas": 1, "maxReplicas": 8, "metrics": []}
-    asked = asked_of(elasticPolicy=policy, pytorchReplicaSpecs=launched(*words, env=env))
-    assert (str(asked.pods), asked.elastic) == (pods, ":" in pods)
-    assert env_of(pod_for(asked, Rank("worker", 0)))["PET_NNODES"] == pods
+    request = asked_of(elasticPolicy=policy, pytorchReplicaSpecs=launched(*words, env=env))
+    assert (str(request.pods), request.elastic) == (pods, ":" in pods)
+    assert env_of(pod_for(request, Rank("worker", 0)))["PET_NNODES"] == pods
 
 
 def test_master_counts_among_nodes_of_the_command() -> None:
@@ -173,10 +173,10 @@ def test_queued_job_stays_within_the_replicas_counted() -> None:
     queued["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
     free = read_asked(queued, slot=SLOT)
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    held = read_asked(queued, slot=SLOT)
+    bounded = read_asked(queued, slot=SLOT)
     assert isinstance(free, KubeflowSpec)
-    assert isinstance(held, KubeflowSpec)
-    assert (str(free.pods), str(held.pods)) == ("1:4", "1:3")
+    assert isinstance(bounded, KubeflowSpec)
+    assert (str(free.pods), str(bounded.pods)) == ("1:4", "1:3")
 
 
 def test_changed_replicas_bound_the_pods_above() -> None:
@@ -184,15 +184,15 @@ def test_changed_replicas_bound_the_pods_above() -> None:
     job = record_of(asked_of(elasticPolicy=policy))
     assert first_replicas(job) == 2
 
-    def most(count: int) -> list[str]:
+    def bounds_of(count: int) -> list[str]:
         spec = {"Worker": replicas(count)}
         changed = thing(elasticPolicy=policy, pytorchReplicaSpecs=spec)
         events, problems = wishes_of(changed, job, slot=SLOT)
         assert not problems
         return [event.detail for event in events]
 
-    assert most(2) == [], "it may grow as it is"
-    assert [most(count) for count in (0, 5, 20)] == [["2 to 2 pods"], ["2 to 5 pods"], []]
+    assert bounds_of(2) == [], "it may grow as it is"
+    assert [bounds_of(count) for count in (0, 5, 20)] == [["2 to 2 pods"], ["2 to 5 pods"], []]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,9 @@ def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str)
     policy = {"minReplicas": 1, "maxReplicas": 8}
     problems = read_asked(thing(**{"elasticPolicy": policy, **spec}), slot=SLOT)
     assert not isinstance(problems, KubeflowSpec)
-    assert any(field in str(each) for each in problems), [str(each) for each in problems]
+    assert any(field in str(problem) for problem in problems), [
+        str(problem) for problem in problems
+    ]
 
 
 def test_amounts_of_init_containers_are_read_too() -> None:
@@ -270,11 +272,11 @@ def test_amounts_of_init_containers_are_read_too() -> None:
 
 
 def test_dynamic_workers_are_elastic_and_servers_fixed() -> None:
-    asked = asked_of("tfjob.yaml")
-    assert str(asked.pods) == "2:4"
-    assert asked.firsts == (Rank("ps", 0), Rank("worker", 0))
-    least = {"schedulingPolicy": {"minAvailable": 3}}
-    assert str(asked_of("tfjob.yaml", runPolicy=least).pods) == "3:4"
+    request = asked_of("tfjob.yaml")
+    assert str(request.pods) == "2:4"
+    assert request.firsts == (Rank("ps", 0), Rank("worker", 0))
+    policy = {"schedulingPolicy": {"minAvailable": 3}}
+    assert str(asked_of("tfjob.yaml", runPolicy=policy).pods) == "3:4"
     assert str(asked_of("tfjob.yaml", enableDynamicWorker=False).pods) == "4"
 
 
@@ -313,10 +315,10 @@ def test_guides_pod_has_kubeflows_names_labels_and_variables() -> None:
 
 
 def test_pod_requests_a_slot_despite_its_template() -> None:
-    asked = asked_of(
+    request = asked_of(
         pytorchReplicaSpecs={"Worker": replicas(2, resources={"requests": {"cpu": "250m"}})}
     )
-    resources = pod_for(asked, Rank("worker", 0))["spec"]["containers"][0]["resources"]
+    resources = pod_for(request, Rank("worker", 0))["spec"]["containers"][0]["resources"]
     assert resources["requests"] == {"cpu": "1", "memory": str(2 << 30), "nvidia.com/gpu": "1"}
     assert resources["limits"] == {"nvidia.com/gpu": "1"}
 
@@ -328,26 +330,26 @@ def test_pod_keeps_its_node_and_its_templates_affinity() -> None:
     worker["template"]["spec"]["affinity"] = {
         "nodeAffinity": {required: {"nodeSelectorTerms": [zone]}}
     }
-    asked = asked_of(pytorchReplicaSpecs={"Worker": worker})
+    request = asked_of(pytorchReplicaSpecs={"Worker": worker})
     node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
-    affinity = pod_for(asked, Rank("worker", 0))["spec"]["affinity"]
+    affinity = pod_for(request, Rank("worker", 0))["spec"]["affinity"]
     assert affinity == {"nodeAffinity": {required: {"nodeSelectorTerms": [{**zone, **node}]}}}
 
 
 def test_with_a_master_ranks_count_from_it() -> None:
     specs = {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}
-    asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs, nprocPerNode="2")
-    env = env_of(pod_for(asked, Rank("worker", 1)))
+    request = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs, nprocPerNode="2")
+    env = env_of(pod_for(request, Rank("worker", 1)))
     assert (env["RANK"], env["WORLD_SIZE"], env["PET_NNODES"]) == ("2", "6", "3")
     assert env["MASTER_ADDR"] == "elastic-example-imagenet-master-0"
-    assert env_of(pod_for(asked, Rank("master", 0)))["RANK"] == "0"
-    assert pod_for(asked, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
+    assert env_of(pod_for(request, Rank("master", 0)))["RANK"] == "0"
+    assert pod_for(request, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
 
 
 def test_owner_may_override_the_store_of_torch() -> None:
-    mine = {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "0"}
-    asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, env=[mine])})
-    assert env_of(pod_for(asked, Rank("worker", 0)))[mine["name"]] == "0"
+    own_variable = {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "0"}
+    request = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, env=[own_variable])})
+    assert env_of(pod_for(request, Rank("worker", 0)))[own_variable["name"]] == "0"
 
 
 def test_a_dynamic_worker_knows_itself_and_the_servers() -> None:
@@ -355,25 +357,25 @@ def test_a_dynamic_worker_knows_itself_and_the_servers() -> None:
     server = "dynamic-ps-0.team.svc:2222"
     cluster = {"ps": [server], "worker": {"2": "dynamic-worker-2.team.svc:2222"}}
     assert config == {"cluster": cluster, "task": {"type": "worker", "index": 2}}
-    asked = asked_of("tfjob.yaml", enableDynamicWorker=False)
-    config = json.loads(env_of(pod_for(asked, Rank("ps", 0)))["TF_CONFIG"])
+    request = asked_of("tfjob.yaml", enableDynamicWorker=False)
+    config = json.loads(env_of(pod_for(request, Rank("ps", 0)))["TF_CONFIG"])
     assert config["environment"] == "cloud"
     assert config["cluster"]["worker"] == [f"dynamic-worker-{k}.team.svc:2222" for k in range(3)]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_evaluator_is_not_of_the_cluster(dynamic: bool) -> None:
-    one = replicas(1, name="tensorflow")
+    spec = replicas(1, name="tensorflow")
     types = ("Chief", "PS", "Worker", "Evaluator")
-    asked = asked_of(
-        "tfjob.yaml", tfReplicaSpecs=dict.fromkeys(types, one), enableDynamicWorker=dynamic
+    request = asked_of(
+        "tfjob.yaml", tfReplicaSpecs=dict.fromkeys(types, spec), enableDynamicWorker=dynamic
     )
-    assert str(asked.pods) == "4"
-    for rank in asked.firsts:
-        config = json.loads(env_of(pod_for(asked, rank))["TF_CONFIG"])
+    assert str(request.pods) == "4"
+    for rank in request.firsts:
+        config = json.loads(env_of(pod_for(request, rank))["TF_CONFIG"])
         assert "evaluator" not in config["cluster"]
         assert config["task"] == {"type": rank.type, "index": 0}
-    config = json.loads(env_of(pod_for(asked, Rank("evaluator", 0)))["TF_CONFIG"])
+    config = json.loads(env_of(pod_for(request, Rank("evaluator", 0)))["TF_CONFIG"])
     assert bool(config["cluster"]["ps"]) is not dynamic
 
 
@@ -389,9 +391,9 @@ def test_replicas_of_torch_meet_at_their_owners_port() -> None:
         "Master": replicas(1, **meets_at("pytorchjob", PORT)),
         "Worker": replicas(1, **meets_at("pytorchjob", PORT + 1)),
     }
-    asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs)
-    for rank in asked.firsts:
-        env = env_of(pod_for(asked, rank))
+    request = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs)
+    for rank in request.firsts:
+        env = env_of(pod_for(request, rank))
         assert (env["MASTER_PORT"], env["PET_MASTER_PORT"]) == (str(PORT), str(PORT))
     elastic = asked_of(pytorchReplicaSpecs={"Worker": specs["Worker"]})
     end = env_of(pod_for(elastic, Rank("worker", 0)))["PET_RDZV_ENDPOINT"]
@@ -406,8 +408,8 @@ def test_replicas_of_tensorflow_meet_at_their_owners_ports() -> None:
         "PS": replicas(1, name="tensorflow", **meets_at("tfjob", PORT)),
         "Worker": replicas(1, name="tensorflow"),
     }
-    asked = asked_of("tfjob.yaml", tfReplicaSpecs=specs, enableDynamicWorker=False)
-    config = json.loads(env_of(pod_for(asked, Rank("worker", 0)))["TF_CONFIG"])
+    request = asked_of("tfjob.yaml", tfReplicaSpecs=specs, enableDynamicWorker=False)
+    config = json.loads(env_of(pod_for(request, Rank("worker", 0)))["TF_CONFIG"])
     assert config["cluster"] == {
         "ps": [f"dynamic-ps-0.team.svc:{PORT}"],
         "worker": ["dynamic-worker-0.team.svc:2222"],
@@ -433,12 +435,12 @@ def test_services_have_the_named_ports_of_their_pods() -> None:
 
 
 def test_each_pod_has_a_service_of_its_name() -> None:
-    asked = asked_of()
-    start = KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
+    request = asked_of()
+    start = KubeflowStart(request=request, uid="uid 1", launch=1, slot=SLOT)
     found = service(start, Rank("worker", 1))
     assert found["metadata"]["name"] == "elastic-example-imagenet-worker-1"
     assert found["spec"]["clusterIP"] == "None"
-    labels = pod_for(asked, Rank("worker", 1))["metadata"]["labels"]
+    labels = pod_for(request, Rank("worker", 1))["metadata"]["labels"]
     assert found["spec"]["selector"].items() <= labels.items()
 
 
@@ -450,11 +452,11 @@ METRIC = {
 
 def test_metrics_make_an_autoscaler_within_the_policys_bounds() -> None:
     policy = {"minReplicas": 1, "maxReplicas": 6, "metrics": [METRIC]}
-    asked = asked_of(elasticPolicy=policy)
-    assert (str(asked.pods), asked.bounds) == ("1:2", WorkerRange(minimum=1, maximum=6))
-    made = autoscaler_of(asked, "uid 1")
-    assert made is not None
-    meta, spec = made["metadata"], made["spec"]
+    request = asked_of(elasticPolicy=policy)
+    assert (str(request.pods), request.bounds) == ("1:2", WorkerRange(minimum=1, maximum=6))
+    thing_made = autoscaler_of(request, "uid 1")
+    assert thing_made is not None
+    meta, spec = thing_made["metadata"], thing_made["spec"]
     assert (meta["name"], meta["namespace"]) == ("elastic-example-imagenet", "team")
     assert (meta["ownerReferences"][0]["uid"], meta["ownerReferences"][0]["controller"]) == (
         "uid 1",
@@ -470,15 +472,15 @@ def test_metrics_make_an_autoscaler_within_the_policys_bounds() -> None:
         "maxReplicas": 6,
         "metrics": [METRIC],
     }
-    assert env_of(pod_for(asked, Rank("worker", 0)))["PET_NNODES"] == "1:6"
-    there = {**made, "spec": spec | {"behavior": {}}}
-    assert is_as_asked(there, made), "a server adds to it"
+    assert env_of(pod_for(request, Rank("worker", 0)))["PET_NNODES"] == "1:6"
+    existing = {**thing_made, "spec": spec | {"behavior": {}}}
+    assert is_as_asked(existing, thing_made), "a server adds to it"
     wider = autoscaler_of(asked_of(elasticPolicy=policy | {"maxReplicas": 8}), "uid 1")
-    another = autoscaler_of(asked, "uid 2")
+    second = autoscaler_of(request, "uid 2")
     assert wider is not None
-    assert another is not None
-    assert not is_as_asked(there, wider)
-    assert not is_as_asked(there, another), "it is that of a job of the same name"
+    assert second is not None
+    assert not is_as_asked(existing, wider)
+    assert not is_as_asked(existing, second), "it is that of a job of the same name"
 
 
 @pytest.mark.parametrize(
@@ -501,7 +503,7 @@ WIDE = {"minReplicas": 1, "maxReplicas": 8}
 
 
 @pytest.mark.parametrize(
-    ("there", "workers", "end", "make"),
+    ("present", "workers", "end", "make"),
     [
         ([], {"n1": 2}, [], ["0 on n1", "1 on n1"]),
         ([(0, "n1"), (1, "n2")], {"n1": 1}, [1], []),
@@ -513,21 +515,21 @@ WIDE = {"minReplicas": 1, "maxReplicas": 8}
     ],
 )
 def test_the_lowest_numbers_stay(
-    there: list[tuple[int, str]], workers: dict[str, int], end: list[int], make: list[str]
+    present: list[tuple[int, str]], workers: dict[str, int], end: list[int], make: list[str]
 ) -> None:
-    asked = asked_of(elasticPolicy=WIDE)
-    pods = ranked((seen(asked, number, node) for number, node in there), 1, "uid 1")
-    todo = changes(asked, pods, workers)
-    assert sorted(pod.metadata.name[-1] for pod in todo.end) == [str(each) for each in end]
+    request = asked_of(elasticPolicy=WIDE)
+    pods = ranked((seen(request, number, node) for number, node in present), 1, "uid 1")
+    todo = changes(request, pods, workers)
+    assert sorted(pod.metadata.name[-1] for pod in todo.end) == [str(number) for number in end]
     assert [f"{new.rank.number} on {new.node}" for new in todo.make] == make
 
 
 def test_leaving_pod_keeps_its_place_and_name() -> None:
-    asked = asked_of(elasticPolicy=WIDE)
-    pods = [seen(asked, 0, "n1", leaving=True), seen(asked, 1, "n2")]
-    assert changes(asked, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 1}) == ((), ())
-    assert changes(asked, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 2}).make == (), "it is for 0"
-    assert changes(asked, ranked(pods[1:], 1, "uid 1"), {"n1": 2}, waits={"n1"}).make == ()
+    request = asked_of(elasticPolicy=WIDE)
+    pods = [seen(request, 0, "n1", leaving=True), seen(request, 1, "n2")]
+    assert changes(request, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 1}) == ((), ())
+    assert changes(request, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 2}).make == (), "it is for 0"
+    assert changes(request, ranked(pods[1:], 1, "uid 1"), {"n1": 2}, waits={"n1"}).make == ()
 
 
 # How it ends --------------------------------------------------------------------------------------
@@ -547,9 +549,9 @@ def test_leaving_pod_keeps_its_place_and_name() -> None:
     ],
 )
 def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcome: str) -> None:
-    asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, policy)})
-    pods = ranked([seen(asked, 0), seen(asked, 1, **status)], 1, "uid 1")
-    found = outcome_of(asked, pods, failures=0, age=0.0)
+    request = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, policy)})
+    pods = ranked([seen(request, 0), seen(request, 1, **status)], 1, "uid 1")
+    found = outcome_of(request, pods, failures=0, age=0.0)
     assert found.outcome == outcome
     if outcome == "failed":
         assert (
@@ -559,63 +561,65 @@ def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcom
 
 
 def test_fixed_job_is_done_with_its_last_worker() -> None:
-    asked = asked_of(elasticPolicy=None)
-    pods = [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
-    assert not outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome
-    pods[1] = seen(asked, 1, phase="Succeeded")
-    assert outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome == "done"
+    request = asked_of(elasticPolicy=None)
+    pods = [seen(request, 0, phase="Succeeded"), seen(request, 1)]
+    assert not outcome_of(request, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome
+    pods[1] = seen(request, 1, phase="Succeeded")
+    assert outcome_of(request, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome == "done"
 
 
 def test_deadline_and_failures_end_a_job() -> None:
-    asked = asked_of(runPolicy={"activeDeadlineSeconds": 60, "backoffLimit": 2})
-    pods = ranked([seen(asked, 0)], 1, "uid 1")
-    assert not outcome_of(asked, pods, failures=2, age=60.0).outcome
-    assert outcome_of(asked, pods, failures=2, age=61.0).reason == "DeadlineExceeded"
-    assert outcome_of(asked, pods, failures=3, age=0.0).reason == "BackoffLimitExceeded"
+    request = asked_of(runPolicy={"activeDeadlineSeconds": 60, "backoffLimit": 2})
+    pods = ranked([seen(request, 0)], 1, "uid 1")
+    assert not outcome_of(request, pods, failures=2, age=60.0).outcome
+    assert outcome_of(request, pods, failures=2, age=61.0).reason == "DeadlineExceeded"
+    assert outcome_of(request, pods, failures=3, age=0.0).reason == "BackoffLimitExceeded"
 
 
 def test_restarts_and_bad_exits_count_as_failures() -> None:
-    asked = asked_of()
+    request = asked_of()
     state = {"name": "pytorch", "restartCount": 2, "state": {}}
-    assert failures_of(seen(asked, 0, containerStatuses=[state])) == 2
-    assert failures_of(seen(asked, 0, **ended(1))) == 1
-    assert failures_of(seen(asked, 0, **ended(143, reason="Evicted"))) == 0
-    assert failures_of(seen(asked, 0, phase="Succeeded")) == 0
+    assert failures_of(seen(request, 0, containerStatuses=[state])) == 2
+    assert failures_of(seen(request, 0, **ended(1))) == 1
+    assert failures_of(seen(request, 0, **ended(143, reason="Evicted"))) == 0
+    assert failures_of(seen(request, 0, phase="Succeeded")) == 0
 
 
 # Its status ---------------------------------------------------------------------------------------
 
 
 def conditions(status: dict[str, Any]) -> list[str]:
-    return [f"{each['type']} {each['status']}" for each in status["conditions"]]
+    return [f"{condition['type']} {condition['status']}" for condition in status["conditions"]]
 
 
 def test_conditions_through_a_life() -> None:
-    asked = asked_of()
-    job, pods = record_of(asked), [seen(asked, 0), seen(asked, 1, phase="Pending")]
-    status = status_of(job, asked, [], before=None, now=NOW)
+    request = asked_of()
+    job, pods = record_of(request), [seen(request, 0), seen(request, 1, phase="Pending")]
+    status = status_of(job, request, [], before=None, now=NOW)
     assert conditions(status) == ["Created True"]
     job.life = Life(Phase.RUNNING)
-    status = status_of(job, asked, pods, before=status, now=NOW + 1)
+    status = status_of(job, request, pods, before=status, now=NOW + 1)
     assert conditions(status) == ["Created True", "Running True"]
     assert status["conditions"][-1]["reason"] == "PyTorchJobRunning"
     assert status["replicaStatuses"]["Worker"]["active"] == 1
-    assert status == status_of(job, asked, pods, before=status, now=NOW + 9), "nothing is new"
+    assert status == status_of(job, request, pods, before=status, now=NOW + 9), "nothing is new"
     job.life = Life(Phase.SUSPENDED)
-    status = status_of(job, asked, [], before=status, now=NOW + 2, explanation="others come first")
+    status = status_of(
+        job, request, [], before=status, now=NOW + 2, explanation="others come first"
+    )
     assert conditions(status) == ["Created True", "Restarting True"]
     assert "others come first" in status["conditions"][-1]["message"]
     job.life = Life(Phase.SUSPENDED, Wish.HOLD)
-    status = status_of(job, asked, [], before=status, now=NOW + 3)
+    status = status_of(job, request, [], before=status, now=NOW + 3)
     assert conditions(status)[-1] == "Suspended True"
     assert "Restarting False" in conditions(status)
     job.life = Life(Phase.RUNNING)
-    status = status_of(job, asked, pods, before=status, now=NOW + 4)
+    status = status_of(job, request, pods, before=status, now=NOW + 4)
     assert conditions(status)[-1] == "Running True"
     assert "Suspended False" in conditions(status)
     job.life, job.ended = Life(Phase.FAILED), NOW + 5
     job.problem, job.summary = "worker-0: pytorch exited with 1", {"reason": "DeadlineExceeded"}
-    status = status_of(job, asked, pods, before=status, now=NOW + 5)
+    status = status_of(job, request, pods, before=status, now=NOW + 5)
     assert conditions(status)[-1] == "Failed True"
     assert status["conditions"][-1]["reason"] == "PyTorchJobDeadlineExceeded"
     assert "Running False" in conditions(status)
@@ -623,19 +627,19 @@ def test_conditions_through_a_life() -> None:
 
 
 def test_pods_running_at_success_count_as_succeeded() -> None:
-    asked = asked_of()
-    job, pods = record_of(asked), [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
+    request = asked_of()
+    job, pods = record_of(request), [seen(request, 0, phase="Succeeded"), seen(request, 1)]
     job.life, job.ended = Life(Phase.DONE), NOW
-    status = status_of(job, asked, pods, before=None, now=NOW)
+    status = status_of(job, request, pods, before=None, now=NOW)
     assert status["replicaStatuses"]["Worker"]["succeeded"] == 2
-    leaving = [pods[0], seen(asked, 1, leaving=True)]
-    for left in (leaving, []):
-        assert status_of(job, asked, left, before=status, now=NOW + 1) == status
+    leaving = [pods[0], seen(request, 1, leaving=True)]
+    for remaining in (leaving, []):
+        assert status_of(job, request, remaining, before=status, now=NOW + 1) == status
 
 
 def test_job_with_an_unreadable_object_keeps_its_counts() -> None:
-    asked = asked_of()
-    job = replace(record_of(asked), life=Life(Phase.RUNNING))
-    status = status_of(job, asked, [seen(asked, 0)], before=None, now=NOW)
-    after = status_of(job, None, [seen(asked, 0)], before=status, now=NOW + 1)
-    assert after["replicaStatuses"] == status["replicaStatuses"]
+    request = asked_of()
+    job = replace(record_of(request), life=Life(Phase.RUNNING))
+    status = status_of(job, request, [seen(request, 0)], before=None, now=NOW)
+    current = status_of(job, None, [seen(request, 0)], before=status, now=NOW + 1)
+    assert current["replicaStatuses"] == status["replicaStatuses"]

@@ -22,15 +22,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def client(place: Place, kind: str, job: str, *then: str) -> dict[str, Any]:
+async def client(place: Place, kind: str, job: str, *arguments: str) -> dict[str, Any]:
     """Return the client's view of a job."""
-    words = (str(place.plane.kubeconfig), place.namespace, kind, job, *then)
+    words = (str(place.plane.kubeconfig), place.namespace, kind, job, *arguments)
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), *words, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
+    answer, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    found: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return found
 
 
@@ -41,17 +41,17 @@ def test_it_sees_a_job_run_and_succeed(place: Place) -> None:
         async with place.operator():
             place.apply(runPolicy={})  # without which the client reads no job
             await place.until(lambda: place.runs_with(0, 1))
-            said = await client(place, "PyTorchJob", JOB)
-            assert said["created"]
-            assert said["running"]
-            assert not said["succeeded"]
-            assert (said["pods"], said["workers"]) == (names, names)
-            assert said["master"] == names[:1]
+            answer = await client(place, "PyTorchJob", JOB)
+            assert answer["created"]
+            assert answer["running"]
+            assert not answer["succeeded"]
+            assert (answer["pods"], answer["workers"]) == (names, names)
+            assert answer["master"] == names[:1]
             waiting = asyncio.create_task(client(place, "PyTorchJob", JOB, "wait"))
             place.kubelets.say(names[0], phase="Succeeded")
-            said = await waiting
-            assert said["succeeded"]
-            assert not said["running"]
+            answer = await waiting
+            assert answer["succeeded"]
+            assert not answer["running"]
 
     run(work)
 
@@ -63,9 +63,9 @@ def test_it_sees_why_a_job_has_failed(place: Place) -> None:
             await place.until(lambda: place.runs_with(0, 1))
             place.fail(f"{JOB}-worker-0", 1, "no such file: imagenet")
             await place.until(lambda: place.held().get("Failed") == "True")
-            said = await client(place, "PyTorchJob", JOB)
-            assert said["failed"]
-            assert "no such file: imagenet" in said["last"]
+            answer = await client(place, "PyTorchJob", JOB)
+            assert answer["failed"]
+            assert "no such file: imagenet" in answer["last"]
 
     run(work)
 
@@ -78,9 +78,9 @@ def test_it_sees_a_launcher_and_its_workers(mpi: MpiPlace) -> None:
             place.apply("mpijob.yaml")
             await place.until(lambda: len(mpi.hosts()) == 3)
             await place.until(lambda: place.held().get("Running") == "True")
-            said = await client(place, "MPIJob", MPI)
-            assert said["running"]
-            assert said["master"] == [f"{MPI}-launcher"]
-            assert said["workers"] == [f"{MPI}-worker-{number}" for number in range(3)]
+            answer = await client(place, "MPIJob", MPI)
+            assert answer["running"]
+            assert answer["master"] == [f"{MPI}-launcher"]
+            assert answer["workers"] == [f"{MPI}-worker-{number}" for number in range(3)]
 
     run(work)

@@ -31,7 +31,7 @@ from brim_lab.kubernetes.control_plane import (
     control_plane,
 )
 from clusters import need
-from kubernetes.test_evictions import OURS, Evicting
+from kubernetes.test_evictions import RESPONDER, Evicting
 from kubernetes.test_kubeflow import SLOT, asked_of, replicas, thing
 from kubernetes.test_kubeflow_on_a_server import JOB, Place, add_kinds, run
 
@@ -39,14 +39,18 @@ VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
 def start_of(
-    policy: dict[str, Any] | None, *, gangs: bool = True, file: str = "pytorchjob.yaml", **more: Any
+    policy: dict[str, Any] | None,
+    *,
+    gangs: bool = True,
+    file: str = "pytorchjob.yaml",
+    **fields: Any,
 ) -> KubeflowStart:
     """A start of a job with this scheduling policy; None: it has none."""
-    spec = {"runPolicy": {"schedulingPolicy": policy}} | more
+    spec = {"runPolicy": {"schedulingPolicy": policy}} | fields
     evictions = bool(spec.pop("evictions", False))
-    asked = asked_of(file, **spec)
+    request = asked_of(file, **spec)
     return KubeflowStart(
-        request=asked, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
+        request=request, uid="uid 1", launch=1, slot=SLOT, gangs=gangs, evictions=evictions
     )
 
 
@@ -125,32 +129,34 @@ def test_invalid_scheduling_policy_is_refused_by_field(policy: Any, field: str) 
 
 def test_only_pods_outside_gangs_have_a_responder() -> None:
     plain = worker_of(start_of(None, evictions=True))
-    assert [each["name"] for each in plain["spec"]["evictionResponders"]] == [OURS]
+    assert [responder["name"] for responder in plain["spec"]["evictionResponders"]] == [RESPONDER]
     assert "evictionResponders" not in worker_of(start_of(None))["spec"]
     assert "evictionResponders" not in worker_of(start_of({}, evictions=True))["spec"]
 
 
 def test_placeholders_stand_for_each_type_of_replicas() -> None:
     start = start_of({}, file="mpijob.yaml")
-    made = of_kubeflow_job(start, start.request.pods.minimum, "")
+    manifests = of_kubeflow_job(start, start.request.pods.minimum, "")
     name = start.request.job.name
-    assert [each["metadata"]["name"] for each in made] == [
+    assert [manifest["metadata"]["name"] for manifest in manifests] == [
         f"{name}-mpijob-placeholder-{number}" for number in range(start.request.pods.minimum)
     ]
-    for each in made:
-        (container,) = each["spec"]["containers"]
+    for manifest in manifests:
+        (container,) = manifest["spec"]["containers"]
         assert container["command"] == ["sleep", "365d"]
-        assert "schedulingGroup" not in each["spec"]
-        pod = msgspec.convert({**each, "metadata": {**each["metadata"], "uid": "u"}}, KubePod)
-        whose = stands_for(pod)
-        assert whose is not None
-        assert whose.job == start.request.job.id
+        assert "schedulingGroup" not in manifest["spec"]
+        pod = msgspec.convert(
+            {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}}, KubePod
+        )
+        owner = stands_for(pod)
+        assert owner is not None
+        assert owner.job == start.request.job.id
 
 
 # On a server --------------------------------------------------------------------------------------
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1"
-WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +177,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def place(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Place]:
-    place = Place(plane, namespace, tmp_path, more=True)
+    place = Place(plane, namespace, tmp_path, neighbours=True)
     yield place
     plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
     place.kubelets.remove_all()
@@ -191,7 +197,7 @@ def fewest(place: Place) -> int:
 
 
 async def until(holds: Callable[[], bool], place: Place) -> None:
-    deadline = monotonic() + WITHIN
+    deadline = monotonic() + PATIENCE
     while not await asyncio.to_thread(holds):
         assert monotonic() < deadline, (place.job(), place.kubelets.pods())
         await asyncio.sleep(0.1)
@@ -209,8 +215,8 @@ def keep_out(place: Place, node: str) -> None:
     place.plane.api.ask(place.kubelets.path, method="POST", body=body)
 
 
-def elastic(least: int, most: int, **policy: Any) -> dict[str, Any]:
-    bounds = {"rdzvBackend": "c10d", "minReplicas": least, "maxReplicas": most}
+def elastic(fewest: int, largest: int, **policy: Any) -> dict[str, Any]:
+    bounds = {"rdzvBackend": "c10d", "minReplicas": fewest, "maxReplicas": largest}
     return {"elasticPolicy": bounds, "runPolicy": {"schedulingPolicy": policy}}
 
 
@@ -218,7 +224,7 @@ def test_job_is_bound_whole_and_its_group_follows(place: Place) -> None:
     refused: set[str] = set()
     early: set[str] = set()  # who is bound although not all can be
 
-    def told(pod: KubePod) -> None:
+    def notice(pod: KubePod) -> None:
         if pod.metadata.name.startswith(JOB):
             if pod.is_refused:
                 refused.add(pod.metadata.name)
@@ -228,7 +234,7 @@ def test_job_is_bound_whole_and_its_group_follows(place: Place) -> None:
     async def work() -> None:
         keep_out(place, "fake-2")
         async with place.operator():
-            async with place.kubelets.followed(told):
+            async with place.kubelets.followed(notice):
                 place.apply(**elastic(5, 5))
                 await until(lambda: bool(refused), place)
                 await asyncio.sleep(3)
@@ -268,15 +274,15 @@ def test_eviction_of_a_pod_is_no_failure(place: Place) -> None:
             place.apply()
             await until(lambda: bound(place) == 2, place)
             name = f"{JOB}-worker-1"
-            before = place.kubelets.pods()[name]["metadata"]["uid"]
+            previous = place.kubelets.pods()[name]["metadata"]["uid"]
             evicting = Evicting(place, name)
             evicting.begin()
             await until(evicting.is_complete, place)
             assert evicting.own()["message"] == "its process has left"
 
             def is_back() -> bool:
-                there = place.kubelets.pods().get(name)
-                return there is not None and there["metadata"]["uid"] != before
+                found = place.kubelets.pods().get(name)
+                return found is not None and found["metadata"]["uid"] != previous
 
             await until(is_back, place)
             await until(lambda: bound(place) == 2, place)

@@ -29,8 +29,8 @@ from kubernetes.test_operator import NODES, Kubelets, add_node
 
 FILES = Path(__file__).parent / "files"
 JOB = "elastic-example-imagenet"
-OWN = "brim-system"
-WITHIN = 20.0
+OPERATORS_NAMESPACE = "brim-system"
+PATIENCE = 20.0
 RELEARNT = 100.0  # seconds within which all controllers know of new kinds: they look every 30
 
 
@@ -42,14 +42,14 @@ class Place:
     """
 
     def __init__(
-        self, plane: ControlPlane, namespace: str, folder: Path, *, more: bool = False
+        self, plane: ControlPlane, namespace: str, folder: Path, *, neighbours: bool = False
     ) -> None:
-        self.more = more
+        self.more = neighbours
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace)
         self.lives = 0
         self.at = ""  # the path of the job that was applied first
-        for name in (namespace, OWN):
+        for name in (namespace, OPERATORS_NAMESPACE):
             with contextlib.suppress(EnvironmentFault):
                 body = {"metadata": {"name": name}}
                 plane.api.ask("/api/v1/namespaces", method="POST", body=body)
@@ -59,7 +59,7 @@ class Place:
         """Give an operator the rights that an installation gives it, and no others."""
         chosen = Installation(
             image="brim:1",
-            namespace=OWN,
+            namespace=OPERATORS_NAMESPACE,
             of=self.namespace,
             foreign_kinds=True,
             gangs=self.more,
@@ -70,7 +70,7 @@ class Place:
                 path = resource_of(thing).path(thing["metadata"].get("namespace", ""))
                 with contextlib.suppress(EnvironmentFault):  # those of the cluster may be there
                     self.plane.api.ask(path, method="POST", body=thing)
-        return find_access({"KUBECONFIG": str(self.config_of(OWN, NAME))})
+        return find_access({"KUBECONFIG": str(self.config_of(OPERATORS_NAMESPACE, NAME))})
 
     def config_of(self, namespace: str, account: str) -> Path:
         """Return a kubeconfig of an account."""
@@ -89,7 +89,7 @@ class Place:
         self.lives += 1
         settings = OperatorSettings(
             directory=self.folder / f"life-{self.lives}",
-            namespace=OWN,
+            namespace=OPERATORS_NAMESPACE,
             image="registry.example/brim:1",
             slot={"cpu": "1", "memory": "1Gi"},
             watched=self.namespace,
@@ -115,7 +115,7 @@ class Place:
 
     def services(self) -> set[str]:
         items = self.plane.api.ask(f"/api/v1/namespaces/{self.namespace}/services")["items"]
-        return {each["metadata"]["name"] for each in items}
+        return {autoscaler["metadata"]["name"] for autoscaler in items}
 
     def add_service(self, name: str) -> None:
         """Add a Service of somebody's that is not of the job."""
@@ -145,11 +145,13 @@ class Place:
     def held(self) -> dict[str, str]:
         """The conditions of the job, the newest last."""
         conditions = self.job().get("status", {}).get("conditions", [])
-        return {each["type"]: each["status"] for each in conditions}
+        return {condition["type"]: condition["status"] for condition in conditions}
 
     def message(self, type: str) -> str:
         conditions = self.job().get("status", {}).get("conditions", [])
-        return next((str(each["message"]) for each in conditions if each["type"] == type), "")
+        return next(
+            (str(condition["message"]) for condition in conditions if condition["type"] == type), ""
+        )
 
     def runs_with(self, *numbers: int) -> bool:
         pods = self.kubelets.pods()
@@ -173,9 +175,9 @@ class Place:
         }
         self.kubelets.say(name, phase="Failed", containerStatuses=[status])
 
-    async def until(self, holds: Callable[[], Any], *, within: float = WITHIN) -> None:
+    async def until(self, holds: Callable[[], Any], *, seconds: float = PATIENCE) -> None:
         """Let kubelets do their work until this is so."""
-        deadline = monotonic() + within
+        deadline = monotonic() + seconds
         while True:
             await asyncio.to_thread(self.kubelets.settle)
             if await asyncio.to_thread(holds):
@@ -190,18 +192,20 @@ def add_kinds(plane: ControlPlane) -> None:
     """Add the kinds of brim and of Kubeflow where they are not there, and wait until they are served."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     kinds = [*crds().values(), *kubeflow_crds().values()]
-    for each in kinds:
+    for kind in kinds:
         with contextlib.suppress(EnvironmentFault):
-            plane.api.ask(path, method="POST", body=each)
-    deadline = monotonic() + WITHIN
-    for spec in (each["spec"] for each in kinds):
-        at = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+            plane.api.ask(path, method="POST", body=kind)
+    deadline = monotonic() + PATIENCE
+    for spec in (kind["spec"] for kind in kinds):
+        collection = (
+            f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        )
         while True:
             try:
-                plane.api.ask(at)
+                plane.api.ask(collection)
                 break
             except EnvironmentFault:
-                assert monotonic() < deadline, f"{at} is not served"
+                assert monotonic() < deadline, f"{collection} is not served"
                 sleep(0.05)
 
 
@@ -224,10 +228,10 @@ def place(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Place
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def alone() -> None:
+    async def work_alone() -> None:
         await work()
 
-    asyncio.run(alone())
+    asyncio.run(work_alone())
 
 
 def test_the_job_of_the_guide_runs_and_succeeds(place: Place) -> None:
@@ -305,7 +309,7 @@ def test_autoscaler_of_metrics_follows_the_job(place: Place) -> None:
 
     def bounds() -> tuple[int, int] | None:
         items = place.plane.api.ask(place.autoscalers)["items"]
-        found = [each for each in items if each["metadata"]["name"] == JOB]
+        found = [autoscaler for autoscaler in items if autoscaler["metadata"]["name"] == JOB]
         if not found:
             return None
         assert found[0]["spec"]["scaleTargetRef"]["name"] == JOB
@@ -326,8 +330,8 @@ def test_autoscaler_of_metrics_follows_the_job(place: Place) -> None:
             await place.until(lambda: bounds() is None)
             place.change({"spec": {"runPolicy": {"suspend": False}}})
             await place.until(lambda: place.runs_with(0, 1) and bounds() == (1, 3))
-            again = place.plane.api.ask(f"{place.autoscalers}/{JOB}")["metadata"]
-            assert again["uid"] != version["uid"]
+            next_metadata = place.plane.api.ask(f"{place.autoscalers}/{JOB}")["metadata"]
+            assert next_metadata["uid"] != version["uid"]
             place.change({"spec": {"elasticPolicy": {"metrics": [{"type": "Resource"}]}}})
             await place.until(lambda: "spec.elasticPolicy.metrics" in place.message("Created"))
             place.change({"spec": {"elasticPolicy": {"metrics": [METRIC]}}})
@@ -348,29 +352,33 @@ def test_what_a_job_has_goes_with_it(
     def things() -> list[str]:
         lists = (place.autoscalers, place.kubelets.path, place.kubelets.path[:-4] + "services")
         return [
-            each["metadata"]["name"] for at in lists for each in fake_cluster.api.ask(at)["items"]
+            thing["metadata"]["name"]
+            for path in lists
+            for thing in fake_cluster.api.ask(path)["items"]
         ]
 
     def can_scale() -> bool:
         """Return whether Kubernetes has found the target of the autoscaler."""
         with contextlib.suppress(EnvironmentFault):
             status = fake_cluster.api.ask(f"{place.autoscalers}/{JOB}")["status"]
-            known = {each["type"]: each["status"] for each in status.get("conditions", [])}
-            return known.get("AbleToScale") == "True"
+            conditions = {
+                condition["type"]: condition["status"] for condition in status.get("conditions", [])
+            }
+            return conditions.get("AbleToScale") == "True"
         return False
 
     async def work() -> None:
         async with place.operator():
             place.apply(elasticPolicy={"maxReplicas": 4, "metrics": [METRIC]})
-            await place.until(lambda: place.runs_with(0, 1) and can_scale(), within=RELEARNT)
+            await place.until(lambda: place.runs_with(0, 1) and can_scale(), seconds=RELEARNT)
             fake_cluster.api.ask(place.at, method="DELETE")
-            await place.until(lambda: not things(), within=RELEARNT)
+            await place.until(lambda: not things(), seconds=RELEARNT)
 
     run(work)
 
 
 def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
-    theirs = {
+    foreign = {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": JOB},
@@ -385,13 +393,13 @@ def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
     }
 
     async def work() -> None:
-        place.plane.api.ask(place.autoscalers, method="POST", body=theirs)
+        place.plane.api.ask(place.autoscalers, method="POST", body=foreign)
         async with place.operator():
             place.apply(elasticPolicy={"maxReplicas": 4, "metrics": [METRIC]})
             await place.until(lambda: "HorizontalPodAutoscaler" in place.message("Created"))
             await place.until(lambda: place.runs_with(0, 1))
-        there = place.plane.api.ask(f"{place.autoscalers}/{JOB}")
-        assert there["spec"]["maxReplicas"] == 9
+        found = place.plane.api.ask(f"{place.autoscalers}/{JOB}")
+        assert found["spec"]["maxReplicas"] == 9
 
     run(work)
 
@@ -434,12 +442,12 @@ def test_another_operator_goes_on_where_one_has_ended(place: Place) -> None:
         async with place.operator():
             place.apply()
             await place.until(lambda: place.runs_with(0, 1))
-        before = {name: pod["metadata"]["uid"] for name, pod in place.kubelets.pods().items()}
+        previous = {name: pod["metadata"]["uid"] for name, pod in place.kubelets.pods().items()}
         async with place.operator():
             place.change({"metadata": {"labels": {"seen": "by-the-second"}}})
             await asyncio.sleep(1.0)
-            after = {name: pod["metadata"]["uid"] for name, pod in place.kubelets.pods().items()}
-            assert after == before, "what ran was touched"
+            current = {name: pod["metadata"]["uid"] for name, pod in place.kubelets.pods().items()}
+            assert current == previous, "what ran was touched"
             place.kubelets.remove(f"{JOB}-worker-1")
             await place.until(lambda: place.runs_with(0, 1))
 
@@ -541,12 +549,17 @@ class MpiPlace:
     def may(self, verb: str, resource: str, name: str = "") -> bool:
         """Return whether the launcher's account may do this in its namespace."""
         kind, _, sub = resource.partition("/")
-        at = {"namespace": self.place.namespace, "verb": verb, "resource": kind, "subresource": sub}
+        attributes = {
+            "namespace": self.place.namespace,
+            "verb": verb,
+            "resource": kind,
+            "subresource": sub,
+        }
         user = f"system:serviceaccount:{self.place.namespace}:{MPI}-launcher"
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": {"user": user, "resourceAttributes": at | {"name": name}},
+            "spec": {"user": user, "resourceAttributes": attributes | {"name": name}},
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
         answer = self.place.plane.api.ask(path, method="POST", body=review)
@@ -565,13 +578,13 @@ def mpi(place: Place) -> MpiPlace:
 
 def test_launcher_learns_of_worker_changes_within_seconds(mpi: MpiPlace) -> None:
     place = mpi.place
-    everybody = ["worker-0", "worker-1", "worker-2"]
+    all_workers = ["worker-0", "worker-1", "worker-2"]
 
     async def work() -> None:
         async with place.operator():
             place.apply("mpijob.yaml")
-            await place.until(lambda: mpi.hosts() == everybody)
-            assert mpi.pods() == {"launcher", *everybody}
+            await place.until(lambda: mpi.hosts() == all_workers)
+            assert mpi.pods() == {"launcher", *all_workers}
             await place.until(lambda: mpi.active() == (1, 3))
             assert place.held()["Running"] == "True"
             assert not place.services()
@@ -582,7 +595,7 @@ def test_launcher_learns_of_worker_changes_within_seconds(mpi: MpiPlace) -> None
             await place.until(lambda: mpi.hosts() == ["worker-0", "worker-2"])
             place.kubelets.frozen.clear()
             # The same hosts have the same mark.
-            await place.until(lambda: (mpi.hosts(), mpi.mark()) == (everybody, mark))
+            await place.until(lambda: (mpi.hosts(), mpi.mark()) == (all_workers, mark))
             replicas = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
             place.change({"spec": replicas})
             await place.until(lambda: mpi.hosts() == ["worker-0"])

@@ -18,7 +18,7 @@ from brim.kubernetes.pods.manifests import KubeStart, network_policy
 from brim_lab.kubernetes.control_plane import ControlPlane
 from brim_lab.kubernetes.jobs import until
 
-EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
+FOR_ALL_NAMESPACES = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
 WITH_KUBEFLOW = Installation(
     image="images/brim:1", namespace="kf-brim", of="team", foreign_kinds=True
@@ -32,7 +32,7 @@ WITH_NEIGHBOURS = Installation(
     placeholders=3,
 )
 ALL = {
-    "everywhere": EVERYWHERE,
+    "everywhere": FOR_ALL_NAMESPACES,
     "in one": IN_ONE,
     "with Kubeflow": WITH_KUBEFLOW,
     "with neighbours": WITH_NEIGHBOURS,
@@ -40,8 +40,8 @@ ALL = {
 CHOICES = pytest.mark.parametrize("chosen", ALL.values(), ids=list(ALL))
 
 
-def named(made: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    return {item["metadata"]["name"]: item for item in made if item["kind"] == kind}
+def named(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {item["metadata"]["name"]: item for item in manifests if item["kind"] == kind}
 
 
 @CHOICES
@@ -82,7 +82,7 @@ def test_names_agree(chosen: Installation) -> None:
 def test_jobs_let_the_operator_call_them() -> None:
     start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1, token="t")
     callers = network_policy(start, "brim-system")["spec"]["ingress"][0]["from"]
-    labels = deployment(EVERYWHERE)["spec"]["template"]["metadata"]["labels"].items()
+    labels = deployment(FOR_ALL_NAMESPACES)["spec"]["template"]["metadata"]["labels"].items()
     assert any(labels >= caller["podSelector"]["matchLabels"].items() for caller in callers)
 
 
@@ -157,7 +157,7 @@ def installed(request: pytest.FixtureRequest, api_server: ControlPlane) -> Itera
             api_server.kubectl(*words, *(["-n", namespace_of_item] if namespace_of_item else []))
 
 
-def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
+def is_allowed(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -216,10 +216,10 @@ def test_the_operator_has_these_rights_and_no_others(
         for verb in verbs.split():
             attributes = {"namespace": installed.namespace, "group": group, "resource": resource}
             attributes |= {"name": name} if name else {}
-            assert may(api_server, user, verb=verb, **attributes), (resource, name, verb)
+            assert is_allowed(api_server, user, verb=verb, **attributes), (resource, name, verb)
     for name in (SERVICE, "theirs"):  # of Services, it deletes the one that its jobs share
         attributes = {"namespace": "team", "group": "", "resource": "services", "name": name}
-        assert may(api_server, user, verb="delete", **attributes) == (name == SERVICE)
+        assert is_allowed(api_server, user, verb="delete", **attributes) == (name == SERVICE)
 
 
 def test_people_may_have_jobs_but_no_status(
@@ -235,7 +235,7 @@ def test_people_may_have_jobs_but_no_status(
     user = {"user": "ann"}
 
     def counts() -> bool:
-        return may(
+        return is_allowed(
             api_server, user, namespace="team", group=GROUP, resource="elasticjobs", verb="get"
         )
 
@@ -243,15 +243,15 @@ def test_people_may_have_jobs_but_no_status(
         until(counts, lambda: "the new binding has no effect")
         for verb in ("create", "patch", "delete", "get"):
             attributes = {"group": GROUP, "resource": "elasticjobs", "verb": verb}
-            assert may(api_server, user, namespace="team", **attributes)
-            assert not may(api_server, user, namespace="other", **attributes)
+            assert is_allowed(api_server, user, namespace="team", **attributes)
+            assert not is_allowed(api_server, user, namespace="other", **attributes)
         scale = {
             "group": GROUP,
             "resource": "elasticjobs",
             "subresource": "scale",
             "verb": "update",
         }
-        assert may(api_server, user, namespace="team", **scale)
+        assert is_allowed(api_server, user, namespace="team", **scale)
         for sub in ("status", "finalizers"):
             for verb in ("update", "patch"):
                 attributes = {
@@ -260,12 +260,16 @@ def test_people_may_have_jobs_but_no_status(
                     "subresource": sub,
                     "verb": verb,
                 }
-                assert not may(api_server, user, namespace="team", **attributes)
-        assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
+                assert not is_allowed(api_server, user, namespace="team", **attributes)
+        assert not is_allowed(api_server, user, group=GROUP, resource="tenants", verb="create")
         for plural in PLURALS:
             attributes = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
-            assert may(api_server, user, verb="create", **attributes) == installed.foreign_kinds
-            assert not may(api_server, user, verb="patch", subresource="status", **attributes)
+            assert (
+                is_allowed(api_server, user, verb="create", **attributes) == installed.foreign_kinds
+            )
+            assert not is_allowed(
+                api_server, user, verb="patch", subresource="status", **attributes
+            )
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
     until(lambda: not counts(), lambda: "the binding that is deleted has effect still")

@@ -42,11 +42,11 @@ def planned(house: House) -> set[str]:
     return set(house.workers())
 
 
-def where(house: House) -> Counter[str]:
+def placement(house: House) -> Counter[str]:
     return Counter(bound(house).values())
 
 
-def told(house: House) -> Any:
+def told_workers(house: House) -> Any:
     """The workers of a job by node, as its status has them."""
     return house.job()["status"]["workers"]["nodes"]
 
@@ -62,23 +62,23 @@ def test_workers_count_on_any_node_they_run_on(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             submit(house)
-            await until(lambda: where(house) == {"fake-3": 2}, house)
+            await until(lambda: placement(house) == {"fake-3": 2}, house)
             assert planned(house) - {"fake-3"}, "the plan had it where kube-scheduler has"
             pods = house.kubelets.pods()
             assert not any("affinity" in pods[name]["spec"] for name in bound(house))
             await until(lambda: house.job()["status"]["workers"]["ready"] == 2, house)
-            await until(lambda: told(house) == {"fake-3": 2}, house)
+            await until(lambda: told_workers(house) == {"fake-3": 2}, house)
             first = uids(house)
             house.change(workers={"min": 1, "max": 1})
-            await until(lambda: where(house) == {"fake-3": 1}, house)
-            (kept,) = uids(house)
-            assert kept in first
+            await until(lambda: placement(house) == {"fake-3": 1}, house)
+            (remaining,) = uids(house)
+            assert remaining in first
         async with house.operator():  # the next one finds it there
             house.change(workers={"min": 2, "max": 2})
-            await until(lambda: where(house) == {"fake-3": 2}, house)
-            assert kept in uids(house)
+            await until(lambda: placement(house) == {"fake-3": 2}, house)
+            assert remaining in uids(house)
             assert all(name.startswith("flights-1-") for name in bound(house)), "one start"
-            await until(lambda: told(house) == {"fake-3": 2}, house)
+            await until(lambda: told_workers(house) == {"fake-3": 2}, house)
 
     run(work)
 
@@ -90,7 +90,7 @@ def test_unbound_worker_does_not_count_and_goes_first(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             submit(house)
-            await until(lambda: where(house) == {"fake-3": 2}, house)
+            await until(lambda: placement(house) == {"fake-3": 2}, house)
             house.change(workers={"min": 2, "max": 3})
             await until(lambda: house.workers().total() == 3, house)
             had = uids(house)
@@ -99,7 +99,7 @@ def test_unbound_worker_does_not_count_and_goes_first(house: House) -> None:
             assert uids(house) == had
             house.change(workers={"min": 2, "max": 3})
             house.kubelets.remove("alone-fake-1")
-            await until(lambda: where(house) == {"fake-3": 2, "fake-1": 1}, house)
+            await until(lambda: placement(house) == {"fake-3": 2, "fake-1": 1}, house)
             assert had < uids(house)
 
     run(work)

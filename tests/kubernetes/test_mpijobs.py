@@ -50,18 +50,18 @@ def launched(*words: str, workers: int = 2, **fields: Any) -> dict[str, Any]:
     return {"Launcher": launcher, "Worker": {**worker, "replicas": workers}}
 
 
-def start_of(asked: KubeflowSpec) -> KubeflowStart:
-    return KubeflowStart(request=asked, uid="uid 1", launch=1, slot=SLOT)
+def start_of(request: KubeflowSpec) -> KubeflowStart:
+    return KubeflowStart(request=request, uid="uid 1", launch=1, slot=SLOT)
 
 
-def pod(asked: KubeflowSpec, rank: Rank) -> dict[str, Any]:
-    return pod_of(start_of(asked), NewPod(rank, "n1"))
+def pod(request: KubeflowSpec, rank: Rank) -> dict[str, Any]:
+    return pod_of(start_of(request), NewPod(rank, "n1"))
 
 
-def seen(asked: KubeflowSpec, rank: Rank, phase: str = "Running", **meta: Any) -> KubePod:
-    made = pod(asked, rank)
-    made["metadata"] |= {"uid": f"uid of {rank}", **meta}
-    return msgspec.convert(made | {"status": {"phase": phase}}, KubePod)
+def seen(request: KubeflowSpec, rank: Rank, phase: str = "Running", **meta: Any) -> KubePod:
+    manifest = pod(request, rank)
+    manifest["metadata"] |= {"uid": f"uid of {rank}", **meta}
+    return msgspec.convert(manifest | {"status": {"phase": phase}}, KubePod)
 
 
 def worker(number: int) -> Rank:
@@ -69,17 +69,20 @@ def worker(number: int) -> Rank:
 
 
 def mounts(container: Mapping[str, Any]) -> dict[str, str]:
-    return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    return {
+        volume_mount["mountPath"]: volume_mount["name"]
+        for volume_mount in container["volumeMounts"]
+    }
 
 
 # How many -----------------------------------------------------------------------------------------
 
 
 def test_guides_mpijob_has_a_launcher_and_its_workers() -> None:
-    asked = mpi()
-    assert (str(asked.pods), str(asked.bounds)) == ("2:4", "1:3")
-    assert asked.firsts == (LAUNCHER, worker(0))
-    assert asked.run.clean == "Running"
+    request = mpi()
+    assert (str(request.pods), str(request.bounds)) == ("2:4", "1:3")
+    assert request.firsts == (LAUNCHER, worker(0))
+    assert request.run.clean == "Running"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +103,8 @@ def test_guides_mpijob_has_a_launcher_and_its_workers() -> None:
 def test_launchers_command_decides_the_number_of_workers(
     words: list[str], slots: int, pods: str
 ) -> None:
-    asked = mpi(mpiReplicaSpecs=launched(*words), slotsPerWorker=slots)
-    assert str(asked.pods) == pods
+    request = mpi(mpiReplicaSpecs=launched(*words), slotsPerWorker=slots)
+    assert str(request.pods) == pods
 
 
 @pytest.mark.parametrize(
@@ -116,8 +119,8 @@ def test_launchers_command_decides_the_number_of_workers(
 def test_bounds_of_horovodrun_may_be_variables(words: str, env: dict[str, str], pods: str) -> None:
     command = f"horovodrun {words} --host-discovery-script d python train.py"
     pairs = [{"name": name, "value": value} for name, value in env.items()]
-    asked = mpi(mpiReplicaSpecs=launched("sh", "-c", command, env=pairs), slotsPerWorker=1)
-    assert (str(asked.pods), asked.elastic) == (pods, True)
+    request = mpi(mpiReplicaSpecs=launched("sh", "-c", command, env=pairs), slotsPerWorker=1)
+    assert (str(request.pods), request.elastic) == (pods, True)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +159,16 @@ def test_bounds_of_horovodrun_may_be_variables(words: str, env: dict[str, str], 
 def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str) -> None:
     problems = read_asked(thing("mpijob.yaml", **spec), slot=SLOT)
     assert not isinstance(problems, KubeflowSpec)
-    assert any(field in str(each) for each in problems), [str(each) for each in problems]
+    assert any(field in str(problem) for problem in problems), [
+        str(problem) for problem in problems
+    ]
 
 
 # Versions -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("served", "said"),
+    ("served", "message"),
     [
         ((), "the server has no MPIJob"),
         (("v2beta1",), "the server has MPIJob as kubeflow.org/v2beta1 and not as v1"),
@@ -171,10 +176,10 @@ def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str)
     ],
 )
 def test_operator_warns_of_unsupported_versions(
-    served: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
+    served: tuple[str, ...], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
-        found = any(request.path.startswith(f"/apis/kubeflow.org/{each}/") for each in served)
+        found = any(request.path.startswith(f"/apis/kubeflow.org/{version}/") for version in served)
         is_there = found or "mpijobs" not in request.path
         return web.json_response({"metadata": {}, "items": []}, status=200 if is_there else 404)
 
@@ -194,11 +199,11 @@ def test_operator_warns_of_unsupported_versions(
                 )
             )
             await jobs.find()
-            assert ("mpijob" in jobs.reflectors) is (not said)
+            assert ("mpijob" in jobs.reflectors) is (not message)
 
     asyncio.run(find())
-    assert said in caplog.text
-    assert bool(caplog.records) is bool(said)
+    assert message in caplog.text
+    assert bool(caplog.records) is bool(message)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +213,13 @@ def test_operator_warns_of_unsupported_versions(
 def test_existing_definition_without_our_version_causes_a_warning(
     versions: dict[str, bool], is_warned_of: bool
 ) -> None:
-    (ours,) = (each for each in foreign_definitions() if "mpijobs" in each["metadata"]["name"])
+    (definition,) = (
+        definition
+        for definition in foreign_definitions()
+        if "mpijobs" in definition["metadata"]["name"]
+    )
     served = [{"name": name, "served": is_served} for name, is_served in versions.items()]
-    found = ForeignObject(ours, {"metadata": {}, "spec": {"versions": served}})
+    found = ForeignObject(definition, {"metadata": {}, "spec": {"versions": served}})
     assert ("serves v2beta1 and not v1" in found.warning) is is_warned_of
 
 
@@ -218,14 +227,14 @@ def test_existing_definition_without_our_version_causes_a_warning(
 
 
 def test_launcher_has_kubeflows_names_variables_and_files() -> None:
-    asked = mpi()
-    made = pod(asked, LAUNCHER)
-    assert made["metadata"]["name"] == f"{JOB}-launcher"
-    labels = made["metadata"]["labels"]
+    request = mpi()
+    manifest = pod(request, LAUNCHER)
+    assert manifest["metadata"]["name"] == f"{JOB}-launcher"
+    labels = manifest["metadata"]["labels"]
     assert labels["training.kubeflow.org/operator-name"] == "mpijob-controller"
     assert labels["training.kubeflow.org/replica-type"] == "launcher"
     assert labels["training.kubeflow.org/job-role"] == "master"
-    assert env_of(made) == {
+    assert env_of(manifest) == {
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
         "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
         "I_MPI_HYDRA_BOOTSTRAP": "rsh",
@@ -233,7 +242,7 @@ def test_launcher_has_kubeflows_names_variables_and_files() -> None:
         "NVIDIA_VISIBLE_DEVICES": "",
         "NVIDIA_DRIVER_CAPABILITIES": "",
     }
-    spec = made["spec"]
+    spec = manifest["spec"]
     assert (spec["serviceAccountName"], spec["restartPolicy"]) == (f"{JOB}-launcher", "Never")
     assert spec["priorityClassName"] == "preserved-pc"
     assert "resources" not in spec["containers"][0], "it asks for what its template does"
@@ -244,76 +253,78 @@ def test_launcher_has_kubeflows_names_variables_and_files() -> None:
         "kubectl-delivery",
         "kubeflow/kubectl-delivery:latest",
     )
-    config = next(each for each in spec["volumes"] if each["name"] == "mpi-job-config")
-    modes = {each["path"]: each["mode"] for each in config["configMap"]["items"]}
+    config = next(volume for volume in spec["volumes"] if volume["name"] == "mpi-job-config")
+    modes = {item["path"]: item["mode"] for item in config["configMap"]["items"]}
     assert modes == {"kubexec.sh": 0o555, "hostfile": 0o444, "discover_hosts.sh": 0o555}
 
 
 def test_a_worker_waits_for_what_its_launcher_starts() -> None:
-    asked = mpi()
-    made = pod(asked, worker(1))
-    container = made["spec"]["containers"][0]
-    assert made["metadata"]["name"] == f"{JOB}-worker-1"
+    request = mpi()
+    manifest = pod(request, worker(1))
+    container = manifest["spec"]["containers"][0]
+    assert manifest["metadata"]["name"] == f"{JOB}-worker-1"
     assert (container["command"], container["args"]) == (["sleep"], ["365d"])
     assert mounts(container) == {"/etc/mpi": "mpi-job-config"}
     assert container["resources"]["requests"]["nvidia.com/gpu"] == "1"
     assert "env" not in container or not container["env"]
-    assert not {"initContainers", "serviceAccountName"} & made["spec"].keys()
-    theirs = launched("mpirun")
-    theirs["Worker"]["template"]["spec"]["containers"][0]["command"] = ["sshd", "-D"]
-    mine = pod(mpi(mpiReplicaSpecs=theirs), worker(0))["spec"]["containers"][0]
-    assert mine["command"] == ["sshd", "-D"]
+    assert not {"initContainers", "serviceAccountName"} & manifest["spec"].keys()
+    launchers = launched("mpirun")
+    launchers["Worker"]["template"]["spec"]["containers"][0]["command"] = ["sshd", "-D"]
+    own_container = pod(mpi(mpiReplicaSpecs=launchers), worker(0))["spec"]["containers"][0]
+    assert own_container["command"] == ["sshd", "-D"]
 
 
 def test_launcher_with_a_device_is_a_host() -> None:
     limits = {"limits": {"nvidia.com/gpu": 1}}
-    asked = mpi(mpiReplicaSpecs=launched("mpirun", resources=limits))
-    assert "NVIDIA_VISIBLE_DEVICES" not in env_of(pod(asked, LAUNCHER))
-    there = ranked([seen(asked, worker(0)), seen(asked, LAUNCHER)], 1, "uid 1")
-    assert hosts_of(asked, there).running == (f"{JOB}-launcher", f"{JOB}-worker-0")
+    request = mpi(mpiReplicaSpecs=launched("mpirun", resources=limits))
+    assert "NVIDIA_VISIBLE_DEVICES" not in env_of(pod(request, LAUNCHER))
+    pods = ranked([seen(request, worker(0)), seen(request, LAUNCHER)], 1, "uid 1")
+    assert hosts_of(request, pods).running == (f"{JOB}-launcher", f"{JOB}-worker-0")
 
 
 # Hosts --------------------------------------------------------------------------------------------
 
 
 def test_hosts_are_the_running_workers() -> None:
-    asked = mpi()
+    request = mpi()
     pods = [
-        seen(asked, LAUNCHER),
-        seen(asked, worker(2)),
-        seen(asked, worker(0)),
-        seen(asked, worker(1), deletionTimestamp="2026-12-01T09:00:00Z"),
-        seen(asked, worker(3), phase="Pending"),
-        seen(asked, worker(4), phase="Failed"),
+        seen(request, LAUNCHER),
+        seen(request, worker(2)),
+        seen(request, worker(0)),
+        seen(request, worker(1), deletionTimestamp="2026-12-01T09:00:00Z"),
+        seen(request, worker(3), phase="Pending"),
+        seen(request, worker(4), phase="Failed"),
     ]
-    hosts = hosts_of(asked, ranked(pods, 1, "uid 1"))
+    hosts = hosts_of(request, ranked(pods, 1, "uid 1"))
     assert hosts.planned == tuple(f"{JOB}-worker-{number}" for number in (0, 2, 3))
     assert hosts.running == tuple(f"{JOB}-worker-{number}" for number in (0, 2))
-    first = hosts_to_be(asked, ranked([], 1, "uid 1"), [LAUNCHER, worker(0), worker(10), worker(9)])
+    first = hosts_to_be(
+        request, ranked([], 1, "uid 1"), [LAUNCHER, worker(0), worker(10), worker(9)]
+    )
     assert first.planned == tuple(f"{JOB}-worker-{number}" for number in (0, 9, 10))
     assert first.running == ()
     assert len({hosts.mark, first.mark, MpiHosts(first.planned, first.planned).mark}) == 3
 
 
 def test_scripts_list_the_hosts_and_reach_one(tmp_path: Path) -> None:
-    asked = mpi(slotsPerWorker=2, mainContainer="mpi-worker")
+    request = mpi(slotsPerWorker=2, mainContainer="mpi-worker")
     hosts = MpiHosts(("w-0", "w-1"), ("w-1",))
-    made = hosts_config(start_of(asked), hosts)
-    assert made["metadata"]["name"] == f"{JOB}-config"
-    assert made["data"]["hostfile"] == "w-0 slots=2\nw-1 slots=2\n"
-    assert shell(made["data"]["discover_hosts.sh"]).stdout == "w-1:2\n"
+    manifest = hosts_config(start_of(request), hosts)
+    assert manifest["metadata"]["name"] == f"{JOB}-config"
+    assert manifest["data"]["hostfile"] == "w-0 slots=2\nw-1 slots=2\n"
+    assert shell(manifest["data"]["discover_hosts.sh"]).stdout == "w-1:2\n"
     # What rsh is called with arrives at kubectl: a host, and a command for its shell.
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\nfor word in "$@"; do echo "<$word>"; done\n')
     kubectl.chmod(0o755)
-    reach = made["data"]["kubexec.sh"].replace("/opt/kube", str(tmp_path))
-    said = shell(reach, "w-1", "cd /a && orted -mca", "x '1 2'").stdout.split("\n")
+    reach = manifest["data"]["kubexec.sh"].replace("/opt/kube", str(tmp_path))
+    words_said = shell(reach, "w-1", "cd /a && orted -mca", "x '1 2'").stdout.split("\n")
     words = ["exec", "w-1", "--container", "mpi-worker", "--", "/bin/sh", "-c"]
-    assert said[:-1] == [*(f"<{word}>" for word in words), "<cd /a && orted -mca x '1 2'>"]
+    assert words_said[:-1] == [*(f"<{word}>" for word in words), "<cd /a && orted -mca x '1 2'>"]
 
 
 @pytest.mark.parametrize(
-    ("command", "asked"),
+    ("command", "arguments"),
     [
         # A fixed number of workers has to be there; of an elastic job, the fewest.
         ("mpirun", ["l", "w-0", "w-1", "l", "w-0", "w-1", "l", "w-0", "w-1"]),
@@ -324,13 +335,13 @@ def test_scripts_list_the_hosts_and_reach_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_launcher_begins_once_its_workers_run(
-    command: str, asked: list[str], tmp_path: Path
+    command: str, arguments: list[str], tmp_path: Path
 ) -> None:
     job = mpi(mpiReplicaSpecs=launched(*command.split()))
     (delivery,) = pod(job, LAUNCHER)["spec"]["initContainers"]
     program, folder, state = tmp_path / "bin", tmp_path / "mpi", tmp_path / "state"
-    for each in (program, folder, state, tmp_path / "kube"):
-        each.mkdir()
+    for entry in (program, folder, state, tmp_path / "kube"):
+        entry.mkdir()
     (folder / "hostfile").write_text("l slots=1\nw-0 slots=1\nw-1 slots=1\n")
     # Nobody may look at the launcher; w-0 runs when it is asked for the second time, w-1 for the third.
     kubectl = program / "kubectl"
@@ -342,11 +353,13 @@ def test_a_launcher_begins_once_its_workers_run(
     kubectl.chmod(0o755)
     script = delivery["command"][2].replace("/opt/kube", str(tmp_path / "kube"))
     script = script.replace("/etc/mpi", str(folder)).replace("sleep 1", "sleep 0.01")
-    workers = next(each["value"] for each in delivery["env"] if each["name"] == "WORKERS")
+    workers = next(
+        variable["value"] for variable in delivery["env"] if variable["name"] == "WORKERS"
+    )
     done = shell(f"WORKERS={workers}\n{script}", path=str(program))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "kube" / "kubectl").read_text() == kubectl.read_text()
-    assert (state / "asked").read_text().split() == asked
+    assert (state / "asked").read_text().split() == arguments
 
 
 def shell(script: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -368,9 +381,9 @@ def test_launchers_role_covers_only_its_workers() -> None:
         },
     ]
     assert binding["subjects"][0]["name"] == account["metadata"]["name"] == f"{JOB}-launcher"
-    theirs = launched("mpirun")
-    theirs["Launcher"]["template"]["spec"]["serviceAccountName"] = "mine"
-    role, binding = launcher_rights(start_of(mpi(mpiReplicaSpecs=theirs)))
+    launchers = launched("mpirun")
+    launchers["Launcher"]["template"]["spec"]["serviceAccountName"] = "mine"
+    role, binding = launcher_rights(start_of(mpi(mpiReplicaSpecs=launchers)))
     assert (role["kind"], binding["subjects"][0]["name"]) == ("Role", "mine")
 
 
@@ -387,17 +400,17 @@ def test_launchers_role_covers_only_its_workers() -> None:
     ],
 )
 def test_it_ends_as_its_launcher_does(rank: Rank, phase: str, outcome: str) -> None:
-    asked = mpi()
-    others = [each for each in (LAUNCHER, worker(0), worker(1)) if each != rank]
-    pods = [*(seen(asked, each) for each in others), seen(asked, rank, phase=phase)]
-    found = outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0)
+    request = mpi()
+    ranks = [other for other in (LAUNCHER, worker(0), worker(1)) if other != rank]
+    pods = [*(seen(request, rank) for rank in ranks), seen(request, rank, phase=phase)]
+    found = outcome_of(request, ranked(pods, 1, "uid 1"), failures=0, age=0.0)
     assert found.outcome == outcome
 
 
 def test_launcher_exists_with_any_number_of_workers() -> None:
-    asked = mpi()
-    todo = changes(asked, ranked([], 1, "uid 1"), {"n1": 1, "n2": 1})
+    request = mpi()
+    todo = changes(request, ranked([], 1, "uid 1"), {"n1": 1, "n2": 1})
     assert [new.rank for new in todo.make] == [LAUNCHER, worker(0)]
-    there = [seen(asked, each) for each in (LAUNCHER, worker(0), worker(1))]
-    (gone,) = changes(asked, ranked(there, 1, "uid 1"), {"n1": 2}).end
-    assert gone.metadata.name == f"{JOB}-worker-1"
+    pods = [seen(request, rank) for rank in (LAUNCHER, worker(0), worker(1))]
+    (ended,) = changes(request, ranked(pods, 1, "uid 1"), {"n1": 2}).end
+    assert ended.metadata.name == f"{JOB}-worker-1"

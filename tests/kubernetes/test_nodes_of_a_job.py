@@ -36,8 +36,8 @@ from brim_lab.kubernetes.control_plane import (
 from clusters import need
 from edges.test_nonsense import twisted
 from kube_objects import JOB, node, worker
-from kubernetes.test_gangs import WITHIN, bound, house, until
-from kubernetes.test_modes import where
+from kubernetes.test_gangs import PATIENCE, bound, house, until
+from kubernetes.test_modes import placement
 from kubernetes.test_operator import House, run
 
 __all__ = ["house"]
@@ -65,8 +65,8 @@ def required(*terms: dict[str, Any], **selector: str) -> dict[str, Any]:
 
 
 def label(key: str, operator: str, *values: str) -> dict[str, Any]:
-    said = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
-    return {"matchExpressions": [said]}
+    expression = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    return {"matchExpressions": [expression]}
 
 
 def named(operator: str, name: str) -> dict[str, Any]:
@@ -97,14 +97,14 @@ CHOICES: list[tuple[dict[str, Any], set[str]]] = [
 
 
 def nodes() -> list[KubeNode]:
-    has = {"fake-1": {}, "fake-2": {SIZE: "4"}, "fake-3": {SPEED: "fast"}}
-    return [node(name, metadata={"labels": labels}) for name, labels in has.items()]
+    labels_of = {"fake-1": {}, "fake-2": {SIZE: "4"}, "fake-3": {SPEED: "fast"}}
+    return [node(name, metadata={"labels": labels}) for name, labels in labels_of.items()]
 
 
 @pytest.mark.parametrize(("spec", "allowed"), CHOICES)
 def test_a_choice_of_nodes_is_read(spec: dict[str, Any], allowed: set[str]) -> None:
     choice = choice_in(spec)
-    assert {each.metadata.name for each in nodes() if choice.allows(each)} == allowed
+    assert {node.metadata.name for node in nodes() if choice.allows(node)} == allowed
     assert (choice == ANY_NODE) == (not spec)
 
 
@@ -115,16 +115,16 @@ def test_kube_scheduler_agrees_on_choices_of_nodes(house: House) -> None:
 def agrees(house: House, choices: list[tuple[dict[str, Any], set[str]]]) -> None:
     """Make a pod for each choice and node: bound where the choice allows the node, refused elsewhere."""
     api, path = house.plane.api, house.kubelets.path
-    wanted: dict[str, bool] = {}
+    expected: dict[str, bool] = {}
     for number, (spec, allowed) in enumerate(choices):
-        theirs = spec.get("affinity", {}).get("nodeAffinity")
+        affinity = spec.get("affinity", {}).get("nodeAffinity")
         for name in ("fake-1", "fake-2", "fake-3"):
-            pinned = nodes_for(theirs, node=name)
+            pinned = nodes_for(affinity, node=name)
             container = {"name": "a", "image": "a:1"}
             body = {**spec, "affinity": {"nodeAffinity": pinned}, "containers": [container]}
             pod = f"choice-{number}-{name}"
             api.ask(path, method="POST", body={"metadata": {"name": pod}, "spec": body})
-            wanted[pod] = name in allowed
+            expected[pod] = name in allowed
 
     def judged() -> dict[str, bool]:
         found = {}
@@ -135,10 +135,10 @@ def agrees(house: House, choices: list[tuple[dict[str, Any], set[str]]]) -> None
                 found[name] = False
         return found
 
-    deadline = monotonic() + WITHIN
-    while len(judged()) < len(wanted) and monotonic() < deadline:
+    deadline = monotonic() + PATIENCE
+    while len(judged()) < len(expected) and monotonic() < deadline:
         sleep(0.2)
-    assert judged() == wanted
+    assert judged() == expected
 
 
 TAINTS = {
@@ -167,23 +167,25 @@ TOLERATIONS: list[tuple[list[dict[str, Any]], set[str]]] = [
 @contextlib.contextmanager
 def tainted(house: House, taints: dict[str, list[Taint]]) -> Iterator[None]:
     """Nodes with these taints for a while."""
-    told = [
-        (name, f"{each.key}={each.value}:{each.effect}")
-        for name, some in taints.items()
-        for each in some
+    commands = [
+        (name, f"{taint.key}={taint.value}:{taint.effect}")
+        for name, node_taints in taints.items()
+        for taint in node_taints
     ]
-    for name, taint in told:
+    for name, taint in commands:
         house.plane.kubectl("taint", "node", name, taint)
     try:
         yield
     finally:
-        for name, taint in told:
+        for name, taint in commands:
             house.plane.kubectl("taint", "node", name, f"{taint}-")
 
 
 def test_kube_scheduler_reads_tolerations_in_the_same_way(house: House) -> None:
     with tainted(house, TAINTS):
-        agrees(house, [({"tolerations": given}, allowed) for given, allowed in TOLERATIONS])
+        agrees(
+            house, [({"tolerations": tolerations}, allowed) for tolerations, allowed in TOLERATIONS]
+        )
 
 
 @pytest.mark.parametrize(("tolerations", "allowed"), TOLERATIONS)
@@ -193,36 +195,38 @@ def test_tolerations_are_read(tolerations: list[dict[str, Any]], allowed: set[st
 
 
 def bears(choice: NodeChoice, name: str, taints: list[Taint]) -> bool:
-    return choice.allows(node(name), [each for each in taints if each.effect != "PreferNoSchedule"])
+    return choice.allows(
+        node(name), [taint for taint in taints if taint.effect != "PreferNoSchedule"]
+    )
 
 
 def test_temporary_toleration_does_not_count() -> None:
     """A pod that comes there is evicted, and so are all that come in its place."""
     for seconds in (0, 300):
-        given = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-        choice = choice_in({"tolerations": [given]})
+        tolerations = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        choice = choice_in({"tolerations": [tolerations]})
         assert not bears(choice, "fake-3", TAINTS["fake-3"])
 
 
 def test_what_a_node_refuses_follows_its_labels() -> None:
-    there = NodePlaces(slot_of({"cpu": "1"}))
-    for each in nodes():
-        there.take_node(each.metadata.name, each)
-    there.choices.choose("team.a", choice_in(required(speed="fast")))
-    there.choices.choose("team.b", choice_in(required(label(SIZE, "Exists"))))
+    places = NodePlaces(slot_of({"cpu": "1"}))
+    for each_node in nodes():
+        places.take_node(each_node.metadata.name, each_node)
+    places.choices.choose("team.a", choice_in(required(speed="fast")))
+    places.choices.choose("team.b", choice_in(required(label(SIZE, "Exists"))))
 
     def refusing() -> dict[str, set[str]]:
-        return {name: set(seen.refuses) for name, seen in there.seen(0.0).items()}
+        return {name: set(seen.refuses) for name, seen in places.seen(0.0).items()}
 
     assert refusing() == {
         "fake-1": {"team.a", "team.b"},
         "fake-2": {"team.a"},
         "fake-3": {"team.b"},
     }
-    assert NodesSeen(there.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
-    there.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
+    assert NodesSeen(places.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
+    places.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
     assert refusing()["fake-1"] == {"team.b"}
-    there.choices.drop("team.b")
+    places.choices.drop("team.b")
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
@@ -250,66 +254,66 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
 )
 def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) -> None:
     slot = slot_of({"cpu": "1"})
-    there = NodePlaces(slot)
-    known: dict[str, KubeNode | None] = {}
+    places = NodePlaces(slot)
+    nodes_now: dict[str, KubeNode | None] = {}
     choices: dict[str, NodeChoice] = {}
     for name, labels, taints, job, spec, looks in steps:
-        made = None if labels is None else node(name, metadata={"labels": labels}, taints=taints)
-        known[name] = made
-        there.take_node(name, made)
+        changed = None if labels is None else node(name, metadata={"labels": labels}, taints=taints)
+        nodes_now[name] = changed
+        places.take_node(name, changed)
         if spec is None:
             choices.pop(job, None)
-            there.choices.drop(job)
+            places.choices.drop(job)
         else:
             choices[job] = choice_in(spec)
-            there.choices.choose(job, choices[job])
+            places.choices.choose(job, choices[job])
         if looks:
             anew = NodePlaces(slot)
-            for each, as_it_is in known.items():
-                anew.take_node(each, as_it_is)
-            for each, choice in choices.items():
-                anew.choices.choose(each, choice)
-            assert there.seen(0.0) == anew.seen(0.0)
-            assert there.is_calm()
+            for entry, as_it_is in nodes_now.items():
+                anew.take_node(entry, as_it_is)
+            for entry, choice in choices.items():
+                anew.choices.choose(entry, choice)
+            assert places.seen(0.0) == anew.seen(0.0)
+            assert places.is_calm()
 
 
 @pytest.mark.parametrize("odd", ["1_0", " 9", "٩", "1e3", "9" * 5_000, ""])
 def test_invalid_number_is_neither_more_nor_less(odd: str) -> None:
-    there = node(metadata={"labels": {SIZE: odd}})
+    odd_node = node(metadata={"labels": {SIZE: odd}})
     for operator in ("Gt", "Lt"):
-        assert not choice_in(required(label(SIZE, operator, "5"))).allows(there)
+        assert not choice_in(required(label(SIZE, operator, "5"))).allows(odd_node)
 
 
 def test_tainted_node_takes_only_tolerating_jobs() -> None:
-    there = NodePlaces(slot_of({"cpu": "1"}), tolerated=["ours"])
-    pool, ours = ("pool", "NoSchedule"), ("ours", "NoSchedule")
-    there.take_node("n1", node("n1", taints=[pool, ours]))
-    there.take_node("n2", node("n2"))
-    there.choices.choose("team.plain", ANY_NODE)
+    places = NodePlaces(slot_of({"cpu": "1"}), tolerated=["ours"])
+    pool, own_taint = ("pool", "NoSchedule"), ("ours", "NoSchedule")
+    places.take_node("n1", node("n1", taints=[pool, own_taint]))
+    places.take_node("n2", node("n2"))
+    places.choices.choose("team.plain", ANY_NODE)
 
     def seen() -> tuple[str, int, set[str]]:
-        found = there.seen(0.0)["n1"]
+        found = places.seen(0.0)["n1"]
         assert found.up == (not found.problem)
         assert found.brings is not None
         return found.problem, found.brings.devices, set(found.refuses)
 
     assert seen() == ("it has the taint pool", 0, set())
     bearing = choice_in({"tolerations": [{"key": "pool", "operator": "Exists"}]})
-    there.choices.choose("team.bears", bearing)
+    places.choices.choose("team.bears", bearing)
     assert seen() == ("", 4, {"team.plain"})
-    there.choices.choose(
+    places.choices.choose(
         "team.slow", choice_in({"nodeSelector": {SPEED: "slow"}, **tolerating("pool")})
     )
     assert seen() == ("", 4, {"team.plain", "team.slow"})
-    there.take_node(
+    places.take_node(
         "n1", node("n1", taints=[pool, ("node.kubernetes.io/disk-pressure", "NoSchedule")])
     )
     assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
-    there.choices.choose("team.bears", choice_in({"tolerations": [{"operator": "Exists"}]}))
+    places.choices.choose("team.bears", choice_in({"tolerations": [{"operator": "Exists"}]}))
     assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
-    there.take_node("n1", node("n1", taints=[pool]))
+    places.take_node("n1", node("n1", taints=[pool]))
     assert seen() == ("", 4, {"team.plain", "team.slow"})
-    there.choices.drop("team.bears")
+    places.choices.drop("team.bears")
     assert seen() == ("it has the taint pool", 0, {"team.slow"})
 
 
@@ -318,46 +322,46 @@ def tolerating(key: str) -> dict[str, Any]:
 
 
 def test_only_noexecute_taints_end_current_pods() -> None:
-    there = NodePlaces(slot_of({"cpu": "1"}))
-    there.choices.choose(JOB.id, ANY_NODE)
-    there.choices.choose("team.other", ANY_NODE)
-    there.choices.choose("team.bears", choice_in(tolerating("pool")))
+    places = NodePlaces(slot_of({"cpu": "1"}))
+    places.choices.choose(JOB.id, ANY_NODE)
+    places.choices.choose("team.other", ANY_NODE)
+    places.choices.choose("team.bears", choice_in(tolerating("pool")))
     for effect, refused in (
         ("NoSchedule", {"team.other"}),
         ("NoExecute", {"team.other", JOB.id}),
     ):
-        there.take_node("n1", node("n1", taints=[("pool", effect)]))
-        there.take_pod("w", worker(0))
-        assert there.seen(0.0)["n1"].refuses == refused
+        places.take_node("n1", node("n1", taints=[("pool", effect)]))
+        places.take_pod("w", worker(0))
+        assert places.seen(0.0)["n1"].refuses == refused
         for not_there in (worker(0, leaving=True), worker(0, bound=False)):
-            there.take_pod("w", not_there)
-            assert there.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
+            places.take_pod("w", not_there)
+            assert places.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
 
 
 def test_common_choice_is_shared_by_all_templates() -> None:
     fast, pool, gpu = required(speed="fast"), tolerating("pool"), tolerating("gpu")
-    both = {"tolerations": [*pool["tolerations"], *gpu["tolerations"]]}
+    tolerating_both = {"tolerations": [*pool["tolerations"], *gpu["tolerations"]]}
     cases: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
         ([], {}),
         ([fast], fast),
         ([fast, {}], {}),
-        ([{**fast, **pool}, {**fast, **both}], {**fast, **pool}),
+        ([{**fast, **pool}, {**fast, **tolerating_both}], {**fast, **pool}),
         ([pool, gpu], {}),
     ]
     for specs, common in cases:
-        assert common_choice([choice_in(each) for each in specs]) == choice_in(common)
+        assert common_choice([choice_in(spec) for spec in specs]) == choice_in(common)
 
 
 def test_jobs_with_equal_choices_share_one_entry() -> None:
     """A thousand jobs on a thousand nodes would else take a million entries, several times over."""
-    there = NodePlaces(slot_of({"cpu": "1"}))
+    places = NodePlaces(slot_of({"cpu": "1"}))
     for number in range(20):
         labels = {SPEED: "fast"} if number % 2 else {}
-        there.take_node(f"n{number}", node(f"n{number}", metadata={"labels": labels}))
+        places.take_node(f"n{number}", node(f"n{number}", metadata={"labels": labels}))
     for number in range(20):
-        there.choices.choose(f"team.{number}", choice_in(required(speed="fast")))
-    seen = there.seen(0.0)
-    assert len({id(each.refuses) for each in seen.values()}) == 2
+        places.choices.choose(f"team.{number}", choice_in(required(speed="fast")))
+    seen = places.seen(0.0)
+    assert len({id(sighting.refuses) for sighting in seen.values()}) == 2
     chosen = NodesSeen(seen).chosen()
     assert len(chosen) == 20
     assert len({id(nodes) for nodes in chosen.values()}) == 1
@@ -395,7 +399,7 @@ def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
 )
 def test_any_choice_is_read_or_left_open(spec: Any) -> None:
     choice = choice_in(spec)
-    assert all(choice.allows(each, TAINTS["fake-1"]) in (True, False) for each in nodes())
+    assert all(choice.allows(node, TAINTS["fake-1"]) in (True, False) for node in nodes())
     assert isinstance(hash(choice), int)
 
 
@@ -406,7 +410,7 @@ def test_job_is_planned_on_nodes_its_template_allows(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit(workers={"min": 2, "max": 2}, template={"spec": FAST})
-            await until(lambda: where(house) == {"fake-3": 2}, house)
+            await until(lambda: placement(house) == {"fake-3": 2}, house)
 
     run(work)
 
@@ -418,9 +422,9 @@ def test_job_too_large_for_its_nodes_says_why(house: House) -> None:
         async with house.operator():
             house.submit(workers={"min": 6, "max": 6}, template={"spec": FAST})
             house.submit("other", workers={"min": 5, "max": 5})
-            await until(lambda: sum(where(house).values()) == 5, house)
-            why = "it needs 6 devices on nodes that its template allows, which have 4"
-            await until(lambda: why in str(house.job()["status"]), house)
+            await until(lambda: sum(placement(house).values()) == 5, house)
+            reason = "it needs 6 devices on nodes that its template allows, which have 4"
+            await until(lambda: reason in str(house.job()["status"]), house)
             house.plane.kubectl("label", "node", "fake-2", "speed=fast")
             await until(lambda: len(bound(house)) == 11, house)
             assert house.workers() == {"fake-2": 2, "fake-3": 4}
@@ -435,8 +439,8 @@ def test_job_without_a_suitable_node_says_why(house: House) -> None:
         async with house.operator():
             spec = {**FAST, "nodeSelector": {"speed": "warp"}}
             house.submit(workers={"min": 1, "max": 2}, template={"spec": spec})
-            why = "it needs 1 device on nodes that its template allows, which have 0"
-            await until(lambda: why in str(house.job()["status"].get("story")), house)
+            reason = "it needs 1 device on nodes that its template allows, which have 0"
+            await until(lambda: reason in str(house.job()["status"].get("story")), house)
             assert not bound(house)
             house.plane.kubectl("label", "node", "fake-2", "speed=warp")
             await until(lambda: house.workers() == {"fake-2": 1}, house)
@@ -455,15 +459,15 @@ def test_only_tolerating_jobs_run_on_tainted_nodes(
         async with house.operator():
             with tainted(house, pool):
                 house.submit("other", workers={"min": 8, "max": 8})
-                await until(lambda: where(house) == {"fake-1": 4, "fake-2": 4}, house)
+                await until(lambda: placement(house) == {"fake-1": 4, "fake-2": 4}, house)
                 house.submit(workers={"min": 3, "max": 3}, template={"spec": bearing})
                 await until(lambda: len(bound(house)) == 11, house)
                 assert house.workers() == {"fake-3": 3}
                 house.submit("later", workers={"min": 1, "max": 1})
-                why = "on nodes that its template allows, and other jobs leave fewer there"
-                await until(lambda: why in str(house.job("later").get("status")), house)
+                reason = "on nodes that its template allows, and other jobs leave fewer there"
+                await until(lambda: reason in str(house.job("later").get("status")), house)
                 assert not house.workers("later")
-            await until(lambda: where(house) == {f"fake-{k}": 4 for k in (1, 2, 3)}, house)
+            await until(lambda: placement(house) == {f"fake-{k}": 4 for k in (1, 2, 3)}, house)
             assert house.workers("later") == {"fake-3": 1}
 
     run(work)
@@ -514,14 +518,14 @@ def test_full_cluster_makes_room_for_the_master(
     async def work() -> None:
         async with house.operator():
             house.submit(workers={"min": 8, "max": 8})
-            await until(lambda: where(house) == {"fake-1": 4, "fake-2": 4}, house)
+            await until(lambda: placement(house) == {"fake-1": 4, "fake-2": 4}, house)
             await until(lambda: node_of_the_master() == "fake-1", house)
             house.change(workers={"min": 1, "max": 8})
             house.plane.kubectl("cordon", "fake-1")
             try:
                 house.kubelets.remove("flights-master")
                 await until(lambda: node_of_the_master() == "fake-2", house)
-                assert where(house) == {"fake-1": 4, "fake-2": 3}
+                assert placement(house) == {"fake-1": 4, "fake-2": 3}
                 assert "flights-1-0" in house.kubelets.pods(), "it was started again"
             finally:
                 house.plane.kubectl("uncordon", "fake-1")
@@ -535,24 +539,24 @@ def test_workers_give_way_to_a_reported_unplaced_master(
     """All nodes are tainted, and the template of the master does not bear it."""
     monkeypatch.setattr(unplaced_master, "_PATIENCE", 10.0)
     monkeypatch.setattr(unplaced_master, "_FIRST", 15.0)
-    everywhere = {
+    taints_everywhere = {
         f"fake-{k}": [Taint(key="pool", value="a", effect="NoSchedule")] for k in (1, 2, 3)
     }
     bearing = {**tolerating("pool"), "containers": [{"name": "worker"}]}
 
     def stalled() -> str:
         conditions = house.job()["status"]["conditions"]
-        (found,) = (each for each in conditions if each["type"] == "Stalled")
+        (found,) = (condition for condition in conditions if condition["type"] == "Stalled")
         return str(found["reason"]) if found["status"] == "True" else ""
 
     async def work() -> None:
-        with tainted(house, everywhere):
+        with tainted(house, taints_everywhere):
             async with house.operator():
                 house.submit(workers={"min": 12, "max": 12}, template={"spec": bearing})
-                await until(lambda: sum(where(house).values()) == 12, house)
+                await until(lambda: sum(placement(house).values()) == 12, house)
                 await until(lambda: stalled() == "MasterUnschedulable", house)
-                why = "no node takes its master: 0/3 nodes are available: 3 node(s) had untolerated taint"
-                assert why in str(house.job()["status"]["conditions"])
+                reason = "no node takes its master: 0/3 nodes are available: 3 node(s) had untolerated taint"
+                assert reason in str(house.job()["status"]["conditions"])
                 await until(lambda: house.phase() == "Suspended", house)
                 await until(lambda: not house.workers(), house)
                 assert stalled() == "MasterUnschedulable"

@@ -57,13 +57,13 @@ def name() -> str:
 def answer(server: ControlPlane, thing: Any, path: str = JOBS) -> dict[str, Any] | str:
     """The object as the server has it, or why it refuses that; nothing is kept."""
     try:
-        there: dict[str, Any] = server.api.ask(f"{path}?dryRun=All", method="POST", body=thing)
+        answered: dict[str, Any] = server.api.ask(f"{path}?dryRun=All", method="POST", body=thing)
     except EnvironmentFault as refused:
         found = re.search(r": (400|422): (\{.*\})", str(refused), re.DOTALL)
         if found is None:
             raise
         return str(json.loads(found[2])["message"])
-    return there
+    return answered
 
 
 def as_written(thing: dict[str, Any]) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def applied(server: ControlPlane, name: str, **spec: Any) -> dict[str, Any]:
 
 
 def job_of(thing: dict[str, Any]) -> ScheduledJob:
-    wanted = read_job(thing)
-    assert isinstance(wanted, Submission), wanted
-    return new_job(thing, wanted, id=f"default.{thing['metadata']['name']}", number=1)
+    submission = read_job(thing)
+    assert isinstance(submission, Submission), submission
+    return new_job(thing, submission, id=f"default.{thing['metadata']['name']}", number=1)
 
 
 def write_status(server: ControlPlane, name: str, status: dict[str, Any]) -> dict[str, Any]:
@@ -109,14 +109,16 @@ def test_what_is_right_is_taken_and_understood(server: ControlPlane, thing: dict
     thing["spec"].pop("tenant", None)
     if thing["spec"].get("deadline"):
         thing["spec"]["deadline"] = "2031-01-01T08:00:00Z"
-    there = answer(server, as_written(thing))
-    assert isinstance(there, dict), there
-    before, after = read_job(thing, code=None), read_job(there, code=None)
-    if isinstance(before, Submission):
-        assert isinstance(after, Submission)
-        assert (after.spec, after.fingerprint) == (before.spec, before.fingerprint)
+    reply = answer(server, as_written(thing))
+    assert isinstance(reply, dict), reply
+    previous, current = read_job(thing, code=None), read_job(reply, code=None)
+    if isinstance(previous, Submission):
+        assert isinstance(current, Submission)
+        assert (current.spec, current.fingerprint) == (previous.spec, previous.fingerprint)
     else:  # its bundle is not there
-        assert list(map(str, after if isinstance(after, tuple) else ())) == list(map(str, before))
+        assert list(map(str, current if isinstance(current, tuple) else ())) == list(
+            map(str, previous)
+        )
 
 
 @ON_SERVER
@@ -135,17 +137,17 @@ def test_accepted_object_is_a_job_or_names_fields(
         body = json.loads(json.dumps(thing, allow_nan=False))
     except (ValueError, OverflowError):
         return  # no client can send it
-    given = {**body, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
-    given["metadata"] = {"name": "flights", "namespace": "default"}
-    there = answer(server, given)
-    if isinstance(there, str):
+    body_sent = {**body, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
+    body_sent["metadata"] = {"name": "flights", "namespace": "default"}
+    reply = answer(server, body_sent)
+    if isinstance(reply, str):
         # What is refused there is no job to us either.
-        full = {**given, "metadata": elastic_job(namespace="default")["metadata"]}
-        assert not isinstance(read_job(full), Submission), there
+        full = {**body_sent, "metadata": elastic_job(namespace="default")["metadata"]}
+        assert not isinstance(read_job(full), Submission), reply
     else:
-        found = read_job(there)
-        for each in found if isinstance(found, tuple) else ():
-            assert each.field.startswith("spec"), each
+        found = read_job(reply)
+        for problem in found if isinstance(found, tuple) else ():
+            assert problem.field.startswith("spec"), problem
 
 
 @ON_SERVER
@@ -157,18 +159,18 @@ def test_a_tenant_that_the_server_takes_is_one(server: ControlPlane, thing: Any)
         spec = json.loads(json.dumps(thing["spec"], allow_nan=False))
     except (ValueError, TypeError, KeyError):
         return
-    given = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Tenant", "metadata": {"name": "ads"}}
-    given |= {"spec": spec}
-    there = answer(server, given, TENANTS)
-    if isinstance(there, str):
-        assert not read_tenants([given]).tenants, there
+    body_sent = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Tenant", "metadata": {"name": "ads"}}
+    body_sent |= {"spec": spec}
+    reply = answer(server, body_sent, TENANTS)
+    if isinstance(reply, str):
+        assert not read_tenants([body_sent]).tenants, reply
     else:
-        known = read_tenants([there])
-        assert known.tenants, known.problems
+        directory = read_tenants([reply])
+        assert directory.tenants, directory.problems
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ({"file": None}, "spec.file: Invalid value: need either file or command"),
         ({"command": ["python"]}, "need either file or command"),
@@ -196,11 +198,11 @@ def test_a_tenant_that_the_server_takes_is_one(server: ControlPlane, thing: Any)
     ],
 )  # fmt: skip
 def test_the_server_says_what_is_wrong(
-    server: ControlPlane, spec: dict[str, Any], said: str
+    server: ControlPlane, spec: dict[str, Any], message: str
 ) -> None:
     refusal = answer(server, as_written(elastic_job(**spec)))
     assert isinstance(refusal, str)
-    assert said in refusal
+    assert message in refusal
 
 
 @pytest.mark.parametrize("name", ["a" * 51, "1flights", "a.b"])
@@ -220,7 +222,7 @@ def test_unknown_field_is_reported_to_its_writer(server: ControlPlane, name: str
 def test_what_a_run_was_begun_with_cannot_change(server: ControlPlane, name: str) -> None:
     whole = everything()["spec"] | {"deadline": "2031-01-01T00:00:00Z", "runs": ""}
     applied(server, name, **whole)
-    others = {
+    changes = {
         "parameters": {"rate": "0.02"}, "env": {"B": "1"}, "faults": "kill rank 2 at step 40", "exact": False,
         "audit": True, "capture": False,
         "onNan": "warn", "checkpointEvery": 60, "checkpoints": "/x", "runs": "/x", "keepBest": "loss",
@@ -230,10 +232,10 @@ def test_what_a_run_was_begun_with_cannot_change(server: ControlPlane, name: str
         "file": "other.py", "volumeClaim": {"size": "2Gi"}, "clipNorm": 2, "gang": True,
         "mode": "opportunistic",
     }  # fmt: skip
-    numbers = {each for each in whole if isinstance(whole[each], int) and each not in others}
-    others |= {each: whole[each] + 1 for each in numbers - MAY_CHANGE}
-    assert others.keys() == whole.keys() - MAY_CHANGE
-    for field, value in others.items():
+    numbers = {key for key in whole if isinstance(whole[key], int) and key not in changes}
+    changes |= {key: whole[key] + 1 for key in numbers - MAY_CHANGE}
+    assert changes.keys() == whole.keys() - MAY_CHANGE
+    for field, value in changes.items():
         with pytest.raises(EnvironmentFault, match=rf"spec\.{field}: Forbidden: cannot be changed"):
             patch(server, name, {field: value})
     for field in ("epochs", "clipNorm", "keepBest", "tenant"):
@@ -249,7 +251,7 @@ def patch(server: ControlPlane, name: str, spec: dict[str, Any]) -> Any:
 
 def test_workers_suspend_and_templates_can_change(server: ControlPlane, name: str) -> None:
     applied(server, name)
-    there = patch(
+    reply = patch(
         server,
         name,
         {
@@ -259,8 +261,8 @@ def test_workers_suspend_and_templates_can_change(server: ControlPlane, name: st
             "template": {"spec": {"containers": [{"name": "worker", "image": "i"}]}},
         },
     )
-    assert there["metadata"]["generation"] == 2
-    assert there["spec"]["workers"] == {"min": 2, "max": 8}
+    assert reply["metadata"]["generation"] == 2
+    assert reply["spec"]["workers"] == {"min": 2, "max": 8}
 
 
 # What is shown ------------------------------------------------------------------------------------
@@ -286,21 +288,21 @@ def test_a_status_is_kept_as_it_was_written(server: ControlPlane, name: str) -> 
     status = status_of(
         job, generation=1, before=None, now=NOW, story=STORY, ready=2, selector="a=b"
     )
-    there = write_status(server, name, status)
-    assert there["status"] == status
-    assert there["metadata"]["generation"] == 1  # it is no change of what is wanted
+    reply = write_status(server, name, status)
+    assert reply["status"] == status
+    assert reply["metadata"]["generation"] == 1  # it is no change of what is wanted
     wrong = stalled_status(status, Stall(INVALID_SPEC, "spec.x: got 1"), generation=2, now=NOW)
     assert write_status(server, name, wrong)["status"] == wrong
 
 
-OURS = st.text(max_size=30) | st.sampled_from(["1x", "é", "\x1b[2J", "x" * 9_999])
-WORDS = OURS | st.just("\ud800")  # of processes
+MESSAGES = st.text(max_size=30) | st.sampled_from(["1x", "é", "\x1b[2J", "x" * 9_999])
+WORDS = MESSAGES | st.just("\ud800")  # of processes
 
 
 @ON_SERVER
 @given(
     life=st.sampled_from([Life(phase) for phase in Phase]),
-    words=st.tuples(WORDS, OURS, OURS, OURS, WORDS),
+    words=st.tuples(WORDS, MESSAGES, MESSAGES, MESSAGES, WORDS),
     times=st.tuples(*[st.floats(allow_nan=False) for _ in range(4)]),
     summary=st.dictionaries(WORDS, st.integers() | st.floats() | WORDS | st.booleans()),
 )
@@ -332,31 +334,31 @@ def shared_job(server: ControlPlane) -> dict[str, Any]:
 
 def test_large_jobs_are_within_what_a_server_checks(server: ControlPlane, name: str) -> None:
     whole = everything()["spec"] | {"deadline": "2031-01-01T00:00:00Z"}
-    many = {f"p{number}": "x" * 1_500 for number in range(80)}
+    parameters = {f"p{number}": "x" * 1_500 for number in range(80)}
     containers = [{"name": f"c{number}"} for number in range(63)] + [{"name": "worker"}]
-    whole |= {"parameters": many, "template": {"spec": {"containers": containers}}}
+    whole |= {"parameters": parameters, "template": {"spec": {"containers": containers}}}
     applied(server, name, **whole)
     patch(server, name, {"suspend": True, "workers": {"max": 9}})
 
 
 def test_people_cannot_write_a_status_with_the_object(server: ControlPlane, name: str) -> None:
     thing = as_written(elastic_job(name)) | {"status": {"record": "1.x"}}
-    there = server.api.ask(JOBS, method="POST", body=thing)
-    assert there["status"].keys() == {"conditions"}
-    (unseen,) = there["status"]["conditions"]
+    reply = server.api.ask(JOBS, method="POST", body=thing)
+    assert reply["status"].keys() == {"conditions"}
+    (unseen,) = reply["status"]["conditions"]
     assert unseen["message"] == "no operator of brim has seen this job yet"
 
 
 def test_get_scale_wait_and_describe(server: ControlPlane, name: str) -> None:
     thing = applied(server, name, deadlineIn="2h")
     job = running(thing)
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         "now": NOW,
         "story": STORY,
         "ready": 2,
         "selector": f"{GROUP}/job={name}",
     }
-    status = status_of(job, before=None, generation=1, **told)
+    status = status_of(job, before=None, generation=1, **body)
     write_status(server, name, status)
 
     head, row = server.kubectl("get", "ej", name).splitlines()
@@ -376,13 +378,13 @@ def test_get_scale_wait_and_describe(server: ControlPlane, name: str) -> None:
     with pytest.raises(EnvironmentFault, match=r"spec\.workers\.max"):
         server.kubectl("scale", f"elasticjob/{name}", "--replicas=0")
 
-    status = status_of(job, before=status, generation=2, **told)
+    status = status_of(job, before=status, generation=2, **body)
     write_status(server, name, status)
     server.kubectl("wait", "--for=condition=Running", f"ej/{name}", "--timeout=5s")
     with pytest.raises(EnvironmentFault, match="timed out"):
         server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=1s")
     job.life, job.ended = Life(Phase.DONE), NOW + 99
-    write_status(server, name, status_of(job, before=status, generation=2, **told))
+    write_status(server, name, status_of(job, before=status, generation=2, **body))
     server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=5s")
     server.kubectl("wait", "--for=jsonpath={.status.phase}=Done", f"ej/{name}", "--timeout=5s")
 

@@ -40,8 +40,8 @@ from clusters import need
 from kube_fakes import FakeFollower
 from recorded_run import RecordedRun, RecordLog, spec
 
-WITHIN = 20.0
-OWN = "brim-system"
+PATIENCE = 20.0
+OPERATORS_NAMESPACE = "brim-system"
 NODES = ("n1", "n2")
 
 
@@ -81,15 +81,15 @@ class Kubelets:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def pods(self) -> dict[str, dict[str, Any]]:
-        return {each["metadata"]["name"]: each for each in self._api.ask(self.path)["items"]}
+        return {pod["metadata"]["name"]: pod for pod in self._api.ask(self.path)["items"]}
 
     @contextlib.asynccontextmanager
-    async def followed(self, told: Callable[[KubePod], None]) -> AsyncIterator[None]:
+    async def followed(self, notice: Callable[[KubePod], None]) -> AsyncIterator[None]:
         """Tell meanwhile of each state of each pod, also where it lasts for no time."""
 
         def changed(change: ObjectChange[KubePod]) -> None:
             if change.after is not None:
-                told(change.after)
+                notice(change.after)
 
         async with ApiServer(find_access({"KUBECONFIG": str(self._kubeconfig)})) as api:
             pods = Reflector(api, PODS, changed=changed, namespace=self.namespace)
@@ -115,8 +115,10 @@ class Kubelets:
             node = planned or self._first
             if planned and self._is_full(planned) and not self.turned_away:
                 self.kept_out.add(pod["metadata"]["uid"])
-                why = {"reason": "Unschedulable", "message": "0/2 nodes: 1 Insufficient cpu."}
-                self.say(name, conditions=[{"type": "PodScheduled", "status": "False", **why}])
+                condition = {"reason": "Unschedulable", "message": "0/2 nodes: 1 Insufficient cpu."}
+                self.say(
+                    name, conditions=[{"type": "PodScheduled", "status": "False", **condition}]
+                )
                 return
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
@@ -135,14 +137,14 @@ class Kubelets:
 
     def _is_full(self, node: str) -> bool:
         """Whether no worker more goes there."""
-        there = [
+        present = [
             name
             for name, pod in self.pods().items()
             if pod["spec"].get("nodeName") == node
             and pod["metadata"].get("annotations", {}).get("brim.dev/node")
             and pod["metadata"]["uid"] not in self.kept_out
         ]
-        return len(there) >= self.room.get(node, len(there) + 1)
+        return len(present) >= self.room.get(node, len(present) + 1)
 
     def remove(self, name: str) -> None:
         self._api.ask(
@@ -191,7 +193,7 @@ class House:
         self.present: Operator | None = None
         self.task: asyncio.Task[None] | None = None
         self.has_ended = False  # its run, whoever has heard that
-        for name in (namespace, OWN):
+        for name in (namespace, OPERATORS_NAMESPACE):
             with contextlib.suppress(EnvironmentFault):
                 body = {"metadata": {"name": name}}
                 plane.api.ask("/api/v1/namespaces", method="POST", body=body)
@@ -210,7 +212,7 @@ class House:
         access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
         settings = OperatorSettings(
             directory=directory,
-            namespace=OWN,
+            namespace=OPERATORS_NAMESPACE,
             image="registry.example/brim:1",
             slot=self.slot,
             watched=self.scheduled,
@@ -249,25 +251,29 @@ class House:
 
     def collect_garbage(self) -> None:
         """Delete the dependents of objects that are gone, as a controller does."""
-        there = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
+        present = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
         policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
         for path in (f"{self.core}/secrets", f"{self.core}/services", policies):
-            for each in self.plane.api.ask(path)["items"]:
-                owners = each["metadata"].get("ownerReferences", [])
-                if owners and owners[0]["uid"] not in there:
-                    self.plane.api.ask(f"{path}/{each['metadata']['name']}", method="DELETE")
+            for owned in self.plane.api.ask(path)["items"]:
+                owners = owned["metadata"].get("ownerReferences", [])
+                if owners and owners[0]["uid"] not in present:
+                    self.plane.api.ask(f"{path}/{owned['metadata']['name']}", method="DELETE")
 
     @property
     def jobs(self) -> str:
         return f"/apis/brim.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs"
 
     def submit(self, name: str = "flights", **spec: Any) -> None:
-        said = {"file": "flights.py", "workers": {"min": 3, "max": 3}, "template": TEMPLATE} | spec
+        spec_fields = {
+            "file": "flights.py",
+            "workers": {"min": 3, "max": 3},
+            "template": TEMPLATE,
+        } | spec
         body = {
             "apiVersion": "brim.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": name},
-            "spec": {field: value for field, value in said.items() if value is not None},
+            "spec": {field: value for field, value in spec_fields.items() if value is not None},
         }
         self.plane.api.ask(self.jobs, method="POST", body=body)
 
@@ -317,7 +323,7 @@ class House:
 
     async def until(self, holds: Callable[[], Any], *, settling: bool = True) -> None:
         """Let kubelets do their work until this is so."""
-        deadline = monotonic() + WITHIN
+        deadline = monotonic() + PATIENCE
         while True:
             if settling:
                 await asyncio.to_thread(self.kubelets.settle)
@@ -330,9 +336,9 @@ class House:
 
     async def until_running(self, count: int, name: str = "flights") -> None:
         def runs() -> bool:
-            at = self.job(name).get("status", {})
+            status = self.job(name).get("status", {})
             return (
-                bool(at.get("phase") == "Running" and at["workers"]["ready"] == count)
+                bool(status.get("phase") == "Running" and status["workers"]["ready"] == count)
                 and self.workers(name).total() == count
             )
 
@@ -362,9 +368,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 def add_node(plane: ControlPlane, name: str) -> None:
-    has = {"cpu": "3500m", "memory": "16Gi", "pods": "20"}
+    capacity = {"cpu": "3500m", "memory": "16Gi", "pods": "20"}
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
-    body = {"metadata": {"name": name}, "status": {"allocatable": has, "capacity": has}}
+    body = {"metadata": {"name": name}, "status": {"allocatable": capacity, "capacity": capacity}}
     plane.api.ask("/api/v1/nodes", method="POST", body=body)
     say_of_node(plane, name, conditions=ready)
     # A new node has a taint until a controller has seen that it is ready.
@@ -390,10 +396,10 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def alone() -> None:
+    async def work_alone() -> None:
         await work()
 
-    asyncio.run(alone())
+    asyncio.run(work_alone())
 
 
 def test_story_of_a_job_reports_idle_gpus(house: House) -> None:
@@ -403,8 +409,8 @@ def test_story_of_a_job_reports_idle_gpus(house: House) -> None:
         async with house.operator():
             house.submit()
             await house.until(lambda: house.job().get("status", {}).get("story"))
-            said = "each worker has 2 nvidia.com/gpu and uses 1: processesPerWorker: 2 uses all"
-            assert house.job()["status"]["story"][0].endswith(f" submitted ({said})")
+            advice = "each worker has 2 nvidia.com/gpu and uses 1: processesPerWorker: 2 uses all"
+            assert house.job()["status"]["story"][0].endswith(f" submitted ({advice})")
 
     run(work)
 
@@ -416,8 +422,10 @@ def test_a_job_is_submitted_runs_and_ends(house: House) -> None:
             await house.until_running(3)
             assert not task.done()
             status = house.job()["status"]
-            held = {each["type"]: each["status"] for each in status["conditions"]}
-            assert (held["Running"], held["Succeeded"]) == ("True", "False")
+            conditions = {
+                condition["type"]: condition["status"] for condition in status["conditions"]
+            }
+            assert (conditions["Running"], conditions["Succeeded"]) == ("True", "False")
             assert status["observedGeneration"] == 1
             assert house.workers().total() == 3
             _, address, token = house.copies.called[-1]
@@ -469,19 +477,19 @@ def test_deleted_jobs_slots_pass_node_by_node(house: House) -> None:
     run(work)
 
 
-@pytest.mark.parametrize("by", ["kube-scheduler", "a kubelet"])
-def test_worker_refused_by_its_node_is_planned_elsewhere(house: House, by: str) -> None:
+@pytest.mark.parametrize("refuser", ["kube-scheduler", "a kubelet"])
+def test_worker_refused_by_its_node_is_planned_elsewhere(house: House, refuser: str) -> None:
     """The node says that it has room for three, and has it for one."""
     house.kubelets.room[NODES[0]] = 1
-    house.kubelets.turned_away = by == "a kubelet"
+    house.kubelets.turned_away = refuser == "a kubelet"
 
     async def work() -> None:
         async with house.operator():
             house.submit()
 
             def is_elsewhere() -> bool:
-                on = house.workers()
-                return (on[NODES[0]], on[NODES[1]]) in ((1, 2), (0, 3))
+                placement = house.workers()
+                return (placement[NODES[0]], placement[NODES[1]]) in ((1, 2), (0, 3))
 
             await house.until(lambda: is_elsewhere() and house.phase() == "Running")
             assert house.kubelets.kept_out, "nobody was refused"
@@ -506,7 +514,11 @@ def test_invalid_job_is_reported_and_ends_nothing(house: House) -> None:
 def test_unsupported_gang_is_reported_in_the_status(house: House) -> None:
     def stalled() -> str:
         conditions = house.job().get("status", {}).get("conditions", [])
-        stalls = [str(each["message"]) for each in conditions if each["reason"] == "PodsRefused"]
+        stalls = [
+            str(condition["message"])
+            for condition in conditions
+            if condition["reason"] == "PodsRefused"
+        ]
         return "".join(stalls)
 
     async def work() -> None:
@@ -548,14 +560,16 @@ def test_impossibly_large_job_holds_up_no_other(house: House) -> None:
 
 
 def test_job_in_the_operators_namespace_is_refused(plane: ControlPlane, tmp_path: Path) -> None:
-    house = House(plane, OWN, tmp_path)
+    house = House(plane, OPERATORS_NAMESPACE, tmp_path)
 
     async def work() -> None:
         async with house.operator() as task:
             house.submit()
             await house.until(lambda: house.phase() == "Invalid")
             message = house.job()["status"]["message"]
-            assert message.startswith(f"metadata.namespace: got {OWN}, which is the operator's own")
+            assert message.startswith(
+                f"metadata.namespace: got {OPERATORS_NAMESPACE}, which is the operator's own"
+            )
             assert not house.kubelets.pods()
             assert not task.done()
 
@@ -570,8 +584,8 @@ def test_failed_pod_is_kept_in_the_status(house: House) -> None:
         async with house.operator():
             house.submit()
             await house.until_running(3)
-            how = {"exitCode": 3, "reason": "Error", "finishedAt": "2026-11-24T17:00:00Z"}
-            ended = {"name": "worker", "state": {"terminated": how | {"message": "boom"}}}
+            termination = {"exitCode": 3, "reason": "Error", "finishedAt": "2026-11-24T17:00:00Z"}
+            ended = {"name": "worker", "state": {"terminated": termination | {"message": "boom"}}}
             unknown = {"image": "i", "imageID": "", "ready": False, "restartCount": 0}
             house.kubelets.say("flights-1-0", phase="Failed", containerStatuses=[ended | unknown])
             await house.until(lambda: house.job()["status"].get("failedPods"))
@@ -617,20 +631,22 @@ def test_a_node_that_is_lost_is_left(house: House, plane: ControlPlane) -> None:
         async with house.operator():
             house.submit()
             await house.until_running(3)
-            (left,) = house.workers()
-            (other,) = set(NODES) - {left}
-            on = house.kubelets.pods()
-            house.kubelets.frozen = {name for name in on if on[name]["spec"]["nodeName"] == left}
+            (remaining,) = house.workers()
+            (second,) = set(NODES) - {remaining}
+            placement = house.kubelets.pods()
+            house.kubelets.frozen = {
+                name for name in placement if placement[name]["spec"]["nodeName"] == remaining
+            }
             unknown = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
-            say_of_node(plane, left, conditions=unknown)
+            say_of_node(plane, remaining, conditions=unknown)
             try:
-                await house.until(lambda: house.workers()[other] == 3)
+                await house.until(lambda: house.workers()[second] == 3)
                 assert house.phase() == "Running"
-                await house.until(lambda: house.workers() == {other: 3})  # by force
+                await house.until(lambda: house.workers() == {second: 3})  # by force
                 await house.until_running(3)
             finally:
                 ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
-                say_of_node(plane, left, conditions=ready)
+                say_of_node(plane, remaining, conditions=ready)
 
     run(work)
 
@@ -649,7 +665,7 @@ def test_name_of_a_deleted_job_may_be_reused(house: House) -> None:
 
             await house.until(is_another)
             folder = house.folder / "life-1" / "jobs"
-            assert [each.name for each in folder.iterdir()] == [f"{house.namespace}.flights"]
+            assert [path.name for path in folder.iterdir()] == [f"{house.namespace}.flights"]
 
     run(work)
 
@@ -660,7 +676,7 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
         async with house.operator():
             house.submit()
             await house.until_running(3)
-        before = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
+        previous = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
         house.kubelets.remove("flights-1-2")
         house.submit("later")
         folder = house.folder / f"life-{house.lives}" / "jobs"
@@ -668,13 +684,13 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
         async with house.operator(keep=keep):
             await house.until(lambda: house.phase("later") == "Running")
             await house.until(lambda: house.workers().total() + house.workers("later").total() == 6)
-            after = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
-            del before["flights-1-2"]
-            assert before.items() <= after.items(), "what ran was touched"
+            current = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
+            del previous["flights-1-2"]
+            assert previous.items() <= current.items(), "what ran was touched"
             house.run_ends("done")
             await house.until(lambda: house.phase() == "Done")
             if keep:
-                assert "team.gone" not in [each.name for each in folder.iterdir()]
+                assert "team.gone" not in [path.name for path in folder.iterdir()]
 
     run(work)
 
@@ -687,35 +703,37 @@ def test_learned_speeds_outlive_an_operators_disk(
     def speed(job: str) -> float | None:
         figures = house.present.figures() if house.present is not None else None
         found = (
-            [each for each in figures.jobs if each.job == f"{house.namespace}.{job}"]
+            [figure for figure in figures.jobs if figure.job == f"{house.namespace}.{job}"]
             if figures
             else []
         )
         return found[0].rate if found else None
 
     def lessons() -> str:
-        memory = house.plane.api.ask(f"/api/v1/namespaces/{OWN}/configmaps/{MEMORY}")
+        memory = house.plane.api.ask(
+            f"/api/v1/namespaces/{OPERATORS_NAMESPACE}/configmaps/{MEMORY}"
+        )
         return str(memory["binaryData"]["lessons"])
 
     async def work() -> None:
-        one = {"min": 1, "max": 1}
+        single = {"min": 1, "max": 1}
         async with house.operator():
-            house.submit("first", workers=one)
+            house.submit("first", workers=single)
             await house.until_running(1, "first")
-            before = lessons()
+            previous = lessons()
             house.makes_steps(20, "first")
             await house.until(lambda: speed("first"))
-            known = speed("first")
+            learned = speed("first")
             house.run_ends("done", "first")
-            await house.until(lambda: house.phase("first") == "Done" and lessons() != before)
+            await house.until(lambda: house.phase("first") == "Done" and lessons() != previous)
         async with house.operator():
-            house.submit("second", workers=one)
+            house.submit("second", workers=single)
             await house.until_running(1, "second")
-            assert speed("second") == pytest.approx(known)
+            assert speed("second") == pytest.approx(learned)
             # What a cycle has left needs the room: lessons give way, also where there are no new ones.
             monkeypatch.setattr(record, "_TEACH_EVERY", math.inf)
             monkeypatch.setattr(record, "_ROOM", 1)
-            house.submit("third", workers=one)
+            house.submit("third", workers=single)
             await house.until_running(1, "third")
             await house.until(lambda: lessons() == "")
 
@@ -727,7 +745,7 @@ def test_job_with_an_unreadable_record_is_left_alone(house: House) -> None:
         async with house.operator():
             house.submit()
             await house.until_running(3)
-        before = sorted(house.kubelets.pods())
+        previous = sorted(house.kubelets.pods())
         house.plane.api.ask(
             f"{house.jobs}/flights/status",
             method="PATCH",
@@ -739,7 +757,7 @@ def test_job_with_an_unreadable_record_is_left_alone(house: House) -> None:
             await house.until_running(1, "other")
             assert "version '9'" in house.job()["status"]["message"]
             assert house.job()["status"]["record"] == "9.later"
-            assert sorted(name for name in house.kubelets.pods() if "flights" in name) == before
+            assert sorted(name for name in house.kubelets.pods() if "flights" in name) == previous
 
     run(work)
 
@@ -747,9 +765,13 @@ def test_job_with_an_unreadable_record_is_left_alone(house: House) -> None:
 def stalled(house: House, name: str = "flights") -> tuple[str, str]:
     """The reason and the message of the condition Stalled; empty where it does not hold."""
     status = house.job(name).get("status", {})
-    found = (each for each in status.get("conditions", []) if each["type"] == "Stalled")
-    held: dict[str, Any] = next((each for each in found if each["status"] == "True"), {})
-    return held.get("reason", ""), held.get("message", "")
+    found = (
+        condition for condition in status.get("conditions", []) if condition["type"] == "Stalled"
+    )
+    conditions: dict[str, Any] = next(
+        (condition for condition in found if condition["status"] == "True"), {}
+    )
+    return conditions.get("reason", ""), conditions.get("message", "")
 
 
 def test_unexpected_error_stalls_only_its_job(
@@ -757,10 +779,10 @@ def test_unexpected_error_stalls_only_its_job(
 ) -> None:
     sound, wishes = read_job, wishes_of
 
-    def unsound(thing: Any, **given: Any) -> Any:
+    def unsound(thing: Any, **options: Any) -> Any:
         if thing["metadata"]["name"] == "odd":
             raise LookupError("nobody thought of this")
-        return sound(thing, **given)
+        return sound(thing, **options)
 
     def unsound_wishes(thing: Any, record: Any) -> Any:
         if thing["spec"]["workers"]["max"] == 2:
@@ -803,9 +825,9 @@ def test_unexpected_error_stalls_only_its_job(
 def test_foreign_pod_with_a_name_taken_is_reported(house: House, name: str) -> None:
     containers = [{"name": "main", "image": "registry.example/other:1"}]
     # Starts come after 1, 3, 7, 15 and 31 s: so many fail that the test sees one before one succeeds.
-    taken = {name, *(name.replace("-1-", f"-{start}-") for start in (2, 3, 4, 5))}
-    for each in taken:
-        body = {"metadata": {"name": each}, "spec": {"containers": containers}}
+    names = {name, *(name.replace("-1-", f"-{start}-") for start in (2, 3, 4, 5))}
+    for taken_name in names:
+        body = {"metadata": {"name": taken_name}, "spec": {"containers": containers}}
         house.plane.api.ask(house.kubelets.path, method="POST", body=body)
 
     async def work() -> None:
@@ -816,8 +838,8 @@ def test_foreign_pod_with_a_name_taken_is_reported(house: House, name: str) -> N
             assert "is not of flights" in stalled(house)[1]
             # The story has it once the whole start has failed, the condition with the first answer.
             await house.until(lambda: any(name in line for line in house.job()["status"]["story"]))
-            for each in taken:
-                house.kubelets.remove(each)
+            for taken_name in names:
+                house.kubelets.remove(taken_name)
             await house.until_running(3)
             await house.until(lambda: stalled(house) == ("", ""))
 

@@ -60,11 +60,11 @@ class Mortal:
             return api
         ask = api._ask
 
-        async def mortally(method: str, *given: Any, **named: Any) -> bytes:
+        async def mortally(method: str, *arguments: Any, **named: Any) -> bytes:
             if method == "GET":
-                return await ask(method, *given, **named)
+                return await ask(method, *arguments, **named)
             self.point()
-            answer = await ask(method, *given, **named)
+            answer = await ask(method, *arguments, **named)
             self.point()
             return answer
 
@@ -81,17 +81,17 @@ class Mortal:
 class Copying(FakeFollower):
     """Follows a run as over the port of its master: its records are copied."""
 
-    def __init__(self, of: Path, into: Path, news: Callable[[], None]) -> None:
-        self._of, self._into, self._news = of, into, news
+    def __init__(self, source: Path, target: Path, news: Callable[[], None]) -> None:
+        self._of, self._into, self._news = source, target, news
 
     async def run(self) -> None:
         while True:
             for name in (EVENTS, STEPS):
-                here, there = self._of / name, self._into / name
-                lines = here.read_bytes() if here.exists() else b""
+                source, target = self._of / name, self._into / name
+                lines = source.read_bytes() if source.exists() else b""
                 lines = lines[: lines.rfind(b"\n") + 1]
-                if lines and (not there.exists() or there.stat().st_size < len(lines)):
-                    there.write_bytes(lines)
+                if lines and (not target.exists() or target.stat().st_size < len(lines)):
+                    target.write_bytes(lines)
                     self._news()
             await asyncio.sleep(0.02)
 
@@ -117,7 +117,7 @@ class Town(House):
     def live_on(self) -> None:
         """Act as kubelets, masters and the garbage collector."""
         self.settle()
-        jobs = {each["metadata"]["uid"] for each in self.plane.api.ask(self.jobs)["items"]}
+        jobs = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
         for name, pod in self.kubelets.pods().items():
             uid = pod["metadata"]["uid"]
             if pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
@@ -132,24 +132,24 @@ class Town(House):
 
     def _train(self, name: str) -> None:
         folder = self.folder / "runs" / f"{self.namespace}.{name}"
-        began = name not in self.runs
+        is_new = name not in self.runs
         run = self.runs.setdefault(name, RecordedRun(folder, spec()))
         run.begin(workers=1)
-        if not began:
+        if not is_new:
             run.restore(run.step)
         run.train(2)
 
-    def end(self, name: str, how: str) -> None:
+    def end(self, name: str, outcome: str) -> None:
         """A run ends, and so do its pods; its master leaves its last words in its own."""
-        summary = self.runs[name].end(how)
-        words = json.dumps({"exit": how, "steps": summary["steps"], "metrics": {}})
+        summary = self.runs[name].end(outcome)
+        words = json.dumps({"exit": outcome, "steps": summary["steps"], "metrics": {}})
         ended = {"exitCode": 0, "finishedAt": "2026-11-24T17:00:00Z", "message": words}
         container = {"name": MASTER, "state": {"terminated": ended}, "ready": False}
         unknown = {"image": "i", "imageID": "", "restartCount": 0}
         for pod in self.kubelets.pods():
             if pod == f"{name}-master":
-                said = [container | unknown]
-                self.kubelets.say(pod, phase="Succeeded", containerStatuses=said)
+                statuses = [container | unknown]
+                self.kubelets.say(pod, phase="Succeeded", containerStatuses=statuses)
             elif pod.startswith(f"{name}-"):
                 self.kubelets.say(pod, phase="Succeeded")
 
@@ -166,10 +166,10 @@ class Town(House):
     def watched(self) -> AbstractAsyncContextManager[None]:
         """Know all pods that are made meanwhile."""
 
-        def told(pod: KubePod) -> None:
+        def notice(pod: KubePod) -> None:
             self.made.setdefault(pod.metadata.name, set()).add(pod.metadata.uid)
 
-        return self.kubelets.followed(told)
+        return self.kubelets.followed(notice)
 
     # What there is --------------------------------------------------------------------------------
 
@@ -189,7 +189,11 @@ class Town(House):
 
     def pods_of(self, name: str) -> set[str]:
         pods = self.kubelets.pods()
-        return {each for each in pods if pods[each]["metadata"]["labels"][JOB] == name}
+        return {
+            name_of_pod
+            for name_of_pod in pods
+            if pods[name_of_pod]["metadata"]["labels"][JOB] == name
+        }
 
     def left(self) -> list[str]:
         """All objects of jobs."""
@@ -197,15 +201,15 @@ class Town(House):
         kinds = ("pods", "secrets", "configmaps", "services")
         paths = [self.jobs, policies, *(f"{self.core}/{kind}" for kind in kinds)]
         return [
-            f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
+            f"{path.rpartition('/')[2]}/{thing['metadata']['name']}"
             for path in paths
-            for each in self.plane.api.ask(path)["items"]
+            for thing in self.plane.api.ask(path)["items"]
         ]
 
     @property
     def folders(self) -> list[str]:
         """Folders of runs that operators have on their disks."""
-        return [each.name for each in (self.folder / f"life-{self.lives}" / "jobs").iterdir()]
+        return [path.name for path in (self.folder / f"life-{self.lives}" / "jobs").iterdir()]
 
 
 @dataclass(frozen=True)
@@ -263,22 +267,22 @@ async def tell_the_story(town: Town, last: int | None, *, keep: bool = True) -> 
         keep: the next operator has the disk of the first one.
     """
     town.mortal = mortal = Mortal(last)
-    stage, begun, ended = 0, -1, None
+    stage, stage_begun, ended = 0, -1, None
     async with town.watched():
         while stage < len(STORY):
             first = not mortal.dead
             async with town.operator(mortal.live, keep=keep or first):
                 town.task = None  # it may end, and shall be seen to be dead
 
-                def over(first: bool = first) -> bool:
+                def is_over(first: bool = first) -> bool:
                     return first and mortal.dead
 
-                while stage < len(STORY) and not over():
-                    if begun < stage:
-                        begun = stage
+                while stage < len(STORY) and not is_over():
+                    if stage_begun < stage:
+                        stage_begun = stage
                         await asyncio.to_thread(STORY[stage].do, town)
-                    await town.until(lambda: over() or STORY[stage].holds(town))  # noqa: B023
-                    if not over():
+                    await town.until(lambda: is_over() or STORY[stage].holds(town))  # noqa: B023
+                    if not is_over():
                         stage += 1
                         if stage == len(STORY) - 1:
                             ended = town.record_of()
@@ -295,13 +299,13 @@ def without_times(record: ScheduledJob) -> tuple[object, ...]:
 
     Not so its setbacks: a start of which nothing was made yet counts as one.
     """
-    at = record.allocation
+    state = record.allocation
     return (
         record.life,
         record.submission,
         record.progress.step,
         record.starts.vain,
-        dict(at.told),
+        dict(state.told),
         record.summary.get("exit"),
         record.problem,
     )
@@ -310,7 +314,7 @@ def without_times(record: ScheduledJob) -> tuple[object, ...]:
 @pytest.fixture(autouse=True)
 def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_PROGRESS", 0.2)
-    monkeypatch.setattr(test_operator, "WITHIN", 90.0 if EVERY else 30.0)
+    monkeypatch.setattr(test_operator, "PATIENCE", 90.0 if EVERY else 30.0)
 
 
 def test_operator_may_die_before_and_after_each_write(
@@ -328,10 +332,10 @@ def test_operator_may_die_before_and_after_each_write(
         for last in points:
             town = Town(plane, f"{namespace}-{last}", tmp_path / str(last))
             # Nothing is left behind: the story ends with that.
-            told = await tell_the_story(town, last, keep=last % 4 < 2)
-            assert (last, told.pods) == (last, PODS_MADE), town.made  # nothing is started twice
-            assert told.died or EVERY, "the story has fewer writes"
-            records.add(repr(told.record))
+            ending = await tell_the_story(town, last, keep=last % 4 < 2)
+            assert (last, ending.pods) == (last, PODS_MADE), town.made  # nothing is started twice
+            assert ending.died or EVERY, "the story has fewer writes"
+            records.add(repr(ending.record))
         assert len(records) == 1, records
 
     run(work)

@@ -71,18 +71,18 @@ WITH_MORE = replace(
 )
 
 
-def made(
-    fewest: int = 2, wishes: PodWishes = WISHES, *, uid: str = "uid of flights", **more: Any
+def manifests_of(
+    fewest: int = 2, wishes: PodWishes = WISHES, *, uid: str = "uid of flights", **fields: Any
 ) -> list[Manifest]:
-    return of_elastic_job(JOB, wishes=replace(wishes, **more), fewest=fewest, uid=uid)
+    return of_elastic_job(JOB, wishes=replace(wishes, **fields), fewest=fewest, uid=uid)
 
 
-def there(manifest: Manifest, on: str = "", **more: Any) -> KubePod:
-    return seen(manifest, on, phase="Running" if on else "Pending", **more)
+def bound_pod(manifest: Manifest, node: str = "", **fields: Any) -> KubePod:
+    return seen(manifest, node, phase="Running" if node else "Pending", **fields)
 
 
 def test_placeholder_requests_the_resources_of_its_worker() -> None:
-    first, second = made(wishes=WITH_MORE)
+    first, second = manifests_of(wishes=WITH_MORE)
     assert (first["metadata"]["name"], second["metadata"]["name"]) == (
         "flights-placeholder-0",
         "flights-placeholder-1",
@@ -100,7 +100,7 @@ def test_placeholder_requests_the_resources_of_its_worker() -> None:
         name: WITH_MORE.template["spec"][name]
         for name in ("nodeSelector", "tolerations", "schedulerName")
     }
-    assert [each["name"] for each in spec["volumes"]] == ["data"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["data"]
     assert spec["priorityClassName"] == PLACEHOLDER_CLASS
     assert "affinity" not in spec, "it is pinned to no node"
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -108,10 +108,10 @@ def test_placeholder_requests_the_resources_of_its_worker() -> None:
 
 
 def test_placeholder_belongs_to_no_queue_or_service() -> None:
-    first, _ = made(wishes=WITH_MORE)
+    first, _ = manifests_of(wishes=WITH_MORE)
     labels = first["metadata"]["labels"]
     assert set(labels) == {"app.kubernetes.io/managed-by", "brim.dev/job", "brim.dev/role"}
-    pod = there(first)
+    pod = bound_pod(first)
     assert identity_of(pod) is None
     assert stands_for(pod) == (JOB.id, "uid of flights")
 
@@ -120,21 +120,25 @@ def test_placeholder_keeps_to_nodes_of_the_operator() -> None:
     """And that the job's own template asks for, in both modes of placement."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     zone = {"key": "zone", "operator": "Exists"}
-    theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
-    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
+    own_affinity = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    template = {
+        "spec": {"affinity": {"nodeAffinity": own_affinity}, "containers": [{"name": "worker"}]}
+    }
     pool = {"key": "pool", "operator": "In", "values": ["training"]}
-    for anywhere in (False, True):
-        (first,) = made(1, node_labels="pool=training", anywhere=anywhere)
-        (other,) = made(1, node_labels="pool=training", anywhere=anywhere, template=template)
+    for unpinned in (False, True):
+        (first,) = manifests_of(1, node_labels="pool=training", anywhere=unpinned)
+        (second,) = manifests_of(
+            1, node_labels="pool=training", anywhere=unpinned, template=template
+        )
         found = [
-            each["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
-            for each in (first, other)
+            manifest["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+            for manifest in (first, second)
         ]
         assert found == [[{"matchExpressions": [pool]}], [{"matchExpressions": [zone, pool]}]]
 
 
 @pytest.mark.parametrize(
-    ("selector", "said"),
+    ("selector", "requirements"),
     [
         ("", []),
         ("a=b,c==d", [("a", "In", ["b"]), ("c", "In", ["d"])]),
@@ -145,9 +149,12 @@ def test_placeholder_keeps_to_nodes_of_the_operator() -> None:
         ("a=", [("a", "In", [""])]),
     ],
 )
-def test_selector_of_nodes_becomes_an_affinity(selector: str, said: list[Any]) -> None:
+def test_selector_of_nodes_becomes_an_affinity(selector: str, requirements: list[Any]) -> None:
     found = node_requirements(selector)
-    assert [(each["key"], each["operator"], each.get("values")) for each in found] == said
+    assert [
+        (requirement["key"], requirement["operator"], requirement.get("values"))
+        for requirement in found
+    ] == requirements
 
 
 @pytest.mark.parametrize("selector", ["a b", "a=b=c", "=a", "a in b", "a,,b", "a in ()x", "-"])
@@ -157,28 +164,28 @@ def test_what_is_no_selector_is_refused(selector: str) -> None:
 
 
 def test_missing_ones_are_made_and_others_end() -> None:
-    first, second = wanted = made()
-    todo = placeholder_changes(wanted, [there(first)])
+    first, second = manifests = manifests_of()
+    todo = placeholder_changes(manifests, [bound_pod(first)])
     assert (todo.end, todo.make) == ((), (second,))
-    done = placeholder_changes(wanted, [there(first), there(second, "n1")])
+    done = placeholder_changes(manifests, [bound_pod(first), bound_pod(second, "n1")])
     assert done == ((), ())
-    over = placeholder_changes([], [there(first), there(second, leaving=True)])
-    assert [pod.metadata.name for pod in over.end] == ["flights-placeholder-0"]
+    leftover = placeholder_changes([], [bound_pod(first), bound_pod(second, leaving=True)])
+    assert [pod.metadata.name for pod in leftover.end] == ["flights-placeholder-0"]
 
 
 def test_outdated_placeholder_is_replaced() -> None:
-    first, _ = wanted = made()
-    older = made(uid="uid of another")[0]
-    larger = made(wishes=replace(WISHES, slot={"cpu": "9"}))[0]
-    for pod in (seen(first, "n1", phase="Failed"), there(older), there(larger)):
-        todo = placeholder_changes(wanted[:1], [pod])
+    first, _ = manifests = manifests_of()
+    older = manifests_of(uid="uid of another")[0]
+    larger = manifests_of(wishes=replace(WISHES, slot={"cpu": "9"}))[0]
+    for pod in (seen(first, "n1", phase="Failed"), bound_pod(older), bound_pod(larger)):
+        todo = placeholder_changes(manifests[:1], [pod])
         assert (todo.end, todo.make) == ((pod,), ()), "its name is free once it is gone"
 
 
 def test_placeholder_blocking_a_worker_is_deleted() -> None:
-    first, second = wanted = made()
-    pods = [there(first, "n1"), there(second)]
-    todo = placeholder_changes(wanted, pods, in_the_way=lambda name: name in ("n1", ""))
+    first, second = manifests = manifests_of()
+    pods = [bound_pod(first, "n1"), bound_pod(second)]
+    todo = placeholder_changes(manifests, pods, in_the_way=lambda name: name in ("n1", ""))
     assert [pod.spec.node_name for pod in todo.end] == ["n1"]
     assert bound_on({"n1"}, pods) == [pods[0]]
 
@@ -201,21 +208,21 @@ def devices(found: NodePlaces) -> int:
 def test_a_node_has_the_slots_that_placeholders_keep() -> None:
     found = places()
     assert devices(found) == 4
-    for number, each in enumerate(made(3)):
-        found.take_pod(f"team/{number}", there(each, "n1"))
+    for number, manifest in enumerate(manifests_of(3)):
+        found.take_pod(f"team/{number}", bound_pod(manifest, "n1"))
     assert devices(found) == 4
     assert found.seen(0.0)["n1"].agents == ()
 
 
 def test_forged_placeholder_counts_as_a_pod() -> None:
     found = places()
-    (first,) = made(1)
+    (first,) = manifests_of(1)
     first["spec"]["priorityClassName"] = "high"
-    found.take_pod("team/0", there(first, "n1"))
+    found.take_pod("team/0", bound_pod(first, "n1"))
     assert devices(found) == 3
     first["spec"]["priorityClassName"] = PLACEHOLDER_CLASS
     first["metadata"]["ownerReferences"] = []
-    found.take_pod("team/0", there(first, "n1"))
+    found.take_pod("team/0", bound_pod(first, "n1"))
     assert devices(found) == 3
 
 
@@ -231,10 +238,10 @@ def test_unbound_worker_waits_for_its_node() -> None:
 # The keeper ---------------------------------------------------------------------------------------
 
 
-class Kept:
+class KeeperWorld:
     """A keeper beside a server that only seems to be one, and the jobs that it is told of."""
 
-    def __init__(self, most: int = 2, watched: str = "") -> None:
+    def __init__(self, limit: int = 2, watched: str = "") -> None:
         self.server = FakeServer()
         self.clock = VirtualClock(start=1e9)
         self.watched = Watched(self.server)
@@ -243,7 +250,7 @@ class Kept:
             self.server,
             self.watched.pods,
             self.watched.places,
-            maximum=most,
+            maximum=limit,
             watched=watched,
             short=lambda: self.short,
             placeholders=self.wanted,
@@ -291,75 +298,75 @@ class Kept:
 
 
 def test_only_the_first_waiting_jobs_have_placeholders() -> None:
-    kept = Kept(most=2)
-    kept.has_waited("a", "b", "c")
-    of = ["a-placeholder-0", "a-placeholder-1", "b-placeholder-0", "b-placeholder-1"]
-    assert kept.tend() == of
-    assert kept.tend() == of
-    assert len(kept.server.made) == 4, "each was made once"
-    kept.waits("b", "c")
-    assert not kept.keeper.is_calm(), "others wait than at the last look"
-    assert kept.tend() == of[2:]
-    assert not kept.keeper.is_calm(), "one is to have its own soon"
-    assert kept.tend(4.0) == of[2:], "those that were before it are getting their workers"
-    kept.clock.advance(1.0)
-    assert not kept.keeper.is_calm(), "its time has come"
-    assert kept.tend(0.0) == [*of[2:], "c-placeholder-0", "c-placeholder-1"]
-    kept.has_waited()
-    assert kept.tend() == []
-    assert kept.keeper.is_calm()
+    world = KeeperWorld(limit=2)
+    world.has_waited("a", "b", "c")
+    names = ["a-placeholder-0", "a-placeholder-1", "b-placeholder-0", "b-placeholder-1"]
+    assert world.tend() == names
+    assert world.tend() == names
+    assert len(world.server.made) == 4, "each was made once"
+    world.waits("b", "c")
+    assert not world.keeper.is_calm(), "others wait than at the last look"
+    assert world.tend() == names[2:]
+    assert not world.keeper.is_calm(), "one is to have its own soon"
+    assert world.tend(4.0) == names[2:], "those that were before it are getting their workers"
+    world.clock.advance(1.0)
+    assert not world.keeper.is_calm(), "its time has come"
+    assert world.tend(0.0) == [*names[2:], "c-placeholder-0", "c-placeholder-1"]
+    world.has_waited()
+    assert world.tend() == []
+    assert world.keeper.is_calm()
 
 
 def test_nothing_is_done_before_anything_was_decided() -> None:
-    kept = Kept()
-    kept.has_waited("a")
-    before = kept.tend()
-    kept.short = None
-    assert kept.tend() == before
+    world = KeeperWorld()
+    world.has_waited("a")
+    previous = world.tend()
+    world.short = None
+    assert world.tend() == previous
 
 
 def test_operator_without_placeholders_deletes_earlier_ones() -> None:
-    kept = Kept(most=1)
-    kept.has_waited("a")
-    kept.tend()
-    kept.keeper._maximum = 0
-    assert kept.tend() == []
+    world = KeeperWorld(limit=1)
+    world.has_waited("a")
+    world.tend()
+    world.keeper._maximum = 0
+    assert world.tend() == []
 
 
 def test_placeholders_of_another_operators_namespace_are_left_alone() -> None:
-    kept = Kept()
-    kept.has_waited("a")
-    before = kept.tend()
-    kept.keeper._watched = "other"
-    kept.has_waited()
-    assert kept.tend() == before
+    world = KeeperWorld()
+    world.has_waited("a")
+    previous = world.tend()
+    world.keeper._watched = "other"
+    world.has_waited()
+    assert world.tend() == previous
 
 
 def test_lost_placeholder_is_remade_with_growing_pauses() -> None:
-    kept = Kept()
-    kept.has_waited("a", workers="1")
-    kept.tend()
-    (name,) = kept.tend()
-    kept.server.vanish(name)
-    assert kept.tend() == [name]
+    world = KeeperWorld()
+    world.has_waited("a", workers="1")
+    world.tend()
+    (name,) = world.tend()
+    world.server.vanish(name)
+    assert world.tend() == [name]
     for _ in range(100):
-        kept.server.settle()
-        if name in kept.server.pods:
-            kept.server.end(name)
-        kept.tend(0.5)
-    assert 5 <= len(kept.server.made) <= 9, "in 50 s, with pauses of 1, 2, 4, 8 … s"
+        world.server.settle()
+        if name in world.server.pods:
+            world.server.end(name)
+        world.tend(0.5)
+    assert 5 <= len(world.server.made) <= 9, "in 50 s, with pauses of 1, 2, 4, 8 … s"
 
 
 def test_refused_or_broken_placeholders_stop_no_other_job() -> None:
-    kept = Kept(most=3)
-    kept.has_waited("a", "broken", "c", workers="2")
-    kept.server.refused["a-placeholder-0"] = Invalid("POST pods", Status(code=422, message="no"))
-    assert kept.tend() == ["c-placeholder-0", "c-placeholder-1"]
-    asked = kept.server.asked
-    kept.tend(0.2)
-    assert kept.server.asked == asked, "it is not asked at each look"
-    kept.server.refused.clear()
-    assert kept.tend(2.0) == [
+    world = KeeperWorld(limit=3)
+    world.has_waited("a", "broken", "c", workers="2")
+    world.server.refused["a-placeholder-0"] = Invalid("POST pods", Status(code=422, message="no"))
+    assert world.tend() == ["c-placeholder-0", "c-placeholder-1"]
+    request_count = world.server.asked
+    world.tend(0.2)
+    assert world.server.asked == request_count, "it is not asked at each look"
+    world.server.refused.clear()
+    assert world.tend(2.0) == [
         *("a-placeholder-0", "a-placeholder-1"),
         *("c-placeholder-0", "c-placeholder-1"),
     ]
@@ -367,35 +374,35 @@ def test_refused_or_broken_placeholders_stop_no_other_job() -> None:
 
 def test_blocking_placeholder_is_remade_with_growing_pauses() -> None:
     """The next one might be bound in the same place before the worker is."""
-    kept = Kept()
-    kept.has_waited("a", workers="1")
-    kept.tend()
-    kept.server.objects["Pod", "team", "flights-1-0"] = {
+    world = KeeperWorld()
+    world.has_waited("a", workers="1")
+    world.tend()
+    world.server.objects["Pod", "team", "flights-1-0"] = {
         **worker_pod(start_of(), WISHES, name="flights-1-0", node="node0"),
         "status": {"phase": "Pending"},
     }
-    kept.server.pods["flights-1-0"]["metadata"]["uid"] = "uid of the worker"
+    world.server.pods["flights-1-0"]["metadata"]["uid"] = "uid of the worker"
     for _ in range(50):
-        if "a-placeholder-0" in kept.server.pods:
-            kept.server.pods["a-placeholder-0"]["spec"]["nodeName"] = "node0"
-        kept.tend(0.2)
-        if "deletionTimestamp" in kept.server.pods.get("a-placeholder-0", {}).get("metadata", {}):
-            kept.server.vanish("a-placeholder-0")
-    assert 3 <= len(kept.server.made) <= 5, "in 10 s, with pauses of 1, 2, 4 … s"
+        if "a-placeholder-0" in world.server.pods:
+            world.server.pods["a-placeholder-0"]["spec"]["nodeName"] = "node0"
+        world.tend(0.2)
+        if "deletionTimestamp" in world.server.pods.get("a-placeholder-0", {}).get("metadata", {}):
+            world.server.vanish("a-placeholder-0")
+    assert 3 <= len(world.server.made) <= 5, "in 10 s, with pauses of 1, 2, 4 … s"
 
 
 def test_workers_wait_for_leaving_placeholders_within_a_limit() -> None:
-    kept = Kept()
-    kept.has_waited("a")
-    kept.tend()
-    kept.server.settle()  # both are on node0
-    assert kept.make_way("node1") == set()
-    assert kept.make_way("node0", "node1") == {"node0"}
-    assert all("deletionTimestamp" in each["metadata"] for each in kept.server.pods.values())
-    kept.clock.advance(11.0)
-    assert kept.make_way("node0") == set(), "kube-scheduler says no, where they are still there"
-    kept.server.settle()
-    assert kept.make_way("node0") == set()
+    world = KeeperWorld()
+    world.has_waited("a")
+    world.tend()
+    world.server.settle()  # both are on node0
+    assert world.make_way("node1") == set()
+    assert world.make_way("node0", "node1") == {"node0"}
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.server.pods.values())
+    world.clock.advance(11.0)
+    assert world.make_way("node0") == set(), "kube-scheduler says no, where they are still there"
+    world.server.settle()
+    assert world.make_way("node0") == set()
 
 
 def test_worker_is_made_once_its_place_is_free(
@@ -420,7 +427,7 @@ def test_worker_is_made_once_its_place_is_free(
 
 # On a server --------------------------------------------------------------------------------------
 
-WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")
@@ -448,20 +455,24 @@ def placeholders(house: House) -> dict[str, KubePod]:
     """Those that are there and stay, by the jobs whose names they have."""
     return {
         name: pod
-        for name, each in house.kubelets.pods().items()
-        if stands_for(pod := msgspec.convert(each, KubePod)) and not pod.is_leaving
+        for name, entry in house.kubelets.pods().items()
+        if stands_for(pod := msgspec.convert(entry, KubePod)) and not pod.is_leaving
     }
 
 
-def has(house: House, name: str, bound: int, refused: int) -> bool:
+def has_placeholders(house: House, name: str, bound: int, refused: int) -> bool:
     """Whether a job has so many placeholders on nodes, and so many for which kube-scheduler has none."""
     pods = [pod for key, pod in placeholders(house).items() if key.startswith(f"{name}-")]
-    on = sum(pod.spec.node_name != "" for pod in pods)
-    return (on, sum(pod.is_refused for pod in pods), len(pods)) == (bound, refused, bound + refused)
+    bound_count = sum(pod.spec.node_name != "" for pod in pods)
+    return (bound_count, sum(pod.is_refused for pod in pods), len(pods)) == (
+        bound,
+        refused,
+        bound + refused,
+    )
 
 
 async def until(holds: Callable[[], bool], house: House) -> None:
-    deadline = monotonic() + WITHIN
+    deadline = monotonic() + PATIENCE
     while not await asyncio.to_thread(holds):
         assert monotonic() < deadline, "\n".join(
             f"{name}: {pod['spec'].get('nodeName')} {pod['metadata'].get('deletionTimestamp')} {pod['status']}"
@@ -480,13 +491,13 @@ def test_placeholders_bring_a_node_for_the_waiting_job(
             house.submit("large", workers={"min": 3, "max": 3})
             house.submit("later", workers={"min": 9, "max": 9})
             # One slot is free: an autoscaler is asked for no more than what is missing.
-            await until(lambda: has(house, "large", bound=1, refused=2), house)
+            await until(lambda: has_placeholders(house, "large", bound=1, refused=2), house)
             assert house.workers("small") == {"fake-1": 1}, "nobody has given way to it"
             assert all(name.startswith("large-") for name in placeholders(house)), "it is one job"
-            before = placeholders(house)
+            previous = placeholders(house)
         async with house.operator():  # the next one knows them
             await asyncio.sleep(2)
-            uids = {pod.metadata.uid for pod in before.values()}
+            uids = {pod.metadata.uid for pod in previous.values()}
             assert {pod.metadata.uid for pod in placeholders(house).values()} == uids
             house.plane.add_fake_nodes(1, {"cpu": "2500m"}, first=2)
             try:
@@ -494,12 +505,12 @@ def test_placeholders_bring_a_node_for_the_waiting_job(
                 await until(
                     lambda: (
                         house.workers("large") == {"fake-1": 1, "fake-2": 2}
-                        and has(house, "large", bound=0, refused=0)
+                        and has_placeholders(house, "large", bound=0, refused=0)
                     ),
                     house,
                 )
                 await until(lambda: ready(house, "large") == 3, house)
-                await until(lambda: has(house, "later", bound=0, refused=9), house)
+                await until(lambda: has_placeholders(house, "later", bound=0, refused=9), house)
                 house.delete("later")
                 await until(lambda: not placeholders(house), house)
             finally:
@@ -523,14 +534,14 @@ def test_a_placeholder_takes_no_place_from_anybody(house: House) -> None:
     async def work() -> None:
         async with house.operator():
             house.submit("large", workers={"min": 3, "max": 3})
-            await until(lambda: has(house, "large", bound=2, refused=1), house)
+            await until(lambda: has_placeholders(house, "large", bound=2, refused=1), house)
             container = {"name": "a", "image": "a:1", "resources": {"requests": {"cpu": "2"}}}
             body = {"metadata": {"name": "theirs"}, "spec": {"containers": [container]}}
             house.plane.api.ask(house.kubelets.path, method="POST", body=body)
             await until(
                 lambda: house.kubelets.pods()["theirs"]["spec"].get("nodeName") == "fake-1", house
             )
-            await until(lambda: has(house, "large", bound=0, refused=3), house)
+            await until(lambda: has_placeholders(house, "large", bound=0, refused=3), house)
 
     run(work)
 

@@ -167,7 +167,7 @@ def test_waiting_gang_members_are_refused_together() -> None:
         node_places.take_node(name, node(name))
     for number, (name, message_of_pod) in enumerate(pods):
         waiting = worker(
-            number, name, bound=False, phase="Pending", refused=True, said=message_of_pod
+            number, name, bound=False, phase="Pending", refused=True, message=message_of_pod
         )
         node_places.take_pod(f"w{number}", waiting)
     assert (devices(node_places, name="n1"), devices(node_places, name="n2")) == (0, 4)

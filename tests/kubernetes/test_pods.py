@@ -50,19 +50,19 @@ def test_pods_are_restricted(pod: Manifest) -> None:
 
 
 def test_everything_has_the_job_as_its_owner() -> None:
-    beside = [secret(START, b"{}")]
-    beside += [network_policy(START, "brim-system"), volume_claim(START, {"size": "1Gi"})]
-    made = [*pods(), *beside]
-    for each in made:
-        (owner,) = each["metadata"]["ownerReferences"]
+    extras = [secret(START, b"{}")]
+    extras += [network_policy(START, "brim-system"), volume_claim(START, {"size": "1Gi"})]
+    manifests = [*pods(), *extras]
+    for manifest in manifests:
+        (owner,) = manifest["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["controller"]) == (
             "ElasticJob",
             "flights",
             True,
         )
         assert owner["uid"] == START.uid
-        assert each["metadata"]["namespace"] == "team"
-    names = [(each["kind"], each["metadata"]["name"]) for each in made]
+        assert manifest["metadata"]["namespace"] == "team"
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
     assert len(set(names)) == len(names)
 
 
@@ -72,9 +72,9 @@ def test_only_workers_join_the_queue_of_their_job() -> None:
     job = {"metadata": {"labels": {**marks, "color": "blue"}, "annotations": {**notes, "a": "b"}}}
     plain, queued = pods(), pods(replace(WISHES, handed_on=handed_on(job)))
     assert queued[0] == plain[0]
-    before, after = (each[1]["metadata"] for each in (plain, queued))
-    assert after["labels"] == {**before["labels"], **marks}
-    assert after["annotations"] == {**before["annotations"], **notes}
+    previous, current = (pair[1]["metadata"] for pair in (plain, queued))
+    assert current["labels"] == {**previous["labels"], **marks}
+    assert current["annotations"] == {**previous["annotations"], **notes}
     assert pods(replace(WISHES, handed_on=handed_on({"metadata": {}}))) == plain
 
 
@@ -82,9 +82,9 @@ def test_template_may_change_the_queue_only() -> None:
     job = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
     labels = {"kueue.x-k8s.io/queue-name": "others", "brim.dev/job": "theirs"}
     wishes = replace(WISHES, handed_on=handed_on(job), template={"metadata": {"labels": labels}})
-    made = pods(wishes)[1]["metadata"]["labels"]
-    assert made["kueue.x-k8s.io/queue-name"] == "others"
-    assert made["brim.dev/job"] == JOB.name
+    labels_made = pods(wishes)[1]["metadata"]["labels"]
+    assert labels_made["kueue.x-k8s.io/queue-name"] == "others"
+    assert labels_made["brim.dev/job"] == JOB.name
 
 
 def test_worker_requests_one_slot_and_its_node() -> None:
@@ -95,7 +95,7 @@ def test_worker_requests_one_slot_and_its_node() -> None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
-    env = {each["name"]: each for each in container["env"]}
+    env = {variable["name"]: variable for variable in container["env"]}
     assert env["BRIM_MACHINE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert env["BRIM_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == START.files
     assert container["command"][4:8] == [
@@ -104,14 +104,14 @@ def test_worker_requests_one_slot_and_its_node() -> None:
 
 
 def test_processes_of_a_worker_share_its_slot() -> None:
-    one, two = (
+    first, two = (
         worker_pod(START, WISHES, name="flights-1-0", node="n1", processes=count)["spec"]
         for count in (1, 2)
     )
     (container,) = two["containers"]
     assert container["command"][6:8] == ["--workers", "2"]
     container["command"][7] = "1"
-    assert one == two
+    assert first == two
 
 
 def node_affinity(*, anywhere: bool = True, **wishes: Any) -> Any:
@@ -129,9 +129,14 @@ def test_unpinned_worker_keeps_to_nodes_of_the_operator() -> None:
     }
     zone = {"key": "zone", "operator": "Exists"}
     fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]}
-    theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}, fields]}, "more": [1]}
-    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
-    assert node_affinity(template=template) == theirs
+    affinity_given = {
+        required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}, fields]},
+        "more": [1],
+    }
+    template = {
+        "spec": {"affinity": {"nodeAffinity": affinity_given}, "containers": [{"name": "worker"}]}
+    }
+    assert node_affinity(template=template) == affinity_given
     assert node_affinity(template=template, node_labels="pool=training") == {
         "more": [1],
         required: {
@@ -154,12 +159,14 @@ def test_unpinned_worker_keeps_to_nodes_of_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    "theirs", ["x", [], {"a": 1}, {"requiredDuringSchedulingIgnoredDuringExecution": 3}]
+    "affinity", ["x", [], {"a": 1}, {"requiredDuringSchedulingIgnoredDuringExecution": 3}]
 )
-def test_unreadable_affinity_is_left_to_the_server(theirs: Any) -> None:
-    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
-    made = node_affinity(template=template, node_labels="pool")
-    assert made == theirs or isinstance(theirs, dict)
+def test_unreadable_affinity_is_left_to_the_server(affinity: Any) -> None:
+    template = {
+        "spec": {"affinity": {"nodeAffinity": affinity}, "containers": [{"name": "worker"}]}
+    }
+    labels_made = node_affinity(template=template, node_labels="pool")
+    assert labels_made == affinity or isinstance(affinity, dict)
 
 
 def test_device_is_requested_as_a_limit() -> None:
@@ -211,7 +218,9 @@ def test_what_brim_decides_no_template_changes() -> None:
     }
     assert [volume["name"] for volume in spec["volumes"]] == ["tmp", "data"]
     assert (container["image"], container["command"][3]) == ("registry.example/mine:2", "brim")
-    assert next(each for each in container["env"] if each["name"] == "BRIM_TOKEN").keys() == {
+    assert next(
+        variable for variable in container["env"] if variable["name"] == "BRIM_TOKEN"
+    ).keys() == {
         "name",
         "valueFrom",
     }
@@ -224,36 +233,42 @@ def test_what_brim_decides_no_template_changes() -> None:
 def test_run_is_kept_on_the_requested_volume() -> None:
     claim = {"storageClassName": "fast", "size": "1Gi"}
     wishes = replace(WISHES, claim=claim)
-    volumes = {each["name"]: each for each in pods(wishes)[0]["spec"]["volumes"]}
-    made = volume_claim(START, claim)
-    assert volumes["run"]["persistentVolumeClaim"] == {"claimName": made["metadata"]["name"]}
-    assert made["spec"]["resources"]["requests"] == {"storage": "1Gi"}
-    assert made["spec"]["storageClassName"] == "fast"
+    volumes = {volume["name"]: volume for volume in pods(wishes)[0]["spec"]["volumes"]}
+    claim_made = volume_claim(START, claim)
+    assert volumes["run"]["persistentVolumeClaim"] == {"claimName": claim_made["metadata"]["name"]}
+    assert claim_made["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+    assert claim_made["spec"]["storageClassName"] == "fast"
     assert "storageClassName" not in volume_claim(START, {"size": 1})["spec"]
-    assert "run" not in {each["name"] for each in pods(wishes)[1]["spec"]["volumes"]}
+    assert "run" not in {volume["name"] for volume in pods(wishes)[1]["spec"]["volumes"]}
 
 
 def test_first_master_does_not_wait_for_copies() -> None:
-    again = master_pod(START, WISHES, rejoins=True)["spec"]["containers"][0]["command"]
+    rejoining = master_pod(START, WISHES, rejoins=True)["spec"]["containers"][0]["command"]
     first = master_pod(START, WISHES, rejoins=False)["spec"]["containers"][0]["command"]
-    assert first == [*again, "--rejoin-timeout", "0s"]
+    assert first == [*rejoining, "--rejoin-timeout", "0s"]
 
 
 def test_preferred_node_keeps_the_templates_affinity() -> None:
-    theirs = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    affinity_given = {
+        "weight": 1,
+        "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+    }
     preferred, required = (
         f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("preferred", "required")
     )
     terms: dict[str, Any] = {"nodeSelectorTerms": [{"matchFields": []}]}
-    nodes = {required: terms, preferred: [theirs]}
+    nodes = {required: terms, preferred: [affinity_given]}
     template = {"spec": {"affinity": {"nodeAffinity": nodes, "podAffinity": {}}}}
     pod = master_pod(START, replace(WISHES, master_template=template), rejoins=False)
     affinity = with_preferred_node(pod, "n1")["spec"]["affinity"]
     assert affinity["podAffinity"] == {}
     assert affinity["nodeAffinity"][required] == terms
-    first, ours = affinity["nodeAffinity"][preferred]
-    assert first == theirs
-    assert (ours["weight"], ours["preference"]["matchFields"][0]["values"]) == (100, ["n1"])
+    first, own_preference = affinity["nodeAffinity"][preferred]
+    assert first == affinity_given
+    assert (own_preference["weight"], own_preference["preference"]["matchFields"][0]["values"]) == (
+        100,
+        ["n1"],
+    )
     assert pod["spec"]["affinity"] == template["spec"]["affinity"]
 
 
@@ -276,13 +291,15 @@ def test_unready_master_is_reachable_by_its_own_workers() -> None:
     called = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert called == {7077, 7100}
     _, operator = policy["ingress"][0]["from"]
-    there = {"matchLabels": {"kubernetes.io/metadata.name": "brim-system"}}
-    assert operator["namespaceSelector"] == there  # its label alone can be had by anybody's pod
+    namespace_selector = {"matchLabels": {"kubernetes.io/metadata.name": "brim-system"}}
+    assert (
+        operator["namespaceSelector"] == namespace_selector
+    )  # its label alone can be had by anybody's pod
 
 
 def test_master_finds_spec_and_code_in_one_folder() -> None:
     pod = master_pod(START, replace(WISHES, code="flights-code"), rejoins=False)
-    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     sources = volumes["files"]["projected"]["sources"]
     spec = {"key": "job.json", "path": "job.json"}
     assert sources == [

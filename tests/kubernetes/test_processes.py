@@ -110,7 +110,7 @@ class World:
         self.suspended.append(token)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        async def alone() -> None:
+        async def work_alone() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)
             try:
                 await work()
@@ -120,7 +120,7 @@ class World:
             finally:
                 await self.processes.close()
 
-        asyncio.run(alone())
+        asyncio.run(work_alone())
 
     def submit(
         self,
@@ -132,14 +132,14 @@ class World:
     ) -> ScheduledJob:
         number = self.book._database.next_number()
         self.anywhere |= {job.id} if anywhere else set()
-        made = ScheduledJob(
+        record = ScheduledJob(
             number=number,
             id=job.id,
             submission=submission(workers, anywhere=anywhere, processes=processes),
             submitted=self.clock.wall(),
         )
-        self.backend.handle(Submitted(made))
-        return made
+        self.backend.handle(Submitted(record))
+        return record
 
     def look(self, seconds: float = 0.0) -> None:
         """Look once, at the events that the server has told by now."""
@@ -164,13 +164,13 @@ class World:
         verdicts = tuple(
             Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
         )
-        nodes = {f"team.{job}": on for job, on in plan.items()}
-        workers = {job: sum(on.values()) for job, on in nodes.items()}
+        nodes = {f"team.{job}": placement for job, placement in plan.items()}
+        workers = {job: sum(placement.values()) for job, placement in nodes.items()}
         await self.backend.apply(Decision(workers=workers, nodes=nodes, verdicts=verdicts))
 
-    def away(self, why: str = "the API server does not answer") -> None:
+    def away(self, reason: str = "the API server does not answer") -> None:
         """The server is away from now on, as its clients tell."""
-        self.server.down = why
+        self.server.down = reason
         self.outages.miss("requests", self.clock.now())
 
     def back(self) -> None:
@@ -188,20 +188,20 @@ class World:
     def on(self, job: str = "flights") -> Counter[str]:
         """The workers' pods of a job that are there, by node."""
         return Counter(
-            made["metadata"]["annotations"]["brim.dev/node"]
-            for name, made in self.server.pods.items()
+            manifest["metadata"]["annotations"]["brim.dev/node"]
+            for name, manifest in self.server.pods.items()
             if name.startswith(f"{job}-")
-            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+            and manifest["metadata"]["labels"]["brim.dev/role"] == "worker"
         )
 
     def bound(self, job: str = "flights") -> Counter[str]:
         """The workers' pods of a job that run, by node."""
         return Counter(
-            made["spec"]["nodeName"]
-            for name, made in self.server.pods.items()
+            manifest["spec"]["nodeName"]
+            for name, manifest in self.server.pods.items()
             if name.startswith(f"{job}-")
-            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
-            and made["spec"].get("nodeName")
+            and manifest["metadata"]["labels"]["brim.dev/role"] == "worker"
+            and manifest["spec"].get("nodeName")
         )
 
     def phase(self, job: KubeJob = JOB) -> Phase:
@@ -265,7 +265,7 @@ def test_lost_pod_is_remade_during_a_decision(world: World) -> None:
     world.decide(flights={"node0": 2})
     world.settle()
     world.submit(KubeJob("team", "other"))
-    made: list[str] = []
+    made_names: list[str] = []
 
     async def deciding() -> None:
         world.backend._starts = 0  # the other has to wait
@@ -280,7 +280,7 @@ def test_lost_pod_is_remade_during_a_decision(world: World) -> None:
         async with asyncio.timeout(10.0):
             while world.on() != {"node0": 2}:
                 await asyncio.sleep(0.01)
-        made.extend(world.server.pods)
+        made_names.extend(world.server.pods)
         assert not waiting.done(), "it waits for the decision"
         phase = world.phase(KubeJob("team", "other"))
         assert phase is Phase.ADMITTED, "it is decided about now: it may go elsewhere"
@@ -289,7 +289,7 @@ def test_lost_pod_is_remade_during_a_decision(world: World) -> None:
         assert await waiting is answer
 
     world.run(deciding)
-    assert "flights-1-0" in made
+    assert "flights-1-0" in made_names
 
 
 def test_lost_pods_are_remade_ahead_of_starts(
@@ -418,7 +418,7 @@ def test_spec_of_a_run_allows_any_later_range(world: World) -> None:
     world.submit(workers="2")
     world.look()
     world.decide(flights={"node0": 2})
-    (files,) = [made for key, made in world.server.objects.items() if key[0] == "Secret"]
+    (files,) = [manifest for key, manifest in world.server.objects.items() if key[0] == "Secret"]
     spec = msgspec.json.decode(b64decode(files["data"]["job.json"]), type=JobSpec)
     assert (spec.workers, spec.micro_batches) == (WorkerRange(minimum=1, maximum=8), 8)
 
@@ -445,9 +445,9 @@ def test_worker_of_several_processes_is_one_pod(
 
 
 def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:
-    other = KubeJob("team", "other")
+    second = KubeJob("team", "other")
     world.submit(workers="1:4")
-    world.submit(other, workers="1:4")
+    world.submit(second, workers="1:4")
     world.look()
     world.decide(flights={"node0": 3})
     world.settle()
@@ -462,9 +462,9 @@ def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:
 
 def test_deleted_jobs_slots_pass_one_by_one(world: World) -> None:
     """None of its pods is made again, so nothing is kept for them on nodes that they have left."""
-    other = KubeJob("team", "other")
+    second = KubeJob("team", "other")
     world.submit(workers="1:4")
-    world.submit(other, workers="1:4")
+    world.submit(second, workers="1:4")
     world.look()
     world.decide(flights={"node0": 3, "node1": 1})
     world.settle()
@@ -508,7 +508,7 @@ def test_removed_pod_is_remade(world: World) -> None:
     assert "deletionTimestamp" in world.server.pods["flights-1-0"]["metadata"]
 
 
-OTHERS = [KubeJob("team", name) for name in ("other", "third", "fourth")]
+OTHER_JOBS = [KubeJob("team", name) for name in ("other", "third", "fourth")]
 
 
 def slow_starts(world: World) -> asyncio.Event:
@@ -529,7 +529,7 @@ def test_slow_starts_hold_up_no_other_job(world: World) -> None:
     world.look()
     world.decide(flights={"node0": 1})
     world.settle()
-    for job in OTHERS:
+    for job in OTHER_JOBS:
         world.submit(job)
 
     async def work() -> None:
@@ -539,20 +539,20 @@ def test_slow_starts_hold_up_no_other_job(world: World) -> None:
         world.server.vanish("flights-1-0")
         await world.looking()
         assert world.on() == {"node0": 1}
-        assert [world.on(job.name) for job in OTHERS] == [{}, {}, {}]
-        assert [world.phase(job) for job in OTHERS] == [Phase.RUNNING] * 3
+        assert [world.on(job.name) for job in OTHER_JOBS] == [{}, {}, {}]
+        assert [world.phase(job) for job in OTHER_JOBS] == [Phase.RUNNING] * 3
         goes_on.set()
         await world.looking()
         await world.looking()
-        assert [world.on(job.name) for job in OTHERS] == [plan] * 3
+        assert [world.on(job.name) for job in OTHER_JOBS] == [plan] * 3
 
     world.run(work)
-    assert [world.book.jobs[job.id].starts.launches for job in OTHERS] == [1, 1, 1]
+    assert [world.book.jobs[job.id].starts.launches for job in OTHER_JOBS] == [1, 1, 1]
 
 
 def test_concurrent_starts_stay_within_their_limit(world: World) -> None:
     world.backend._starts = 2
-    for job in OTHERS:
+    for job in OTHER_JOBS:
         world.submit(job)
 
     async def work() -> None:
@@ -560,24 +560,24 @@ def test_concurrent_starts_stay_within_their_limit(world: World) -> None:
         plan = {"node0": 1}
         await world.deciding(other=plan, third=plan, fourth=plan)
         await world.looking()
-        running = [world.phase(job) is Phase.RUNNING for job in OTHERS]
+        running = [world.phase(job) is Phase.RUNNING for job in OTHER_JOBS]
         assert running == [True, True, False]
         goes_on.set()
         for _ in range(3):
             await world.looking()
-        assert [world.on(job.name) for job in OTHERS] == [plan] * 3
+        assert [world.on(job.name) for job in OTHER_JOBS] == [plan] * 3
 
     world.run(work)
 
 
 def test_cancellation_stops_a_start_under_way(world: World) -> None:
-    (other, *_) = OTHERS
-    world.submit(other)
+    (second, *_) = OTHER_JOBS
+    world.submit(second)
 
     async def work() -> None:
         goes_on = slow_starts(world)
         await world.deciding(other={"node0": 2})
-        world.backend.handle(Wished(other.id, Happening.CANCEL))
+        world.backend.handle(Wished(second.id, Happening.CANCEL))
         await world.looking()
         goes_on.set()
         for _ in range(3):
@@ -586,7 +586,7 @@ def test_cancellation_stops_a_start_under_way(world: World) -> None:
         assert world.on("other") == {}
 
     world.run(work)
-    assert world.phase(other) is Phase.CANCELLED
+    assert world.phase(second) is Phase.CANCELLED
 
 
 def test_ended_pod_is_remade_with_growing_pauses(world: World) -> None:
@@ -594,16 +594,16 @@ def test_ended_pod_is_remade_with_growing_pauses(world: World) -> None:
     world.look()
     world.decide(flights={"node0": 1})
     world.settle()
-    made = []
+    made_counts = []
     for _ in range(100):
         for name in world.server.pods:
             if name != "flights-master":
                 world.server.end(name)
-        before = len(world.server.made)
+        previous = len(world.server.made)
         world.look(0.5)
         world.server.settle()
-        made.append(len(world.server.made) - before)
-    assert 4 <= sum(made) <= 7, "in 50 s, with pauses of 1, 2, 4, 8 … s"
+        made_counts.append(len(world.server.made) - previous)
+    assert 4 <= sum(made_counts) <= 7, "in 50 s, with pauses of 1, 2, 4, 8 … s"
     assert world.phase() is Phase.RUNNING
 
 
@@ -622,9 +622,11 @@ def test_lost_master_is_remade_at_once_awaiting_copies(world: World) -> None:
     world.server.pods["flights-master"]["spec"]["nodeName"] = "node7"
     world.look(0.2)
     world.server.nodes["node7"] = node("node7", ready="Unknown")
-    before = len(world.server.made)
+    previous = len(world.server.made)
     world.settle()
-    assert len(world.server.made) == before + 1, "nobody waits for the word of a node that is lost"
+    assert len(world.server.made) == previous + 1, (
+        "nobody waits for the word of a node that is lost"
+    )
 
 
 def test_job_ends_with_its_run_leaving_no_pods(world: World) -> None:
@@ -649,21 +651,21 @@ def test_pods_stay_until_the_outcome_is_stored(world: World) -> None:
     world.server.end("flights-1-0", "Succeeded")
 
     async def work() -> None:
-        taken = asyncio.Event()
+        stored = asyncio.Event()
 
-        async def later(jobs: Collection[str]) -> None:
+        async def take_later(jobs: Collection[str]) -> None:
             assert list(jobs) == [JOB.id]
-            await taken.wait()
+            await stored.wait()
 
-        world.settled = later  # type: ignore[method-assign]
+        world.settled = take_later  # type: ignore[method-assign]
         for _ in range(3):
             await world.looking()
         assert world.phase() is Phase.DONE
-        there = world.server.pods["flights-master"]["metadata"]
-        assert "deletionTimestamp" not in there
-        taken.set()
+        metadata = world.server.pods["flights-master"]["metadata"]
+        assert "deletionTimestamp" not in metadata
+        stored.set()
         await asyncio.sleep(0.01)
-        assert "deletionTimestamp" in there
+        assert "deletionTimestamp" in metadata
 
     world.run(work)
 
@@ -707,13 +709,13 @@ def test_pods_of_a_deleted_object_are_not_reused(world: World) -> None:
     world.look()
     world.decide(flights={"node0": 1})
     world.settle()
-    before = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    previous = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
     for pod in world.server.pods.values():
         pod["metadata"]["ownerReferences"][0]["uid"] = "uid of another object"
     world.live()  # the object was deleted and made again while no operator was there
     world.settle(8)
-    after = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
-    assert not before & after
+    current = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    assert not previous & current
     assert world.on() == {"node0": 1}
     assert "flights-master" in world.server.pods
 
@@ -762,12 +764,12 @@ def test_no_pod_is_made_after_the_run(world: World) -> None:
     world.look()
     world.decide(flights={"node0": 2, "node1": 1})
     world.settle()
-    there = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    metadata = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
     world.run_ends("done")
     world.server.pods["flights-1-1"]["status"]["phase"] = "Running"  # one has not ended yet
     for _ in range(4):
         world.look(2.0)
-        assert {pod["metadata"]["uid"] for pod in world.server.pods.values()} <= there
+        assert {pod["metadata"]["uid"] for pod in world.server.pods.values()} <= metadata
     world.settle()
     assert world.phase() is Phase.DONE
 
@@ -900,12 +902,12 @@ def test_pods_of_unanswered_requests_belong_to_the_job(world: World) -> None:
     make, lost = world.server.make_pod, list[str]()
 
     async def unheard(manifest: dict[str, Any]) -> KubePod | None:
-        made = await make(manifest)
+        pod = await make(manifest)
         name = manifest["metadata"]["name"]
         if name not in lost:
             lost.append(name)
             raise NoAnswer("the connection broke")
-        return made
+        return pod
 
     world.server.make_pod = unheard  # type: ignore[method-assign]
 
@@ -1011,10 +1013,10 @@ def test_node_is_not_given_up_during_an_outage(world: World) -> None:
 
 def attempts(world: World, seconds: float) -> int:
     """Count the pods that are asked for meanwhile."""
-    before = world.server.asked
+    previous = world.server.asked
     for _ in range(round(seconds / 0.5)):
         world.look(0.5)
-    return world.server.asked - before
+    return world.server.asked - previous
 
 
 def test_taken_name_is_retried_and_reported(world: World) -> None:
@@ -1039,9 +1041,9 @@ def test_taken_name_is_retried_and_reported(world: World) -> None:
 
 
 def test_reason_of_a_failed_start_stays_until_another(world: World) -> None:
-    heard: list[str] = []
+    messages: list[str] = []
 
-    def said() -> str:
+    def stall_message() -> str:
         stall = world.processes.stall(JOB.id)
         return stall.message if stall else ""
 
@@ -1055,9 +1057,9 @@ def test_reason_of_a_failed_start_stays_until_another(world: World) -> None:
         world.look(0.2)
         failed = start < 3
         assert (world.phase() is Phase.SUSPENDED) == failed
-        assert bool(said()) == failed
-        world.server.point = lambda: heard.append(said())
-    said_in_turn = [words.partition(" is not of")[0] for words, _ in itertools.groupby(heard)]
+        assert bool(stall_message()) == failed
+        world.server.point = lambda: messages.append(stall_message())
+    said_in_turn = [words.partition(" is not of")[0] for words, _ in itertools.groupby(messages)]
     assert said_in_turn == ["the Pod team/flights-1-1", "the Pod team/flights-2-1", ""]
     assert len(world.told) >= 3
 
@@ -1108,10 +1110,10 @@ def test_workers_placed_by_others_count_on_any_node(world: World) -> None:
     world.decide(flights={"node0": 3})
     world.settle()
     assert world.bound() == job.held == {"node1": 3}
-    made = list(world.server.made)
+    made_names = list(world.server.made)
     world.decide(flights={"node0": 2, "node1": 1})
     world.settle()
-    assert world.server.made == made
+    assert world.server.made == made_names
     world.server.vanish("flights-1-0")
     world.settle()
     assert world.bound() == job.held == {"node0": 1, "node1": 2}
@@ -1128,11 +1130,11 @@ def test_unbound_worker_is_requested_but_does_not_count(world: World) -> None:
     world.settle()
     seen = world.backend.jobs._tracking.track(job).seen
     assert (seen.workers, job.target) == ({"node0": 1}, 2)
-    made = list(world.server.made)
+    made_names = list(world.server.made)
     world.look(60.0)
     world.decide(flights={"node1": 2})
     world.settle()
-    assert world.server.made == made  # it waits, and none is made beside it
+    assert world.server.made == made_names  # it waits, and none is made beside it
     world.decide(flights={"node1": 1})
     world.settle()
     assert "flights-1-1" not in world.server.pods  # and goes first
@@ -1163,20 +1165,24 @@ class Binder:
 
     def __call__(self, name: str, planned: str) -> str:
         pods = self._world.server.pods
-        held = Counter(
-            made["spec"]["nodeName"]
-            for made in pods.values()
-            if made["spec"].get("nodeName")
-            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+        taken_slots = Counter(
+            made_counts["spec"]["nodeName"]
+            for made_counts in pods.values()
+            if made_counts["spec"].get("nodeName")
+            and made_counts["metadata"]["labels"]["brim.dev/role"] == "worker"
         )
         if "master" in name:
             return "node0"
         pinned = "affinity" in pods[name]["spec"]
-        free = [each for each in ([planned] if pinned else ["node0", "node1"]) if held[each] < 4]
+        free = [
+            node_name
+            for node_name in ([planned] if pinned else ["node0", "node1"])
+            if taken_slots[node_name] < 4
+        ]
         if free:
             return self._rng.choice(free)
-        why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pods[name]["status"]["conditions"] = [why]
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pods[name]["status"]["conditions"] = [condition]
         return ""
 
 
@@ -1188,29 +1194,32 @@ def test_pinned_and_unpinned_jobs_share_a_cluster(world: World, seed: int) -> No
         name: node(name, allocatable={"cpu": "4500m", "memory": "16Gi", "pods": "110"})
         for name in ("node0", "node1")
     }
-    other = KubeJob("team", "other")
+    second = KubeJob("team", "other")
     rng = random.Random(seed)
     world.submit(anywhere=True, workers="1:8")
-    world.submit(other, workers="1:8")
+    world.submit(second, workers="1:8")
 
-    async def deciding(mine: int) -> None:
+    async def deciding(own_workers: int) -> None:
         world.watched.catch_up()
         snapshot = await world.backend.observe()
         room = snapshot.cluster.devices
-        workers = {JOB.id: min(mine, room - 1), other.id: max(1, min(8 - mine, room - mine))}
+        workers = {
+            JOB.id: min(own_workers, room - 1),
+            second.id: max(1, min(8 - own_workers, room - own_workers)),
+        }
         verdicts = tuple(
             Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
         )
         decision = Decision(workers=workers, nodes={}, verdicts=verdicts)
         await world.backend.apply(on_nodes(snapshot, decision))
 
-    wanted = [rng.randint(1, 7) for _ in range(6)]
-    for mine in [*wanted, *[wanted[-1]] * 10]:
+    targets = [rng.randint(1, 7) for _ in range(6)]
+    for own_workers in [*targets, *[targets[-1]] * 10]:
         world.look(40.0)  # what was refused is tried again
-        world.run(partial(deciding, mine))
+        world.run(partial(deciding, own_workers))
         world.settle(6)
-    assert world.bound().total() == wanted[-1]
-    assert world.bound("other").total() == 8 - wanted[-1]
+    assert world.bound().total() == targets[-1]
+    assert world.bound("other").total() == 8 - targets[-1]
     assert world.book.jobs[JOB.id].starts.launches == 1
 
 
@@ -1234,9 +1243,9 @@ class House(World):
         nobody_shares(self)
 
     def tell_the_story(self) -> None:
-        other = KubeJob("team", "other")
+        second = KubeJob("team", "other")
         self.submit()
-        self.submit(other)
+        self.submit(second)
         self.look()
         for plan in (
             {"flights": {"node0": 2}},
@@ -1254,7 +1263,7 @@ class House(World):
         assert self.on("other") == {"node1": 1}
         assert {"flights-master", "other-master"} < self.server.pods.keys()
         self.run_ends("done")
-        self.run_ends("done", other)
+        self.run_ends("done", second)
         self.settle(8)
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from brim.kubernetes.client.known_objects import ObjectChange
 from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
-from scripted_api import Answering, ScriptedApi, made, page, refuses, watched
+from scripted_api import Answering, ScriptedApi, page, plain_object, refuses, watched
 
 PODS = Resource("v1", "pods", PlainObject)
 BOOKMARK = ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "50"}})
@@ -82,21 +82,20 @@ def run(api: ScriptedApi, *changes: str, requests: int, **settings: float) -> No
 
 def test_all_is_listed_in_pages_and_then_watched() -> None:
     happens = [
-        ("ADDED", made("d", version=9)),
-        ("MODIFIED", made("a", version=10)),
-        ("DELETED", made("b", version=11)),
+        ("ADDED", plain_object("d", version=9)),
+        ("MODIFIED", plain_object("a", version=10)),
+        ("DELETED", plain_object("b", version=11)),
     ]
-    api = ScriptedApi([page("ab", 7, after="x"), page("c", 7), watched(*happens, stays=True)])
+    api = ScriptedApi([page("ab", 7, token="x"), page("c", 7), watched(*happens, stays=True)])
     run(api, "+a", "+b", "+c", "+d", "~a", "-b", requests=3)
     assert "allowWatchBookmarks=true" in api.asked[2]
     assert "resourceVersion=7&" in api.asked[2]
 
 
-def test_it_says_when_it_is_synced() -> None:
+def test_refused_listings_are_tried_again() -> None:
     async def reflect() -> None:
         api = ScriptedApi([refuses(503), page("ab", 7), quiet()])
         async with watching(api) as watch_:
-            assert not watch_.reflector.is_synced
             async with asyncio.timeout(PATIENCE):
                 await watch_.reflector.synced()
             assert watch_.reflector.objects.keys() == {
@@ -109,7 +108,7 @@ def test_it_says_when_it_is_synced() -> None:
 
 
 def test_ended_watches_resume_without_listing() -> None:
-    added = ("ADDED", made("b", version=9))
+    added = ("ADDED", plain_object("b", version=9))
     api = ScriptedApi([page("a", 7), watched(added), watched(BOOKMARK), quiet()])
     run(api, "+a", "+b", requests=4)
     assert [
@@ -122,7 +121,9 @@ def test_ended_watches_resume_without_listing() -> None:
 
 
 def test_silent_watches_are_restarted() -> None:
-    api = ScriptedApi([page("a", 7), quiet(), watched(("DELETED", made("a", version=9))), quiet()])
+    api = ScriptedApi(
+        [page("a", 7), quiet(), watched(("DELETED", plain_object("a", version=9))), quiet()]
+    )
 
     async def reflect() -> None:
         async with watching(api, silence=0.3) as watch_:
@@ -139,7 +140,7 @@ def test_changes_before_410_are_found(forgotten: Answering) -> None:
 
 
 def test_slow_lists_are_retried_without_pages() -> None:
-    api = ScriptedApi([page("ab", 7, after="x"), refuses(410), page("ac", 8), quiet()])
+    api = ScriptedApi([page("ab", 7, token="x"), refuses(410), page("ac", 8), quiet()])
     run(api, "+a", "+c", requests=4)
     assert "limit=0" in api.asked[2]
 
@@ -193,8 +194,8 @@ def test_undecodable_events_are_logged(
         turn: int = 0
 
     async def reflect() -> None:
-        odd = ("MODIFIED", made("a", version=9, turn="odd"))
-        last = ("MODIFIED", made("a", version=10, turn=2))
+        odd = ("MODIFIED", plain_object("a", version=9, turn="odd"))
+        last = ("MODIFIED", plain_object("a", version=10, turn=2))
         api = ScriptedApi([page("a", 7), watched(odd, last, stays=True)])
         changes: list[ObjectChange[Pod]] = []
         async with api.served() as server:
@@ -235,5 +236,7 @@ def test_half_a_line_is_no_event() -> None:
         request.transport.abort()
         return response
 
-    api = ScriptedApi([page("a", 7), cut, watched(("ADDED", made("b", version=8))), quiet()])
+    api = ScriptedApi(
+        [page("a", 7), cut, watched(("ADDED", plain_object("b", version=8))), quiet()]
+    )
     run(api, "+a", "+b", requests=4)

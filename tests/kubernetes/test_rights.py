@@ -38,9 +38,9 @@ from brim_lab.kubernetes.control_plane import (
 )
 from clusters import need
 from kubernetes.test_evictions import Evicting
-from kubernetes.test_operator import OWN, House, run
+from kubernetes.test_operator import OPERATORS_NAMESPACE, House, run
 
-OPERATOR = f"system:serviceaccount:{OWN}:{NAME}"
+OPERATOR = f"system:serviceaccount:{OPERATORS_NAMESPACE}:{NAME}"
 CODE = pack({"flights.py": b""})
 ANN = "3f1c9a6e5d7b4a20"  # a token of somebody of a namespace
 POLICY = {
@@ -106,22 +106,22 @@ class Audit:
 
     def by(self, user: str) -> list[Request]:
         """The requests of an account, in order."""
-        return [each for each in self._all() if each.user == user]
+        return [request for request in self._all() if request.user == user]
 
     def _all(self) -> Iterator[Request]:
         for line in self._path.read_text().splitlines():
             event = json.loads(line)
-            at = event.get("objectRef")
-            if at is None:  # what there is, and its versions
+            reference = event.get("objectRef")
+            if reference is None:  # what there is, and its versions
                 continue
-            sub = f"/{at['subresource']}" if at.get("subresource") else ""
+            sub = f"/{reference['subresource']}" if reference.get("subresource") else ""
             yield Request(
                 user=event["user"]["username"],
-                namespace=at.get("namespace", ""),
-                group=at.get("apiGroup", ""),
-                resource=f"{at['resource']}{sub}",
+                namespace=reference.get("namespace", ""),
+                group=reference.get("apiGroup", ""),
+                resource=f"{reference['resource']}{sub}",
                 verb=event["verb"],
-                name=at.get("name", ""),
+                name=reference.get("name", ""),
                 code=event["responseStatus"]["code"],
             )
 
@@ -136,13 +136,13 @@ class Right(NamedTuple):
     name: str
 
 
-def rights_of(made: list[dict[str, Any]]) -> set[Right]:
+def rights_of(manifests_made: list[dict[str, Any]]) -> set[Right]:
     """All that the roles of an operator allow."""
     return {
-        Right(each["metadata"].get("namespace", ""), group, resource, verb, name)
-        for each in made
-        if each["kind"] in ("Role", "ClusterRole") and NAME in each["metadata"]["name"]
-        for rule in each["rules"]
+        Right(manifest["metadata"].get("namespace", ""), group, resource, verb, name)
+        for manifest in manifests_made
+        if manifest["kind"] in ("Role", "ClusterRole") and NAME in manifest["metadata"]["name"]
+        for rule in manifest["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -153,15 +153,18 @@ def rights_of(made: list[dict[str, Any]]) -> set[Right]:
 def used(requests: list[Request]) -> set[Right]:
     """The rights that somebody has needed, as far as roles of one namespace and of all go."""
     found = set()
-    for each in requests:
+    for request in requests:
         # What an apply makes is asked for as a patch, and allowed as a creation, too.
-        verbs = [each.verb, *(["create"] if (each.verb, each.code) == ("patch", 201) else [])]
-        for namespace in (each.namespace, ""):
-            if namespace == "" and each.namespace == OWN:
+        verbs = [
+            request.verb,
+            *(["create"] if (request.verb, request.code) == ("patch", 201) else []),
+        ]
+        for namespace in (request.namespace, ""):
+            if namespace == "" and request.namespace == OPERATORS_NAMESPACE:
                 continue  # where it has a role of its own
-            for name in (each.name, ""):
-                at = namespace, each.group, each.resource
-                found |= {Right(*at, verb, name) for verb in verbs}
+            for name in (request.name, ""):
+                reference = namespace, request.group, request.resource
+                found |= {Right(*reference, verb, name) for verb in verbs}
     return found
 
 
@@ -207,26 +210,38 @@ def installed(
     request: pytest.FixtureRequest, plane: ControlPlane, house: House
 ) -> Iterator[list[dict[str, Any]]]:
     """An installation for all namespaces, or for that of the house alone; more is allowed in one."""
-    of = "" if request.param == "everywhere" else house.namespace
-    more = house.evictions = request.param == "with neighbours"
-    made = manifests(
-        Installation(image="images/brim:1", namespace=OWN, of=of, gangs=more, evictions=more)
+    watched = "" if request.param == "everywhere" else house.namespace
+    with_neighbours = house.evictions = request.param == "with neighbours"
+    objects = manifests(
+        Installation(
+            image="images/brim:1",
+            namespace=OPERATORS_NAMESPACE,
+            of=watched,
+            gangs=with_neighbours,
+            evictions=with_neighbours,
+        )
     )
-    text = "---\n".join(in_yaml(each) for each in made if each["kind"] != "Deployment")
+    text = "---\n".join(
+        in_yaml(manifest) for manifest in objects if manifest["kind"] != "Deployment"
+    )
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
-    yield made
-    for each in made:
-        if "rbac" in each["apiVersion"] and NAME in each["metadata"]["name"]:
-            where = each["metadata"].get("namespace")
-            words = ["delete", each["kind"], each["metadata"]["name"]]
-            plane.kubectl(*words, *(["-n", where] if where else []))
-    left = (f"lease/{NAME}", f"secret/{NAME}", f"configmap/{MEMORY}")  # which the next one makes
-    plane.kubectl("delete", "-n", OWN, "--ignore-not-found", *left)
+    yield objects
+    for manifest in objects:
+        if "rbac" in manifest["apiVersion"] and NAME in manifest["metadata"]["name"]:
+            namespace_of = manifest["metadata"].get("namespace")
+            words = ["delete", manifest["kind"], manifest["metadata"]["name"]]
+            plane.kubectl(*words, *(["-n", namespace_of] if namespace_of else []))
+    leftovers = (
+        f"lease/{NAME}",
+        f"secret/{NAME}",
+        f"configmap/{MEMORY}",
+    )  # which the next one makes
+    plane.kubectl("delete", "-n", OPERATORS_NAMESPACE, "--ignore-not-found", *leftovers)
 
 
 def token_of(plane: ControlPlane) -> str:
     """A token of the operator's account, as its pod has one."""
-    path = f"/api/v1/namespaces/{OWN}/serviceaccounts/{NAME}/token"
+    path = f"/api/v1/namespaces/{OPERATORS_NAMESPACE}/serviceaccounts/{NAME}/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     return str(plane.api.ask(path, method="POST", body=body)["status"]["token"])
 
@@ -237,19 +252,19 @@ async def operator(house: House, identity: str) -> AsyncIterator[LeaseHolder]:
     plane, file = house.plane, house.folder / f"{identity}.kubeconfig"
     file.write_bytes(kubeconfig(plane.url, plane.api.authority, token_of(plane)))
     access = find_access({"KUBECONFIG": str(file)})
-    holder = LeaseHolder(access, namespace=OWN, name=NAME, identity=identity)
-    begun = asyncio.Event()
+    holder = LeaseHolder(access, namespace=OPERATORS_NAMESPACE, name=NAME, identity=identity)
+    started = asyncio.Event()
 
     async def work() -> None:
         async with (
-            ApiServer(access, qps=500, burst=500, may_write=holder.holds) as mine,
-            house.operator(lambda _: mine),
+            ApiServer(access, qps=500, burst=500, may_write=holder.holds) as own_server,
+            house.operator(lambda _: own_server),
         ):
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(holder.run(work))
-    waiting = asyncio.create_task(begun.wait())
+    waiting = asyncio.create_task(started.wait())
     try:
         await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
         yield holder
@@ -329,27 +344,27 @@ def check_accounts(house: House) -> None:
         assert {"serviceAccountToken"} not in sources
     silent = {"containers": [{"name": "main", "image": "images/other:1"}]}
     body = {"metadata": {"name": "silent"}, "spec": silent}
-    (given,) = house.plane.api.ask(f"{house.kubelets.path}?dryRun=All", method="POST", body=body)[
-        "spec"
-    ]["volumes"]
-    assert "serviceAccountToken" in given["projected"]["sources"][0]
+    (answered,) = house.plane.api.ask(
+        f"{house.kubelets.path}?dryRun=All", method="POST", body=body
+    )["spec"]["volumes"]
+    assert "serviceAccountToken" in answered["projected"]["sources"][0]
 
 
 def test_operator_has_exactly_the_rights_it_uses(
     house: House, installed: list[dict[str, Any]], audit: Audit
 ) -> None:
-    before = len(audit.by(OPERATOR))
+    previous = len(audit.by(OPERATOR))
     run(lambda: live_through_everything(house))
-    if any(each.resource == "podgroups" for each in rights_of(installed)):
+    if any(right.resource == "podgroups" for right in rights_of(installed)):
         run(lambda: live_beside_neighbours(house))
-    requests = audit.by(OPERATOR)[before:]
-    assert [each for each in requests if each.code in (401, 403)] == []
+    requests = audit.by(OPERATOR)[previous:]
+    assert [request for request in requests if request.code in (401, 403)] == []
     # No request of its own: the server asks for it where an object is made that names a job as its owner.
     asked_beside = {
-        each for each in rights_of(installed) if each.resource == "elasticjobs/finalizers"
+        right for right in rights_of(installed) if right.resource == "elasticjobs/finalizers"
     }
     assert rights_of(installed) - used(requests) == asked_beside
-    assert {each.verb for each in asked_beside} == {"update"}
+    assert {right.verb for right in asked_beside} == {"update"}
 
 
 def test_that_right_is_needed_where_owners_are_checked(
@@ -363,22 +378,22 @@ def test_that_right_is_needed_where_owners_are_checked(
         "uid": house.job()["metadata"]["uid"],
         "blockOwnerDeletion": True,
     }
-    mine = Api(plane.url, plane.api.authority, token_of(plane))
+    own_server = Api(plane.url, plane.api.authority, token_of(plane))
     path = f"{house.core}/secrets"
 
     def make(name: str) -> None:
         meta = {"name": name, "ownerReferences": [owner]}
-        mine.ask(path, method="POST", body={"metadata": meta})
+        own_server.ask(path, method="POST", body={"metadata": meta})
 
     make("first")
     (role,) = (
-        each
-        for each in installed
-        if each["kind"] in ("Role", "ClusterRole")
-        and any("elasticjobs/finalizers" in rule["resources"] for rule in each["rules"])
+        manifest
+        for manifest in installed
+        if manifest["kind"] in ("Role", "ClusterRole")
+        and any("elasticjobs/finalizers" in rule["resources"] for rule in manifest["rules"])
     )
-    where = role["metadata"].get("namespace")
-    base = f"/apis/rbac.authorization.k8s.io/v1/{f'namespaces/{where}/roles' if where else 'clusterroles'}"
+    target = role["metadata"].get("namespace")
+    base = f"/apis/rbac.authorization.k8s.io/v1/{f'namespaces/{target}/roles' if target else 'clusterroles'}"
     rules = [rule for rule in role["rules"] if "elasticjobs/finalizers" not in rule["resources"]]
     name = role["metadata"]["name"]
     plane.api.ask(f"{base}/{name}", method="PATCH", body={"rules": rules}, kind=PATCH)
@@ -388,9 +403,9 @@ def test_that_right_is_needed_where_owners_are_checked(
 
 def test_the_roles_name_what_is_the_operators_own() -> None:
     named = {
-        (each.resource, each.name)
-        for each in rights_of(manifests(Installation(image="images/brim:1")))
-        if each.name
+        (right.resource, right.name)
+        for right in rights_of(manifests(Installation(image="images/brim:1")))
+        if right.name
     }
     assert named == {
         ("leases", NAME), ("configmaps", MEMORY), ("secrets", NAME), ("services", SERVICE),
@@ -473,14 +488,17 @@ def jobs_in(namespace: str) -> str:
 
 
 def elastic_job(name: str, **spec: Any) -> dict[str, Any]:
-    said = {"file": "flights.py", "workers": {"min": 1, "max": 1}} | spec
+    spec_fields = {"file": "flights.py", "workers": {"min": 1, "max": 1}} | spec
     kind = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "ElasticJob"}
-    return {**kind, "metadata": {"name": name}, "spec": said}
+    return {**kind, "metadata": {"name": name}, "spec": spec_fields}
 
 
 def at_others(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
     """The answer to requests about objects of others."""
-    other, own = f"/api/v1/namespaces/{OTHER}", f"/api/v1/namespaces/{OWN}"
+    other_path, own_path = (
+        f"/api/v1/namespaces/{OTHER}",
+        f"/api/v1/namespaces/{OPERATORS_NAMESPACE}",
+    )
     job, tried = jobs_in(OTHER), ann.tried
     yield (
         "another namespace's jobs: list, read, create, change, delete",
@@ -496,26 +514,26 @@ def at_others(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
     yield (
         "its Secrets and ConfigMaps, its pods' logs, a shell in them, their eviction",
         {
-            tried("GET", f"{other}/secrets/victim-1"),
-            tried("GET", f"{other}/secrets"),
-            tried("GET", f"{other}/configmaps/victim-code"),
-            tried("GET", f"{other}/pods/victim-1-0/log"),
-            tried("POST", f"{other}/pods/victim-1-0/exec?command=sh"),
-            tried("POST", f"{other}/pods/victim-1-0/eviction", {"metadata": {"name": "x"}}),
-            tried("DELETE", f"{other}/pods/victim-1-0"),
+            tried("GET", f"{other_path}/secrets/victim-1"),
+            tried("GET", f"{other_path}/secrets"),
+            tried("GET", f"{other_path}/configmaps/victim-code"),
+            tried("GET", f"{other_path}/pods/victim-1-0/log"),
+            tried("POST", f"{other_path}/pods/victim-1-0/exec?command=sh"),
+            tried("POST", f"{other_path}/pods/victim-1-0/eviction", {"metadata": {"name": "x"}}),
+            tried("DELETE", f"{other_path}/pods/victim-1-0"),
         },
     )
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{OWN}/leases/{NAME}"
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATORS_NAMESPACE}/leases/{NAME}"
     yield (
         "the operator's namespace: its key, memory, Lease and pods; a token of its account; a job there",
         {
-            tried("GET", f"{own}/secrets/{NAME}"),
-            tried("PATCH", f"{own}/configmaps/{MEMORY}", {"data": {}}),
+            tried("GET", f"{own_path}/secrets/{NAME}"),
+            tried("PATCH", f"{own_path}/configmaps/{MEMORY}", {"data": {}}),
             tried("PATCH", lease, {"spec": {"holderIdentity": "ann"}}),
-            tried("DELETE", f"{own}/pods/{NAME}-0"),
-            tried("GET", f"{own}/pods/{NAME}-0/log"),
-            tried("POST", f"{own}/serviceaccounts/{NAME}/token", {"spec": {}}),
-            tried("POST", jobs_in(OWN), elastic_job("mine")),
+            tried("DELETE", f"{own_path}/pods/{NAME}-0"),
+            tried("GET", f"{own_path}/pods/{NAME}-0/log"),
+            tried("POST", f"{own_path}/serviceaccounts/{NAME}/token", {"spec": {}}),
+            tried("POST", jobs_in(OPERATORS_NAMESPACE), elastic_job("mine")),
         },
     )
     tenants = f"/apis/{GROUP}/v1alpha1/tenants"
@@ -622,10 +640,12 @@ async def by_a_job(ann: Tenant, namespace: str, name: str, wish: Wish) -> str:
     found: set[str] = set()
 
     def is_told() -> bool:
-        names = {each["metadata"]["name"] for each in ann.plane.api.ask(path)["items"]}
+        names = {thing["metadata"]["name"] for thing in ann.plane.api.ask(path)["items"]}
         found.update({"made"} if f"{name}-1-0" in names else ())
         conditions = ann.plane.api.ask(job).get("status", {}).get("conditions", [])
-        reasons = {each["reason"] for each in conditions if each["type"] == "Stalled"}
+        reasons = {
+            condition["reason"] for condition in conditions if condition["type"] == "Stalled"
+        }
         found.update({"refused"} if "PodsRefused" in reasons else ())
         return bool(found)
 
@@ -639,8 +659,8 @@ async def attempts(ann: Tenant) -> list[str]:
     house = ann.house
     lines = ["| tried by somebody with `edit` in a namespace | it got |", "|---|---|"]
 
-    def add(what: str, got: set[str]) -> None:
-        lines.append(f"| {what} | {', '.join(sorted(got))} |")
+    def add(attempt: str, obtained: set[str]) -> None:
+        lines.append(f"| {attempt} | {', '.join(sorted(obtained))} |")
 
     await house.until(ann.may_have_jobs)
     house.submit(workers={"min": 1, "max": 1}, tenant=house.namespace)
@@ -661,8 +681,10 @@ async def attempts(ann: Tenant) -> list[str]:
     assert ann.tried("POST", house.jobs, elastic_job("late")) == "201"
 
     def reason() -> str:
-        told = house.job("late").get("status", {}).get("conditions", [])
-        return next((each["reason"] for each in told if each["type"] == "Stalled"), "")
+        conditions = house.job("late").get("status", {}).get("conditions", [])
+        return next(
+            (condition["reason"] for condition in conditions if condition["type"] == "Stalled"), ""
+        )
 
     await house.until(lambda: reason() == "NameTaken")
     add("a pod with a name that a job of the namespace needs", {"that job is told `NameTaken`"})
@@ -671,12 +693,12 @@ async def attempts(ann: Tenant) -> list[str]:
         "| their pod asks for | by hand | in a job | by hand, restricted | in a job, restricted |",
     ]
     lines += ["|---|---|---|---|---|"]
-    for number, (what, wish) in enumerate(WISHES.items()):
-        got = []
+    for number, (attempt, wish) in enumerate(WISHES.items()):
+        obtained = []
         for namespace in (house.namespace, ann.restricted):
-            got.append(by_hand(ann, namespace, wish))
-            got.append(await by_a_job(ann, namespace, f"wish-{number}", wish))
-        lines.append(f"| {what} | {' | '.join(got)} |")
+            obtained.append(by_hand(ann, namespace, wish))
+            obtained.append(await by_a_job(ann, namespace, f"wish-{number}", wish))
+        lines.append(f"| {attempt} | {' | '.join(obtained)} |")
     return lines
 
 

@@ -22,18 +22,18 @@ from brim.kubernetes.client.outages import Outages
 from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.refusals import NoAnswer, ServerFailed
 from brim.kubernetes.client.resources import PlainObject, Resource
-from scripted_api import ScriptedApi, made, page, refuses, says, watched
+from scripted_api import ScriptedApi, page, plain_object, refuses, says, watched
 
 PODS = Resource("v1", "pods", PlainObject)
 PATIENCE = 10.0
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def alone() -> None:
+    async def work_alone() -> None:
         async with asyncio.timeout(2 * PATIENCE):
             await work()
 
-    asyncio.run(alone())
+    asyncio.run(work_alone())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -65,7 +65,7 @@ def test_unanswered_requests_are_an_outage(
     async def work() -> None:
         api = ScriptedApi([answer, refuses(404)])
         async with api.served(timeout=1.0) as server:
-            began = monotonic()
+            start = monotonic()
             with pytest.raises((NoAnswer, ServerFailed)):
                 await server.create(PODS, {}, namespace="default")
             assert counts(server)
@@ -73,15 +73,15 @@ def test_unanswered_requests_are_an_outage(
             with contextlib.suppress(Exception):
                 await server.get(PODS, "a", namespace="default")
             assert not counts(server)
-            assert 0.1 <= server.outages.unseen(monotonic()) - 1.0 <= monotonic() - began
+            assert 0.1 <= server.outages.unseen(monotonic()) - 1.0 <= monotonic() - start
 
     run(work)
 
 
-@pytest.mark.parametrize(("renewed", "least"), [(70.0, 69.0), (None, 0.0)])
-def test_new_holders_count_time_since_renewal(renewed: float | None, least: float) -> None:
-    at = datetime.fromtimestamp(wall() - (renewed or 0.0), UTC).isoformat()
-    spec = {"holderIdentity": "", "renewTime": at} if renewed is not None else {}
+@pytest.mark.parametrize(("renewed", "shortest"), [(70.0, 69.0), (None, 0.0)])
+def test_new_holders_count_time_since_renewal(renewed: float | None, shortest: float) -> None:
+    renew_time = datetime.fromtimestamp(wall() - (renewed or 0.0), UTC).isoformat()
+    spec = {"holderIdentity": "", "renewTime": renew_time} if renewed is not None else {}
     lease = {"metadata": {"name": "one", "resourceVersion": "1"}, "spec": spec}
 
     async def takes(request: web.Request) -> web.StreamResponse:
@@ -99,7 +99,7 @@ def test_new_holders_count_time_since_renewal(renewed: float | None, least: floa
                 seen.append(outages.unseen(monotonic()))
 
             await holder.run(once)
-        assert least <= seen[0] < least + PATIENCE
+        assert shortest <= seen[0] < shortest + PATIENCE
 
     run(work)
 
@@ -121,25 +121,25 @@ def test_a_blocked_watch_is_an_outage() -> None:
         api = ScriptedApi(
             [
                 page("a", 3),
-                watched(("MODIFIED", made("a", version=4))),  # and it ends
+                watched(("MODIFIED", plain_object("a", version=4))),  # and it ends
                 cuts,
                 refuses(503),
-                watched(("MODIFIED", made("a", version=5)), stays=True),
+                watched(("MODIFIED", plain_object("a", version=5)), stays=True),
             ]
         )
         async with api.served() as server:
-            told = list[str]()
+            messages = list[str]()
             reflector = Reflector(
                 server,
                 PODS,
-                changed=lambda change: told.append(change.key.name),
+                changed=lambda change: messages.append(change.key.name),
                 outages=server.outages,
             )
             running = asyncio.create_task(reflector.run())
             await until(lambda: len(api.asked) >= 3)
             server.outages.answered(monotonic())  # what other requests say is no news of pods
             await until(lambda: counts(server))
-            await until(lambda: len(told) == 3)
+            await until(lambda: len(messages) == 3)
             assert not counts(server)
             assert server.outages.unseen(monotonic()) > 1.0
             running.cancel()
@@ -151,14 +151,14 @@ def test_a_blocked_watch_is_an_outage() -> None:
 @contextlib.contextmanager
 def served_elsewhere(api: ScriptedApi) -> Iterator[Access]:
     """Serve in a thread of its own: it answers while the loop of a test stands still."""
-    ready, over = threading.Event(), asyncio.Event()
+    ready, ended = threading.Event(), asyncio.Event()
     found: list[tuple[Access, asyncio.AbstractEventLoop]] = []
 
     async def serve() -> None:
         async with api.served() as server:
             found.append((server.access, asyncio.get_running_loop()))
             ready.set()
-            await over.wait()
+            await ended.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
@@ -167,19 +167,19 @@ def served_elsewhere(api: ScriptedApi) -> Iterator[Access]:
     try:
         yield access
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(ended.set)
         thread.join(PATIENCE)
 
 
 def a_lease() -> ScriptedApi:
     """A server that takes any write to a Lease."""
-    kept: list[PlainObject] = []
+    leases: list[PlainObject] = []
 
     async def takes(request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
-            return web.json_response(kept[-1] if kept else {}, status=200 if kept else 404)
-        kept.append(await request.json())
-        return web.json_response(kept[-1])
+            return web.json_response(leases[-1] if leases else {}, status=200 if leases else 404)
+        leases.append(await request.json())
+        return web.json_response(leases[-1])
 
     return ScriptedApi([takes])
 
@@ -188,17 +188,17 @@ TERMS = LeaseTerms(duration=2.0, renew_within=1.0, retry=0.2)
 
 
 def test_a_busy_holder_keeps_its_lease() -> None:
-    held: list[bool] = []
+    holds_seen: list[bool] = []
 
     async def work() -> None:
         time.sleep(2.5)  # nothing else gets a turn
-        held.append(holder.holds())
+        holds_seen.append(holder.holds())
         await asyncio.sleep(0.1)
 
     with served_elsewhere(a_lease()) as access:
         holder = LeaseHolder(access, namespace="own", name="one", identity="me", terms=TERMS)
         asyncio.run(holder.run(work))
-        assert held == [True]
+        assert holds_seen == [True]
         assert not holder.holds(), "it is released"
 
 
@@ -206,18 +206,18 @@ def test_an_idle_holder_loses_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(holder_module, "_SILENCE", 0.5)
-    held: list[bool] = []
+    holds_seen: list[bool] = []
 
     async def work() -> None:
         time.sleep(2.5)
-        held.append(holder.holds())
+        holds_seen.append(holder.holds())
         await asyncio.sleep(PATIENCE)
 
     with served_elsewhere(a_lease()) as access:
         holder = LeaseHolder(access, namespace="own", name="one", identity="me", terms=TERMS)
         with pytest.raises(LeaseLost, match="nothing has been done for"):
             asyncio.run(holder.run(work))
-        assert held == [False]
+        assert holds_seen == [False]
 
 
 def test_cancelled_candidates_end() -> None:
@@ -226,14 +226,14 @@ def test_cancelled_candidates_end() -> None:
         "spec": {"holderIdentity": "another", "leaseDurationSeconds": 60},
     }
 
-    async def never() -> None:
+    async def does_not_end() -> None:
         raise AssertionError
 
     async def work() -> None:
         api = ScriptedApi([says(lease)])
         async with api.served() as server:
             holder = LeaseHolder(server.access, namespace="own", name="one", identity="me")
-            running = asyncio.create_task(holder.run(never))
+            running = asyncio.create_task(holder.run(does_not_end))
             await until(lambda: bool(api.asked))
             running.cancel()
             await asyncio.wait([running], timeout=PATIENCE)

@@ -35,7 +35,7 @@ from kubernetes.test_operator_dies import Town
 __all__ = ["plane"]
 
 ALL = os.environ.get("BRIM_SERVER_FAULTS", "0") not in ("", "0")
-WITHIN = 60.0
+PATIENCE = 60.0
 TIMEOUT = 3.0  # seconds for a call of the operator's
 JOBS = ("flights", "other")
 
@@ -63,14 +63,14 @@ class Wire:
 
         renewing: list[asyncio.Task[None]] = []
 
-        def through(client: ApiServer) -> ApiServer:
+        def wired(client: ApiServer) -> ApiServer:
             client.access = find_access({"KUBECONFIG": str(config)})
             client._timeout = TIMEOUT
             renewing.append(asyncio.create_task(renew(client)))
             return client
 
         try:
-            yield through
+            yield wired
         finally:
             for task in renewing:
                 task.cancel()
@@ -92,19 +92,19 @@ class Wire:
         writers = [writer]
         try:
             if self.is_open:
-                there = await asyncio.open_connection("127.0.0.1", self._to)
-                writers.append(there[1])
-                asked = self._passed(reader, there[1], lambda: 0.0)
-                answered = self._passed(there[0], writer, lambda: self.delay)
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(asked)
-                    both.create_task(answered)
+                server = await asyncio.open_connection("127.0.0.1", self._to)
+                writers.append(server[1])
+                requests = self._passed(reader, server[1], lambda: 0.0)
+                answered = self._passed(server[0], writer, lambda: self.delay)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(requests)
+                    group.create_task(answered)
         except (asyncio.CancelledError, OSError, ExceptionGroup):
             pass  # it was cut, at one end or here
         finally:
             self._tasks.discard(task)
-            for each in writers:
-                each.transport.abort()
+            for one_writer in writers:
+                one_writer.transport.abort()
 
     async def _passed(
         self,
@@ -159,14 +159,14 @@ class City(Town):
     async def until_so(self, holds: Callable[[], Any]) -> None:
         """Let kubelets do their work until this is so; a server that is away is waited for."""
 
-        def so() -> bool:
+        def is_so() -> bool:
             with contextlib.suppress(EnvironmentFault):
                 self.kubelets.settle()
                 return bool(holds())
             return False
 
-        deadline = monotonic() + WITHIN
-        while not await asyncio.to_thread(so):
+        deadline = monotonic() + PATIENCE
+        while not await asyncio.to_thread(is_so):
             assert self.task is not None
             if self.task.done():
                 self.task.result()
@@ -184,10 +184,10 @@ class City(Town):
             await asyncio.to_thread(self.end, name, "done")
             await self.until_so(lambda: self.phase(name) == "Done")  # noqa: B023
         await self.until_so(lambda: not self.kubelets.pods())
-        again = [name for name in jobs if self.record_of(name).starts.launches > 1]
-        assert not again, "\n".join(map(self.story, again))
-        made = Counter({name: len(uids) for name, uids in self.made.items()})
-        assert made.total() == pods, self.made
+        restarted = [name for name in jobs if self.record_of(name).starts.launches > 1]
+        assert not restarted, "\n".join(map(self.story, restarted))
+        counts = Counter({name: len(uids) for name, uids in self.made.items()})
+        assert counts.total() == pods, self.made
         for name in jobs:
             await asyncio.to_thread(self.delete, name)
         await self.until_so(lambda: not (self.left() or self.folders))
@@ -208,8 +208,8 @@ def city(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[City]:
 
 async def submit(city: City, *jobs: str, workers: int = 2) -> None:
     for name in jobs:
-        asked = {"min": workers, "max": workers}
-        await asyncio.to_thread(city.submit, name, workers=asked)
+        workers_range = {"min": workers, "max": workers}
+        await asyncio.to_thread(city.submit, name, workers=workers_range)
 
 
 async def killed_in_the_middle_of_starts(city: City, _: Wire) -> None:
@@ -259,11 +259,11 @@ async def a_job_that_gives(city: City) -> AsyncIterator[None]:
     city.kubelets.frozen = {name for name in pods if not name.endswith("master")}
     await asyncio.to_thread(city.change, workers={"min": 2, "max": 2})
 
-    def asked() -> int:
+    def request_count() -> int:
         pods = city.kubelets.pods().values()
         return sum("deletionTimestamp" in pod["metadata"] for pod in pods)
 
-    await city.until_so(asked)
+    await city.until_so(request_count)
     yield
     city.kubelets.frozen = set()
     await city.until_so(lambda: city.runs_with(2))
@@ -312,7 +312,7 @@ def test_a_server_that(
 ) -> None:
     async def work() -> None:
         wire = Wire(plane, city.folder)
-        async with wire.listening() as through, city.watched(), city.operator(through):
+        async with wire.listening() as wired, city.watched(), city.operator(wired):
             await fault(city, wire)
 
     run(work)

@@ -29,12 +29,14 @@ def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> WorkerChang
     return differences(pods_of(pods, JOB, launch), JOB, launch, workers)
 
 
-def anywhere(pods: list[KubePod], *, left: tuple[str, ...] = (), **workers: int) -> WorkerChanges:
-    return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, leaving_nodes=left)
+def anywhere(
+    pods: list[KubePod], *, drained: tuple[str, ...] = (), **workers: int
+) -> WorkerChanges:
+    return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, leaving_nodes=drained)
 
 
-def unbound(number: int, node: str = "n1", **more: Any) -> KubePod:
-    return worker(number, node, bound=False, phase="Pending", **more)
+def unbound(number: int, node: str = "n1", **fields: Any) -> KubePod:
+    return worker(number, node, bound=False, phase="Pending", **fields)
 
 
 def test_pods_that_others_place_count_wherever_they_are() -> None:
@@ -42,16 +44,16 @@ def test_pods_that_others_place_count_wherever_they_are() -> None:
         NewWorker("flights-1-0", "n1"),
         NewWorker("flights-1-1", "n2"),
     )
-    there = [worker(0, "n3"), unbound(1, "n1"), worker(2, "n9")]
-    assert pods_of(there, JOB, 1).bound == {"n3": 1, "n9": 1}
-    assert anywhere(there, n1=1, n2=2) == WorkerChanges()
-    assert anywhere(there, n1=2, n2=2).make == (NewWorker("flights-1-3", "n1"),)
-    there.append(worker(3, "n2", leaving=True))  # which holds its slot until it is gone
-    assert anywhere(there, n1=2, n2=2) == WorkerChanges()
+    pods = [worker(0, "n3"), unbound(1, "n1"), worker(2, "n9")]
+    assert pods_of(pods, JOB, 1).bound == {"n3": 1, "n9": 1}
+    assert anywhere(pods, n1=1, n2=2) == WorkerChanges()
+    assert anywhere(pods, n1=2, n2=2).make == (NewWorker("flights-1-3", "n1"),)
+    pods.append(worker(3, "n2", leaving=True))  # which holds its slot until it is gone
+    assert anywhere(pods, n1=2, n2=2) == WorkerChanges()
 
 
 def test_waiting_pods_placed_by_others_go_first() -> None:
-    there = [
+    pods = [
         unbound(0),
         unbound(1, refused=True),
         worker(2, "n2", phase="Pending"),
@@ -59,10 +61,10 @@ def test_waiting_pods_placed_by_others_go_first() -> None:
         worker(4, "n1"),
         worker(5, "n1"),
     ]
-    ended = [set(anywhere(there, n1=count).end) for count in (6, 5, 4, 3, 2, 1, 0)]
-    gone = [*(later - earlier for earlier, later in pairwise(ended))]
-    assert gone == [{f"flights-1-{number}"} for number in (1, 0, 2, 3, 5, 4)]
-    assert anywhere(there, n2=1).end == (
+    ended = [set(anywhere(pods, n1=count).end) for count in (6, 5, 4, 3, 2, 1, 0)]
+    removed = [*(second - first for first, second in pairwise(ended))]
+    assert removed == [{f"flights-1-{number}"} for number in (1, 0, 2, 3, 5, 4)]
+    assert anywhere(pods, n2=1).end == (
         "flights-1-0",
         "flights-1-1",
         "flights-1-2",
@@ -72,16 +74,16 @@ def test_waiting_pods_placed_by_others_go_first() -> None:
 
 
 def test_pods_placed_by_others_leave_a_draining_node() -> None:
-    there = [worker(0, "n1"), worker(1, "n2"), unbound(2, "n2")]
-    assert anywhere(there, left=("n2",), n1=3) == WorkerChanges(
+    pods = [worker(0, "n1"), worker(1, "n2"), unbound(2, "n2")]
+    assert anywhere(pods, drained=("n2",), n1=3) == WorkerChanges(
         ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
     )
 
 
 def test_force_prefers_pods_already_leaving() -> None:
-    there = pods_of([worker(0, leaving=True), worker(1, "n2"), unbound(2)], JOB, 1)
-    assert beyond_anywhere(there, {"n1": 2, "n3": 1}) == ()
-    assert beyond_anywhere(there, {"n3": 1}) == ("flights-1-0", "flights-1-2")
+    pods = pods_of([worker(0, leaving=True), worker(1, "n2"), unbound(2)], JOB, 1)
+    assert beyond_anywhere(pods, {"n1": 2, "n3": 1}) == ()
+    assert beyond_anywhere(pods, {"n3": 1}) == ("flights-1-0", "flights-1-2")
 
 
 def test_missing_pods_are_made_and_surplus_ones_ended() -> None:
@@ -93,65 +95,63 @@ def test_missing_pods_are_made_and_surplus_ones_ended() -> None:
             NewWorker("flights-1-2", "n2"),
         ),
     )
-    there = [master(), worker(0), worker(1), worker(2, "n2")]
-    assert changes(there, n1=2, n2=1) == WorkerChanges()
-    assert changes(there, n1=1, n3=1) == WorkerChanges(
+    pods = [master(), worker(0), worker(1), worker(2, "n2")]
+    assert changes(pods, n1=2, n2=1) == WorkerChanges()
+    assert changes(pods, n1=1, n3=1) == WorkerChanges(
         ("flights-1-1", "flights-1-2"), (NewWorker("flights-1-3", "n3"),)
     )
 
 
 def test_ended_pod_is_replaced_under_the_next_name() -> None:
-    there = [worker(0), worker(1, phase="Failed"), worker(2)]
-    assert changes(there, n1=3) == WorkerChanges(
-        ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
-    )
+    pods = [worker(0), worker(1, phase="Failed"), worker(2)]
+    assert changes(pods, n1=3) == WorkerChanges(("flights-1-1",), (NewWorker("flights-1-3", "n1"),))
 
 
 def test_leaving_pod_holds_its_slot_until_gone() -> None:
-    there = [worker(0), worker(1, leaving=True)]
-    assert changes(there, n1=2) == WorkerChanges()
-    assert changes(there, n1=1) == WorkerChanges()
-    assert changes(there[:1], n1=2).make == (NewWorker("flights-1-1", "n1"),)
-    assert pods_of(there, JOB, 1).held == {"n1": 2}
+    pods = [worker(0), worker(1, leaving=True)]
+    assert changes(pods, n1=2) == WorkerChanges()
+    assert changes(pods, n1=1) == WorkerChanges()
+    assert changes(pods[:1], n1=2).make == (NewWorker("flights-1-1", "n1"),)
+    assert pods_of(pods, JOB, 1).held == {"n1": 2}
 
 
 def test_pods_that_do_not_train_go_first() -> None:
-    there = [
+    pods = [
         worker(0, bound=False, phase="Pending", refused=True),
         worker(1, phase="Pending"),
         worker(2),
         worker(3),
     ]
-    ended = [set(changes(there, n1=count).end) for count in (4, 3, 2, 1, 0)]
-    gone = [*(later - earlier for earlier, later in pairwise(ended))]
-    assert gone == [{f"flights-1-{number}"} for number in (0, 1, 3, 2)]
+    ended = [set(changes(pods, n1=count).end) for count in (4, 3, 2, 1, 0)]
+    removed = [*(second - first for first, second in pairwise(ended))]
+    assert removed == [{f"flights-1-{number}"} for number in (0, 1, 3, 2)]
 
 
 def test_force_takes_those_who_were_asked_first() -> None:
-    there = pods_of([worker(0, leaving=True), worker(1), worker(2)], JOB, 1)
-    assert beyond(there, {"n1": 3}) == ()
-    assert beyond(there, {"n1": 2}) == ("flights-1-0",)
-    assert beyond(there, {}) == ("flights-1-0", "flights-1-1", "flights-1-2")
+    pods = pods_of([worker(0, leaving=True), worker(1), worker(2)], JOB, 1)
+    assert beyond(pods, {"n1": 3}) == ()
+    assert beyond(pods, {"n1": 2}) == ("flights-1-0",)
+    assert beyond(pods, {}) == ("flights-1-0", "flights-1-1", "flights-1-2")
 
 
 def test_only_own_pods_of_other_starts_are_ended() -> None:
-    other = KubeJob("team", "flights-1")
-    mine = worker(0)
+    foreign_job = KubeJob("team", "flights-1")
+    own_pod = worker(0)
     forged = msgspec.structs.replace(
-        mine, metadata=msgspec.structs.replace(mine.metadata, owner_references=())
+        own_pod, metadata=msgspec.structs.replace(own_pod.metadata, owner_references=())
     )
-    there = [
+    pods = [
         worker(0, launch=1),
         master(launch=1),
-        worker(0, job=other),
+        worker(0, job=foreign_job),
         pod("flights-2-0"),
         forged,
     ]
-    assert changes(there, launch=2, n1=1) == WorkerChanges(
+    assert changes(pods, launch=2, n1=1) == WorkerChanges(
         ("flights-1-0", "flights-master"), (NewWorker("flights-2-0", "n1"),)
     )
-    assert not pods_of(there, JOB, 2).alive
-    assert pods_of(there, JOB, 1).alive
+    assert not pods_of(pods, JOB, 2).alive
+    assert pods_of(pods, JOB, 1).alive
 
 
 def test_start_is_alive_until_its_last_pod_ends() -> None:
@@ -162,12 +162,12 @@ def test_start_is_alive_until_its_last_pod_ends() -> None:
 
 @pytest.mark.parametrize("name", ["a", "a-1", "a-1-2"])
 def test_job_names_like_pod_names_cause_no_confusion(name: str) -> None:
-    jobs = [KubeJob("team", each) for each in ("a", "a-1", "a-1-2")]
-    mine = KubeJob("team", name)
-    there = [worker(n, job=job, launch=k) for job in jobs for k in (1, 2) for n in (1, 2)]
-    assert len({each.metadata.name for each in there}) == len(there)
-    assert sorted(pods_of(there, mine, 1).workers) == [1, 2]
-    assert len(pods_of(there, mine, 1).others) == 2
+    jobs = [KubeJob("team", name) for name in ("a", "a-1", "a-1-2")]
+    own_pod = KubeJob("team", name)
+    pods = [worker(n, job=job, launch=k) for job in jobs for k in (1, 2) for n in (1, 2)]
+    assert len({pod.metadata.name for pod in pods}) == len(pods)
+    assert sorted(pods_of(pods, own_pod, 1).workers) == [1, 2]
+    assert len(pods_of(pods, own_pod, 1).others) == 2
 
 
 class Server:
@@ -176,16 +176,16 @@ class Server:
     def __init__(self) -> None:
         self.pods: dict[str, KubePod] = {}
 
-    def carry_out(self, todo: WorkerChanges, *, until: int) -> None:
+    def carry_out(self, todo: WorkerChanges, *, requests: int) -> None:
         """Carry out the changes; the operator ends after so many requests."""
-        for name in todo.end[:until]:
-            made = self.pods[name]
-            identity = identity_of(made)
+        for name in todo.end[:requests]:
+            pod = self.pods[name]
+            identity = identity_of(pod)
             assert identity is not None
             number = int(name.rpartition("-")[2])
-            phase = made.status.phase  # one that has ended does so until it is gone
+            phase = pod.status.phase  # one that has ended does so until it is gone
             self.pods[name] = worker(number, identity.node, phase=phase, leaving=True)
-        for name, node in todo.make[: max(0, until - len(todo.end))]:
+        for name, node in todo.make[: max(0, requests - len(todo.end))]:
             assert name not in self.pods
             self.pods[name] = worker(int(name.rpartition("-")[2]), node)
 
@@ -218,20 +218,22 @@ _EVENTS = st.lists(
 def test_any_events_reach_the_plan_within_capacity(events: list[Any]) -> None:
     """Also where operators end in the middle, and where pods end by themselves."""
     server, plan = Server(), {}
-    for what, value in events:
-        if what == "plan":
+    for event, value in events:
+        if event == "plan":
             plan = value
-        elif what == "fail":
+        elif event == "fail":
             server.fail(value)
-        elif what == "settle":
+        elif event == "settle":
             server.settle()
         else:
-            before = pods_of(server.pods.values(), JOB, 1).held
-            server.carry_out(server.todo(plan), until=value)
-            held = pods_of(server.pods.values(), JOB, 1).held
-            assert all(count <= max(before.get(n, 0), plan.get(n, 0)) for n, count in held.items())
+            previous = pods_of(server.pods.values(), JOB, 1).held
+            server.carry_out(server.todo(plan), requests=value)
+            held_slots = pods_of(server.pods.values(), JOB, 1).held
+            assert all(
+                count <= max(previous.get(n, 0), plan.get(n, 0)) for n, count in held_slots.items()
+            )
     for _ in range(3):
-        server.carry_out(server.todo(plan), until=1 << 10)
+        server.carry_out(server.todo(plan), requests=1 << 10)
         server.settle()
     assert server.todo(plan) == WorkerChanges()
     assert Counter(pods_of(server.pods.values(), JOB, 1).held) == Counter(plan)

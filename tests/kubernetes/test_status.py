@@ -46,14 +46,18 @@ CLUSTER_FULL = Judgement(
 )
 
 
-def status(job: ScheduledJob, **given: Any) -> dict[str, Any]:
+def status(job: ScheduledJob, **fields: Any) -> dict[str, Any]:
     return status_of(
-        job, **{"generation": 3, "before": None, "now": NOW, "selector": "a=b"} | given
+        job, **{"generation": 3, "before": None, "now": NOW, "selector": "a=b"} | fields
     )
 
 
-def holding(of: dict[str, Any]) -> list[str]:
-    return [each["type"] for each in of["conditions"] if each["status"] == "True"]
+def holding(shown_status: dict[str, Any]) -> list[str]:
+    return [
+        condition["type"]
+        for condition in shown_status["conditions"]
+        if condition["status"] == "True"
+    ]
 
 
 def running() -> ScheduledJob:
@@ -72,29 +76,29 @@ def test_a_job_that_runs() -> None:
         Change(NOW - 50, "j", "workers", 1, 3, "surplus-by-marginal-return", "+2"),
         Change(NOW - 40, "j", "out of memory", 0, 0, "", "w1\nand its trace"),
     ]
-    shown = status(running(), story=story, ready=2)
-    assert shown["phase"] == "Running"
-    assert shown["workers"] == {
+    result = status(running(), story=story, ready=2)
+    assert result["phase"] == "Running"
+    assert result["workers"] == {
         "wanted": 3, "ready": 2, "summary": "2/1-4", "selector": "a=b", "nodes": {"n1": 2, "n2": 1},
     }  # fmt: skip
-    assert (shown["progress"], shown["promised"], shown["deadline"]) == (
+    assert (result["progress"], result["promised"], result["deadline"]) == (
         "120/400",
         "Yes",
         "2026-11-24T19:00:00Z",
     )
-    assert (shown["startTime"], shown["estimatedEnd"]) == (
+    assert (result["startTime"], result["estimatedEnd"]) == (
         "2026-11-30T00:52:20Z",
         "2026-11-30T00:54:50Z",
     )
-    assert shown["reason"] == "SurplusByMarginalReturn"
-    assert shown["message"].startswith("out of memory (w1")
-    assert shown["story"] == [
+    assert result["reason"] == "SurplusByMarginalReturn"
+    assert result["message"].startswith("out of memory (w1")
+    assert result["story"] == [
         "2026-11-30T00:52:20Z submitted",
         "2026-11-30T00:52:30Z workers 1 -> 3 (surplus-by-marginal-return: +2)",
         "2026-11-30T00:52:40Z out of memory (w1",
     ]
-    assert holding(shown) == ["Admitted", "Promised", "Running"]
-    assert "null" not in json.dumps(shown)
+    assert holding(result) == ["Admitted", "Promised", "Running"]
+    assert "null" not in json.dumps(result)
 
 
 @pytest.mark.parametrize(
@@ -116,27 +120,34 @@ def test_a_job_that_runs() -> None:
 def test_conditions(life: Life, judgement: Judgement, conditions: list[str]) -> None:
     job = submitted()
     job.life, job.judgement = life, judgement
-    shown = status(job)
-    assert holding(shown) == conditions
-    assert [each["type"] for each in shown["conditions"]] == [
-        each for each in CONDITIONS if each != "Promised"
+    result = status(job)
+    assert holding(result) == conditions
+    assert [condition["type"] for condition in result["conditions"]] == [
+        name for name in CONDITIONS if name != "Promised"
     ]
-    assert all(each["reason"] and each["observedGeneration"] == 3 for each in shown["conditions"])
+    assert all(
+        condition["reason"] and condition["observedGeneration"] == 3
+        for condition in result["conditions"]
+    )
 
 
 def test_a_refused_deadline_says_what_could_be_promised() -> None:
     job = running()
     job.judgement = CLUSTER_FULL
-    shown = status(job)
-    (promised,) = [each for each in shown["conditions"] if each["type"] == "Promised"]
+    result = status(job)
+    (promised,) = [
+        condition for condition in result["conditions"] if condition["type"] == "Promised"
+    ]
     assert (promised["status"], promised["reason"]) == ("False", "NotEnoughCapacity")
     assert promised["message"].endswith("the earliest that could be promised: 2026-11-30T00:53:29Z")
-    assert (shown["promised"], shown["earliestDeadline"]) == ("No", "2026-11-30T00:53:29Z")
+    assert (result["promised"], result["earliestDeadline"]) == ("No", "2026-11-30T00:53:29Z")
 
 
 def test_a_job_that_waits_says_why() -> None:
-    def reason(job: ScheduledJob, **given: Any) -> str:
-        conditions = {each["type"]: each for each in status(job, **given)["conditions"]}
+    def reason(job: ScheduledJob, **fields: Any) -> str:
+        conditions = {
+            condition["type"]: condition for condition in status(job, **fields)["conditions"]
+        }
         return str(conditions["Reconciling"]["message"])
 
     job = submitted()
@@ -146,51 +157,53 @@ def test_a_job_that_waits_says_why() -> None:
 
 
 def test_equal_inputs_give_an_equal_status() -> None:
-    before = status(running())
-    assert status(running(), before=before, now=LATER) == before
+    previous = status(running())
+    assert status(running(), before=previous, now=LATER) == previous
 
 
 def test_time_of_a_condition_follows_its_status_alone() -> None:
     job = running()
-    before = status(job)
+    previous = status(job)
     job.life = Life(Phase.SUSPENDED)
     job.problem = "its node is lost"
     times = {
-        each["type"]: each["lastTransitionTime"]
-        for each in status(job, before=before, now=LATER)["conditions"]
+        condition["type"]: condition["lastTransitionTime"]
+        for condition in status(job, before=previous, now=LATER)["conditions"]
     }
-    changed = {name for name, at in times.items() if at == "2026-11-30T00:54:20Z"}
+    changed = {name for name, options in times.items() if options == "2026-11-30T00:54:20Z"}
     assert changed == {"Running", "Suspended", "Reconciling"}
     assert set(times.values()) == {"2026-11-30T00:54:20Z", "2026-11-30T00:53:20Z"}
 
 
 def test_servers_condition_gets_its_time_from_the_operator() -> None:
-    shown = status(submitted(elastic_job()), before={"conditions": [UNSEEN]})
+    result = status(submitted(elastic_job()), before={"conditions": [UNSEEN]})
     assert UNSEEN["lastTransitionTime"] == "1970-01-01T00:00:00Z"
-    (reconciling,) = (each for each in shown["conditions"] if each["type"] == "Reconciling")
+    (reconciling,) = (
+        condition for condition in result["conditions"] if condition["type"] == "Reconciling"
+    )
     assert reconciling["status"] == UNSEEN["status"]
     assert reconciling["lastTransitionTime"] == "2026-11-30T00:53:20Z"
 
 
 def test_running_job_shows_its_problems_as_well() -> None:
     wrong = SpecError("spec.workers.max", got="8", need="at most 4")
-    shown = status(running(), stall=stall_of([wrong]))
-    assert holding(shown) == ["Admitted", "Promised", "Running", "Stalled"]
-    assert shown["conditions"][-1]["message"] == str(wrong)
-    assert shown["conditions"][-1]["reason"] == INVALID_SPEC
+    result = status(running(), stall=stall_of([wrong]))
+    assert holding(result) == ["Admitted", "Promised", "Running", "Stalled"]
+    assert result["conditions"][-1]["message"] == str(wrong)
+    assert result["conditions"][-1]["reason"] == INVALID_SPEC
 
 
 def test_invalid_object_keeps_only_an_earlier_status() -> None:
-    at: dict[str, Any] = {"generation": 4, "now": LATER}
-    shown = stalled_status(None, Stall(INVALID_SPEC, "spec.epochs: got 0"), **at)
-    assert (shown["phase"], holding(shown)) == ("Invalid", ["Stalled"])
-    before = status(running())
+    options: dict[str, Any] = {"generation": 4, "now": LATER}
+    result = stalled_status(None, Stall(INVALID_SPEC, "spec.epochs: got 0"), **options)
+    assert (result["phase"], holding(result)) == ("Invalid", ["Stalled"])
+    previous = status(running())
     unreadable = Stall(UNREADABLE, "version '9'")
-    shown = stalled_status(before, unreadable, **at)
-    assert (shown["record"], shown["phase"]) == (before["record"], "Running")
-    assert holding(shown) == ["Admitted", "Promised", "Running", "Stalled"]
-    assert stalled_status(shown, unreadable, **at) == shown
-    assert stalled_status([], unreadable, **at)["phase"] == "Invalid"
+    result = stalled_status(previous, unreadable, **options)
+    assert (result["record"], result["phase"]) == (previous["record"], "Running")
+    assert holding(result) == ["Admitted", "Promised", "Running", "Stalled"]
+    assert stalled_status(result, unreadable, **options) == result
+    assert stalled_status([], unreadable, **options)["phase"] == "Invalid"
 
 
 def test_what_people_and_processes_say_is_within_limits() -> None:
@@ -203,12 +216,12 @@ def test_what_people_and_processes_say_is_within_limits() -> None:
         "many": {str(n): n for n in range(999)},
     }
     story = [Change(NOW, "j", "workers", 1, n, "order", "y" * 9_999) for n in range(99)]
-    shown = status(job, story=story)
-    assert len(shown["story"]) == MOST_LINES
-    assert {len(line) for line in shown["story"]} == {LONGEST_LINE}
-    assert (shown["summary"]["metrics.auc"], shown["summary"]["metrics.loss"]) == (0.5, "nan")
-    assert len(json.dumps(shown, allow_nan=False)) < 200_000
-    assert "\x1b" not in json.dumps({**shown, "record": ""}, ensure_ascii=False)
+    result = status(job, story=story)
+    assert len(result["story"]) == MOST_LINES
+    assert {len(line) for line in result["story"]} == {LONGEST_LINE}
+    assert (result["summary"]["metrics.auc"], result["summary"]["metrics.loss"]) == (0.5, "nan")
+    assert len(json.dumps(result, allow_nan=False)) < 200_000
+    assert "\x1b" not in json.dumps({**result, "record": ""}, ensure_ascii=False)
 
 
 # Records ------------------------------------------------------------------------------------------
@@ -225,28 +238,33 @@ def test_a_record_comes_back_as_it_was(life: Life) -> None:
 
 def test_status_without_news_is_not_written() -> None:
     job = running()
-    before = status(job)
+    previous = status(job)
     job.progress = replace(job.progress, attained=99.0)
-    assert says_the_same(before, status(job, before=before), uid=job.key)
-    assert status(job, before=before) != before
-    others = [
-        status(job, before=before, ready=1),
-        status(job, before=before, generation=4),
-        {**before, "record": "1.damaged"},
+    assert says_the_same(previous, status(job, before=previous), uid=job.key)
+    assert status(job, before=previous) != previous
+    changed_statuses = [
+        status(job, before=previous, ready=1),
+        status(job, before=previous, generation=4),
+        {**previous, "record": "1.damaged"},
     ]
     job.allocation = replace(job.allocation, asked=NOW)  # since when it owes an answer
-    others.append(status(job, before=before))
-    assert not any(says_the_same(before, each, uid=job.key) for each in others)
-    # Nobody has to wait for what people read alone before something is done.
-    same = [records_the_same(before, each, uid=job.key) for each in others]
-    assert same == [True, True, False, False]
+    changed_statuses.append(status(job, before=previous))
     assert not any(
-        says_the_same(nothing, before, uid=job.key) for nothing in (None, dict[str, Any]())
+        says_the_same(previous, status_changed, uid=job.key) for status_changed in changed_statuses
+    )
+    # Nobody has to wait for what people read alone before something is done.
+    sameness = [
+        records_the_same(previous, status_changed, uid=job.key)
+        for status_changed in changed_statuses
+    ]
+    assert sameness == [True, True, False, False]
+    assert not any(
+        says_the_same(empty, previous, uid=job.key) for empty in (None, dict[str, Any]())
     )
 
 
 @pytest.mark.parametrize(
-    ("what", "is_so"),
+    ("changes", "is_so"),
     [
         ({}, True),
         ({"submitted": NOW - 121}, False),
@@ -259,17 +277,17 @@ def test_status_without_news_is_not_written() -> None:
         ({"judgement": Judgement(standing=Standing.ADMITTED, promised=True)}, False),
     ],
 )
-def test_status_can_wait_only_for_unsettled_jobs(what: dict[str, Any], is_so: bool) -> None:
+def test_status_can_wait_only_for_unsettled_jobs(changes: dict[str, Any], is_so: bool) -> None:
     job = submitted(elastic_job())
     job.submitted, job.life = NOW, Life(Phase.ADMITTED)
     job.allocation = Allocation(plan={"n1": 3})
-    assert can_wait(replace(job, **what), NOW) == is_so
+    assert can_wait(replace(job, **changes), NOW) == is_so
 
 
 def test_unreadable_record_restarts_no_job() -> None:
     job = running()
     text = pack_record(job)
-    for other, said in (
+    for damaged_text, words in (
         (None, "damaged"),
         (3, "damaged"),
         ("", "damaged"),
@@ -283,8 +301,8 @@ def test_unreadable_record_restarts_no_job() -> None:
             "damaged: it has another length",
         ),
     ):
-        with pytest.raises(EnvironmentFault, match=said):
-            unpack_record(other, uid=job.key)
+        with pytest.raises(EnvironmentFault, match=words):
+            unpack_record(damaged_text, uid=job.key)
     with pytest.raises(EnvironmentFault, match="that of another object"):
         unpack_record(text, uid="other")
 
@@ -293,15 +311,19 @@ def test_unreadable_record_restarts_no_job() -> None:
 @given(data=st.data())
 def test_a_record_that_is_none_ends_nothing(data: st.DataObject) -> None:
     tree = msgspec.to_builtins(running())
-    other = data.draw(damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack))
-    text = data.draw(st.text() | st.just("1." + base64.b64encode(zlib.compress(other)).decode()))
-    before = data.draw(twisted(status(running())))
+    damaged_text = data.draw(
+        damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack)
+    )
+    text = data.draw(
+        st.text() | st.just("1." + base64.b64encode(zlib.compress(damaged_text)).decode())
+    )
+    previous = data.draw(twisted(status(running())))
     try:
         job = unpack_record(text, uid="uid-of-flights")
     except EnvironmentFault as fault:
-        stalled_status(before, Stall(UNREADABLE, str(fault)), generation=1, now=NOW)
+        stalled_status(previous, Stall(UNREADABLE, str(fault)), generation=1, now=NOW)
     else:
-        json.dumps(status(job, before=before), allow_nan=False)
+        json.dumps(status(job, before=previous), allow_nan=False)
 
 
 def test_record_too_long_drops_its_last_words() -> None:
@@ -314,17 +336,17 @@ def test_record_too_long_drops_its_last_words() -> None:
     }
     text = pack_record(job)
     assert len(text) < LARGEST
-    kept = unpack_record(text, uid=job.key)
-    assert kept.summary == {"exit": "failed", "steps": 3}
-    assert replace(kept, summary={}, problem="") == replace(job, summary={}, problem="")
+    restored = unpack_record(text, uid=job.key)
+    assert restored.summary == {"exit": "failed", "steps": 3}
+    assert replace(restored, summary={}, problem="") == replace(job, summary={}, problem="")
 
 
 def test_invalid_last_words_are_left_out() -> None:
     job = running()
     job.problem = "\ud800"
     job.summary = {"exit": "failed", "steps": 10**30, "half": "\ud800"}
-    kept = unpack_record(pack_record(job), uid=job.key)
-    assert (kept.summary, kept.problem) == ({"exit": "failed"}, "?")
+    restored = unpack_record(pack_record(job), uid=job.key)
+    assert (restored.summary, restored.problem) == ({"exit": "failed"}, "?")
     json.dumps(status(job), ensure_ascii=False).encode()
 
 

@@ -65,7 +65,7 @@ WORDS = [
 def strange() -> dict[str, Any]:
     """A job that says much, and is right."""
     whole = everything()["spec"] | {"template": TEMPLATE, "suspend": False}
-    gone = {
+    removed = {
         "deadline",
         "tenant",
         "priorityClassName",
@@ -75,14 +75,14 @@ def strange() -> dict[str, Any]:
         "faults",
         "gang",
     }
-    return {name: value for name, value in whole.items() if name not in gone}
+    return {name: value for name, value in whole.items() if name not in removed}
 
 
 def broken(spec: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """The spec with one value in it that is another one, wherever it lies."""
     values = st.sampled_from([*ODD, *WORDS]) | st.integers() | st.text(max_size=20)
-    at = st.sampled_from([each for each in places(spec) if each])
-    return st.builds(with_other, st.just(spec), at, values)
+    place = st.sampled_from([path for path in places(spec) if path])
+    return st.builds(with_other, st.just(spec), place, values)
 
 
 PAIRS = st.fixed_dictionaries(
@@ -110,10 +110,10 @@ LABELS = {"disk": "ssd"}  # of the only node
 @pytest.fixture
 def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> House:
     """A namespace with room for all."""
-    has = {"cpu": "2000", "memory": "8000Gi", "pods": "4000"}
+    capacity = {"cpu": "2000", "memory": "8000Gi", "pods": "4000"}
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
     meta = {"name": "large", "labels": LABELS}
-    body = {"metadata": meta, "status": {"allocatable": has, "capacity": has}}
+    body = {"metadata": meta, "status": {"allocatable": capacity, "capacity": capacity}}
     plane.api.ask("/api/v1/nodes", method="POST", body=body)
     say_of_node(plane, "large", conditions=ready)
     plane.api.ask(
@@ -162,12 +162,12 @@ def refusal_of(house: House, name: str, spec: dict[str, Any]) -> str:
 def fate(thing: dict[str, Any], has_pods: bool) -> str:
     """Return the fate of an object, in a word; empty: none yet."""
     status = thing.get("status", {})
-    held = {each["type"]: each for each in status.get("conditions", ())}
-    stalled = held.get("Stalled", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    stalled = conditions.get("Stalled", {})
     if stalled.get("status") == "True":
         assert re.search(r"\bspec\.", stalled["message"]), stalled
         return "told"
-    if held.get("Admitted", {}).get("reason") == "OnNodesThatItsOwnerHasChosen":
+    if conditions.get("Admitted", {}).get("reason") == "OnNodesThatItsOwnerHasChosen":
         choice = choice_in(thing["spec"]["template"]["spec"])
         assert choice is not None
         assert not choice.allows(node(metadata={"labels": LABELS}))
@@ -196,31 +196,31 @@ def test_strange_objects_hold_up_no_other_job(
             + pod["metadata"]["labels"]["brim.dev/job"]
             for pod in pods
         )
-        things = {
-            each["metadata"]["name"]: each for each in house.plane.api.ask(house.jobs)["items"]
+        things = {job["metadata"]["name"]: job for job in house.plane.api.ask(house.jobs)["items"]}
+        fates_now = {
+            name: fate(thing, owners[f"worker {name}"] > 0) for name, thing in things.items()
         }
-        known = {name: fate(thing, owners[f"worker {name}"] > 0) for name, thing in things.items()}
         lost = [
             json.dumps(
                 {**things[name]["spec"], "said": things[name].get("status", {}).get("conditions")}
             )
-            for name in known
-            if not known[name]
+            for name in fates_now
+            if not fates_now[name]
         ]
-        return known, lost
+        return fates_now, lost
 
     async def work() -> None:
         async with house.operator() as task:
             await asyncio.to_thread(submit_all)
             deadline = monotonic() + 30.0
-            known, lost = await asyncio.to_thread(look)
+            fates_now, lost = await asyncio.to_thread(look)
             while lost:
                 assert not task.done(), task.exception()
                 assert monotonic() < deadline, f"nothing came of {lost[0]}"
                 await asyncio.sleep(0.2)
-                known, lost = await asyncio.to_thread(look)
-            assert known["flights"] == "taken"
-            fates.update(known.values())
+                fates_now, lost = await asyncio.to_thread(look)
+            assert fates_now["flights"] == "taken"
+            fates.update(fates_now.values())
             assert not task.done()
 
     run(work)

@@ -73,7 +73,7 @@ def test_templates_without_their_nulls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "said"),
+    ("path", "value", "message"),
     [
         (("volumes",), "x", "spec.template.spec.volumes: got 'x', need a list"),
         (("tolerations",), True, "spec.template.spec.tolerations: got True, need a list"),
@@ -91,15 +91,15 @@ def test_templates_without_their_nulls() -> None:
         (("containers",), [3], "spec.template.spec.containers[0]: got 3"),
     ],
 )
-def test_a_mistake_in_a_template_is_named(at: tuple[Any, ...], value: Any, said: str) -> None:
+def test_a_mistake_in_a_template_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:
     template = json.loads(json.dumps(TEMPLATE))
     part = template["spec"]
-    for key in at[:-1]:
+    for key in path[:-1]:
         part = part[key]
-    part[at[-1]] = value
+    part[path[-1]] = value
     with pytest.raises(SpecError) as wrong:
         read_templates({"template": template})
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 @settings(max_examples=300, deadline=None)
@@ -127,8 +127,10 @@ def specs(schema: PodSchema) -> st.SearchStrategy[dict[str, Any]]:
     """Specs with any template that the server takes for one, but for the names of its containers."""
 
     def named(spec: dict[str, Any], container: dict[str, Any], labels: Any) -> dict[str, Any]:
-        others = [{**each, "name": f"beside-{k}"} for k, each in enumerate(spec["containers"])]
-        containers = [{**container, "name": "worker"}, *others]
+        sidecars = [
+            {**container, "name": f"beside-{k}"} for k, container in enumerate(spec["containers"])
+        ]
+        containers = [{**container, "name": "worker"}, *sidecars]
         return {"template": {"metadata": labels, "spec": {**spec, "containers": containers}}}
 
     pairs = st.dictionaries(st.sampled_from(["labels", "annotations"]), st.just({"a": "b"}))
@@ -137,7 +139,7 @@ def specs(schema: PodSchema) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def test_pods_of_any_template_match_the_servers_schema(schema: PodSchema) -> None:
-    taken, refused = [], []
+    accepted, refused = [], []
 
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
     @given(spec=specs(schema) | twisted(SPEC).filter(lambda spec: isinstance(spec, dict)))
@@ -147,14 +149,14 @@ def test_pods_of_any_template_match_the_servers_schema(schema: PodSchema) -> Non
         except SpecError as wrong:
             refused.append(str(wrong))
             return
-        taken.append(spec)
-        given = [chosen.worker, chosen.master]
+        accepted.append(spec)
+        templates = [chosen.worker, chosen.master]
         kind = schema.kind("PodTemplateSpec")
-        theirs = [fault for part in given for fault in schema.faults(part, kind)]
+        faults_found = [fault for part in templates for fault in schema.faults(part, kind)]
         for pod in pods(chosen):
             faults = list(schema.faults(pod, schema.kind("Pod")))
-            assert not faults or theirs, (faults, spec)
+            assert not faults or faults_found, (faults, spec)
 
     check()
-    assert [said for said in refused if not said.startswith("spec.")] == []
-    assert min(len(taken), len(refused)) > 20
+    assert [message for message in refused if not message.startswith("spec.")] == []
+    assert min(len(accepted), len(refused)) > 20

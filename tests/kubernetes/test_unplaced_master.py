@@ -14,8 +14,8 @@ TAINTED = "0/3 nodes are available: 3 node(s) had untolerated taint(s)."
 FULL = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
 
 
-def refused(said: str = TAINTED, uid: str = "1", **more: Any) -> KubePod:
-    pod = master(node="", phase="Pending", refused=True, said=said, **more)
+def refused(message: str = TAINTED, uid: str = "1", **fields: Any) -> KubePod:
+    pod = master(node="", phase="Pending", refused=True, said=message, **fields)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid))
 
 

@@ -25,7 +25,7 @@ from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.objects.schemas import crds, in_yaml
 from brim_lab.kubernetes.control_plane import ControlPlane
 
-WITHIN = 60.0
+PATIENCE = 60.0
 IMAGE = "images/brim:1"
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +98,7 @@ def free_port() -> int:
         return int(once.getsockname()[1])
 
 
-def told(port: int, path: str) -> str:
+def answer_of(port: int, path: str) -> str:
     """The answer of a process there; empty while it is silent, or says no."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
@@ -108,7 +108,7 @@ def told(port: int, path: str) -> str:
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = monotonic() + WITHIN
+    end = monotonic() + PATIENCE
     while not holds():
         assert monotonic() < end
         sleep(0.1)
@@ -130,32 +130,32 @@ def test_a_manual_operator_holds_the_lease(
         return subprocess.Popen([sys.executable, "-m", "brim", *words, *options], env=env)
 
     def metrics(name: str) -> list[str]:
-        return told(ports[name], "/metrics").splitlines()
+        return answer_of(ports[name], "/metrics").splitlines()
 
     process, standby = start_operator("one"), None
     try:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
-        end, holder = monotonic() + WITHIN, ""
+        end, holder = monotonic() + PATIENCE, ""
         while not holder and monotonic() < end:
             try:
                 holder = api_server.api.ask(path)["spec"].get("holderIdentity") or ""
             except EnvironmentFault:
                 sleep(0.1)
         assert holder.startswith("one_")
-        until(lambda: told(ports["one"], "/readyz") == "ok\n")
-        assert told(ports["one"], "/healthz") == "ok\n"
+        until(lambda: answer_of(ports["one"], "/readyz") == "ok\n")
+        assert answer_of(ports["one"], "/healthz") == "ok\n"
         until(lambda: "brim_lease_held 1" in metrics("one"))
         until(lambda: 'brim_jobs{state="running"} 0' in metrics("one"))
         lists = 'brim_api_requests_total{verb="list",code="200"} 5'
         until(lambda: lists in metrics("one"))  # nodes, pods, jobs, tenants and Services
         standby = start_operator("two")
-        until(lambda: told(ports["two"], "/readyz") == "ok\n")
+        until(lambda: answer_of(ports["two"], "/readyz") == "ok\n")
         assert "brim_lease_held 0" in metrics("two")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN) == 0
+        assert process.wait(PATIENCE) == 0
         until(lambda: "brim_lease_held 1" in metrics("two"))
         standby.send_signal(signal.SIGTERM)
-        assert standby.wait(WITHIN) == 0
+        assert standby.wait(PATIENCE) == 0
         assert not api_server.api.ask(path)["spec"].get("holderIdentity")
     finally:
         for program in filter(None, (process, standby)):
@@ -220,7 +220,7 @@ def test_installation_reports_each_object(
         line.split()[1:] for line in lines
     ]
     assert {line.split()[0] for line in second_run.stdout.splitlines()} == {"unchanged"}
-    assert "all of it was there" in second_run.stderr
+    assert "nothing to change" in second_run.stderr
     changed_run = brim(*words, "--headroom", "2", "--json", env=whole_server)
     changed = [
         load for load in json.loads(changed_run.stdout)["applied"] if load["outcome"] != "unchanged"
@@ -259,7 +259,7 @@ def test_existing_kubeflow_definitions_are_kept(
     for name in names:
         with contextlib.suppress(EnvironmentFault):
             api_server.api.ask(f"{kinds}/{name}", method="DELETE")
-    end = monotonic() + WITHIN
+    end = monotonic() + PATIENCE
     while "kubeflow.org" in api_server.kubectl("get", "crds", "-o", "name") and monotonic() < end:
         sleep(0.1)
     api_server.api.ask(kinds, method="POST", body=foreign_definition)
@@ -270,7 +270,7 @@ def test_existing_kubeflow_definitions_are_kept(
         lines = done.stdout.splitlines()
         assert f"kept       CustomResourceDefinition {names[0]}" in lines
         assert all(f"created    CustomResourceDefinition {name}" in lines for name in names[1:])
-        assert f"kept as somebody else has made them: {names[0]}" in done.stderr
+        assert f"left unchanged, since others created them: {names[0]}" in done.stderr
         metadata = api_server.api.ask(f"{kinds}/{names[0]}")["metadata"]
         assert (metadata["annotations"], metadata.get("labels")) == ({"of": "kubeflow"}, None)
         second_output = brim(*words, env=whole_server).stdout.splitlines()
@@ -306,7 +306,7 @@ def test_missing_rights_to_install_are_listed(
     assert "nothing was applied" in done.stderr
     assert "create clusterroles of the whole cluster" in done.stderr
     assert f"patch deployments in namespace {namespace}-own" in done.stderr
-    assert "hint: somebody who may: brim install --dry-run" in done.stderr
+    assert "hint: as an administrator, brim install --dry-run" in done.stderr
     with pytest.raises(EnvironmentFault, match="404"):
         api_server.api.ask(f"/api/v1/namespaces/{namespace}-own")
 

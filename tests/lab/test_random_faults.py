@@ -82,8 +82,8 @@ def test_seeds_give_every_kind_and_different_schedules() -> None:
 
 
 @given(seeds, st.integers(1, 4), st.integers(0, 4))
-def test_the_workers_are_within_the_range(seed: int, low: int, more: int) -> None:
-    limits = WorkerRange(minimum=low, maximum=low + more)
+def test_the_workers_are_within_the_range(seed: int, low: int, span: int) -> None:
+    limits = WorkerRange(minimum=low, maximum=low + span)
     drawn = random_workers(seed, limits)
     assert limits.minimum <= drawn.minimum <= drawn.maximum <= limits.maximum
 

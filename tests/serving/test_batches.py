@@ -82,7 +82,7 @@ def ask(batches: Batches, *rows: float) -> asyncio.Task[Prediction]:
     return asyncio.ensure_future(batches.predict(read, len(rows)))
 
 
-async def asked(*requests: asyncio.Task[Prediction]) -> None:
+async def until_asked(*requests: asyncio.Task[Prediction]) -> None:
     """Each has been put where the thread finds it."""
     while any(request.get_coro().cr_await is None for request in requests):  # type: ignore[union-attr]
         await asyncio.sleep(0)
@@ -94,14 +94,14 @@ def test_waiting_requests_are_computed_together() -> None:
         model.gate.clear()
         batches = make(model)
         first = ask(batches, 0)
-        await asked(first)
+        await until_asked(first)
         requests = [
             ask(batches, 1, 2),
             ask(batches, 3),
             ask(batches, 4, 5, 6, 7, 8),
             ask(batches, 9),
         ]
-        await asked(*requests)
+        await until_asked(*requests)
         model.gate.set()
         answers = await asyncio.gather(first, *requests)
         assert [answer.columns["row"] for answer in answers] == [
@@ -156,9 +156,9 @@ def test_one_bad_request_spoils_no_other() -> None:
         model.gate.clear()
         batches = make(model)
         first = ask(batches, 0)
-        await asked(first)
+        await until_asked(first)
         requests = [ask(batches, 1), ask(batches, 13), ask(batches, -1), ask(batches, 2)]
-        await asked(*requests)
+        await until_asked(*requests)
         model.gate.set()
         await first
         good, failed, refused, also_good = await asyncio.gather(*requests, return_exceptions=True)
@@ -210,7 +210,7 @@ def test_excess_requests_are_refused() -> None:
         model.gate.clear()
         batches = make(model, room=3)
         waiting = [ask(batches, 1, 2), ask(batches, 3)]
-        await asked(*waiting)
+        await until_asked(*waiting)
         with pytest.raises(Busy):
             await ask(batches, 4)
         model.gate.set()
@@ -264,7 +264,7 @@ def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
         model.gate.clear()
         batches = make(model, room=2)
         cancelled, stays = ask(batches, 1), ask(batches, 2)
-        await asked(cancelled, stays)
+        await until_asked(cancelled, stays)
         cancelled.cancel()
         model.gate.set()
         assert (await stays).columns["row"] == [2]

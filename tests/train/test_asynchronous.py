@@ -38,7 +38,7 @@ def tree(value: float, *, size: int = 3) -> dict[str, Any]:
     return {"tensors": tensors, "plain": {"rate": value, 3: (None, "text")}}
 
 
-def same(left: Any, right: Any) -> bool:
+def is_same(left: Any, right: Any) -> bool:
     named = left["tensors"].items()
     alike = all(torch.equal(tensor_named, right["tensors"][name]) for name, tensor_named in named)
     return bool(alike) and left["plain"] == right["plain"]
@@ -49,8 +49,8 @@ def test_what_one_process_stores_another_loads(memory: int) -> None:
     first_home.begin(tree(1.5), 7)
     first_home.store(tree(2.5), 8)
     assert second_home.newest == 8
-    assert same(second_home.load(7), tree(1.5))
-    assert same(second_home.load(8), tree(2.5))
+    assert is_same(second_home.load(7), tree(1.5))
+    assert is_same(second_home.load(8), tree(2.5))
     with pytest.raises(InternalError):
         second_home.load(9)
 
@@ -61,10 +61,10 @@ def test_the_last_commit_survives_repeated_writes(memory: int) -> None:
     first_home.store(tree(2.0), 1)
     for size in (3, 3000, 3):  # a step that does not count, and one that needs more room
         first_home.store(tree(9.0, size=size), 2)
-        assert same(second_home.load(1), tree(2.0))
+        assert is_same(second_home.load(1), tree(2.0))
     second_home.store(tree(3.0), 2)
-    assert same(first_home.load(2), tree(3.0))
-    assert same(first_home.load(1), tree(2.0))
+    assert is_same(first_home.load(2), tree(3.0))
+    assert is_same(first_home.load(1), tree(2.0))
 
 
 def test_an_image_that_was_not_finished_is_none(
@@ -82,7 +82,7 @@ def test_an_image_that_was_not_finished_is_none(
         first_home.store(tree(3.0), 2)
     monkeypatch.undo()
     assert second_home.newest == 1
-    assert same(second_home.load(1), tree(2.0))
+    assert is_same(second_home.load(1), tree(2.0))
 
 
 def test_the_rest_of_a_stopped_epoch_is_contiguous() -> None:
@@ -116,9 +116,9 @@ def worker(memory: int) -> tuple[TrainingState, Asynchrony, torch.optim.Optimize
     return state, asynchrony, optimizer
 
 
-def step(state: TrainingState, asynchrony: Asynchrony, *, before: int, batch: int) -> None:
+def step(state: TrainingState, asynchrony: Asynchrony, *, previous: int, batch: int) -> None:
     with asynchrony.turn(1):
-        asynchrony.refresh(before)
+        asynchrony.refresh(previous)
         with torch.no_grad():
             state.get()["model"]["weight"].add_(1.0)
         state.committed += 1
@@ -132,8 +132,8 @@ def test_uncounted_turns_are_forgotten(memory: int) -> None:
     a.settle(1)
     a.begin()
     b.begin()
-    step(first, a, before=0, batch=0)
-    step(second, b, before=1, batch=1)
+    step(first, a, previous=0, batch=0)
+    step(second, b, previous=1, batch=1)
     assert torch.equal(second.get()["model"]["weight"], start + 2.0)
     assert b.allotment(2).free == [2, 3]
     b.catch_up(1)
@@ -147,10 +147,10 @@ def test_manual_changes_within_an_epoch_are_refused(memory: int) -> None:
     state, asynchrony, optimizer = worker(memory)
     asynchrony.settle(1)
     asynchrony.begin()
-    step(state, asynchrony, before=0, batch=0)
+    step(state, asynchrony, previous=0, batch=0)
     optimizer.param_groups[0]["lr"] = 0.5
     with pytest.raises(SpecError, match="lr' changed by hand"):
-        step(state, asynchrony, before=1, batch=1)
+        step(state, asynchrony, previous=1, batch=1)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,10 @@ def test_columns_continue_their_own_hidden_state(micro_batches: int) -> None:
     job = new_job(micro_batches)
     job.carry("hidden", Recurrent().start(), dim=1)
     trained, expected = train(job), plain()
-    for one, expected_parameter in zip(trained.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(one, expected_parameter, rtol=1e-5, atol=1e-6)
+    for parameter, expected_parameter in zip(
+        trained.parameters(), expected.parameters(), strict=True
+    ):
+        torch.testing.assert_close(parameter, expected_parameter, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_carried_is_part_of_the_state() -> None:

@@ -132,7 +132,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return cast(str, request.param)
 
 
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def is_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(
         torch.equal(first[name], tensor_of_second) for name, tensor_of_second in second.items()
     )
@@ -144,7 +144,7 @@ def test_each_checkpoint_has_the_weights_of_its_step(size: str, tmp_path: Path) 
     steps = store.steps()
     assert steps[-1] == 12
     assert len(steps) >= 4  # bases are written in between
-    assert all(same(weights_of(tmp_path, step), states_after[step]) for step in steps)
+    assert all(is_same(weights_of(tmp_path, step), states_after[step]) for step in steps)
     assert store.drafts() == []
     for step in steps:
         assert [table.name for table in store.load(step).tables] == ["table.weight", "wide.weight"]
@@ -159,7 +159,7 @@ def test_resuming_gives_equal_bits_with_tables(
     first, second = ways
     whole = train(a_job(tmp_path / "whole"), epochs=4)[12]
     train(a_job(tmp_path / "run", sparse=first), epochs=2)
-    assert same(train(a_job(tmp_path / "run", sparse=second), epochs=4)[12], whole)
+    assert is_same(train(a_job(tmp_path / "run", sparse=second), epochs=4)[12], whole)
 
 
 def test_a_model_of_another_shape_is_refused(size: str, tmp_path: Path) -> None:
@@ -174,7 +174,8 @@ def test_checkpoints_have_the_rows_of_their_step(size: str, tmp_path: Path) -> N
     steps = store.steps()
     assert len(steps) >= 4
     assert all(
-        same(model_at(tmp_path, step, net=Ids()).state_dict(), states_after[step]) for step in steps
+        is_same(model_at(tmp_path, step, net=Ids()).state_dict(), states_after[step])
+        for step in steps
     )
     assert all(0 < len(states_after[step]["wide.ids"]) < ROWS for step in steps), "rows go"
     assert store.drafts() == []
@@ -193,7 +194,7 @@ def test_jobs_with_ids_resume_exactly(size: str, tmp_path: Path) -> None:
     whole = train(a_job(tmp_path / "whole", make=lambda: Ids()), epochs=6)[18]
     for epochs in (2, 3, 5):
         train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=epochs)
-    assert same(train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=6)[18], whole)
+    assert is_same(train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=6)[18], whole)
 
 
 class Both(nn.Module):
@@ -215,7 +216,7 @@ def test_ordinary_embeddings_beside_ids_resume(
     first, second = ways
     whole = train(a_job(tmp_path / "whole", make=lambda: Both(sparse=True)), epochs=4)[12]
     train(a_job(tmp_path / "run", make=lambda: Both(sparse=first)), epochs=2)
-    assert same(
+    assert is_same(
         train(a_job(tmp_path / "run", make=lambda: Both(sparse=second)), epochs=4)[12], whole
     )
 

@@ -56,7 +56,9 @@ def folder(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def same(first_data: data.Columnar, two: data.Columnar, indices: list[int] | None = None) -> None:
+def check_same(
+    first_data: data.Columnar, two: data.Columnar, indices: list[int] | None = None
+) -> None:
     chosen = np.arange(len(first_data)) if indices is None else np.array(indices)
     (first, target), (second, second_target) = first_data.take(chosen), two.take(chosen)
     assert torch.equal(target, second_target)
@@ -71,10 +73,10 @@ def test_every_way_of_reading_gives_the_same_samples(
 ) -> None:
     options: dict[str, Any] = {"columns": COLUMNS, "target": LATE, "split": split, "test": test}
     memory = data.parquet(folder / "t.parquet", **options)
-    same(memory, data.parquet(folder / "t.parquet", in_memory=False, **options))
-    same(memory, data.parquet(folder / "t.feather", **options))
-    same(memory, data.arrow(folder / "t.feather", in_memory=False, **options))
-    same(memory, data.csv(folder / "t.csv", **options))
+    check_same(memory, data.parquet(folder / "t.parquet", in_memory=False, **options))
+    check_same(memory, data.parquet(folder / "t.feather", **options))
+    check_same(memory, data.arrow(folder / "t.feather", in_memory=False, **options))
+    check_same(memory, data.csv(folder / "t.csv", **options))
 
 
 def test_reading_does_not_import_pandas(folder: Path) -> None:
@@ -94,7 +96,7 @@ sys.exit("pandas" in sys.modules)
 def test_any_batch_is_the_same_by_row_group(folder: Path, indices: list[int]) -> None:
     memory = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE)
     lazy = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memory=False)
-    same(memory, lazy, indices)
+    check_same(memory, lazy, indices)
 
 
 def test_a_block_shuffle_reads_each_group_once(
@@ -127,7 +129,7 @@ def test_second_splits_need_no_second_survey(folder: Path, monkeypatch: pytest.M
 def test_a_dataset_by_group_travels_without_its_cache(folder: Path) -> None:
     lazy = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memory=False)
     lazy.take(np.arange(50))
-    same(lazy, pickle.loads(pickle.dumps(lazy)))
+    check_same(lazy, pickle.loads(pickle.dumps(lazy)))
 
 
 def test_a_random_order_keeps_the_cache_bounded(folder: Path) -> None:

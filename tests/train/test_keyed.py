@@ -77,7 +77,7 @@ def trained(
     *,
     epochs: int = 2,
     shuffle: bool = True,
-    after: Callable[[Job], None] | None = None,
+    hook: Callable[[Job], None] | None = None,
     **options: Any,
 ) -> Job:
     spec = JobSpec(
@@ -92,8 +92,8 @@ def trained(
     for _ in job.epochs():
         for batch in job.batches(samples, shuffle=shuffle):
             job.step(functional.binary_cross_entropy_with_logits(net(batch.inputs), batch.target))
-            if after:
-                after(job)
+            if hook:
+                hook(job)
     return job
 
 
@@ -290,7 +290,7 @@ def test_evaluation_gives_nobody_a_row() -> None:
         net(torch.arange(20_000, 20_000 + FIELDS).unsqueeze(0))  # nobody asks for its gradient
         assert len(held_by(net.rows).keys) == count_before
 
-    trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data(), after=evaluate_after)
+    trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), data(), hook=evaluate_after)
     assert len(held_by(net.rows).keys) == len(numbers().unique())
 
 
@@ -311,7 +311,7 @@ def test_frequent_ids_get_rows() -> None:
         samples,
         epochs=4,
         micro_batches=1,
-        after=check_rows,
+        hook=check_rows,
     )
     assert moved == [False, False, True, True]
 
@@ -329,7 +329,7 @@ def test_stale_rows_start_again() -> None:
         torch.cat([once, rare_ids, rare_ids, rare_ids, rare_ids]), torch.ones(320)
     )
     adam = lambda weights: torch.optim.Adam(weights, lr=0.1)  # noqa: E731
-    trained(net, adam, samples, epochs=1, micro_batches=1, shuffle=False, after=check_presence)
+    trained(net, adam, samples, epochs=1, micro_batches=1, shuffle=False, hook=check_presence)
     assert presence == [True, True, False, False, False]
 
 

@@ -65,9 +65,9 @@ class Job:
                 change, {name: value.expand(-1, DIM) for name in logged}, step=self.step + 1
             )
 
-    def train(self, *, ids: int = 60, of: int = 400) -> None:
+    def train(self, *, ids: int = 60, universe: int = 400) -> None:
         """A step that counts; now and then one that does not goes before it."""
-        self.write(self._some(ids, of))
+        self.write(self._some(ids, universe))
         self.table.settle(self.step + 1)
         self.step += 1
 
@@ -86,7 +86,7 @@ def _no_lookups(ids: Tensor, *, as_keys: bool) -> tuple[Tensor, Tensor]:
     raise AssertionError("nobody looks up here")
 
 
-def same(first: list[Tensor], second: list[Tensor]) -> bool:
+def is_same(first: list[Tensor], second: list[Tensor]) -> bool:
     return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
@@ -143,7 +143,7 @@ def test_concurrent_reads_and_deltas_are_consistent(
         step = job.step
         job.train()
         stored = list(store_taken(store, copies, writer="w"))
-        assert same(restored(store, stored, step, **rules).content(), expected)
+        assert is_same(restored(store, stored, step, **rules).content(), expected)
         chains = [stored_table.parts for stored_table in stored]
         for _ in range(9):
             job.train()
@@ -201,10 +201,10 @@ def test_expired_rows_stay_gone(tmp_path: Path) -> None:
     (stored,) = store_taken(store, [take(view, base.parts, step=job.step)], writer="w")
     resumed = restored(store, [stored], job.step, expire_after=1000)
     expected = resumed.content()
-    assert same(expected, job.content())
+    assert is_same(expected, job.content())
     (view,) = resumed.rows.stored()
     copied = take(view, stored.parts, step=resumed.step, oldest=stored.oldest)
-    assert same(
+    assert is_same(
         restored(store, list(store_taken(store, [copied], writer="w")), resumed.step).content(),
         expected,
     )

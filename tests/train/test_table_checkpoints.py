@@ -199,9 +199,9 @@ class Worker:
         ]
 
 
-def wait(until: Callable[[], bool]) -> None:
+def wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not until():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -215,7 +215,7 @@ def restored(place: Path, *, name: str = "w9") -> Worker:
     return worker
 
 
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def is_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return all(
         torch.equal(first[name], tensor_of_second) for name, tensor_of_second in second.items()
     )
@@ -247,7 +247,7 @@ def test_bases_and_deltas_form_whole_tables(
     worker.await_writer()
     assert worker.store.steps() == [12]
     assert worker.parts(12) == [(None, 10, ROWS), (10, 12, 4)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
     assert not worker.checkpoints.is_due(14)
 
 
@@ -263,7 +263,7 @@ def test_deltas_grow_until_a_new_base(
     assert worker.store.steps() == [3, 4]
     assert worker.parts(4) == [(None, 1, ROWS), (1, 2, 200), (2, 3, 200), (3, 4, 200)]
     assert 4 * worker.written()[1] < worker.written()[0]
-    assert same(restored(tmp_path).state.rows(), rows[-1])
+    assert is_same(restored(tmp_path).state.rows(), rows[-1])
     worker.state.train(7)
     worker.checkpoint()
     assert worker.parts(5) == [(None, 5, ROWS)]
@@ -296,7 +296,7 @@ def test_large_changes_are_written_before_waiting(
     rows = worker.state.rows()
     worker.await_writer()
     assert worker.parts(4) == [(None, 1, ROWS), (1, 2, 400), (2, 4, 4)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
     for _ in range(3):  # each time as much: there is no end to be waited for
         worker.state.train(*range(21))
         worker.checkpoints.begin(ends_epoch=False)
@@ -307,7 +307,7 @@ def test_large_changes_are_written_before_waiting(
     worker.await_writer()
     assert worker.store.steps() == [4, 8]
     assert worker.parts(8)[3:] == [(4, 5, 21), (5, 6, 21), (6, 7, 21), (7, 8, 21)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
     worker.checkpoints.drain()
     assert worker.store.drafts() == []
 
@@ -326,7 +326,7 @@ def test_mostly_changed_tables_get_new_bases(
     rows = worker.state.rows()
     worker.await_writer()
     assert worker.parts(5) == [(None, 2, ROWS), (2, 3, 800), (3, 4, 800), (4, 5, 800)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_the_last_checkpoint_waits_for_nothing(
@@ -345,7 +345,7 @@ def test_the_last_checkpoint_waits_for_nothing(
     worker.state.train(8)
     worker.checkpoints.now()
     assert worker.store.steps() == [2, 4]
-    assert same(restored(tmp_path).state.rows(), worker.state.rows())
+    assert is_same(restored(tmp_path).state.rows(), worker.state.rows())
 
 
 def test_bases_are_abandoned_with_their_round(
@@ -369,7 +369,7 @@ def test_bases_are_abandoned_with_their_round(
     assert worker.checkpoints.is_due(12), "it is still to be written"
     rows = worker.checkpoint()
     assert worker.store.steps() == [11]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
     worker.checkpoints.drain()
     assert files(tmp_path) == 10
     assert worker.store.drafts() == []
@@ -393,7 +393,7 @@ def test_ending_within_steps_abandons_reads(
     getattr(worker.checkpoints, way)()
     follower = Worker(tmp_path, name="w2")
     assert follower.checkpoints.restore(10)[0]
-    assert same(follower.state.rows(), worker.state.undone)
+    assert is_same(follower.state.rows(), worker.state.undone)
     assert follower.store.drafts() == []
 
 
@@ -405,7 +405,7 @@ def test_another_worker_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None
     worker.state.train(6, 7)
     rows = worker.checkpoint()
     assert worker.parts(2) == [(None, 1, ROWS), (1, 2, 2)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def restored_or_new(place: Path) -> Worker:
@@ -426,7 +426,7 @@ def test_the_next_life_continues_from_it(tmp_path: Path) -> None:
     follower.state.train(7)
     rows = follower.checkpoint()
     assert follower.parts(3) == [(None, 1, ROWS), (1, 2, 1), (2, 3, 1)]
-    assert same(restored(tmp_path, name="w4").state.rows(), rows)
+    assert is_same(restored(tmp_path, name="w4").state.rows(), rows)
 
 
 def test_incomplete_bases_are_not_used(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_incomplete_bases_are_not_used(tmp_path: Path) -> None:
     worker.state.train(6)
     rows = worker.checkpoint()
     assert worker.parts(2) == [(None, 2, ROWS)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_removed_bases_are_followed_by_new(
@@ -455,7 +455,7 @@ def test_removed_bases_are_followed_by_new(
     worker.state.train(7)
     rows = worker.checkpoint()
     assert worker.parts(3) == [(None, 3, ROWS)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_the_last_checkpoint_is_ready_when_needed(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_the_last_checkpoint_is_ready_when_needed(tmp_path: Path) -> None:
     worker.state.train(5, steps=3)
     worker.checkpoints.now()
     assert worker.store.steps() == [3]
-    assert same(restored(tmp_path).state.rows(), worker.state.rows())
+    assert is_same(restored(tmp_path).state.rows(), worker.state.rows())
 
 
 def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +477,7 @@ def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.Monke
     worker = Worker(tmp_path, name="w2")
     place_restored, _ = worker.checkpoints.restore(2)
     assert place_restored == heir.store.location(2)
-    assert same(worker.state.rows(), heir.state.rows())
+    assert is_same(worker.state.rows(), heir.state.rows())
     assert worker.store.drafts() == []
 
 
@@ -500,7 +500,7 @@ def test_metric_epochs_are_written_at_their_end(
     worker.state.train(6)
     rows = worker.checkpoint()
     assert worker.parts(4) == [(None, 3, ROWS), (3, 4, 1)]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_small_tables_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,7 +516,7 @@ def test_small_tables_are_written_whole(tmp_path: Path, monkeypatch: pytest.Monk
         [(None, 1, ROWS)],
         [(None, 3, ROWS)],
     ]
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_failing_bases_are_reported_and_retried(
@@ -531,7 +531,7 @@ def test_failing_bases_are_reported_and_retried(
     (tmp_path / "tables").unlink()
     assert worker.checkpoints.is_due(20)
     rows = worker.checkpoint()
-    assert same(restored(tmp_path).state.rows(), rows)
+    assert is_same(restored(tmp_path).state.rows(), rows)
 
 
 def test_the_verb_lists_tables_and_parts(tmp_path: Path) -> None:
@@ -572,7 +572,7 @@ def test_damaged_parts_fall_back_to_older_bases(tmp_path: Path) -> None:
     worker.state.train(5)
     newest = worker.checkpoint()
     assert worker.parts(3) == [(None, 3, ROWS)]
-    assert same(restored(tmp_path).state.rows(), newest)
+    assert is_same(restored(tmp_path).state.rows(), newest)
     damaged = worker.store.load(3).tables[0].files[-1].name
     content = bytearray((tmp_path / damaged).read_bytes())
     content[-1] ^= 1

@@ -318,7 +318,7 @@ def main(start: Start = start_anew) -> None:
     parser.add_argument(
         "--listener", type=int, help="descriptor of the socket on which other hosts call"
     )
-    parser.add_argument("master", nargs="*", help="behind --: what else the master is started with")
+    parser.add_argument("master", nargs="*", help="after --: further arguments of the master")
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)

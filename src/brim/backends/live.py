@@ -206,9 +206,9 @@ class LiveBackend:
 
     # Backend --------------------------------------------------------------------------------------
 
-    async def wait(self, until: float | None) -> bool:
+    async def wait(self, deadline: float | None) -> bool:
         """Look, and do the remaining work, until there is something to decide."""
-        there_is = await self._wait(until)
+        there_is = await self._wait(deadline)
         self._woke = self._clock.now()
         return there_is
 
@@ -331,7 +331,7 @@ class LiveBackend:
         """Take nothing by force that may have been given unobserved."""
         for step in steps:
             if isinstance(step, Force):
-                self.handle(Unanswered(step, "nobody could see what it has given"))
+                self.handle(Unanswered(step, "its earlier answer was not observed"))
         return [step for step in steps if not isinstance(step, Force)]
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:

@@ -79,8 +79,8 @@ class Nodes:
             node = self._nodes.setdefault(name, _Node(self._folder / name))
             try:
                 self._look(node)
-            except OSError as error:  # nobody can tell now; nobody knows more of it than before
-                node.problem = f"nobody can tell whether its agent is there: {error}"
+            except OSError as error:  # unknown now; the last observation stands
+                node.problem = f"cannot tell whether its agent runs: {error}"
         for name in self._found() - set(wanted_names):
             self._let_go(name, self._nodes.setdefault(name, _Node(self._folder / name)))
         return {name: self._seen(self._nodes[name]) for name in wanted_names}

@@ -67,7 +67,7 @@ class _Job:
 
 def no_bundle(sha256: str) -> bytes:
     """Have no code of jobs."""
-    raise EnvironmentFault(f"nobody keeps bundle {sha256}")
+    raise EnvironmentFault(f"bundle {sha256} is not kept on this host")
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ class RunWatch:
         """Take in new records."""
         fresh = self._events.poll(at_once=_READ_BYTES)
         for _ in range(_MAX_READS - 1):
-            if not self._events.behind:
+            if not self._events.has_more:
                 break
             for event in fresh:
                 self.take(event, 0)
@@ -86,7 +86,7 @@ class RunWatch:
     @property
     def has_more(self) -> bool:
         """True where there is more that the next look takes in."""
-        return self._events.behind or self._steps.behind
+        return self._events.has_more or self._steps.has_more
 
     @property
     def damage(self) -> str:

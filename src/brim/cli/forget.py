@@ -111,7 +111,10 @@ def _ask(views: list[JobView]) -> None:
     names = ", ".join(view.job for view in views[:_NAMED]) + rest
     if not _can_answer():
         raise SpecError(
-            "--yes", got="nobody to ask", need="a yes before jobs are deleted", hint="add --yes"
+            "--yes",
+            got="no terminal for the question",
+            need="a confirmation to delete jobs",
+            hint="add --yes",
         )
     question = f"Delete {counted(len(views), 'job')} ({names}) with all logs and checkpoints?"
     if not click.confirm(question, err=True):

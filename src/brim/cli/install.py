@@ -188,9 +188,9 @@ def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) ->
     from brim.kubernetes.install.objects import FOREIGN, UNCHANGED
 
     if all(result.outcome in (FOREIGN, UNCHANGED) for result in applied):
-        click.echo("all of it was there", err=True)
+        click.echo("nothing to change: the cluster has every object already", err=True)
     if names := [result.name for result in applied if result.outcome == FOREIGN]:
-        click.echo(f"kept as somebody else has made them: {', '.join(names)}", err=True)
+        click.echo(f"left unchanged, since others created them: {', '.join(names)}", err=True)
     if chosen.foreign_kinds:
         click.echo("Kubeflow's own operator must not run beside this one", err=True)
     wait = f"kubectl -n {chosen.namespace} rollout status deployment/brim-operator"

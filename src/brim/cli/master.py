@@ -185,7 +185,7 @@ def _begin_anyhow(
 
     for name, need, hint in (
         ("run_dir", "the same directory for each start", "--run-dir run"),
-        ("file", "the run to begin, where nobody has begun it", "brim master flights.py …"),
+        ("file", "the training file of a run that has not begun", "brim master flights.py …"),
     ):
         if not (values | {"file": file})[name]:
             field = "FILE" if name == "file" else "--run-dir"
@@ -209,7 +209,7 @@ def _job_of(
     if file.name != JOB_FILE:
         check_training_file(file)
         return build_spec(values, file=str(file)), b"", options_given(ctx)
-    _check_given(ctx, _OF_A_JOB, need=f"nothing of the kind: {file} says what the job is")
+    _check_given(ctx, _OF_A_JOB, need=f"only options of this start: {file} has those of the job")
     # A kubelet's volume has links to links: whoever could put others there has the pod.
     folder = file.resolve().parent
     spec = read_job(folder)
@@ -217,7 +217,7 @@ def _job_of(
     return spec, code, {field.name for field in fields(spec)} - {"faults"}
 
 
-_AS_BEGUN = "nothing of the kind: the run goes on as it was begun"
+_AS_BEGUN = "only options of this start: the run keeps the options that it began with"
 
 
 def _check_given(ctx: click.Context, allowed: set[str], *, need: str) -> None:
@@ -228,7 +228,7 @@ def _check_given(ctx: click.Context, allowed: set[str], *, need: str) -> None:
             continue
         raise SpecError(
             f"--{name.replace('_', '-')}",
-            got="an option of a run that begins",
+            got="an option of a new run",
             need=need,
-            hint="leave it out, or name the FILE of a run that begins here",
+            hint="leave it out, or begin a new run: brim master FILE.py …",
         )

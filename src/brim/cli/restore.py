@@ -45,10 +45,8 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
             finish_restore(state)
             warn("an earlier brim restore was killed; it was brought to its end first")
         if (state / "scheduler.db").exists() and not force:
-            need = "one without jobs; run directories may be there"
-            hint = (
-                "add --force: what is there is moved aside, into a directory before-restore-… in it"
-            )
+            need = "a directory without scheduler.db; run directories may stay"
+            hint = f"brim restore {file} --state {state} --force moves its files to before-restore-… in it"
             raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
         now = wall()
         aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"

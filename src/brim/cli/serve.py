@@ -33,7 +33,7 @@ from brim.wire.listening import is_loopback, split_address
     "--certificate",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Show clients the certificate in FILE: PEM, with the authorities that signed it behind it. A "
+    help="Show clients the certificate in FILE: PEM, followed by the authorities that signed it. A "
     "file that changes is read again.",
 )
 @option(

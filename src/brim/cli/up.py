@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TO_COME_UP = 30.0  # seconds
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
-_TO_START = 300.0  # that a scheduler which was started here may take, as long as it lives
+_TO_START = 300.0  # seconds that a scheduler which was started here may take, as long as it lives
 _POLL_INTERVAL = 0.05
 
 

@@ -173,7 +173,9 @@ class Fitter:
 _LARGEST_CODE = 1 << 62  # of several cells taken together
 
 
-def apply(function: Callable[..., Any], arrays: Sequence[Floats], what: str) -> npt.NDArray[Any]:
+def apply(
+    function: Callable[..., Any], arrays: Sequence[Floats], argument: str
+) -> npt.NDArray[Any]:
     """Call a user's `by=` and check that it answered for each element.
 
     Raises:
@@ -182,7 +184,7 @@ def apply(function: Callable[..., Any], arrays: Sequence[Floats], what: str) -> 
     result = np.asarray(function(*arrays))
     if result.shape != arrays[0].shape:
         raise SpecError(
-            f"{what}, by=",
+            f"{argument}, by=",
             got=f"a result of shape {list(result.shape)}",
             need=f"shape {list(arrays[0].shape)}",
             hint="by= takes whole columns (numpy arrays) and treats each element on its own",

@@ -145,7 +145,7 @@ class _Parts(IterableDataset[Any]):
                 raise SpecError(
                     str(self._folder / self._pattern),
                     got=f"parts {problem}",
-                    need="parts that stay, and new ones whose names come last",
+                    need="all parts that were read, and new ones with names after theirs",
                     hint="name them by their time: 2026-11-22T10.csv",
                 )
             if len(names) > count:
@@ -153,10 +153,10 @@ class _Parts(IterableDataset[Any]):
             if monotonic() > end:
                 raise SpecError(
                     str(self._folder / self._pattern),
-                    got=f"no part after {self._names[-1] if count else 'the start'} in "
+                    got=f"no new part after {self._names[-1] if count else 'the start'} in "
                     f"{self._patience:g} s",
-                    need="another one",
-                    hint="brim resume goes on once it is there; patience= waits for longer",
+                    need="the next part",
+                    hint="brim resume RUN once it is there, or a larger patience=",
                 )
             sleep(_POLL_INTERVAL)
 

@@ -177,10 +177,10 @@ class _Loader(Generic[Work]):
             if reading == self._reading.value:
                 return work, answer
 
-    def _replace(self, meanwhile: Callable[[], None]) -> None:
+    def _replace(self, tick: Callable[[], None]) -> None:
         self._process.join()
         self._deaths += 1
-        cause = self._find_cause(self._unanswered[0][1], meanwhile) if self._deaths > 1 else None
+        cause = self._find_cause(self._unanswered[0][1], tick) if self._deaths > 1 else None
         if cause is not None:
             raise cause
         if self._deaths == _TRIES:

@@ -75,22 +75,22 @@ class Source:
         `numbers` are the columns that must hold some, with the replacement where one holds text.
         """
         assert self.typed is not None, "text has no groups"
-        return self.typed(self._files(), wanted=columns, numbers=numbers)
+        return self.typed(self._files(), columns=columns, numbers=numbers)
 
-    def read(self, wanted: Sequence[str], numbers: Mapping[str, str] = {}) -> Iterator[FileRows]:
+    def read(self, columns: Sequence[str], numbers: Mapping[str, str] = {}) -> Iterator[FileRows]:
         """All rows, part by part in order.
 
         Raises:
             SpecError: a file or column is missing or not as described, or there are no rows.
         """
         if self.typed is not None:
-            yield from (group.read() for group in self.groups(wanted, numbers))
+            yield from (group.read() for group in self.groups(columns, numbers))
             return
         start = 0
         for file in self._files():
             part = read_text(
                 file,
-                columns=wanted,
+                columns=columns,
                 names=self.names,
                 delimiter=self._delimiter(file),
                 null=self.null,

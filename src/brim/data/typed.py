@@ -39,13 +39,13 @@ class RowGroup:
 
 
 def parquet_groups(
-    files: Sequence[File], *, wanted: Sequence[str], numbers: Mapping[str, str]
+    files: Sequence[File], *, columns: Sequence[str], numbers: Mapping[str, str]
 ) -> list[RowGroup]:
     """The row groups of Parquet files, in order.
 
     Args:
         files: where they are.
-        wanted: the columns to read.
+        columns: the names of those to read.
         numbers: those of them that must hold numbers, with what to write where one holds text.
 
     Raises:
@@ -54,24 +54,24 @@ def parquet_groups(
     groups: list[RowGroup] = []
     for file in files:
         opened = _parquet(file)
-        _check_schema(file, opened.schema_arrow, wanted, numbers)
+        _check_schema(file, opened.schema_arrow, columns, numbers)
         sizes = [
             opened.metadata.row_group(index).num_rows for index in range(opened.num_row_groups)
         ]
-        groups += _groups(file, groups, sizes, _ParquetGroup, wanted)
+        groups += _groups(file, groups, sizes, _ParquetGroup, columns)
     return _checked_groups(files, groups)
 
 
 def arrow_groups(
-    files: Sequence[File], *, wanted: Sequence[str], numbers: Mapping[str, str]
+    files: Sequence[File], *, columns: Sequence[str], numbers: Mapping[str, str]
 ) -> list[RowGroup]:
     """The record batches of Arrow IPC (Feather) files or streams, in order; see `parquet_groups`."""
     groups: list[RowGroup] = []
     for file in files:
         opened = _ipc(file)
-        _check_schema(file, opened.schema, wanted, numbers)
+        _check_schema(file, opened.schema, columns, numbers)
         sizes = [batch.num_rows for batch in opened.batches()]
-        groups += _groups(file, groups, sizes, _ArrowGroup, wanted)
+        groups += _groups(file, groups, sizes, _ArrowGroup, columns)
     return _checked_groups(files, groups)
 
 

@@ -3,6 +3,6 @@
 Other packages add theirs by entry points of the group `brim.demos`, each a `Demo`.
 """
 
-from brim.demo.shown import Demo, Shown
+from brim.demo.findings import Demo, Findings
 
-__all__ = ["Demo", "Shown"]
+__all__ = ["Demo", "Findings"]

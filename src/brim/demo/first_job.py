@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from brim.demo.shown import Demo, Shown
+from brim.demo.findings import Demo, Findings
 from brim.runs.run import Run
 from brim.runs.verbs import train
 
@@ -18,7 +18,7 @@ _FAULTS = "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 _QUICK_FAULTS = "kill rank 1 at step 5; add 2 at step 15; term rank 0 at step 25"
 
 
-def _run(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
+def _run(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
     parameters: dict[str, object] = {"wait": 0, "months": 1 if quick else 12}
     batch = 512 if quick else 2048
     tell("one worker, and nothing happens")
@@ -42,7 +42,7 @@ def _run(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
     return _findings({"undisturbed": calm, "disturbed": broken})
 
 
-def _findings(runs: dict[str, Run]) -> Shown:
+def _findings(runs: dict[str, Run]) -> Findings:
     summaries = {name: run.summary for name, run in runs.items()}
     calm, broken = summaries.values()
     claims = {
@@ -64,7 +64,7 @@ def _findings(runs: dict[str, Run]) -> Shown:
     }
     rows = [_row(name, summary) for name, summary in summaries.items()]
     head = ("run", "workers", "steps", "redone", "AUC", "weights")
-    return Shown(
+    return Findings(
         numbers=numbers, table=(head, rows), sentence=sentence, figure=runs["disturbed"].report()
     )
 

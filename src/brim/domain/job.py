@@ -133,8 +133,8 @@ _PARTS = Kind(
     read=_read_parts,
     check=whole(minimum=1, hint="leave it out for the default of 8").check,
     written_as=(int, str),
-    least=1,
-    most=LARGEST_COUNT,
+    minimum=1,
+    maximum=LARGEST_COUNT,
     pattern=AUTOMATIC,
     example=AUTOMATIC,
 )
@@ -149,8 +149,8 @@ _INTERVAL = Kind(
     read=lambda text, option: Interval.parse(text, field=option),
     check=_check_interval,
     written_as=(int, str),
-    least=0,
-    most=LARGEST_COUNT,
+    minimum=0,
+    maximum=LARGEST_COUNT,
     pattern=f"[0-9]+|{DURATION_PATTERN}",
     example="50 or 30s",
 )
@@ -408,7 +408,7 @@ class JobSpec:
         SWITCH,
         default=False,
         help="Send state and gradients between workers of different hosts without encryption: on a "
-        "network that nobody else can reach, or through an encrypted tunnel.",
+        "private network, or through an encrypted tunnel.",
         scheduled=False,
     )
 

@@ -44,8 +44,8 @@ class Kind:
         check: raises SpecError for a value that cannot be, given the option's name.
         words: all that can be written, where those are few.
         written_as: the types by which a format that has types writes a value.
-        least, most: bounds of the numbers among them; None where there is none.
-        above: numbers have to be larger than this; None: see `least`.
+        minimum, maximum: bounds of the numbers among them; None where there is none.
+        exclusive_minimum: numbers have to be larger than this; None: see `minimum`.
         pattern: a regular expression of the texts among them; empty where none says it.
         example: texts that will do, where there is a pattern.
     """
@@ -55,9 +55,9 @@ class Kind:
     check: Callable[[Any, str], None] = _right
     words: tuple[str, ...] = ()
     written_as: tuple[type, ...] = (str,)
-    least: int | None = None
-    most: int | None = None
-    above: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    exclusive_minimum: int | None = None
     pattern: str = ""
     example: str = ""
 
@@ -70,21 +70,21 @@ class Option:
         kind: of its values.
         help: its text for people.
         flag: on the command line, such as `--workers`, or `--exact/--no-exact` for a switch.
-        shown: its default as people write it; None where it has none, or the help says it.
+        default: its default as people write it; None where it has none, or the help says it.
         unset: the value of a spec that is silent; it stands for itself, and is not checked.
         decides: the result depends on it, so that a run that is resumed must keep it.
         scheduled: a job of a scheduler has it, too.
-        many: it can be repeated, and each value is `NAME=VALUE`.
+        repeated: it can be repeated, and each value is `NAME=VALUE`.
     """
 
     kind: Kind
     help: str
     flag: str = ""
-    shown: Any = None
+    default: Any = None
     unset: Any = None
     decides: bool = False
     scheduled: bool = True
-    many: bool = False
+    repeated: bool = False
 
     @property
     def named(self) -> str:
@@ -107,7 +107,7 @@ def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **settin
     """
     if default is not MISSING:
         value = kind.read(default, "its default") if isinstance(default, str) else default
-        declared = Option(kind=kind, shown=default, **settings)
+        declared = Option(kind=kind, default=default, **settings)
         return field(default=value, metadata={"option": declared})
     declared = Option(kind=kind, unset=None if unset is MISSING else unset, **settings)
     return field(default=unset, metadata={"option": declared})
@@ -116,7 +116,7 @@ def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **settin
 def pairs(kind: Kind, **settings: Any) -> Any:
     """Declare a field of a dataclass as an option that is repeated, each value a `NAME=VALUE`."""
     return field(
-        default_factory=dict, metadata={"option": Option(kind=kind, many=True, **settings)}
+        default_factory=dict, metadata={"option": Option(kind=kind, repeated=True, **settings)}
     )
 
 
@@ -185,7 +185,7 @@ def whole(
         raise SpecError(option, got=actual, need=need, hint=suggestion)
 
     return Kind(
-        metavar=metavar, read=read, check=check, written_as=(int,), least=minimum, most=maximum
+        metavar=metavar, read=read, check=check, written_as=(int,), minimum=minimum, maximum=maximum
     )
 
 
@@ -288,7 +288,9 @@ def size(*, minimum: int = 1, hint: str, allows_none: bool = False) -> Kind:
 
 PLACE = text("PATH|URL")  # where files of a run are kept
 SWITCH = Kind(metavar="", read=lambda text, _: text, written_as=(bool,))
-NUMBER = Kind(metavar="X", read=_read_number, check=_check_number, written_as=(float,), above=0)
+NUMBER = Kind(
+    metavar="X", read=_read_number, check=_check_number, written_as=(float,), exclusive_minimum=0
+)
 DURATION = Kind(
     metavar="DURATION",
     read=_read_duration,

@@ -20,7 +20,7 @@ from brim.domain.seeds import mix
 
 _ROUNDS = 6
 _MAXIMUM_SIZE = 1 << 62
-_BLOCKS, _SLOT, _INSIDE = 1, 2, 3  # which permutation a key is for
+_BLOCKS, _SLOT, _INNER = 1, 2, 3  # which permutation a key is for
 _SHIFT = np.uint64(32)
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
@@ -104,7 +104,7 @@ class EpochOrder:
             parts.append(self._whole_blocks(start, min(stop, short_start)))
         if start < short_stop and short_start < stop:
             positions = np.arange(max(start, short_start), min(stop, short_stop), dtype=np.uint64)
-            key = np.array([mix(self._key(_INSIDE), whole)], np.uint64)
+            key = np.array([mix(self._key(_INNER), whole)], np.uint64)
             positions -= np.uint64(short_start)
             parts.append(_permute(positions, rest, key) + np.uint64(whole * self.block_size))
         if short_stop < stop:
@@ -117,7 +117,7 @@ class EpochOrder:
         turn, position = np.divmod(np.arange(start, stop, dtype=np.uint64), width)
         turns = np.arange(turn[0], turn[-1] + np.uint64(1), dtype=np.uint64)
         blocks = _permute(turns, whole, np.array([self._key(_BLOCKS)], np.uint64))
-        inside_key = self._key(_INSIDE)
+        inside_key = self._key(_INNER)
         keys = np.array([mix(inside_key, block) for block in blocks.tolist()], np.uint64)
         block_index = turn - turn[0]
         samples: Numbers = blocks[block_index] * width + _permute(

@@ -16,10 +16,10 @@ from brim.domain.measuring import Measured, curve_of, divides
 from brim.domain.quantities import counted
 
 _STEPS = 5  # at a size, at least,
-_SECONDS = 1.0  # and as many as fill this time, before it is measured
+_SECONDS = 1.0  # seconds of them, too, before it is measured
 _SIZE_TIMEOUT = 20.0  # seconds after which a size that was not had, or not measured, is given up
 _MAX_PROFILE_SECONDS = 60.0  # seconds that a profile may take,
-_AFFORDED = 0.1  # and no more than this part of the time to the deadline
+_AFFORDED = 0.1  # of the time to the deadline, at most
 _GAIN = 1.05  # times that a size must be faster than the one before, or larger ones are not tried
 
 

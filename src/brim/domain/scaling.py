@@ -218,17 +218,3 @@ class ScalingCurve:
         if rate > self.rates[self.peak]:
             return None
         return bisect_left(self.best, rate)
-
-    def extended(self, *, up_to: int) -> ScalingCurve:
-        """Return the curve with powers of two up to `up_to`.
-
-        The fitted model predicts those that were not measured.
-        """
-        model = ThroughputModel.fit(self.points)
-        known_points = dict(self.points)
-        sizes = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}
-        points = {
-            n: known_points.get(n, 0.0) or model.rate(n)
-            for n in sorted(sizes | known_points.keys())
-        }
-        return ScalingCurve(points=tuple(points.items()))

@@ -318,7 +318,7 @@ class Embeddings:
                     raise SpecError(
                         f"embedding {name.removesuffix('.weight')!r}",
                         got="a brim.Embedding that is frozen",
-                        need="one that is trained: rows that nobody trains are in no checkpoint",
+                        need="a trained one: checkpoints hold trained rows only",
                         hint="a parameter group with lr=0, or nn.Embedding.from_pretrained(rows)",
                     )
                 self._all.append(

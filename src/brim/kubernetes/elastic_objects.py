@@ -1,4 +1,4 @@
-"""The part of an operator that knows ElasticJobs: it watches them, and reads what they ask for."""
+"""The part of an operator that knows ElasticJobs: it watches them, and reads their wishes."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class ElasticObjects:
 
 
 def _deciding(thing: PlainObject | None) -> Any:
-    """Return what of an object decides anything: all but its status, and who wrote it."""
+    """Return the parts of an object that decide anything: all but its status and its writers."""
     if thing is None:
         return None
     meta = thing["metadata"]

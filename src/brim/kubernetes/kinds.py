@@ -59,11 +59,11 @@ class JobObjects(Protocol):
 
     @property
     def watches(self) -> Sequence[Reflector[PlainObject]]:
-        """All that keeps up to date what is known; an operator runs it."""
+        """The watches that keep all this up to date; an operator runs it."""
         ...
 
     def begin(self, *, key: bytes, evictions: bool) -> None:
-        """Know what an operator finds out when it comes up.
+        """Know the findings of an operator that comes up.
 
         Args:
             key: of which it makes tokens and marks.
@@ -90,7 +90,7 @@ class JobObjects(Protocol):
     def wishes(
         self, thing: PlainObject, record: ScheduledJob
     ) -> tuple[list[Wished | RangeChanged], Problems]:
-        """Return what an object asks for beyond what its record says."""
+        """Return the wishes of an object that its record lacks."""
         ...
 
     def shape(self, job: KubeJob) -> JobPods[Any]:
@@ -163,7 +163,7 @@ class KindFamily(Protocol):
         ...
 
     def objects(self, context: OperatorContext) -> ForeignObjects:
-        """Return what an operator knows of the objects of these kinds."""
+        """Return an operator's knowledge of the objects of these kinds."""
         ...
 
 

@@ -18,7 +18,7 @@ class JobFigures(NamedTuple):
         job: its id.
         workers: as many as it was asked to have.
         rate: steps per second on so many, as measured; None: not measured.
-        gain: steps per second that one more worker would add; None: nobody knows.
+        gain: steps per second that one more worker would add; None: it is unknown.
     """
 
     job: str
@@ -85,12 +85,12 @@ def metrics_of(
     yield _by_label("brim_jobs", "Jobs by state.", "state", cluster.states)
     yield _by_label(
         "brim_stalled_jobs",
-        "Jobs of which nothing comes until somebody does something, by reason.",
+        "Jobs that cannot go on without an intervention, by reason.",
         "reason",
         cluster.stalled,
     )
-    yield gauge("brim_slots_held", "Slots that workers hold.", cluster.held)
-    yield gauge("brim_slots_free", "Slots that nobody holds.", max(0, cluster.slots - cluster.held))
+    yield gauge("brim_slots_held", "Slots held by workers.", cluster.held)
+    yield gauge("brim_slots_free", "Free slots.", max(0, cluster.slots - cluster.held))
     yield cluster.cycles.metric("brim_cycle_seconds", "Seconds that a decision took.")
     yield cluster.looks.metric("brim_look_seconds", "Seconds that a look at all jobs took.")
     rows = [(_labels(figures.job), figures) for figures in cluster.jobs]

@@ -181,17 +181,17 @@ class Operator:
 
     @property
     def has_begun(self) -> bool:
-        """True once it has read what there is, and schedules."""
+        """True once it has read the present objects, and schedules."""
         return self._life is not None
 
     @property
     def idle(self) -> float:
-        """The seconds since it last looked at its jobs, or began to read what there is."""
+        """The seconds since it last looked at its jobs, or began to read the present objects."""
         acted = self._life.backend.looked if self._life is not None else self._created
         return self._clock.now() - acted
 
     def figures(self) -> ClusterFigures | None:
-        """Return what there is to count and to measure; None before it schedules."""
+        """Return the figures for metrics; None before it schedules."""
         if self._life is None:
             return None
         book, backend = self._life.book, self._life.backend
@@ -438,7 +438,7 @@ class Operator:
         return (thing["metadata"].get("creationTimestamp", "") if thing else "", job)
 
     async def _follow_object(self, life: _OperatorLife, job: str) -> bool:
-        """Do what the object of a job asks for; False where something has to happen before."""
+        """Carry out the wish of a job's object; False where something has to happen before."""
         if job in life.unreadable:
             return True
         objects = self._objects_of(job)
@@ -502,7 +502,7 @@ class Operator:
         return False
 
     def _stall(self, job: str) -> Stall | None:
-        """Return why nothing comes of a job, or of what was changed of it."""
+        """Return the reason why a job, or a change of it, makes no progress."""
         refused = self._life.processes.stall(job) if self._life is not None else None
         notes = self._jobs.get(job)
         return (notes.stall if notes is not None else None) or refused
@@ -578,7 +578,7 @@ class _OperatorLife:
 
 
 def _remove_runs(folder: Path, jobs: Collection[str]) -> None:
-    """Remove what an earlier operator has left of the runs of other jobs than these.
+    """Remove the remains of an earlier operator's runs, except those of these jobs.
 
     They were deleted while no operator was there. All of it is a mirror of what is elsewhere.
     """

@@ -78,7 +78,7 @@ class RecordKeeper:
         failed: pods of a job that have failed, as its status has them.
         foreign: the objects of other kinds than brim's own, by the words of these kinds.
         stall: why nothing comes of a job; None: there is no reason.
-        namespace: of the ConfigMap for what cycles leave.
+        namespace: of the ConfigMap for remains of cycles.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RecordKeeper:
         """Wait until what the book has of these jobs and of the last cycle is on the server.
 
         While the server does not take it, nothing is done about them. What else there is to write
-        is written beside (see `run`): it holds up nobody.
+        is written beside (see `run`): it holds up nothing.
         """
         rest, pause = set(jobs), _FIRST_PAUSE
         while True:
@@ -131,7 +131,7 @@ class RecordKeeper:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
     async def run(self) -> None:
-        """Write what nobody waits for, now and then, until cancelled."""
+        """Write texts that nothing waits for, now and then, until cancelled."""
         pause = _TICK
         while True:
             await asyncio.sleep(pause)
@@ -151,7 +151,7 @@ class RecordKeeper:
         return record is not None and not self._stall(job) and can_wait(record, now)
 
     def _late(self) -> set[str]:
-        """Return the jobs whose statuses have shown for too long what is not so any more."""
+        """Return the jobs whose statuses have been out of date for too long."""
         found: set[str] = set()
         moved, self._moved = self._moved, set()
         for record in self._book.unfinished():
@@ -172,7 +172,7 @@ class RecordKeeper:
     async def _write_all(
         self, jobs: Iterable[str], *, records_only: bool = False
     ) -> tuple[set[str], bool]:
-        """Write the statuses of jobs, and what the last cycle left.
+        """Write the statuses of jobs, and the remains of the last cycle.
 
         Args:
             records_only: leave statuses for later whose records are on the server.
@@ -236,7 +236,7 @@ class RecordKeeper:
             self._written[job] = status, self._clock.now()
 
     async def _write_memory(self) -> None:
-        """Write what the last cycle left, and now and then what jobs have taught."""
+        """Write the remains of the last cycle, and now and then the lessons of jobs."""
         async with self._memory_lock:
             learned = self._has_lessons()
             if self._database.last_cycle_number() == self._cycle and not learned:
@@ -269,7 +269,7 @@ class RecordKeeper:
 
 
 def packed_lessons(database: Database, *, room: int) -> str:
-    """Return what jobs have taught last, as much of it as there is room for, in characters."""
+    """Return the latest lessons of jobs, as many of them as there is room for, in characters."""
     count = _LESSONS_KEPT
     while len(packed := _packed(msgspec.json.encode(database.lessons(count)))) > room:
         if count == 0:
@@ -357,7 +357,7 @@ def open_book(
     Stories and speeds of an earlier life are kept where they are there.
 
     Args:
-        memory: the ConfigMap of what the last cycle left, and of what jobs have taught; None: there
+        memory: the ConfigMap with the remains of the last cycle, and lessons of jobs; None: there
             is none.
         spec: of the cluster.
 
@@ -403,7 +403,7 @@ def _fill(database: Database, records: list[ScheduledJob]) -> None:
 
 
 def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) -> None:
-    """Have the last cycle be the one that left this, whatever it was."""
+    """Have the last cycle be the one that left this."""
     try:
         content = _unpacked(memory["binaryData"][_MEMORY_KEY])
         policy = str(memory["data"][_POLICY_KEY])
@@ -420,7 +420,7 @@ def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) 
 
 
 def learn_again(database: Database, memory: Mapping[str, Any]) -> None:
-    """Have this database know what jobs have taught, where it does not know better."""
+    """Have this database know the lessons of jobs, where it does not know better."""
     packed = (memory.get("binaryData") or {}).get(_LESSONS_KEY)
     if not packed:
         return  # nobody has written any, or there was no room

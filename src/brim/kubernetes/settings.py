@@ -21,7 +21,7 @@ class OperatorSettings:
         directory: for its working copy of the book, and of the records of runs.
         namespace: its own.
         image: of jobs that name none.
-        slot: what a worker gets.
+        slot: resources of a worker.
         watched: the namespace whose jobs it schedules; empty: all.
         node_labels: a selector of the nodes that it may use; empty: all.
         tolerated: keys of taints that its jobs' pods bear.

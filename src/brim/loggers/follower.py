@@ -108,7 +108,7 @@ class Follower:
         has_more = True
         while has_more:
             steps = self._waiting_steps + self._steps.poll(at_once=_READ_BYTES)
-            has_more = self._steps.behind
+            has_more = self._steps.has_more
             self._read_events()  # behind the steps: see Merge.add
             self._merge.add(steps, self._waiting_events, continues=has_more)
             self._waiting_steps, self._waiting_events = [], []
@@ -141,7 +141,7 @@ class Follower:
         del self._waiting_events[: place.events]
         while (missing := place.steps - self._merge.received) > 0:
             steps = self._steps.poll(at_once=_READ_BYTES)
-            if not steps and not self._steps.behind:
+            if not steps and not self._steps.has_more:
                 break
             self._merge.add(steps[:missing], [], continues=True)
             self._waiting_steps = steps[missing:]

@@ -282,7 +282,7 @@ class Decisions:
             self._tell(name, wire.EndRun(well=self.state.outcome is not RunOutcome.FAILED))
             return
         self._event(
-            "warning", message=f"the agent of {session.host} was killed; another one goes on"
+            "warning", message=f"the agent of {session.host} was killed; a new one has replaced it"
         )
         self._lose_workers_of(name)
         self.state.rounds.notice(now=self.state.now)

@@ -37,7 +37,9 @@ _ASTRAY = "it knows of what is in no copy of the journal that was found"
 _ABSENT_TOO_LONG = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
 _MIN_TICK = 0.001  # and at least
-_AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
+_AGENT_SILENCE = (
+    15.0  # seconds, long: a closed connection tells sooner, and a busy host may starve an agent
+)
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 # and that it has to call where others go on without it: one that lives calls again at once
 _TO_CALL_AGAIN = 0.1
@@ -395,7 +397,7 @@ class Master:
         """
         while True:
             await asyncio.sleep(
-                min(_TICK, max(_MIN_TICK, self._returning.left(now=self._clock.now())))
+                min(_TICK, max(_MIN_TICK, self._returning.time_left(now=self._clock.now())))
             )
             self.look()
 

@@ -94,8 +94,8 @@ def turned_away(agent: str, reason: str) -> str:
 def made_again(step: int, *, previous_loss: float, now: float) -> str:
     """A step that had counted, and was made again from a checkpoint, came to another loss."""
     return (
-        f"step {step} was made again, and came to loss {now!r} where it had come to {previous_loss!r}: its "
-        f"weights are not those of a run that nothing happened to\n  {NOT_KEPT}\n  hint: {TO_KEEP}"
+        f"step {step} was repeated, and its loss is {now!r}, not {previous_loss!r} as before: the weights "
+        f"are not those of an undisturbed run\n  {NOT_KEPT}\n  hint: {TO_KEEP}"
     )
 
 

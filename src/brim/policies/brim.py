@@ -207,7 +207,7 @@ class _Cycle:
             elif candidate.job in fresh or len(waiting) < _TRIED:
                 waiting.append(candidate)
         joint = self._jointly(waiting, fixed_plans=plans, givable=going) if waiting else plans
-        assert joint is not None, "nobody who is promised has to be fitted in"
+        assert joint is not None, "promised jobs keep their places"
         self._split(joint, hopeful)
         return True
 
@@ -226,7 +226,7 @@ class _Cycle:
             reduced = self._plan_without_doubt(promised)
             self.broken = len(reduced) < len(promised)
             plans = self._jointly(hopes, fixed_plans=reduced)
-            assert plans is not None, "nobody who is promised has to be fitted in"
+            assert plans is not None, "promised jobs keep their places"
         self._split(plans, hopeful)
 
     def _jointly(

@@ -58,17 +58,17 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
     last: CycleMemory = snapshot.memory or CycleMemory()
     tenants = _tenants(snapshot)
     groups = _groups(snapshot)
-    wanted = {
+    wishes = {
         name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()
     }
-    allowed = allowances(tenants, wanted, snapshot.capacity)
+    allowed = allowances(tenants, wishes, snapshot.capacity)
 
-    def ask(tenant: Tenant, most: int) -> _Parts:
-        left, lent, parts = most, most - allowed[tenant.id], []
+    def ask(tenant: Tenant, limit: int) -> _Parts:
+        remaining, lent, parts = limit, limit - allowed[tenant.id], []
         for key, states in groups.items():
             if key[0] != tenant.id:
                 continue
-            capacity = max(left - _kept_for_running(groups, key), 0)
+            capacity = max(remaining - _kept_for_running(groups, key), 0)
             part = policy(
                 replace(
                     snapshot,
@@ -79,21 +79,24 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
                     memory=last.policies.get(key),
                 )
             )
-            left -= sum(part.workers.values())
+            remaining -= sum(part.workers.values())
             parts.append((key, part))
         return parts
 
     by_tenant = {tenant.id: ask(tenant, allowed[tenant.id]) for tenant in tenants}
     if len(tenants) > 1:
-        allowed |= _lend_idle(snapshot, tenants, wanted, by_tenant, allowed, ask)
-    parts = sorted((part for mine in by_tenant.values() for part in mine), key=lambda one: one[0])
+        allowed |= _lend_idle(snapshot, tenants, wishes, by_tenant, allowed, ask)
+    parts = sorted(
+        (part for tenant_parts in by_tenant.values() for part in tenant_parts),
+        key=lambda part: part[0],
+    )
     return _joined(snapshot, parts, allowed, last, placed)
 
 
 def _lend_idle(
     snapshot: Snapshot,
     tenants: Sequence[Tenant],
-    wanted: Mapping[str, int],
+    wishes: Mapping[str, int],
     parts: dict[str, _Parts],
     allowed: Mapping[str, int],
     ask: Callable[[Tenant, int], _Parts],
@@ -115,19 +118,19 @@ def _lend_idle(
     workers, used = _used(snapshot, parts, allowed)
     offers: dict[str, int] = {}
     for state in sorted(snapshot.jobs, key=lambda s: (not s.workers, s.job.submitted, s.job.id)):
-        name, least = state.job.tenant, state.job.minimum
+        name, fewest = state.job.tenant, state.job.minimum
         idle = snapshot.capacity - sum(used.values())
         if (
             name in lent
             or workers.get(state.job.id)
-            or not allowed[name] - used[name] < least <= idle
+            or not allowed[name] - used[name] < fewest <= idle
         ):
             continue
         if name not in offers:
-            others = {**used, name: wanted[name]}
+            others = {**used, name: wishes[name]}
             offer = allowances(tenants, others, snapshot.capacity)[name]
             offers[name] = min(offer, used[name] + idle)
-        if least <= offers[name] - used[name]:
+        if fewest <= offers[name] - used[name]:
             lent[name] = offers[name]
             parts[name] = ask(owners[name], lent[name])
             workers, used = _used(snapshot, parts, {**allowed, **lent})
@@ -139,7 +142,7 @@ def _used(
     snapshot: Snapshot, parts: Mapping[str, _Parts], allowed: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the workers of jobs, and of tenants."""
-    flat = [part for mine in parts.values() for part in mine]
+    flat = [part for tenant_parts in parts.values() for part in tenant_parts]
     wished = {job: count for _, part in flat for job, count in part.workers.items() if count}
     workers = _settled(snapshot, flat, wished, allowed)
     used = dict.fromkeys(parts, 0)
@@ -150,9 +153,9 @@ def _used(
 
 def _tenants(snapshot: Snapshot) -> list[Tenant]:
     """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
-    known = {tenant.id for tenant in snapshot.tenants}
-    others = sorted({state.job.tenant for state in snapshot.jobs} - known)
-    return [*snapshot.tenants, *(Tenant(id=name) for name in others)]
+    declared = {tenant.id for tenant in snapshot.tenants}
+    undeclared = sorted({state.job.tenant for state in snapshot.jobs} - declared)
+    return [*snapshot.tenants, *(Tenant(id=name) for name in undeclared)]
 
 
 def _groups(snapshot: Snapshot) -> dict[tuple[str, int], list[JobState]]:
@@ -195,10 +198,12 @@ def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capa
 
     These are its guarantee, and its weight's part of the unowned devices.
     """
-    unowned = snapshot.capacity - sum(one.guaranteed for one in tenants)
-    part = int(unowned * tenant.weight / sum(one.weight for one in tenants)) if unowned > 0 else 0
-    most = tenant.guaranteed + part
-    return min(capacity, most if tenant.limit is None else min(most, tenant.limit))
+    unowned = snapshot.capacity - sum(owner.guaranteed for owner in tenants)
+    part = (
+        int(unowned * tenant.weight / sum(owner.weight for owner in tenants)) if unowned > 0 else 0
+    )
+    assured = tenant.guaranteed + part
+    return min(capacity, assured if tenant.limit is None else min(assured, tenant.limit))
 
 
 def _joined(
@@ -219,8 +224,8 @@ def _joined(
     books = _Books(snapshot, workers, allowed)
     for state in snapshot.jobs:
         name = state.job.id
-        given = reasons.get(name) if workers.get(name, 0) == wished.get(name, 0) else None
-        reasons[name] = _reason(state, workers.get(name, 0), books, given)
+        policy_reason = reasons.get(name) if workers.get(name, 0) == wished.get(name, 0) else None
+        reasons[name] = _reason(state, workers.get(name, 0), books, policy_reason)
     blocks = last.blocks
     moved: frozenset[str] = frozenset()
     if placed:
@@ -255,17 +260,20 @@ def _settled(
     """
     workers = dict(wished)
     for tenant, states in _by_tenant(_groups(snapshot)).items():
-        mine = [part for (owner, _), part in parts if owner == tenant]
-        if any(part.needed is None for part in mine):
+        tenant_parts = [part for (owner, _), part in parts if owner == tenant]
+        if any(part.needed is None for part in tenant_parts):
             continue  # sizes are fixed: the policy's order decides
-        needed = {job: count for part in mine if part.needed for job, count in part.needed.items()}
-        most = allowed[tenant]
+        needed = {
+            job: count for part in tenant_parts if part.needed for job, count in part.needed.items()
+        }
+        limit = allowed[tenant]
         running = [state for state in states if state.workers]
-        if sum(state.workers for state in running) > most:
+        if sum(state.workers for state in running) > limit:
             holdings = _reclaimed(states, wished, needed)
-        elif len(mine) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
+        elif len(tenant_parts) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
             holdings = [
-                _holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running
+                _holding(s, max(wished.get(s.job.id, 0), _floor(s, needed)), needed)
+                for s in running
             ]
             holdings += [
                 _holding(s, wished[s.job.id], needed)
@@ -274,14 +282,14 @@ def _settled(
             ]
         else:
             continue
-        settled = give_back(holdings, most)
-        spare = most - sum(settled.values())
+        settled = give_back(holdings, limit)
+        spare = limit - sum(settled.values())
         for state in sorted(states, key=lambda s: (-s.job.priority, s.job.id)):
-            name, has = state.job.id, settled.get(state.job.id, 0)
-            more = min(wished.get(name, 0) - has, spare)
-            if more > 0 and has + more >= state.job.minimum:
-                settled[name] = has + more
-                spare -= more
+            name, granted = state.job.id, settled.get(state.job.id, 0)
+            extra = min(wished.get(name, 0) - granted, spare)
+            if extra > 0 and granted + extra >= state.job.minimum:
+                settled[name] = granted + extra
+                spare -= extra
             workers[name] = settled.get(name, 0)
     return {job: count for job, count in workers.items() if count}
 
@@ -302,7 +310,7 @@ def _reclaimed(
         elif state.workers:
             count = state.workers
         elif wish and (name in needed or state.job.priority > lowest):
-            count = min(_kept(state, needed), wish)
+            count = min(_floor(state, needed), wish)
         else:
             count = 0
         if count:
@@ -310,15 +318,15 @@ def _reclaimed(
     return holdings
 
 
-def _kept(state: JobState, needed: Mapping[str, int]) -> int:
+def _floor(state: JobState, needed: Mapping[str, int]) -> int:
     return needed.get(state.job.id, state.job.minimum)
 
 
 def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimCandidate:
     job = state.job
-    kept = min(_kept(state, needed), count)
+    retained = min(_floor(state, needed), count)
     lost = state.unsaved * state.workers
-    return ReclaimCandidate(job.id, count, kept, int(job.priority), job.id in needed, lost)
+    return ReclaimCandidate(job.id, count, retained, int(job.priority), job.id in needed, lost)
 
 
 class _Books:
@@ -333,15 +341,17 @@ class _Books:
         self.snapshot, self.allowed = snapshot, allowed
         self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
         self.held: dict[str, int] = {}
-        after: dict[str, int] = {}
+        totals: dict[str, int] = {}
         ranks: dict[tuple[str, int], int] = {}
         for state in snapshot.jobs:
             tenant, count = state.job.tenant, workers.get(state.job.id, 0)
             self.held[tenant] = self.held.get(tenant, 0) + state.workers
-            after[tenant] = after.get(tenant, 0) + count
+            totals[tenant] = totals.get(tenant, 0) + count
             rank = tenant, int(state.job.priority)
             ranks[rank] = ranks.get(rank, 0) + count - state.workers
-        self.gains = {name: after[name] - held for name, held in sorted(self.held.items())}
+        self.gains = {
+            name: totals[name] - before_count for name, before_count in sorted(self.held.items())
+        }
         self.ranks = ranks
 
     def takers(self, tenant: str) -> str:
@@ -358,17 +368,17 @@ class _Books:
 
     def above(self, state: JobState) -> str:
         """Name the higher priorities of the same tenant that have more than before."""
-        mine = int(state.job.priority)
+        own_priority = int(state.job.priority)
         found = [
             f"priority {Priority(rank).name.lower()} takes {gain}"
             for (tenant, rank), gain in sorted(self.ranks.items())
-            if tenant == state.job.tenant and rank > mine and gain > 0
+            if tenant == state.job.tenant and rank > own_priority and gain > 0
         ]
         return ", ".join(found)
 
 
 def _reason(
-    state: JobState, count: int, books: _Books, given: tuple[Reason, str] | None
+    state: JobState, count: int, books: _Books, policy_reason: tuple[Reason, str] | None
 ) -> tuple[Reason, str]:
     """Explain why the job has `count` workers.
 
@@ -380,20 +390,20 @@ def _reason(
         gives = f"gives {state.workers - count} of {state.workers}"
         if count == 0 and state.unsaved:
             gives += f", {state.unsaved:.0f} s since its last checkpoint"
-        held = books.held[job.tenant]
-        if held > allowed and tenant is not None:
-            text = f"tenant {job.tenant} held {held} devices and may use {allowed} now"
+        devices_held = books.held[job.tenant]
+        if devices_held > allowed and tenant is not None:
+            text = f"tenant {job.tenant} held {devices_held} devices and may use {allowed} now"
             text += (
                 f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
             )
             return Reason.RECLAIMED, text
-        above = books.above(state)
-        if above and (given is None or count == 0):
-            return Reason.PREEMPTED, f"{above}; this job {gives}"
-    if count == 0 and tenant is not None and allowed < capacity and given is None:
+        preemptors = books.above(state)
+        if preemptors and (policy_reason is None or count == 0):
+            return Reason.PREEMPTED, f"{preemptors}; this job {gives}"
+    if count == 0 and tenant is not None and allowed < capacity and policy_reason is None:
         return Reason.OVER_QUOTA, f"tenant {job.tenant} may use {allowed} of {capacity} devices"
-    if given is not None:
-        return given
+    if policy_reason is not None:
+        return policy_reason
     if count < state.workers:
         return Reason.PREEMPTED, f"jobs of its tenant that run keep their gangs; this job {gives}"
     if count:

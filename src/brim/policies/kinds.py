@@ -85,15 +85,15 @@ def _without_new_promises(
     It would be of devices that promised jobs cannot use now, and will need later.
     """
     for verdict in verdicts:
-        earlier = judged.get(verdict.job)
+        previous = judged.get(verdict.job)
         if (
             not isinstance(verdict, Admitted)
             or not verdict.promises
-            or isinstance(earlier, Admitted)
+            or isinstance(previous, Admitted)
         ):
             yield verdict
-        elif earlier is not None:
-            yield earlier
+        elif previous is not None:
+            yield previous
 
 
 def _is_promised(state: JobState) -> bool:

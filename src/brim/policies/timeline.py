@@ -12,7 +12,7 @@ import numpy as np
 # A timeline of more steps than this merges steps closer together than this part of their distance
 # from now.
 _MAX_EXACT_STEPS = 64
-_COARSE = 0.03
+_COARSE = 0.03  # of a time: the distance to the next
 _STEP = math.log(1.0 + _COARSE)
 
 

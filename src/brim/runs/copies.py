@@ -116,7 +116,7 @@ def copy_of_stored(url: str, *, checkpoints: bool = False, field: str = "RUN") -
     stored = StoredRun(open_place(url, field=field, patience=0.0))
     if not any(file.name == JOB for file in stored.files()):
         need = "the URL of a run that was kept with --runs"
-        hint = "it is the URL of --runs with the run's name behind it"
+        hint = "add the run's name to the URL of --runs"
         raise SpecError(field, got=f"{url!r}, where no run is", need=need, hint=hint)
     copy = _folder(url, url.rpartition("/")[2])
     copy_run(stored, copy, checkpoints=checkpoints)

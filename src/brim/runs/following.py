@@ -30,7 +30,7 @@ from brim.storage.journal import set_aside_if_damaged
 from brim.storage.kept_runs import Keeping
 from brim.telemetry.history import RunHistory, RunReader, read_history
 
-# Fast enough to look live, slow enough to cost nothing beside training.
+# Seconds between two looks: fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
 _LAST_LINES = 200  # of rank 0, among which its failure is looked for

@@ -345,8 +345,8 @@ class RunHandle(Handle):
 
     def resume(self, options: ResumeOptions) -> Ready:
         if options.any_kind:
-            need = "a job of a scheduler: a run goes on on the host where it is resumed"
-            raise SpecError("--any-kind", got=self.name, need=need, hint="leave out --any-kind")
+            need = "a job of a scheduler: a run always resumes on this host"
+            raise SpecError("--any-kind", got=self.name, need=need, hint=f"brim resume {self.name}")
         return make_ready_again(
             self._run_dir,
             workers=options.workers,

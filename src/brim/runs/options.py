@@ -100,15 +100,15 @@ def job_option(name: str, **changes: Any) -> Callable[[Decorated], Decorated]:
     declared = OPTIONS[name]
     attributes: dict[str, Any] = {
         "help": declared.help,
-        "default": declared.shown,
-        "show_default": declared.shown not in (None, ""),
+        "default": declared.default,
+        "show_default": declared.default not in (None, ""),
     }
     if declared.kind.metavar:
         attributes |= {"type": Value(declared.kind), "metavar": declared.kind.metavar}
     elif "/" not in declared.flag:
         # What protection is given up by is typed: a variable would be forgotten, and inherited.
         attributes |= {"is_flag": True, "envvar": None}
-    if declared.many:
+    if declared.repeated:
         attributes |= {"multiple": True, "envvar": None, "default": None, "show_default": False}
     return option(declared.flag, name, **(attributes | changes))
 
@@ -174,8 +174,7 @@ HEARTBEAT = option(
     "--heartbeat-file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="Touch this file once a second, for who watches over this process; it says ready or "
-    "waiting.",
+    help="Touch this file once a second, for supervisors of this process; it says ready or waiting.",
 )
 STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(
@@ -295,7 +294,7 @@ def build_spec(
         name: values[name]
         for name, option in OPTIONS.items()
         # None where nobody said, unless it is how a default is written: `--memory none`.
-        if name in values and (values[name] is not None or option.shown is not None)
+        if name in values and (values[name] is not None or option.default is not None)
     }
     fields["parameters"] = parse_parameters(values["parameters"])
     fields["env"] = parse_env(values["env"], os.environ)

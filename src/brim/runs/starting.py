@@ -166,10 +166,10 @@ def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
     if not is_loopback(split_address(listen)[0]):
         raise SpecError(
             "--transport distributed",
-            got=f"--listen {listen}, which other hosts can reach: NCCL and gloo encrypt nothing and ask "
-            "nobody who they are",
-            need="a network that nobody else can reach",
-            hint="--insecure where it is one, or leave --transport out",
+            got=f"--listen {listen}, which other hosts can reach: NCCL and gloo neither encrypt nor "
+            "authenticate",
+            need="a private network",
+            hint="add --insecure if the network is private, or leave --transport out",
         )
 
 

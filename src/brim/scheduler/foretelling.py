@@ -11,7 +11,7 @@ from brim.interfaces import Clock
 from brim.simulator.engine import foresee
 
 _PAUSE = 1.0  # seconds between two estimates, at least,
-_SHARE = 0.05  # and of a processor's time, at most
+_SHARE = 0.05  # of a processor's time, at most
 
 
 class Foretelling:

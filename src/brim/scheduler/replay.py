@@ -217,7 +217,7 @@ class _Journal:
         self.then = CourseOfDecisions()
         self.again = CourseOfDecisions()
 
-    async def wait(self, until: float | None) -> bool:
+    async def wait(self, deadline: float | None) -> bool:
         for row in self._rows:
             if row.number > 1 and not self._left_by:
                 self._leave(row.policy, _left_by(row))

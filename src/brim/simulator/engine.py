@@ -244,9 +244,9 @@ class _World:
     def busy(self) -> bool:
         return bool(self.jobs) or self.next < len(self.queue)
 
-    async def wait(self, until: float | None) -> bool:
+    async def wait(self, deadline: float | None) -> bool:
         """Go to the next event, and do the due work, until there is a job to decide about."""
-        wake = math.inf if until is None else until
+        wake = math.inf if deadline is None else deadline
         while self.busy():
             self.now = self._next_event(wake)
             if self.now == math.inf and self.is_ahead:

@@ -65,7 +65,7 @@ def _wrong(decision: object, snapshot: Snapshot) -> tuple[str, str]:
     jobs = [state.job.id for state in snapshot.jobs]
     strange = sorted(set(decision.workers) - set(jobs))
     if strange:
-        return f"workers for {strange[0]!r}, which is no job of the snapshot", did_you_mean(
+        return f"workers for {strange[0]!r}, which is not a job of the snapshot", did_you_mean(
             strange[0], jobs
         )
     odd = [

@@ -424,7 +424,7 @@ def finish_restore(state: Path) -> Path | None:
     ready = state / _READY
     if not is_half_restored(state):
         return None
-    assert is_locked(state / SCHEDULER_LOCK), "somebody else might do the same"
+    assert is_locked(state / SCHEDULER_LOCK), "another process might restore, too"
     try:
         manifest = msgspec.json.decode((ready / _MANIFEST).read_bytes(), type=Manifest)
         aside = state / (ready / _ASIDE).read_text()

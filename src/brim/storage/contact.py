@@ -156,7 +156,7 @@ def token_in(path: Path, *, field: str) -> str:
     except (OSError, ValueError) as error:
         raise SpecError(field, got=f"{str(path)!r} ({error})", need="a file with a token") from None
     if mode & 0o077:
-        need = "a file that only its owner can read: who has the token acts in its owner's name"
+        need = "a file that only its owner can read: the token grants all rights of its owner"
         raise SpecError(
             field, got=f"{str(path)!r} (mode {mode & 0o777:o})", need=need, hint=f"chmod 600 {path}"
         )

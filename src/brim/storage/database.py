@@ -70,7 +70,7 @@ _GIVEN_BACK = 1_000  # pages
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
 Alarm = Callable[[StorageFault], None]
-"""Called where a database fails, before anybody hears of it in another way."""
+"""Called where a database fails, before the failure is reported otherwise."""
 
 
 class CycleRow(NamedTuple):

@@ -15,7 +15,7 @@ from brim.storage.files import sizes_of, sync_directory, write_through, write_wh
 T = TypeVar("T")
 Data = bytes | bytearray
 _STORE_TIMEOUT = 60.0  # seconds that a store may be away
-_PAUSES = (0.2, 0.5, 1.0, 2.0)  # between tries; then the last again
+_PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds between tries; then the last again
 _NOT_SHARED = ("memory",)
 # Short timeouts: a connection that hangs must not outlast the patience above. Trying again is done
 # here.

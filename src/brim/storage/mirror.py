@@ -145,7 +145,7 @@ class RecordsMirror:
             copied = self._files.get(part.name)
             if copied is None:
                 if not is_followed(part.name) or len(self._files) >= MOST_LOGS + len(_RECORDS):
-                    raise ProtocolError(f"{part.name[:80]!r} is no file of a run")
+                    raise ProtocolError(f"{part.name[:80]!r} is not a file of a run")
                 copied = self._files[part.name] = _Copied()
             content = data[begin : begin + part.size]
             begin += part.size

@@ -50,8 +50,7 @@ def check_ours(directory: Path, *, field: str) -> None:
             field,
             got=f"{str(directory)!r}, which other accounts may write to (mode "
             f"{found.st_mode & 0o777:o})",
-            need="a directory that only its owner can write to: who can change it decides what "
-            "runs from it",
+            need="a directory that only its owner can write to, since code runs from it",
             hint=f"chmod go-w {directory}",
         )
 

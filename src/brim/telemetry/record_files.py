@@ -135,26 +135,26 @@ class LineReader(Generic[T]):
         self._offset = 0
         self.lines = 0
         self.skipped = 0
-        self.behind = False
+        self.has_more = False
         self.damage = ""  # what is wrong from here on, as it was at the last call
 
     def poll(self, *, at_once: int | None = None) -> list[T]:
         """The records of all lines that were completed since the last call.
 
         Args:
-            at_once: about how many bytes to read; `behind` says whether there was more.
+            at_once: about how many bytes to read; `has_more` says whether there was more.
         """
         return [record for _, record in self.poll_numbered(at_once=at_once)]
 
     def poll_numbered(self, *, at_once: int | None = None) -> list[tuple[int, T]]:
         """Read as `poll` does; each record comes with the number of its line, from 1."""
         records = self._next(at_once or _BLOCK)
-        while self.behind and at_once is None:
+        while self.has_more and at_once is None:
             records += self._next(_BLOCK)
         return records
 
     def _next(self, at_once: int) -> list[tuple[int, T]]:
-        self.behind, self.damage = False, ""
+        self.has_more, self.damage = False, ""
         try:
             file = open_regular(self._path)
         except FileNotFoundError:
@@ -164,7 +164,7 @@ class LineReader(Generic[T]):
             return []
         try:
             records = self._skip(file)
-            if not self.damage and not self.behind:
+            if not self.damage and not self.has_more:
                 records += self._decoded(self._lines(file, at_once))
             return records
         finally:
@@ -173,13 +173,13 @@ class LineReader(Generic[T]):
     def _skip(self, file: int) -> list[tuple[int, T]]:
         """The first record, where lines behind it are left out: these are counted, and not read.
 
-        Of a job of a week there are gigabytes, so one call counts a part; `behind` says so.
+        Of a job of a week there are gigabytes, so one call counts a part; `has_more` says so.
         """
         size = os.fstat(file).st_size
         if self._at_most is None or size - self._offset <= self._at_most:
             return []
         first = self._decoded(self._lines(file, 1))
-        self.behind = False  # of the line alone
+        self.has_more = False  # of the line alone
         if self.damage:
             return first
         last = size - self._at_most
@@ -200,24 +200,24 @@ class LineReader(Generic[T]):
             self._offset += whole or len(block)
             if not block:
                 break  # the file was cut while it was read
-        self.behind = self._offset < end
+        self.has_more = self._offset < end
 
     def _lines(self, file: int, at_once: int) -> bytes:
         """The next whole lines, or the next one where that is longer."""
         chunk = os.pread(file, at_once, self._offset)
-        self.behind = len(chunk) == at_once
+        self.has_more = len(chunk) == at_once
         end = chunk.rfind(b"\n") + 1
-        if self.behind and not end:
+        if self.has_more and not end:
             chunk = os.pread(file, _MAX_LINE_BYTES, self._offset)
             end = chunk.find(b"\n") + 1
         if not end and len(chunk) == _MAX_LINE_BYTES:
-            self.behind = False
+            self.has_more = False
             self.damage = (
                 f"{self._path} is damaged at byte {self._offset}: a line of more than "
                 f"{_MAX_LINE_BYTES >> 20} MiB"
             )
         elif not end:
-            self.behind = False  # a line that is not complete
+            self.has_more = False  # a line that is not complete
         self._offset += end
         return chunk[:end]
 

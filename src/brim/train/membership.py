@@ -607,7 +607,7 @@ class Membership:
                 self._listener.drop_waiting(lambda greeting: round_of(greeting) < world.round)
                 return self._exchange(world)
             case _:
-                raise InternalError(f"nobody meets {need}")
+                raise InternalError(f"no handler for {need}")
         return None
 
     # Within a round -------------------------------------------------------------------------------

@@ -238,8 +238,8 @@ def _tables_are_gone(step: int) -> EnvironmentFault:
     go on from a checkpoint.
     """
     return EnvironmentFault(
-        f"nobody is left with the embeddings of step {step}: the last who had them died before "
-        "other hosts got theirs",
+        f"the embeddings of step {step} are lost: the last workers that held them died before "
+        "others had copies",
         retryable=True,
     )
 

@@ -111,9 +111,7 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(pem)
             certified = certificate.public_key()
         except TypeError as error:
-            raise ValueError(
-                "its key is encrypted, and there is nobody to ask for the password"
-            ) from error
+            raise ValueError("its key is encrypted; need a key without a password") from error
         except _UNREADABLE as error:
             raise ValueError(str(error)) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE.name:

@@ -43,7 +43,9 @@ NODE = "node"  # the role
 _CLUSTER = "cluster"  # whose authority signs
 _MAX_MESSAGE_BYTES = 1 << 20  # bytes of a message: an environment may be long
 _TO_SHAKE_HANDS = 5.0
-_TO_CALL = 2.0  # less than a lease, so that a host that is silent is called again within one
+_TO_CALL = (
+    2.0  # seconds, less than a lease, so that a host that is silent is called again within one
+)
 _TO_PART = 5.0  # seconds that the other end may take to take in what was said, and to close
 _READ = 1 << 16
 _STRANGERS = 64  # connections whose callers are not known yet

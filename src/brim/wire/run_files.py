@@ -391,7 +391,7 @@ def _checked(name: str) -> str:
     """
     parts = name.split("/")
     if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise PermissionError(f"{name!r} is no name of a file of this run")
+        raise PermissionError(f"{name!r} is not the name of a file of this run")
     return name
 
 

@@ -32,7 +32,7 @@ class Deadly(torch.autograd.Function):
 
 
 def is_to_die():
-    return any(each.read_text() == str(os.getpid()) for each in FOLDERS.glob("host-*/die"))
+    return any(file.read_text() == str(os.getpid()) for file in FOLDERS.glob("host-*/die"))
 
 
 class Network(nn.Module):

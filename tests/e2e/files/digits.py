@@ -64,10 +64,10 @@ def loss(output, target):
 
 
 def optimizer(model):
-    made = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if param("scheduler", False):
-        return made, torch.optim.lr_scheduler.StepLR(made, step_size=1, gamma=0.5)
-    return made
+        return sgd, torch.optim.lr_scheduler.StepLR(sgd, step_size=1, gamma=0.5)
+    return sgd
 
 
 def metrics():

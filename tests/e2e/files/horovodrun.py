@@ -15,14 +15,14 @@ from pathlib import Path
 
 def main() -> None:
     script = sys.argv[sys.argv.index("--host-discovery-script") + 1]
-    known: list[str] = []
+    hosts: list[str] = []
     while not Path("/tmp/hurry").exists():
         found = subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
-        if found != known:
+        if found != hosts:
             reached = [host for host in found if reaches(host.partition(":")[0])]
             if reached == found:
-                known = found
-                print("hosts", len(known), flush=True)
+                hosts = found
+                print("hosts", len(hosts), flush=True)
         time.sleep(0.5)
 
 

@@ -45,8 +45,8 @@ class Clicks(torch.nn.Module):
         output = (self.out(self.deep(ids).flatten(1)) + self.wide(ids).sum(1)).squeeze(1)
         if self.many is None:
             return output
-        more = ids[:, :1] + torch.arange(MANY // 4096)
-        return output + self.many(more).sum(1)[:, 0]
+        keys = ids[:, :1] + torch.arange(MANY // 4096)
+        return output + self.many(keys).sum(1)[:, 0]
 
 
 def model():

@@ -14,9 +14,9 @@ class Lines:
 
     def rewind(self, step):
         old = self.path.read_text().splitlines() if self.path.exists() else []
-        kept = [line for line in old if json.loads(line)[0] <= step]
+        lines = [line for line in old if json.loads(line)[0] <= step]
         fresh = self.path.with_suffix(".new")
-        fresh.write_text("".join(line + "\n" for line in kept))
+        fresh.write_text("".join(line + "\n" for line in lines))
         fresh.replace(self.path)
 
     def log(self, entry):

@@ -18,10 +18,10 @@ ON_HOST = param("on_host", False)
 
 
 def mistake(where):
-    here = Path("/proc/self/comm").read_text().strip() == "brim-w2"
+    is_bad_host = Path("/proc/self/comm").read_text().strip() == "brim-w2"
     if ON_HOST:
-        here = "BRIM_TEST_BAD_HOST" in os.environ
-    if where != WHERE or not here:
+        is_bad_host = "BRIM_TEST_BAD_HOST" in os.environ
+    if where != WHERE or not is_bad_host:
         return
     if where == "exit":
         sys.exit("the user's own exit")
@@ -81,8 +81,8 @@ def loss(output, target):
 
 
 def optimizer(model):
-    made = Optimizer(model.parameters(), lr=0.05)
-    return made, Scheduler(made, step_size=1), "step"
+    adam = Optimizer(model.parameters(), lr=0.05)
+    return adam, Scheduler(adam, step_size=1), "step"
 
 
 def metrics():

@@ -55,7 +55,7 @@ def content(target: KeyedTable, committed: int) -> list[Any]:
     return [found[KEYS], *found["fields"].values(), found["changed"], *found["candidates"]]
 
 
-def same(first: list[Any], two: list[Any]) -> bool:
+def is_same(first: list[Any], two: list[Any]) -> bool:
     return len(first) == len(two) and all(map(torch.equal, first, two))
 
 
@@ -122,10 +122,10 @@ def test_work_of_owners_is_undone_after_death(
                 except _Killed:
                     continue
         target.take_back(8)
-        assert same(content(target, 8), content_before), moment
+        assert is_same(content(target, 8), content_before), moment
     assert deaths > 12
     done = content(target, 9)
-    assert not same(done, content_before)
+    assert not is_same(done, content_before)
     for owners in (1, 2, 64):  # and made again, by other owners
         memory.copy_(whole)
         with monkeypatch.context() as patch:
@@ -134,9 +134,9 @@ def test_work_of_owners_is_undone_after_death(
                 update(target, coming, step=9, owners=3)
         target.take_back(8)
         update(target, coming, step=9, owners=owners)
-        assert same(content(target, 9), done)
+        assert is_same(content(target, 9), done)
     target.take_back(9)
-    assert same(content(target, 9), done), "what counted is never taken back"
+    assert is_same(content(target, 9), done), "what counted is never taken back"
 
 
 @pytest.mark.parametrize("rules", [PLAIN, STRICT], ids=["plain", "strict"])
@@ -149,10 +149,10 @@ def test_another_host_goes_on_with_what_it_got(rules: Rules) -> None:
         update(first, ids, step=step, owners=2)
         if step > 12:
             update(second, ids, step=step, owners=5)
-            assert same(content(first, step), content(second, step))
+            assert is_same(content(first, step), content(second, step))
         if step == 12:
             second.fill(first.get(12), {"sum": 0.0})
-            assert same(content(first, 12), content(second, 12))
+            assert is_same(content(first, 12), content(second, 12))
 
 
 def test_rows_without_optimizer_state_are_fresh() -> None:

@@ -52,9 +52,9 @@ class Coded(Tensor):
 
     @staticmethod
     def __new__(cls, codes, scale):
-        made = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
-        made.codes, made.scale = codes, scale
-        return made
+        wrapper = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+        wrapper.codes, wrapper.scale = codes, scale
+        return wrapper
 
     def __init__(self, codes, scale):
         pass
@@ -128,8 +128,8 @@ class Lookahead(torch.optim.Optimizer):
 
     def load_state_dict(self, state):
         self.inner.load_state_dict(state["inner"])
-        every = self._all()
-        self.slow = {every[index]: value.clone() for index, value in state["slow"].items()}
+        parameters = self._all()
+        self.slow = {parameters[index]: value.clone() for index, value in state["slow"].items()}
 
     def _all(self):
         return [p for group in self.param_groups for p in group["params"]]

@@ -92,13 +92,13 @@ class Buffered(IterableDataset):
     """Shuffles within a buffer by the global generator, as pipelines of torch do."""
 
     def __iter__(self):
-        kept = []
+        rows = []
         for sample in Dicts():
-            kept.append(sample)
-            if len(kept) == 30:
-                yield kept.pop(random.randrange(30))
-        random.shuffle(kept)
-        yield from kept
+            rows.append(sample)
+            if len(rows) == 30:
+                yield rows.pop(random.randrange(30))
+        random.shuffle(rows)
+        yield from rows
 
 
 class Deaf(Stream):

@@ -15,8 +15,8 @@ optimizer_c = torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.9))
 
 def gradient_penalty(real, fake):
     alpha = torch.rand(len(real), 1)
-    between = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
-    (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    mixed = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
+    (gradient,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
     return ((gradient.norm(2, dim=1) - 1) ** 2).mean()
 
 

@@ -31,7 +31,7 @@ class SOAP(Preconditioned):
         if not state:
             state["step"] = 0
             state["GG"] = [grad @ grad.T, grad.T @ grad]
-            state["Q"] = [torch.linalg.eigh(each)[1].flip(1) for each in state["GG"]]
+            state["Q"] = [torch.linalg.eigh(factor)[1].flip(1) for factor in state["GG"]]
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(grad), torch.zeros_like(grad)
         state["step"] += 1
         left, right = state["Q"]
@@ -82,8 +82,8 @@ class Kron(Preconditioned):
         moved = []
         for factor, seen in ((left, whitened @ whitened.T), (right, whitened.T @ whitened)):
             size = seen.norm() + 1e-8
-            kept = factor - 0.1 * torch.triu((seen / size - torch.eye(len(seen)) / 8) @ factor)
-            moved.append(torch.linalg.solve_triangular(torch.eye(len(seen)), kept, upper=True))
+            updated = factor - 0.1 * torch.triu((seen / size - torch.eye(len(seen)) / 8) @ factor)
+            moved.append(torch.linalg.solve_triangular(torch.eye(len(seen)), updated, upper=True))
         state["Q"] = tuple(moved)
         assert state["exprs"]["kinds"][0] == "triangular"
         return left.T @ whitened @ right

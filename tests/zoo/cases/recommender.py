@@ -24,11 +24,11 @@ class DLRM(nn.Module):
     def forward(self, inputs):
         categories, numbers = inputs
         dense = self.bottom(numbers)
-        each = torch.stack(
+        scores = torch.stack(
             [dense, *(bag(c.unsqueeze(1)) for bag, c in zip(self.bags, categories.T, strict=True))],
             1,
         )
-        dots = (each @ each.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        dots = (scores @ scores.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.top(torch.cat([dense, dots], 1)).flatten()
 
 

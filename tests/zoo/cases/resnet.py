@@ -58,12 +58,12 @@ def freeze_batch_norm(model):
 
 
 def model():
-    made = ResNet()
+    network = ResNet()
     if param("channels_last", False):
-        made = made.to(memory_format=torch.channels_last)
+        network = network.to(memory_format=torch.channels_last)
     if param("frozen", False):
-        freeze_batch_norm(made)
-    return made
+        freeze_batch_norm(network)
+    return network
 
 
 def dataset(split):

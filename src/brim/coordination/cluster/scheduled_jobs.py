@@ -657,8 +657,8 @@ class ScheduledJobs:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
         nodes = NodesSeen(event.nodes)
-        for what, detail in nodes.news(self.nodes):
-            self._commands.append(Change(now, event=what, detail=detail))
+        for event_name, detail in nodes.news(self.nodes):
+            self._commands.append(Change(now, event=event_name, detail=detail))
         present, absent = self.present, self.unavailable
         silent = nodes.silent - self.nodes.silent
         is_useful = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before

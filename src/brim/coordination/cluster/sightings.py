@@ -148,11 +148,11 @@ class NodesSeen:
         """
         return self._lost_nodes if len(self._lost_nodes) < len(self.seen) else frozenset()
 
-    def news(self, earlier: NodesSeen) -> list[tuple[str, str]]:
+    def news(self, previous: NodesSeen) -> list[tuple[str, str]]:
         """An event and a sentence for each node that was lost or came back since."""
-        lost = sorted(self._lost_nodes - earlier._lost_nodes)
-        back = sorted((earlier._lost_nodes - self._lost_nodes) & self.seen.keys())
-        own_joined, earlier_joined = self._joined, earlier._joined
+        lost = sorted(self._lost_nodes - previous._lost_nodes)
+        back = sorted((previous._lost_nodes - self._lost_nodes) & self.seen.keys())
+        own_joined, earlier_joined = self._joined, previous._joined
         return [
             *(
                 ("node joined", self._as_joined(name))
@@ -181,9 +181,9 @@ class NodesSeen:
                 found.setdefault(node.kind, seen.kind)
         return found
 
-    def refuse_as(self, earlier: NodesSeen) -> bool:
+    def refuse_as(self, previous: NodesSeen) -> bool:
         """Return whether nodes refuse the same jobs as before; new ones and lost ones aside."""
-        earlier_seen = earlier.seen
+        earlier_seen = previous.seen
         return all(
             node.refuses == earlier_seen[name].refuses
             for name, node in self.seen.items()

@@ -18,9 +18,9 @@ class Attempts:
 
     Args:
         young: steps of the job that a worker must have taken part in to count as one that lives.
-        most: quick deaths in a row after which an agent is given no more workers.
+        limit: quick deaths in a row after which an agent is given no more workers.
 
-    >>> attempts = Attempts(most=4)
+    >>> attempts = Attempts(limit=4)
     >>> for number in (1, 2, 3):
     ...     told = attempts.died("a1", number, steps=0, newest=number)
     >>> attempts.delay("a1"), attempts.given_up("a1"), attempts.died("a1", 4, steps=7, newest=4)
@@ -28,7 +28,7 @@ class Attempts:
     """
 
     young: int = 20
-    most: int = 6
+    limit: int = 6
     _deaths: dict[str, int] = field(default_factory=dict)
     _counted_up_to: dict[str, int] = field(
         default_factory=dict
@@ -54,7 +54,7 @@ class Attempts:
             return False
         self._counted_up_to[agent] = newest
         self._deaths[agent] = self._deaths.get(agent, 0) + 1
-        return self._deaths[agent] == self.most
+        return self._deaths[agent] == self.limit
 
     def stepped(self, agent: str, steps: int) -> None:
         """A worker has now taken part in so many steps."""
@@ -74,4 +74,4 @@ class Attempts:
         return 0.0 if beyond < 0 else min(_MAX_START_DELAY, 2.0**beyond)
 
     def given_up(self, agent: str) -> bool:
-        return self._deaths.get(agent, 0) >= self.most
+        return self._deaths.get(agent, 0) >= self.limit

@@ -123,13 +123,13 @@ class Hub:
         payloads = tuple(release.payloads)
         return self._release(Release(release.round, point, release.hold, payloads))
 
-    def write(self, worker: str, asked: WriteNow) -> list[HubCommand]:
+    def write(self, worker: str, request: WriteNow) -> list[HubCommand]:
         """Have a worker write the final checkpoint: no member is released any more."""
         self._barrier.close()
         if self.turns is not None:
             self.turns.close()
         doing = Doing(kind="write", words="writing the last checkpoint", round=self.round)
-        return [*self._expect(worker, doing), ToWorker(worker=worker, message=asked)]
+        return [*self._expect(worker, doing), ToWorker(worker=worker, message=request)]
 
     # From the workers -----------------------------------------------------------------------------
 

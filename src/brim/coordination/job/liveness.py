@@ -41,7 +41,7 @@ class Liveness:
     def lost(self, *, now: float) -> list[str]:
         return self._silent(now, self._timeout)
 
-    def left(self, *, now: float) -> float:
+    def time_left(self, *, now: float) -> float:
         """Seconds until the first of them is lost, where all stay silent.
 
         Infinite where there is none.

@@ -318,7 +318,7 @@ class Participant:
 
     # Hearing --------------------------------------------------------------------------------------
 
-    def take(self, heard: Incoming) -> None:
+    def take(self, message: Incoming) -> None:
         """Take a message that comes where something else is waited for.
 
         Raises:
@@ -327,7 +327,7 @@ class Participant:
             EnvironmentFault: the agent is gone.
             ProtocolError: no member waits for it.
         """
-        match heard:
+        match message:
             case AskedToLeave():
                 if not self._has_asked_to_leave:
                     self._has_asked_to_leave = True
@@ -337,28 +337,28 @@ class Participant:
                 raise RoundChanged
             case AgentGone():
                 raise EnvironmentFault("the agent of this worker is gone")
-            case Released() if self._answers(heard):
+            case Released() if self._answers(message):
                 self._step_told = None
-                if heard.hold:
+                if message.hold:
                     raise RoundChanged
             case InstallRound() | WriteNow() if self._step_told is not None or self._steps_made:
                 # The state has a step that may not count. This cannot be
                 # (docs/design/decisions/lone-worker-commits-ahead.md): better die.
                 step = self._steps_made[-1].step if self._step_told is None else self._step_told
-                raise ProtocolError(f"{heard} before the answer to the commit of step {step + 1}")
+                raise ProtocolError(f"{message} before the answer to the commit of step {step + 1}")
             case InstallRound():
-                self._next = heard
+                self._next = message
                 raise RoundChanged
             case Dismissed():
                 self.is_heir = False  # the agent may end before this worker does
                 raise SystemExit(0)
             case WriteNow():  # the job ends here: the step that is under way is given up
-                self._to_write = heard
+                self._to_write = message
                 raise RoundChanged
             case Released(round=round) if self.world is not None and round < self.world.round:
                 pass  # of a round that is over
             case _:
-                raise ProtocolError(f"nobody waits for {heard}")
+                raise ProtocolError(f"unexpected message {message}")
 
     def _answers(self, released: Released) -> bool:
         """Return whether this is the answer to the commit that was told last."""

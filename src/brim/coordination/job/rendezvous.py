@@ -387,7 +387,7 @@ class Rendezvous:
         young = worker_lost.state is not WorkerState.LEAVING
         last_straw = young and self.attempts.died(worker_lost.agent, worker_lost.number, **details)
         if last_straw:
-            self._last_straw = f"{self.attempts.most} in a row died young on {worker_lost.agent}, the last: {reason}"
+            self._last_straw = f"{self.attempts.limit} in a row died young on {worker_lost.agent}, the last: {reason}"
         if (
             self.attempts.given_up(worker_lost.agent)
             and worker_lost.agent in self.roster.places.wanted
@@ -404,7 +404,7 @@ class Rendezvous:
         ends = self._ends_empty(worker_lost.agent)
         if last_straw:
             commands.append(
-                GiveUpOn(worker_lost.agent, self.attempts.most, reason, self.target, ends)
+                GiveUpOn(worker_lost.agent, self.attempts.limit, reason, self.target, ends)
             )
         if ends:
             self.roster.lose(worker_lost.agent)

@@ -78,5 +78,5 @@ def is_new(number: int, *, last_number: int) -> bool:
         ProtocolError: there is a gap.
     """
     if number > last_number + 1:
-        raise ProtocolError(f"message {number} came behind message {last_number}")
+        raise ProtocolError(f"message {number} came after message {last_number}")
     return number == last_number + 1

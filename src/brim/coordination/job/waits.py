@@ -63,7 +63,7 @@ class Hung:
 @dataclass(slots=True)
 class _Wait:
     doing: Doing
-    since: float
+    start: float
     said_at: float | None = None  # seconds of waiting when it was last spoken of
 
 
@@ -101,7 +101,7 @@ class Waits:
         if wait is None:
             return False
         kind = wait.doing.kind
-        self._longest[kind] = max(self._longest.get(kind, 0.0), now - wait.since)
+        self._longest[kind] = max(self._longest.get(kind, 0.0), now - wait.start)
         return wait.said_at is not None
 
     def forget(self, worker: str) -> None:
@@ -114,7 +114,7 @@ class Waits:
         The observer was stopped itself, so this time is held against no worker.
         """
         for wait in self._waits.values():
-            wait.since += seconds
+            wait.start += seconds
 
     def is_late(self, worker: str) -> bool:
         """Return whether it was reported and has made no progress since."""
@@ -124,7 +124,7 @@ class Waits:
         """Return late and hanging workers. Workers that hang are no longer waited for."""
         found: list[Overdue | Hung] = []
         for worker, wait in sorted(self._waits.items()):
-            seconds = now - wait.since
+            seconds = now - wait.start
             limit = None if self._limit is None else max(self._limit, wait.doing.at_least)
             if limit is not None and seconds >= limit:
                 self.forget(worker)

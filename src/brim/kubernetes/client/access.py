@@ -107,11 +107,11 @@ def find_access(
     Args:
         environment: of this process.
         context: of the kubeconfig; empty: its `current-context`.
-        home: the folder of the user, which `.kube/config` is in; None: what `environment` says.
+        home: the folder of the user, which `.kube/config` is in; None: as `environment` has it.
         service_account: the folder with the files of a pod's.
 
     Raises:
-        SpecError: a kubeconfig says what cannot be; or nothing says anything.
+        SpecError: a kubeconfig has impossible values; or there is none.
         EnvironmentFault: a file that it names cannot be read.
     """
     named = [

@@ -27,7 +27,6 @@ PAGE = 500  # objects of a list that are asked for at once
 _TIMEOUT = 30.0  # seconds
 _TRIES = 10  # of a request that the server has no time for
 _A_WHILE = 1.0  # seconds before the next one, where it does not say
-_QUIET = 3600.0  # seconds for which the log of a pod may say nothing
 _LARGEST_LOG = 16 << 20  # bytes
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _JSON = "application/json"
@@ -176,8 +175,8 @@ class ApiServer:
     ) -> AsyncGenerator[ListPage]:
         """Yield all objects as they are at one moment, in pages; arguments as those of `list`.
 
-        No `resourceVersion` is named: the server then answers with what is true, and not with what
-        its cache had a while ago.
+        No `resourceVersion` is named: the server then answers with the present state, not with
+        one that its cache had a while ago.
 
         Raises:
             Gone: it took so long that the server has forgotten that moment; begin from scratch.
@@ -390,18 +389,6 @@ class ApiServer:
             limitBytes=_LARGEST_LOG,
         )
         return await self._ask("GET", _PODS.path(namespace, pod, "log"), query)
-
-    @contextlib.asynccontextmanager
-    async def followed_logs(
-        self, pod: str, *, namespace: str, container: str = "", tail: int | None = None
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the lines that a container prints, until it ends; arguments as those of `logs`."""
-        query = _query(container=container, tailLines=tail, follow="true")
-        async with (
-            self._streamed(_PODS.path(namespace, pod, "log"), query, "get") as stream,
-            contextlib.aclosing(stream.lines(_QUIET)) as lines,
-        ):
-            yield lines
 
     async def _changed(
         self,

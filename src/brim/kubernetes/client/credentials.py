@@ -84,7 +84,7 @@ class TokenFromFile:
 
     Args:
         path: of the file.
-        certificate: what is shown besides the token.
+        certificate: shown besides the token.
         now: monotonic seconds.
     """
 
@@ -131,9 +131,9 @@ class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
 
     Args:
         command: a program on the path, or the path of one.
-        api_version: of what it prints.
+        api_version: of its output.
         env: variables besides those of this process.
-        install_hint: for people who lack it.
+        install_hint: for people without it.
         interactive_mode: `Always` where it must ask somebody.
         provide_cluster_info: it is told about the cluster.
     """
@@ -185,7 +185,7 @@ class PluginProof:
             raise SpecError(
                 "exec.interactiveMode",
                 got="Always",
-                need="a plugin that asks nobody",
+                need="IfAvailable or Never: brim cannot answer a prompt",
                 hint="use a service account's token: kubectl create token NAME",
             )
         self._plugin, self._environment, self._timeout = exec_plugin, environment, timeout

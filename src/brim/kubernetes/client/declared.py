@@ -152,7 +152,7 @@ def _of_type(kind: inspect.Type) -> Schema:
 
 
 def read_struct(kind: type[_S], value: object, *, path: str) -> _S:
-    """Return what an object says, as the struct that declares it.
+    """Decode an object to the struct that declares it.
 
     Args:
         path: of the object, for errors.
@@ -168,7 +168,7 @@ def read_struct(kind: type[_S], value: object, *, path: str) -> _S:
 
 
 def read_fields(kind: type[_S], values: Mapping[str, Any], reading: Reading, *, path: str) -> _S:
-    """Return what an object says; what cannot be is None in it, and noted."""
+    """Decode an object; values that cannot be are None in it, and noted."""
     found = {
         field.name: reading.read_or_none(_read, field.type, values.get(name), path=f"{path}.{name}")
         for field in _fields(kind)

@@ -25,7 +25,7 @@ class Sighting(Generic[T]):
         key: its name.
         uid: of this object, which no other of the same name has.
         version: its `resourceVersion`, which each change makes another.
-        value: the object; None where it cannot be decoded, and then what was known of it stays.
+        value: the object; None where it cannot be decoded, and then its earlier value stays.
     """
 
     key: ObjectKey

@@ -42,7 +42,6 @@ class Metadata(ObjectFields, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str = ""
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -103,7 +103,7 @@ class Candidate:
     """
 
     def __init__(self, identity: str, terms: LeaseTerms) -> None:
-        assert identity, "nobody would hold it"
+        assert identity, "an empty identity holds no Lease"
         self._identity, self._terms = identity, terms
         self._seen: LeaseSeen | None = None
         self._changed_at = -math.inf  # when it was seen to have changed

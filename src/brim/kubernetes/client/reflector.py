@@ -105,11 +105,6 @@ class Reflector(Generic[T]):
         return self._objects.objects
 
     @property
-    def is_synced(self) -> bool:
-        """Return whether all objects were listed once."""
-        return self._synced.is_set()
-
-    @property
     def fault(self) -> str:
         """Return why the objects may be out of date; empty: they are not."""
         return self._fault

@@ -2,9 +2,9 @@
 
 ```
 EnvironmentFault
-├── NoAnswer              nobody answered in time, or the connection broke (retryable)
+├── NoAnswer              no answer in time, or a broken connection (retryable)
 └── Refusal               the server's Status
-    ├── Unauthorized      401: it does not know who calls
+    ├── Unauthorized      401: it does not know the caller
     ├── Forbidden         403: the caller may not do this
     ├── NotFound          404
     ├── Conflict          409: the object has changed, or another manager owns a field
@@ -154,7 +154,7 @@ def refusal(called: str, code: int, body: bytes) -> Refusal:
     Args:
         called: the request, such as `GET /api/v1/pods`.
         code: of HTTP.
-        body: a Status, or whatever a proxy on the way says.
+        body: a Status, or the text of a proxy on the way.
 
     >>> refusal("GET /api/v1/pods/x", 404, b'{"reason": "NotFound", "message": "no pod x"}')
     NotFound('GET /api/v1/pods/x: no pod x (HTTP 404)')

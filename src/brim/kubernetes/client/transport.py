@@ -114,7 +114,7 @@ class Transport:
 
     Args:
         url: `https://HOST:PORT`, with a path where a proxy has one.
-        tls: what to trust and to show; None: the URL is of HTTP.
+        tls: certificates to trust and to show; None: the URL is of HTTP.
         server_name: in its certificate; empty: the host of the URL.
         proxy: URL of an HTTP proxy on the way; empty: none.
 

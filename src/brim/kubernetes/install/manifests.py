@@ -45,7 +45,7 @@ class Installation:
     Args:
         image: of the operator: has brim with its extra `cluster`.
         job_image: of jobs that name none; empty: the operator's.
-        slot: what a worker gets, by resource.
+        slot: resources of a worker.
         namespace: of the operator.
         of: the one namespace whose jobs it runs; empty: those of all. It sees nodes and pods of the
             whole cluster in any case, since others' pods take devices.

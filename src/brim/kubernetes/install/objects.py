@@ -42,7 +42,7 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
     """Ask whether the caller may write all of these objects.
 
     Raises:
-        EnvironmentFault: it may not; the error lists what.
+        EnvironmentFault: it may not; the error lists the missing rights.
     """
     refused: list[str] = []
     for resource, namespace in dict.fromkeys(
@@ -63,9 +63,9 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
                 refused.append(f"{verb} {resource.plural}{place}")
     if refused:
         raise EnvironmentFault(
-            f"nothing was applied: {server.access.source} may not do this at {server.access.url}:\n"
+            f"nothing was applied: {server.access.source} lacks these rights at {server.access.url}:\n"
             + "\n".join(f"  {line}" for line in refused)
-            + "\n  hint: somebody who may: brim install --dry-run … | kubectl apply --server-side -f -"
+            + "\n  hint: as an administrator, brim install --dry-run … | kubectl apply --server-side -f -"
         )
 
 

@@ -58,7 +58,7 @@ def autoscaler_of(request: KubeflowSpec, uid: str) -> Manifest | None:
 
 
 def is_as_asked(present: Mapping[str, Any], desired: Manifest) -> bool:
-    """Return whether an autoscaler is the one that is wanted, whatever was added to it."""
+    """Return whether an autoscaler is the wanted one, without regard to additions."""
     return is_of(present, desired["metadata"]["ownerReferences"][0]["uid"]) and (
         (present["metadata"].get("annotations") or {}).get(_REQUESTED)
         == desired["metadata"]["annotations"][_REQUESTED]

@@ -1,4 +1,4 @@
-"""Gangs of Kubeflow's jobs: their pods, of whatever type, are bound together or not at all. Pure."""
+"""Gangs of Kubeflow's jobs: their pods, of any type, are bound together or not at all. Pure."""
 
 from __future__ import annotations
 

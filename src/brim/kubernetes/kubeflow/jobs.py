@@ -1,4 +1,4 @@
-"""The part of an operator that knows Kubeflow's objects: it watches them, and writes what became of them."""
+"""The part of an operator for Kubeflow's objects: it watches them, and writes their states."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class KubeflowJobs:
         return True
 
     async def _warn_of_absence(self, word: str) -> None:
-        """Say that the server does not have a kind, or only versions whose jobs nobody runs."""
+        """Say that the server lacks a kind, or has only versions whose jobs brim does not run."""
         kind = KINDS[word]
         for version in kind.others:
             if await self._is_served(Resource(f"{KUBEFLOW}/{version}", kind.plural, PlainObject)):
@@ -169,7 +169,7 @@ class KubeflowJobs:
         return read_records(things, self._key)
 
     def request(self, job: str) -> KubeflowSpec | None:
-        """Return what a job's object asks for, or did as long as it could be understood."""
+        """Return the request of a job's object, or its last one that could be understood."""
         thing, record = self.object(job), self._context.record(job)
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
             return None
@@ -288,6 +288,6 @@ def _explanation(record: ScheduledJob, story: Sequence[Change]) -> str:
 
 
 def _deciding(thing: PlainObject | None) -> Any:
-    """Return what of an object decides anything: all but its status, and the record."""
+    """Return the parts of an object that decide anything: all but its status, and the record."""
     meta = thing["metadata"] if thing is not None else {}
     return meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp")

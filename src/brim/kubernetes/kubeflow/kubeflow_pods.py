@@ -13,7 +13,6 @@ from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
 from brim.domain.scheduled_job import Starts
-from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.kubeflow.autoscalers import (
@@ -237,7 +236,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         *,
         begins: bool,
     ) -> list[Stage]:
-        """Return what new pods need: a PodGroup, Services, or what a launcher has."""
+        """Return the needs of new pods: a PodGroup, Services, or those of a launcher."""
         if not make:
             return []
         start = self._order_in(sight).start(launch.number)
@@ -258,7 +257,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def _force(
         self, launch: Launch, workers: ByNode, sight: JobSight[KubeflowOrder]
     ) -> list[Stage]:
-        """End what is too much: first as anybody is asked to end, and at once who was asked before."""
+        """End the surplus: with notice at first, and at once on the second request."""
         order, pods = sight.order, self._pods(launch.number, sight)
         if workers and order is not None:
             return [ends(changes(order.request, pods, workers).end, sight)]
@@ -338,11 +337,6 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def _reset(self) -> None:
         super()._reset()
         self._last_words, self._rights, self._mark = "", [], ""
-
-    def _order_in(self, sight: JobSight[KubeflowOrder]) -> KubeflowOrder:
-        if sight.order is None:
-            raise EnvironmentFault(f"the object of {self.job.id} is gone")
-        return sight.order
 
     def _fields(self, sight: JobSight[KubeflowOrder]) -> str:
         return f"spec.{sight.order.request.kind.specs}" if sight.order is not None else "spec"

@@ -195,7 +195,7 @@ USUAL_MPI_ENV = {
 
 
 def equip(spec: dict[str, Any], main: dict[str, Any], start: KubeflowStart, rank: Rank) -> None:
-    """Give a pod of an MPIJob what it needs to reach others, or to be reached.
+    """Give a pod of an MPIJob the means to reach others, or to be reached.
 
     Args:
         spec: of the pod.

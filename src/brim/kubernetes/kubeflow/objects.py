@@ -30,7 +30,7 @@ class KubeflowStart:
 
     Args:
         uid: of its object.
-        slot: what a pod asks for at least.
+        slot: the least that a pod asks for.
         tolerated: keys of taints that pods bear.
         kubectl: the image from which a launcher gets the program by which it reaches workers.
         gangs: a job with a scheduling policy is a gang.
@@ -54,7 +54,7 @@ def name_of(request: KubeflowSpec, rank: Rank) -> str:
 
 
 def common_labels(request: KubeflowSpec) -> dict[str, str]:
-    """Return the labels of what a job has beside its pods: Services, and its autoscaler."""
+    """Return the labels of a job's objects beside its pods: Services, and its autoscaler."""
     return {
         MANAGED_BY: OPERATOR,
         OPERATOR_NAME: f"{request.kind.word}-controller",
@@ -76,7 +76,7 @@ def labels_of(request: KubeflowSpec, rank: Rank) -> dict[str, str]:
 
 
 def owner_of(request: KubeflowSpec, uid: str) -> Manifest:
-    """Return the reference of what a job owns, and is deleted with it."""
+    """Return the reference of objects that a job owns, and that are deleted with it."""
     return {
         "apiVersion": f"{KUBEFLOW}/{VERSION}",
         "kind": request.kind.name,
@@ -90,7 +90,7 @@ def owner_of(request: KubeflowSpec, uid: str) -> Manifest:
 def object_of_job(
     version: str, kind: str, start: KubeflowStart, name: str, labels: Mapping[str, str]
 ) -> Manifest:
-    """Return an object that a job owns, in its namespace, without what it is for."""
+    """Return an object that a job owns, in its namespace, without its content."""
     metadata = {
         "name": name,
         "namespace": start.request.job.namespace,

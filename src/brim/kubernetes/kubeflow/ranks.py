@@ -1,4 +1,4 @@
-"""Decides which pods of a Kubeflow job to make and to end, and what has become of the job. Pure.
+"""Decides which pods of a Kubeflow job to make and to end, and how the job has ended. Pure.
 
 Kubeflow numbers replicas from 0, and names and services have the number. A plan counts pods by node.
 So the pods that stay are those with the lowest numbers, and a new one gets the lowest that is free.
@@ -152,7 +152,7 @@ def changes(
 
 
 def _free(missing: Sequence[Rank], staying: Collection[Rank]) -> Iterator[Rank]:
-    """Return ranks that nobody has: first those that have to be there."""
+    """Return the free ranks: first those that have to be there."""
     yield from missing
     for index in itertools.count():
         rank = Rank(WORKER.lower(), index)
@@ -176,7 +176,7 @@ def outcome_of(
 ) -> JobOutcome:
     """Return how a job has ended; an empty outcome: it has not.
 
-    A pod that was taken away is no failure of its job's, whatever its restart policy.
+    A pod that was taken away is no failure of its job's, under any restart policy.
 
     Args:
         failures: of its pods, restarts in their places among them.
@@ -267,7 +267,7 @@ def _ends(pod: KubePod) -> list[_ContainerEnd]:
 
 
 def last_words(pod: KubePod) -> str:
-    """Say how a pod has ended: its exit codes, and what its containers said last."""
+    """Say how a pod has ended: its exit codes, and the last words of its containers."""
     messages = [
         f"{end.name} exited with {end.exit_code}"
         + (f" ({end.reason})" if end.reason not in ("", "Error", "Completed") else "")
@@ -275,5 +275,10 @@ def last_words(pod: KubePod) -> str:
         for end in _ends(pod)
         if end.exit_code or len(_ends(pod)) == 1
     ]
-    words = "; ".join(messages) or pod.status.message or pod.status.reason or "nobody knows why"
+    words = (
+        "; ".join(messages)
+        or pod.status.message
+        or pod.status.reason
+        or "its status gives no exit code, message or reason"
+    )
     return f"{pod.metadata.name}: {words}"

@@ -1,7 +1,7 @@
 """The records of Kubeflow's jobs on their objects.
 
 They are in an annotation: the schema of a status is Kubeflow's, and servers leave out what that does
-not have. Who may change an object may change that, so the operator signs what it writes.
+not have. Callers that may change an object may change that, so the operator signs it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,20 @@ def read_records(
         id = job_of(thing, word).id
         try:
             if not hmac.compare_digest(mark.encode(), _mark(uid, text, key).encode()):
-                raise EnvironmentFault(
-                    "the record of this job is none that an operator has written"
-                )
+                raise EnvironmentFault(_unsigned(thing, word))
             found.append(unpack_record(text, uid=uid))
         except EnvironmentFault as fault:
             unreadable[id] = fault
     return found, unreadable
+
+
+def _unsigned(thing: PlainObject, kind: str) -> str:
+    name, namespace = thing["metadata"]["name"], thing["metadata"]["namespace"]
+    return (
+        f"annotation {RECORD}: got a record without the operator's signature, need one that the "
+        f"operator wrote\n  hint: kubectl -n {namespace} delete {RESOURCES[kind].plural} {name}, then "
+        "create it again"
+    )
 
 
 async def write_record(server: ApiServer, job: str, thing: PlainObject, written: str) -> None:

@@ -78,7 +78,7 @@ class KubeflowKind:
         container: that does the work; empty: the first.
         port: of that container, by which replicas meet, where its owner names none; 0: they meet
             otherwise.
-        restart_policy: of who says nothing.
+        restart_policy: of replicas without one.
         others: versions of the kind beside the one that brim runs.
     """
 
@@ -184,7 +184,7 @@ class SchedulingPolicy(
     kw_only=True,
     rename={"fewest": "minAvailable", "priority_class": "priorityClass"},
 ):
-    """The owner's wishes for who binds a job's pods.
+    """The owner's wishes for the binding of a job's pods.
 
     Args:
         fewest: pods that are to be bound together; None: as many as the job needs to run.
@@ -206,7 +206,7 @@ class KubeflowSpec:
         pods: of all types together; each holds a slot.
         spec: of the object, as it is.
         bounds: the fewest and the most workers of an elastic job, whose number may change while it
-            runs, whatever `replicas` says; None: it is not elastic.
+            runs, for any `replicas`; None: it is not elastic.
         scheduling: None: it says nothing of that, and its pods are bound one by one.
     """
 
@@ -230,7 +230,7 @@ class KubeflowSpec:
         return sum(replicas.count for replicas in self.replicas if replicas.type != WORKER)
 
     def of(self, type: str) -> Replicas | None:
-        """Return the replicas of a type, in whatever letters."""
+        """Return the replicas of a type, in any case of letters."""
         return next(
             (replicas for replicas in self.replicas if replicas.type.lower() == type.lower()), None
         )
@@ -275,10 +275,10 @@ def is_ours(thing: Mapping[str, Any]) -> bool:
 def read_asked(
     thing: Mapping[str, Any], *, slot: Totals, first: int | None = None
 ) -> KubeflowSpec | Problems:
-    """Return what an object asks for, or all that is wrong with it.
+    """Return the request of an object, or all that is wrong with it.
 
     Args:
-        slot: what a pod may ask for at most.
+        slot: the most that a pod may ask for.
         first: the workers that were asked for at first; None: it is read for the first time.
     """
     reading = Reading()
@@ -311,7 +311,7 @@ def read_asked(
 def submission_of(
     thing: Mapping[str, Any], request: KubeflowSpec, tenants: KnownTenants
 ) -> Submission | Problems:
-    """Return the submission of a job, or what is wrong with its annotations."""
+    """Return the submission of a job, or the faults of its annotations."""
     reading = Reading()
     notes = thing["metadata"].get("annotations") or {}
     tenant = reading.read_or_none(tenants.chosen, notes.get(TENANT), request.job.namespace)
@@ -348,7 +348,7 @@ def first_replicas(job: ScheduledJob) -> int:
 def wishes_of(
     thing: Mapping[str, Any], job: ScheduledJob, *, slot: Totals
 ) -> tuple[list[Wished | RangeChanged], Problems]:
-    """Return what an object asks for beyond what its record says, as events; see `elastic_jobs.wishes_of`."""
+    """Return the wishes that the record lacks, as events; see `elastic_jobs.wishes_of`."""
     if job.life.ended:
         return [], ()
     if thing["metadata"].get("deletionTimestamp") is not None:
@@ -455,7 +455,7 @@ def _check_port(kind: KubeflowKind, container: Mapping[str, Any], *, path: str) 
 
 
 def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[str, Any]:
-    """Return what the containers of a template ask for together, as exact amounts.
+    """Return the requests of a template's containers together, as exact amounts.
 
     Raises:
         SpecError: an amount cannot be read.
@@ -469,7 +469,7 @@ def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[
 
 
 def _amounts_of(container: Mapping[str, Any], *, path: str) -> dict[str, Any]:
-    """Return what a container asks for: its requests, and its limits where it has no request."""
+    """Return the amounts of a container: its requests, and its limits where it has no request."""
     resources = object_of(container.get("resources"), path=f"{path}.resources")
     return {
         name: parse_amount(amount, field=f"{path}.resources.{word}.{name}")
@@ -579,7 +579,7 @@ def _bounds_in_command(
 ) -> WorkerRange | None:
     """Return a policy's bounds as far as the workers' own command has them, too.
 
-    What a command says counts more than the variables that the operator sets. With a fixed number
+    Words of a command count more than the variables that the operator sets. With a fixed number
     of nodes it waits for them all, and uses no other: such a job is not elastic.
     """
     containers = workers.template["spec"]["containers"]

@@ -105,7 +105,7 @@ def _status() -> Schema:
 
 
 def _crd(kind: KubeflowKind) -> Schema:
-    """Return the definition of a kind: what Kubeflow's own operator takes, without its defaults."""
+    """Return the definition of a kind: as Kubeflow's own operator has it, without its defaults."""
     # Kubeflow's SDK reads no object without a run policy.
     policy = {**_run_policy(), "default": {}}
     spec = _fields(**_kind_fields(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)

@@ -94,8 +94,8 @@ def status_of(
         pods: of the job.
         before: the status that is there.
         now: seconds since 1970.
-        explanation: it has what it has, in words.
-        stall: why nothing comes of it, or of what was changed of it; None: there is no reason.
+        explanation: the reason of its number of workers, in words.
+        stall: the reason why it, or a change of it, makes no progress; None: there is none.
     """
     kind = request.kind.name if request is not None else job.submission.spec.command[0]
     last = dict(before) if isinstance(before, Mapping) else {}
@@ -135,7 +135,7 @@ def status_of(
 
 
 def stalled_status(kind: str, last: object, stall: Stall, *, now: float) -> dict[str, Any]:
-    """Return the status of an object of which nothing comes, or that nobody can follow now."""
+    """Return the status of an object that makes no progress, or cannot be followed now."""
     conditions = _Conditions(last, write_time(now) or "")
     if stall.reason == INVALID_SPEC:
         conditions.set(FAILED, f"{kind}FailedValidation", stall.message)
@@ -168,7 +168,7 @@ def _leads(request: KubeflowSpec | None, active: Mapping[str, int]) -> bool:
 def _replica_statuses(
     request: KubeflowSpec | None, pods: Sequence[KubePod], last: Mapping[str, Any], *, done: bool
 ) -> dict[str, Any]:
-    """Count the pods of each type; what ran when a job succeeded has succeeded, though it ends later."""
+    """Count the pods of each type; those running when a job succeeded count as succeeded."""
     if request is None or (done and last.get("completionTime")):
         return dict(last.get("replicaStatuses") or {})
     found: dict[str, Any] = {}

@@ -21,7 +21,7 @@ _ANNOTATIONS = (VOLCANO_QUEUE,)
 def handed_on(thing: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the labels and annotations of a job that are for each of its workers' pods, too.
 
-    The pod of its master has what its own template says: a job without its master stands, and would
+    The pod of its master is as its own template says: a job without its master stands, and would
     keep its workers from everybody while a queue holds that one pod back.
 
     >>> handed_on({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team", "color": "blue"}}})

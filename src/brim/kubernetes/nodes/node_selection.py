@@ -39,7 +39,7 @@ def nodes_for(node_affinity: object, *, labels: str = "", node: str = "") -> Any
     """Return the affinity to nodes of a pod, with more requirements beside its owner's.
 
     Args:
-        node_affinity: what its owner asks for, which holds as well. What the server would refuse is left to it.
+        node_affinity: of the owner, which holds as well. Refusing bad ones is left to the server.
         labels: of the nodes that it has to be on, as a selector; empty: any will do.
         node: that it has to be on; empty: any will do.
 
@@ -65,7 +65,7 @@ def preferring(affinity_of_owner: object, node: str) -> Any:
     """Return the affinity to nodes of a pod, with a node that it is to have where it may.
 
     Args:
-        affinity_of_owner: what its owner asks for, which holds as well. What the server would refuse is left to it.
+        affinity_of_owner: holds as well. Refusing bad ones is left to the server.
 
     >>> preferring({}, "n1")[_PREFERRED]
     [{'weight': 100, 'preference': {'matchFields': [{'key': 'metadata.name', 'operator': 'In', 'values': ['n1']}]}}]

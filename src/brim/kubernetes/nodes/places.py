@@ -1,7 +1,7 @@
 """Places for workers on the nodes of Kubernetes: how many slots each has free of others. Pure.
 
-A slot is what one worker gets. A node has as many as its allocatable resources hold beside the
-requests of all pods that are no workers of jobs, and what workers' pods request beyond a slot.
+A slot is the room of one worker. A node has as many as its allocatable resources hold beside the
+requests of all pods that are no workers of jobs, and requests of workers' pods beyond a slot.
 Placeholders take nothing: they give way to workers. What kube-scheduler and kubelets refuse is taken
 in as well: a pod that its node does not take stands for a slot that is not there, for a while.
 """
@@ -108,7 +108,7 @@ class NodePlaces:
 
     Attributes:
         choices: which nodes jobs may have.
-        doubts: nodes that are not ready may be there: nobody could hear of them for long.
+        doubts: nodes that are not ready may be there: the server was silent for long.
     """
 
     def __init__(self, slot: Totals, *, tolerated: Collection[str] = ()) -> None:

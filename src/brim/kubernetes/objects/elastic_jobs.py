@@ -87,7 +87,7 @@ def read_job(
     """Return the submission that an ElasticJob asks for, or all that is wrong with it.
 
     Args:
-        code: what the ConfigMap of `spec.bundle` has, see `code_in`; None: there is no such
+        code: the files of the ConfigMap of `spec.bundle`, see `code_in`; None: there is no such
             ConfigMap, or no bundle.
         tenants: the tenants; None: there are none.
     """
@@ -130,7 +130,7 @@ def read_job(
 
 
 def read_metadata(thing: object) -> Mapping[str, Any]:
-    """Raises SpecError where the name will not do, or what a server adds is not there."""
+    """Raises SpecError for a bad name, or where an addition of the server is missing."""
     meta = object_of(part_of(thing, "metadata"), path="metadata")
     name = meta.get("name")
     if not isinstance(name, str) or not re.fullmatch(JOB_NAME, name):
@@ -187,7 +187,7 @@ def _deadline(values: Mapping[str, Any], meta: Mapping[str, Any]) -> float | Non
     else:
         moment = created + parse_duration(text_of(duration, path=path), field=path)
     if moment <= created:
-        need = "a time behind its creation"
+        need = "a time after its creation"
         raise SpecError(
             path, got=f"{quoted(deadline)}, which has passed", need=need, hint="deadlineIn: 2h"
         )
@@ -228,7 +228,7 @@ def _spec(options: dict[str, Any], spec: ElasticJobSpec) -> JobSpec:
 def _is_complete(
     reading: Reading, job: JobSpec, values: Mapping[str, Any], code: bytes | None
 ) -> bool:
-    """Check that the code of a job is what its bundle says."""
+    """Check that the code of a job has the digest of its bundle."""
     if not job.bundle:
         return True
     path, name = "spec.bundle.configMap", values["bundle"]["configMap"]
@@ -265,7 +265,7 @@ def _check_size(submission: Submission) -> None:
 def code_in(config_map: object) -> bytes | None:
     """Return the code that a ConfigMap has; None where it has none.
 
-    What it has is checked by `read_job`.
+    Its content is checked by `read_job`.
     """
     data = part_of(part_of(config_map, "binaryData"), CODE_KEY)
     try:
@@ -294,10 +294,10 @@ def new_job(
 
 
 def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChanged], Problems]:
-    """Return what the object of a job asks for beyond what its record says, as events.
+    """Return the wishes of a job's object that its record lacks, as events.
 
     Called twice, it returns the same; once they have been handled, nothing. Of all that a spec says
-    only `suspend`, `workers` and what its pods are like can change.
+    only `suspend`, `workers` and the templates of its pods can change.
     """
     reading = Reading()
     events: list[Wished | RangeChanged] = []
@@ -326,7 +326,7 @@ def idle_gpus(submission: Submission, slot: Totals) -> str:
     A command may well use several in one process.
 
     Args:
-        slot: what each of its workers gets.
+        slot: resources of each of its workers.
 
     >>> from fractions import Fraction
     >>> job = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))

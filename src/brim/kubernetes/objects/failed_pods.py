@@ -46,7 +46,7 @@ class FailedPod(NamedTuple):
     """A pod that has failed, with the job that it was of.
 
     Attributes:
-        entry: what the status says of it.
+        entry: its entry in the status.
     """
 
     identity: PodIdentity
@@ -54,7 +54,7 @@ class FailedPod(NamedTuple):
 
 
 def failed_pod(last: KubePod | None, pod: KubePod | None) -> FailedPod | None:
-    """Return what a change of a pod tells of its failure; None where it has not failed by that.
+    """Return the failure that a change of a pod tells; None where it has not failed by that.
 
     One that was asked to end has not failed, however it ended.
     """

@@ -37,7 +37,7 @@ def camel(name: str) -> str:
 PLAIN_FIELDS: Mapping[str, str] = {
     camel(name): name
     for name, each in OPTIONS.items()
-    if each.scheduled and name not in _SEPARATE and not each.many
+    if each.scheduled and name not in _SEPARATE and not each.repeated
 }
 
 # An option as it is typed -> the name in the object.
@@ -102,14 +102,14 @@ def _as_typed(kind: Kind, value: object) -> str | None:
 
 
 def needed(kind: Kind) -> str:
-    """Say what a value of this kind is."""
+    """Describe the values of this kind."""
     parts = []
     if bool in kind.written_as:
         parts.append("true or false")
     if int in kind.written_as:
-        parts.append(f"a whole number from {kind.least}")
+        parts.append(f"a whole number from {kind.minimum}")
     if float in kind.written_as:
-        parts.append(f"a number above {kind.above}")
+        parts.append(f"a number above {kind.exclusive_minimum}")
     if kind.words:
         parts.append("one of " + ", ".join(kind.words))
     elif kind.pattern:

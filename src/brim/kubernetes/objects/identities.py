@@ -1,6 +1,6 @@
 """Names and labels of jobs' pods: which job and which start of it a pod is of, and where. Pure.
 
-Names follow from the job alone, so what was made before an operator ended is found by the next.
+Names follow from the job alone, so objects of an earlier operator are found by the next.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class KubeJob(NamedTuple):
         return f"{self.name}-{MASTER}"
 
     def start(self, launch: int) -> str:
-        """The name of what all pods of one start have in common."""
+        """The common part of the names of all pods of a start."""
         return f"{self.name}-{launch}"
 
     def worker(self, launch: int, number: int) -> str:

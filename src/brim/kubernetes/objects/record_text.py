@@ -1,6 +1,6 @@
 """The record of a scheduled job as a text in the status of its object. Pure.
 
-Nobody reads it but an operator. It is whole or it is none: a damaged text, or one of a later version
+Its only reader is an operator. It is whole or it is none: a damaged text, or one of a later version
 of brim, is an error of the environment, and no reason to begin a job from scratch.
 """
 
@@ -28,9 +28,9 @@ _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
 def pack_record(job: ScheduledJob) -> str:
-    """Return a job's record as text; what is too long of its last words is left out.
+    """Return a job's record as text; its last words are cut where they are too long.
 
-    What its processes said last is all that has no limit of its own, and may be no value of ours.
+    Only the last words of its processes have no limit of their own, and may be no value of ours.
     """
     try:
         text = _packed(job)

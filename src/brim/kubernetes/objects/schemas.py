@@ -1,6 +1,6 @@
 """The kinds of objects that brim adds to Kubernetes, as CustomResourceDefinitions. Pure.
 
-The options of jobs in them are those of `brim.domain.job.OPTIONS`. `crds/` has what is made here.
+The options of jobs in them are those of `brim.domain.job.OPTIONS`. `crds/` has them as files.
 """
 
 from __future__ import annotations
@@ -162,23 +162,23 @@ def _option(option: Option) -> Schema:
     elif int in kind.written_as and str in kind.written_as:
         schema |= {"x-kubernetes-int-or-string": True, "maxLength": LONGEST_TEXT}
         texts = f"self.matches('^({kind.pattern})$')"
-        numbers = f"self >= {kind.least} && self <= {kind.most}"
+        numbers = f"self >= {kind.minimum} && self <= {kind.maximum}"
         schema[RULES] = [rule(f"type(self) == int ? {numbers} : {texts}", f"need {needed(kind)}")]
     elif int in kind.written_as:
-        schema |= {"type": "integer", "format": "int64", "minimum": kind.least}
-        if kind.most is not None and kind.most < _LARGEST_BOUND:
-            schema["maximum"] = kind.most
+        schema |= {"type": "integer", "format": "int64", "minimum": kind.minimum}
+        if kind.maximum is not None and kind.maximum < _LARGEST_BOUND:
+            schema["maximum"] = kind.maximum
     elif float in kind.written_as:
-        schema |= {"type": "number", "minimum": kind.above, "exclusiveMinimum": True}
+        schema |= {"type": "number", "minimum": kind.exclusive_minimum, "exclusiveMinimum": True}
     elif kind.words:
         schema |= {"type": "string", "enum": list(kind.words)}
     else:
         schema |= {"type": "string", "maxLength": LONGEST_TEXT}
         if kind.pattern:
             schema[RULES] = [matching(kind.pattern, needed(kind))]
-    if option.shown not in (None, ""):
-        is_number = int in kind.written_as and str(option.shown).isdigit()
-        schema["default"] = int(option.shown) if is_number else option.shown
+    if option.default not in (None, ""):
+        is_number = int in kind.written_as and str(option.default).isdigit()
+        schema["default"] = int(option.default) if is_number else option.default
     return schema
 
 
@@ -249,7 +249,7 @@ def crd_of(
 
     Args:
         names: beside the usual ones.
-        schema: of the objects, but for what all kinds have.
+        schema: of the objects, but for the fields of all kinds.
         scale: of the subresource; None: there is none.
     """
     fields = schema["properties"]

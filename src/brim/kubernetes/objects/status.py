@@ -52,17 +52,16 @@ STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED, MA
 _WAITS = "it waits for workers"
 _ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
 _LARGEST_NUMBER = 2**53
-# Seconds for which nobody is told that a job is
-_TO_BE_JUDGED = 5.0  # about to be judged
-_IN_LINE = 120.0  # in line for its first start
+_TO_BE_JUDGED = 5.0  # seconds before a status says that a job waits for its judgement
+_IN_LINE = 120.0  # seconds before it says that a job waits for its first start
 
 
 class Stall(NamedTuple):
-    """The reason why nothing comes of a job, or of what was changed of it, until somebody does something.
+    """The reason why a job, or a change of it, makes no progress without an intervention.
 
     Attributes:
         reason: one of those above.
-        message: what is wrong, with the field where there is one.
+        message: the fault, with the field where there is one.
     """
 
     reason: str
@@ -129,9 +128,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         earliest_deadline: the earliest deadline that could have been promised.
         story: the last things that happened to the job, with their reasons.
         failed_pods: the last pods that failed. They are deleted, with their logs.
-        summary: what brim train --json says of a run, once it has ended.
+        summary: as of brim train --json, once the run has ended.
         conditions: conditions, as kubectl wait --for=condition=TYPE reads them.
-        record: what the operator remembers of the job. Nobody else writes it.
+        record: the operator's memory of the job. Only the operator writes it.
     """
 
     observed_generation: Count | None = None
@@ -156,7 +155,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Condition(NamedTuple):
-    """A condition: True, False, or None where nobody knows yet."""
+    """A condition: True, False, or None while it is unknown."""
 
     type: str
     holds: bool | None
@@ -182,11 +181,11 @@ def status_of(
         generation: of the object that was read.
         before: the status that is there, for the times at which conditions changed.
         now: seconds since 1970; only a condition that is another one now has this time.
-        story: what happened to it; its last lines are shown.
+        story: its history; the last lines are shown.
         ready: its workers that train.
-        selector: of its workers' pods, for those who scale it.
+        selector: of its workers' pods, for autoscalers.
         failed: pods of it that have failed, beside those that `before` has.
-        stall: of the object as it is now, or of its pods; what can be done goes on. None: there is none.
+        stall: of the present object, or of its pods; all else goes on. None: there is none.
     """
     progress, deadline = job.progress, job.submission.deadline
     workers = job.submission.spec.workers
@@ -223,7 +222,7 @@ def status_of(
 
 
 def stalled_status(last: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
-    """Return the status of an object that cannot be followed: it keeps what is there, its record first.
+    """Return the status of an object that cannot be followed: the present one, its record first.
 
     There may be no job of it yet.
     """
@@ -275,7 +274,7 @@ def can_wait(record: ScheduledJob, now: float) -> bool:
     it. Its start writes its status, and a next operator decides about the job as this one did.
 
     Args:
-        now: seconds since 1970. Who has waited for long is told so.
+        now: seconds since 1970. After a long wait the status says so.
     """
     is_new = record.life.may_run and not (record.starts.launches or record.promised)
     waited = now - record.submitted
@@ -296,7 +295,7 @@ def says_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> boo
 
 
 def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
-    """Return whether the records in two statuses are the same, but for what grows by itself.
+    """Return whether the records in two statuses are the same, but for times that grow.
 
     That is the time for which a job has had its workers: who reads the record goes on from there.
     """
@@ -377,7 +376,7 @@ def _written(
 
 
 def _conditions_in(before: object) -> list[dict[str, Any]]:
-    """Return the conditions of a status, whatever else there is in their place."""
+    """Return the conditions of a status, without anything else in their place."""
     conditions = before.get("conditions") if isinstance(before, Mapping) else None
     return [
         dict(condition)
@@ -431,7 +430,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _facts(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Return what a summary says in single values, each by its path: `metrics.auc`."""
+    """Return the single values of a summary, each by its path: `metrics.auc`."""
     for name, value in summary.items():
         path = _cut(f"{prefix}{name}", LONGEST_LINE)
         if isinstance(value, Mapping) and not prefix:

@@ -219,7 +219,7 @@ class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
         gang: have the fewest workers bound together, or none, by a PodGroup: of the server,
             or of Volcano where schedulerName in the template is volcano. Workers beyond the
             fewest come and go one by one.
-        mode: who decides on which node a worker is: the operator, whose plan pins each pod
+        mode: the chooser of a worker's node: the operator, whose plan pins each pod
             to a node, or the scheduler that binds pods: then the plan says how many workers
             there are.
     """
@@ -249,7 +249,7 @@ class PodTemplates(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
 
 
 def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
-    """Return what the spec of an ElasticJob says of its pods.
+    """Return the templates of pods in the spec of an ElasticJob.
 
     Raises:
         SpecError: something of it cannot be.
@@ -281,6 +281,6 @@ def claim_for(
 
 
 def check_size(size: str, *, field: str) -> None:
-    """Raises SpecError for what is no amount of storage."""
+    """Raises SpecError where this is no amount of storage."""
     if not re.fullmatch(QUANTITY, size):
         raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")

@@ -47,14 +47,14 @@ _Devices = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The rights of the tenant, in devices: a device is what one worker gets.
+    """The rights of the tenant, in devices: a device is the slot of one worker.
 
     Args:
-        cohort: tenants of one cohort lend each other what they do not use.
+        cohort: tenants of one cohort lend each other their unused devices.
         guaranteed: its own devices: lent while they are idle, taken back on demand.
         exclusive: the part of these that is never lent.
         limit: the most that it may have, borrowed ones included. [default: no limit]
-        weight: its part of what nobody needs, against the weights of others.
+        weight: its part of unclaimed devices, against the weights of others.
         namespaces: the namespaces whose jobs may use it; *: all.
     """
 
@@ -72,7 +72,7 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTenants:
-    """The tenants of a cluster, and who may use each.
+    """The tenants of a cluster, and the namespaces that may use each.
 
     Args:
         namespaces: by tenant.

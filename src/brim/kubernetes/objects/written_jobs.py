@@ -1,4 +1,4 @@
-"""ElasticJobs as `brim submit` writes them: what `read_job` reads, from a submission. Pure."""
+"""ElasticJobs as `brim submit` writes them, from a submission, for `read_job` to read. Pure."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ from brim.kubernetes.objects.templates import OPPORTUNISTIC, PLANNED, PROCESSES
 
 LARGEST_CODE = 1 << 20  # bytes that a ConfigMap may have
 _NUMBER = 12  # characters that the number behind a job's name, or the mark of its key, may take
-_MISSING = object()
 
 
 def stem_of(name: str) -> str:
-    """Return what the names of a job's objects begin with.
+    """Return the beginning of the names of a job's objects.
 
     >>> stem_of("My Flights_2"), stem_of("2026"), stem_of("")
     ('my-flights-2', 'job-2026', 'job')
@@ -88,7 +87,7 @@ class PodChoices:
 
     Args:
         image: of its workers; empty: that of jobs which name none.
-        mode: one of `MODES`: who decides on which node a worker is.
+        mode: one of `MODES`: the chooser of a worker's node.
         gang: the fewest workers are bound together, or none.
         processes_per_worker: training processes in the pod of each worker, which share its slot.
     """
@@ -115,7 +114,7 @@ def elastic_job(
     if choices.processes_per_worker > 1:
         submission = _sharing_pods(submission, choices.processes_per_worker)
     if not re.fullmatch(JOB_NAME, name):
-        raise ValueError(f"{name} is no name of an ElasticJob")
+        raise ValueError(f"{name} cannot be the name of an ElasticJob")
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -182,7 +181,7 @@ def _options(job: JobSpec, processes: int) -> Iterator[tuple[str, Any]]:
 
 
 def _written(path: str, option: Option, value: Any) -> Any:
-    """Return a value as an object has it: whatever is read as that value again.
+    """Return a value as an object has it, so that the same value is read again.
 
     Raises:
         SpecError: nothing is, such as for a path that begins at a directory of this host.

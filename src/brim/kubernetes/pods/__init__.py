@@ -1,1 +1,1 @@
-"""Pods of jobs: what they are, when they are made and ended, and what becomes of them."""
+"""Pods of jobs: their shapes, their starts and ends, and their fates."""

@@ -20,7 +20,6 @@ from brim.coordination.cluster.sightings import Seen
 from brim.decoding import UNDECODABLE
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import kept_spec
-from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.objects.status import Stall
@@ -87,7 +86,7 @@ class PodOrder:
 
 
 class _SortedStart:
-    """The pods of a start, sorted, and what follows from them alone: it is true until one changes.
+    """The pods of a start, sorted, with facts that follow from them alone: true until one changes.
 
     Args:
         of: the pods.
@@ -156,7 +155,7 @@ class ElasticPods(JobPods[PodOrder]):
         )
 
     def _notes(self, launch: Launch, start: _SortedStart, sight: JobSight[PodOrder]) -> Stage:
-        """Return what a look says to those who follow runs and choose nodes."""
+        """Return the words of a look for followers of runs and choosers of nodes."""
         notes: list[FollowRun | HoldBack | MakeRoom] = []
         now, pods = sight.now, start.pods
         if (pause := self._unplaced.pause(launch.number, now)) is not None:
@@ -367,11 +366,6 @@ class ElasticPods(JobPods[PodOrder]):
         super()._reset()
         self._sorted = None
 
-    def _order_in(self, sight: JobSight[PodOrder]) -> PodOrder:
-        if sight.order is None:
-            raise EnvironmentFault(f"the object of {self.job.id} is gone")
-        return sight.order
-
     def _start(self, launch: int, order: PodOrder) -> KubeStart:
         return KubeStart(job=self.job, uid=order.uid, launch=launch, token=order.token(launch))
 
@@ -425,7 +419,7 @@ def _address_of(master: KubePod | None) -> str:
 
 
 def _last_words(master: KubePod | None) -> dict[str, Any]:
-    """Return the summary of a run that nobody followed to its end; empty where there is none."""
+    """Return the summary of a run without a follower at its end; empty where there is none."""
     for container in master.status.container_statuses if master is not None else ():
         ended = container.state.terminated
         if container.name == MASTER and ended is not None:
@@ -436,7 +430,7 @@ def _last_words(master: KubePod | None) -> dict[str, Any]:
 
 
 def _with_last_words(seen: Seen, summary: dict[str, Any]) -> Seen:
-    """Return a look at a run with what its master said of its end."""
+    """Return a look at a run with its master's words about its end."""
     failed = summary["exit"] == "failed"
     steps = summary.get("steps")
     return replace(

@@ -46,7 +46,9 @@ class EvictionResponder:
             async for _ in self._server.pages(EVICTIONS, namespace=self._watched, limit=1):
                 break
         except NotFound:
-            _log.warning("the server has no %s %s: nobody is answered", API, EVICTIONS.plural)
+            _log.warning(
+                "the server does not serve %s %s: evictions are not answered", API, EVICTIONS.plural
+            )
             return False
         return True
 

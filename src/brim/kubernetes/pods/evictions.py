@@ -1,4 +1,4 @@
-"""Evictions that others ask for, and what the operator says and does about them. Pure.
+"""Evictions that others ask for, and the operator's answers and deeds. Pure.
 
 The Eviction API of Kubernetes (`lifecycle.k8s.io`) has those who want a pod gone ask for it, and the
 pod's responders answer: they end it in their own way, say how far they are, and say when they are
@@ -74,7 +74,7 @@ class EvictionAnswer(NamedTuple):
 
 
 def answer_to(eviction: Eviction, pod: KubePod | None, now: float) -> EvictionAnswer | None:
-    """Return what there is to do about an eviction and to say of it; None: nothing now.
+    """Return the deed and the answer that an eviction needs; None: nothing now.
 
     Args:
         pod: that it names, as far as it is known; None: it is gone.

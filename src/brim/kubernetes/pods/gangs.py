@@ -42,7 +42,7 @@ class Gang(NamedTuple):
         """Return the PodGroup of a job, which is the same object at each of its starts.
 
         Args:
-            thing: an object of the job of this kind, without what it says.
+            thing: an object of the job of this kind, without its content.
             fewest: pods that are bound together.
         """
         named = {"priorityClassName": self.priority_class} if self.priority_class else {}

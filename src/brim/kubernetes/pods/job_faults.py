@@ -17,7 +17,7 @@ class JobFault(EnvironmentFault):
 
 
 class JobFaults:
-    """The jobs at which something fails of which nobody has thought.
+    """The jobs at which something fails unexpectedly.
 
     Args:
         tell: called with a job of which there is news in `stall`.
@@ -28,7 +28,7 @@ class JobFaults:
         self._stalls: dict[str, dict[str, Stall]] = {}  # by job, and by what was done
 
     def stall(self, job: str) -> Stall | None:
-        """Return what failed at a job; None where nothing does."""
+        """Return the failure at a job; None where nothing fails."""
         return next(iter(self._stalls.get(job, {}).values()), None)
 
     @property
@@ -45,10 +45,10 @@ class JobFaults:
         """Do something about one job.
 
         Args:
-            doing: what, such as `look at it`.
+            doing: the deed, such as `look at it`.
 
         Raises:
-            JobFault: instead of what nobody has thought of.
+            JobFault: in place of any unexpected exception.
             EnvironmentFault, OSError: as they come.
         """
         try:

@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, NamedTuple
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
+from brim.errors import EnvironmentFault
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import KubeJob
 from brim.kubernetes.objects.status import Stall
@@ -74,7 +75,7 @@ class JobPods(ABC, Generic[Order]):
         """Take in an event; return the commands that follow from it, by stages.
 
         Raises:
-            EnvironmentFault: what was asked for needs an object that is gone.
+            EnvironmentFault: the request needs an object that is gone.
         """
         match event:
             case PodsSeen(launch):
@@ -118,7 +119,7 @@ class JobPods(ABC, Generic[Order]):
 
     @abstractmethod
     def _look(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
-        """Say in `seen` how the job is; return what follows."""
+        """Say in `seen` how the job is; return the events that follow."""
 
     @abstractmethod
     def _sweep(self, running: int | None, sight: JobSight[Order]) -> list[Stage]:
@@ -128,13 +129,13 @@ class JobPods(ABC, Generic[Order]):
     def _changes(
         self, launch: Launch, workers: ByNode, sight: JobSight[Order], waits: Collection[str]
     ) -> PodChanges:
-        """Return what is left to do for so many workers, where nothing is made on some nodes."""
+        """Return the remaining changes for so many workers, where nothing is made on some nodes."""
 
     @abstractmethod
     def _needs(
         self, launch: Launch, make: Collection[MakePod], sight: JobSight[Order], *, begins: bool
     ) -> list[Stage]:
-        """Return what pods need that are about to be made."""
+        """Return the needs of pods that are about to be made."""
 
     @abstractmethod
     def _suspend(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
@@ -159,6 +160,11 @@ class JobPods(ABC, Generic[Order]):
         self._target, self._gang = None, None
 
     # What is the same for all ---------------------------------------------------------------------
+
+    def _order_in(self, sight: JobSight[Order]) -> Order:
+        if sight.order is None:
+            raise EnvironmentFault(f"the object of {self.job.id} is gone")
+        return sight.order
 
     def _of_start(self, launch: Launch) -> Launch:
         if launch.number != self._launch:
@@ -198,7 +204,7 @@ class JobPods(ABC, Generic[Order]):
 
 
 def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
-    """Return whether nobody will ever hear how a pod has ended."""
+    """Return whether the end of a pod will never be known."""
     node = sight.nodes.get(pod.spec.node_name)
     return bool(pod.spec.node_name) and (node is None or node.lost)
 
@@ -206,7 +212,7 @@ def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
 def ends(pods: Iterable[KubePod], sight: JobSight[Order]) -> tuple[EndPod, ...]:
     """Ask pods to end that were not asked before.
 
-    The word of a node that is lost is not waited for: what ran there ends where it comes back.
+    The word of a lost node is not waited for: its processes end where it comes back.
     """
     return tuple(
         EndPod(pod, 0 if is_lost(pod, sight) else None) for pod in pods if not pod.is_leaving

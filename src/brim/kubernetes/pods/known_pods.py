@@ -52,7 +52,7 @@ class KnownPods:
         self._unconfirmed: set[str] = set()  # keys of those of which the server has not told
 
     def observe(self, key: str, last: KubePod | None, pod: KubePod | None) -> None:
-        """Know what the server tells; None: there is, or was, no such pod."""
+        """Know the server's word; None: there is, or was, no such pod."""
         entry = self._pods.setdefault(key, _Pod())
         entry.reported = pod
         if entry.created is not None and _uid_of(pod or last) == entry.created.metadata.uid:
@@ -63,7 +63,7 @@ class KnownPods:
         self._show(key, entry)
 
     def add(self, pod: KubePod, now: float) -> None:
-        """Know what this process has made; `now` is monotonic seconds."""
+        """Know a pod that this process has made; `now` is monotonic seconds."""
         key = pod.metadata.key
         entry = self._pods.setdefault(key, _Pod())
         if entry.reported is None or entry.reported.metadata.uid != pod.metadata.uid:

@@ -1,4 +1,4 @@
-"""The objects that run a job, as an API server takes them: pods, and what they need beside them.
+"""The objects that run a job, as an API server takes them: pods, and their needs beside them.
 
 Pure: the same job gives the same objects. All of them but the Service that the jobs of a namespace
 share have the job as their owner, so nothing is left of it where it is deleted. Pods satisfy the
@@ -57,10 +57,10 @@ class PodWishes:
     """The wishes of an administrator, and of a job's owner, for the job's pods.
 
     Args:
-        image: has brim and what the job imports.
+        image: has brim and the imports of the job.
         operator_namespace: the one whose pods may pass for the operator's.
-        slot: what a worker gets.
-        master: what a master gets.
+        slot: resources of a worker.
+        master: resources of a master.
         priority_class: by which kube-scheduler orders and preempts; empty: the cluster's usual.
         template, master_template: fields of pods of workers, and of the master's, that the owner has
             given; those that brim decides are not theirs.
@@ -349,7 +349,7 @@ def _container(
 
 
 def _limits(requests: Amounts) -> Amounts:
-    """Return the limits: what is idle of a processor may be used, and of nothing else."""
+    """Return the limits: idle processor time may be used beyond requests, and nothing else."""
     return {name: amount for name, amount in requests.items() if name != "cpu"}
 
 
@@ -388,7 +388,7 @@ def _restricted_container() -> Manifest:
 
 
 def owned(version: str, kind: str, name: str, start: KubeStart) -> Manifest:
-    """Return an object of a job, without what it says: nothing is left of it where the job is gone."""
+    """Return an object of a job, without its content: it goes with the job."""
     owner = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,

@@ -21,8 +21,8 @@ from brim.kubernetes.pods.placeholders import bound_on, placeholder_changes
 from brim.kubernetes.pods.retries import Retries
 
 _NO_NODE = ""  # in place of a node
-# Seconds that a job waits before it has placeholders: whoever was before it has its workers by then,
-# and they need the places in which its placeholders would be.
+# Seconds that a job waits before it has placeholders: jobs before it have their workers by then, and
+# need the places in which its placeholders would be.
 _PATIENCE = 5.0
 _TO_GO = 10.0  # seconds that workers wait for a placeholder to be gone; then kube-scheduler decides
 _log = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ class PlaceholderKeeper:
 
     Args:
         server: makes and ends them.
-        pods, places: what is known.
+        pods, places: the present ones.
         maximum: jobs that have placeholders at once.
         watched: the namespace whose jobs are scheduled; empty: all.
-        short: the jobs that wait for places alone, in the order of their right; None: nobody knows yet.
+        short: the jobs that wait for places alone, in the order of their right; None: unknown yet.
         placeholders: the placeholders of a job.
         faults: of the operator's own, at one job.
         clock: of seen time: see `brim.kubernetes.client.outages.SeenClock`.
@@ -96,7 +96,7 @@ class PlaceholderKeeper:
         )
 
     def tend(self) -> None:
-        """Have the placeholders be as they should be, beside whatever else is done."""
+        """Have the placeholders be as they should be, beside all other work."""
         short = self._short()
         if short is None or self._task is not None:
             return

@@ -117,7 +117,7 @@ def placeholder(worker: Manifest, name: str, *, container: str, node_labels: str
 
 
 def _asked_by(spec: Mapping[str, Any]) -> Totals:
-    """Return what a pod will ask for: a container that says its limits alone requests as much."""
+    """Return the requests of a pod: a container that says its limits alone requests as much."""
     parts = {
         part: [
             {

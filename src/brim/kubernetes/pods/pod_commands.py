@@ -24,9 +24,9 @@ class JobSight(NamedTuple, Generic[Order]):
         now: monotonic seconds of seen time.
         wall: seconds since 1970.
         order: the object of the job as far as its pods go; None: it is gone.
-        pods: of the job, of whatever start.
+        pods: of the job, of any start.
         nodes: as they were seen last.
-        run: what is known of its run; None: nobody follows one.
+        run: the present knowledge of its run; None: it has no follower.
     """
 
     now: float
@@ -60,7 +60,7 @@ class WorkersAsked(NamedTuple):
     """A wish for so many workers on each node.
 
     Attributes:
-        begins: the start begins, and what its pods need beside them may not be there.
+        begins: the start begins, and the needs of its pods beside them may be missing.
     """
 
     launch: Launch
@@ -88,7 +88,7 @@ class Suspended(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """An order to end at once what is beyond so many workers."""
+    """An order to end at once the pods beyond so many workers."""
 
     launch: Launch
     workers: ByNode
@@ -135,7 +135,7 @@ class KeepObjects(NamedTuple):
 
 
 class RemoveObject(NamedTuple):
-    """Delete an object, and what it owns.
+    """Delete an object, and its dependents.
 
     Attributes:
         thing: has its version of the API, its kind, its name and namespace; the uid if it is to be
@@ -162,7 +162,7 @@ class MakePod(NamedTuple):
     """Make a pod.
 
     Attributes:
-        slot: the node that failures of it count for, or what stands for one.
+        slot: the node that failures of it count for, or a stand-in for one.
         node: that it is to be on; empty: any.
         service: of its namespace, by which it is found; None: there is none.
         beside_slots: its requests, where it is to be on a node on which it costs no slot; None: it

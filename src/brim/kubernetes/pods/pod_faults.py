@@ -1,4 +1,4 @@
-"""The faults by which the pods of a job are not made, and what somebody has to do about them. Pure."""
+"""The faults by which the pods of a job are not made, and the interventions they need. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NameTaken(EnvironmentFault):
 
 
 def stall_of(fault: EnvironmentFault, *, to_change: str) -> Stall | None:
-    """Return what somebody has to do something about; None where the next attempt may go well.
+    """Return the fault that needs an intervention; None where the next attempt may go well.
 
     Args:
         to_change: the fields of the job's object by which the server may be content.

@@ -117,7 +117,7 @@ class Placeholders(Protocol):
         ...
 
     def tend(self) -> None:
-        """Have them be as they should be, beside whatever else is done."""
+        """Have them be as they should be, beside all other work."""
         ...
 
     async def make_way(self, nodes: Collection[str]) -> Collection[str]:
@@ -151,7 +151,7 @@ class PodProcesses:
 
     Args:
         server: makes and ends them.
-        pods, places: what is known; who watches the server keeps them up to date.
+        pods, places: the present ones; a watcher of the server keeps them up to date.
         runs: of the jobs.
         shape: an automaton for a job, by its kind.
         order: the object of a job by its id; None where it is gone.
@@ -159,12 +159,12 @@ class PodProcesses:
         ask_to_suspend: asks a run's master.
         placeholders: make way for workers that are about to be made.
         clock: of seen time: see `brim.kubernetes.client.outages.SeenClock`.
-        untouched: jobs whose records cannot be read: nobody knows which pods they should have.
+        untouched: jobs whose records cannot be read: the right number of their pods is unknown.
         tell: called with a job of which there is news in `stall`.
         faults: of the operator's own, at one job.
         settled: waits until the records of these jobs are on the server. How a job has ended may be
             known by its pods alone: they stay until then.
-        doubts: whether nodes of which nobody hears may be there, see `Outages.doubts`.
+        doubts: whether silent nodes may be there, see `Outages.doubts`.
         shared: the namespaces in which an earlier operator has left the Service of their masters.
     """
 
@@ -219,7 +219,7 @@ class PodProcesses:
     # What is seen ---------------------------------------------------------------------------------
 
     def is_calm(self) -> bool:
-        """Return whether another look would see what the last one saw, until there is news."""
+        """Return whether another look would find the same as the last one, until there is news."""
         now = self._clock.now()
         settled = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
         settled = settled and self._freed.is_calm and self._placeholders.is_calm()
@@ -244,7 +244,7 @@ class PodProcesses:
         return {**self._freed.counted(seen, now), **{name: NodeSeen(up=True) for name in names}}
 
     def _sweep(self, job: str, running: int | None, *, timed: bool) -> None:
-        """End what is left of a job; that nothing is stays true until something of it changes.
+        """End the remains of a job; that there are none stays true until something of it changes.
 
         Args:
             running: the number of its present start; None: it has no processes.
@@ -310,7 +310,7 @@ class PodProcesses:
                 del self._shared[namespace]
 
     async def close(self) -> None:
-        """Follow nobody, and begin nothing any more."""
+        """Follow no run, and begin nothing any more."""
         await self._placeholders.close()
         self._runs.close()
         tasks = list(self._background.values())
@@ -346,7 +346,7 @@ class PodProcesses:
                 self._tell(job)
 
     async def _persist(self, job: str, event: Event) -> None:
-        """Ask for what may be asked twice, and again where nobody knows whether it was done.
+        """Ask for deeds that may be asked twice, and again where their outcome is unknown.
 
         Raises:
             EnvironmentFault: the server says no, or has had no time for too long of seen time.
@@ -387,7 +387,7 @@ class PodProcesses:
                     raise result
 
     def _in_background(self, job: str, stages: Iterable[Stage]) -> None:
-        """Carry out what nobody waits for, one thing at a time for a job.
+        """Carry out commands that no caller waits for, one at a time for a job.
 
         Where it comes to nothing, or something is under way, a later look sees that.
         """

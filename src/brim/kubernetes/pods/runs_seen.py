@@ -42,7 +42,7 @@ FollowRun = Callable[[RecordsMirror, str, str, Callable[[], None]], RunFollower]
 def follow_by_port(
     mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
 ) -> RunFollower:
-    """Return what follows a run over the port of its master."""
+    """Return the follower of a run, over the port of its master."""
     return RecordsFollower(
         mirror,
         address,
@@ -58,10 +58,10 @@ class _SeenRun:
     """One run.
 
     Args:
-        watch: reads what came.
-        mirror: what it reads; None: it is as an earlier operator has left it.
+        watch: reads the records that came.
+        mirror: the records; None: as an earlier operator has left them.
         news: more has come.
-        address: that is called; empty: nobody is.
+        address: that is called; empty: none is.
         version: of the master's pod when that began.
         follower: that calls.
     """
@@ -80,7 +80,7 @@ class RunsSeen:
     """The runs of jobs below a folder, by the ids of their jobs.
 
     Args:
-        follow: makes what follows one.
+        follow: makes the follower of one.
     """
 
     def __init__(self, folder: Path, follow: FollowRun) -> None:
@@ -88,7 +88,7 @@ class RunsSeen:
         self._runs: dict[str, _SeenRun] = {}
 
     def watch(self, job: str) -> RunWatch:
-        """Return what is known of a run, up to date."""
+        """Return the present knowledge of a run."""
         run = self._run_of(job)
         if run.mirror is not None and run.mirror.restarts != run.restarts:
             run.restarts, run.watch = run.mirror.restarts, RunWatch(self._folder / job)
@@ -102,7 +102,7 @@ class RunsSeen:
         return not any(run.news or run.watch.has_more for run in self._runs.values())
 
     def begin(self, job: str, now: float) -> None:
-        """Know that processes are about to be started: what the last ones said of their end is over.
+        """Forget the words of the last processes about their end: others are about to be started.
 
         Args:
             now: seconds since 1970.
@@ -142,7 +142,7 @@ class RunsSeen:
                 run.mirror.close()
 
     def close(self) -> None:
-        """Follow nobody any more."""
+        """Follow no run any more."""
         self.keep(())
 
     def _run_of(self, job: str) -> _SeenRun:

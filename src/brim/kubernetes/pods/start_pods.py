@@ -1,4 +1,4 @@
-"""Differences between the pods of a job and those that it should have: what to make, and what to end.
+"""Differences between the pods of a job and those that it should have: the ones to make and to end.
 
 Pure, and the same for the same pods: an operator that asks twice, or begins after another, makes
 nothing twice.
@@ -71,7 +71,7 @@ def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = ""
     """Sort the pods of a job; those of anybody else are left out.
 
     Args:
-        uid: of the job's object; empty: it is gone, and who was made for which nobody knows.
+        uid: of the job's object; empty: it is gone, and the pods' owner is unknown.
     """
     found, id = StartPods(), job.id
     for pod in pods:
@@ -134,7 +134,7 @@ def differences_anywhere(
     than the plan has for their nodes, and the youngest.
 
     Args:
-        leaving_nodes: nodes that the job is to leave: who is there goes, and another is made at once.
+        leaving_nodes: nodes that the job is to leave: workers go, and others are made at once.
         waits: none is made for now.
     """
     by_node = pods.by_node
@@ -202,7 +202,7 @@ def _surplus(pods: StartPods, numbers: Iterable[int], count: int) -> list[KubePo
 def _surplus_anywhere(
     pods: StartPods, numbers: Iterable[int], count: int, workers: Mapping[str, int]
 ) -> list[KubePod]:
-    """Return the workers that are missed least, on whatever nodes.
+    """Return the workers that are missed least, on any nodes.
 
     Args:
         workers: that the plan has by node: it would rather have others go.

@@ -78,7 +78,7 @@ class UnplacedMaster:
     def pause(self, launch: int, now: float) -> float | None:
         """Return for how many seconds the job is to have no workers now, once for each pod; None: none.
 
-        Workers that have had a master in this start keep what they have computed.
+        Workers that have had a master in this start keep their results.
         """
         unplaced = self._unplaced
         if unplaced is None or unplaced.makes_way or unplaced.pod.lacks_room:

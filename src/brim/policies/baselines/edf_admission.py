@@ -42,7 +42,7 @@ def edf_admission(snapshot: Snapshot) -> Decision:
         if found <= late:
             promised.append(state)
             verdicts.append(
-                Admitted(job=name, reason=Reason.FITS, detail="nobody is late under EDF")
+                Admitted(job=name, reason=Reason.FITS, detail="no job is late under EDF")
             )
         else:
             text = f"{len(found - late)} jobs, itself perhaps, would be late under EDF"

@@ -92,7 +92,7 @@ class Accumulator:
         All before that micro-batch have been added, and its whole contribution will be: the early
         part is then left out.
         """
-        assert self._last is not None, "somebody has computed"
+        assert self._last is not None, "a contribution was computed"
         row = self._rows[self._last.start]
         pairs = self._additions[self._next :]
         if not pairs:

@@ -132,7 +132,7 @@ class Distributed:
         pass
 
     def add(self, stage: str, step: int) -> None:
-        raise InternalError(f"nobody adds up at {stage!r} here")
+        raise InternalError(f"no sum is due at {stage!r} here")
 
     def total(self, contribution: Contribution) -> Contribution:
         world = self._plan.world_size

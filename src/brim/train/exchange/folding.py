@@ -156,7 +156,7 @@ class LocalExchange:
         return [OwnedRows(rows, owner=0, start=0) for rows in total]
 
     def add(self, stage: str, step: int) -> None:
-        raise InternalError(f"nobody else stands at {stage!r}")
+        raise InternalError(f"a lone worker has no stage {stage!r}")
 
     def total(self, contribution: Contribution) -> Contribution:
         return contribution

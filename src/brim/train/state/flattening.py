@@ -257,7 +257,7 @@ class _Unflattening:
                 return _dtype_of(name)
             case "$device", name:
                 return torch.device(name)
-        raise ValueError(f"{notation} is no part of a state")
+        raise ValueError(f"{notation} is not a part of a state")
 
     def _pairs(self, items: Any) -> Iterator[tuple[Any, Any]]:
         return ((self.value(key), self.value(part)) for key, part in items)
@@ -342,7 +342,7 @@ def is_record_of_values(kind: type) -> bool:
 
 def _with_values(kind: type, values: Any) -> Any:
     if not (is_record_of_values(kind) and isinstance(values, dict)):
-        raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no record of values")
+        raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not a record of values")
     thing: Any = object.__new__(kind)
     vars(thing).update(values)
     return thing
@@ -372,7 +372,7 @@ def _class_of(module: str, name: str, base: type) -> type:
 def _dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"torch.{name} is no type of numbers")
+        raise TypeError(f"torch.{name} is not a type of numbers")
     return dtype
 
 

@@ -330,8 +330,8 @@ class TrainingState:
         """
         if self.committed and self._embeddings.names:
             raise EnvironmentFault(
-                f"nobody is left with the embeddings of step {self.committed}, and no checkpoint "
-                "has any",
+                f"the embeddings of step {self.committed} are lost: all workers that held them died, "
+                "and no checkpoint has any",
                 retryable=True,
             )
         self._embeddings.start(self.committed)

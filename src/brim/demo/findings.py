@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Findings:
     """The findings of a demo.
 
     Args:
@@ -40,4 +40,4 @@ class Demo:
     minutes: str
     title: str
     needs: dict[str, str]
-    run: Callable[[Path, Callable[[str], None], bool], Shown]
+    run: Callable[[Path, Callable[[str], None], bool], Findings]
