@@ -59,7 +59,7 @@ def worker(
     """A worker's pod, some time after it was made.
 
     Args:
-        said: why it was refused.
+        message: why it was refused.
         reason: of its phase.
     """
     manifest = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)

@@ -329,7 +329,7 @@ def test_without_copies_nothing_can_continue(tmp_path: Path) -> None:
     [
         (("--listen", "127.0.0.1:0"), "the run's token: got none"),
         ((), "--listen: got nothing"),
-        (("--listen", "127.0.0.1:0", "--workers", "3"), "--workers: got an option of a run"),
+        (("--listen", "127.0.0.1:0", "--workers", "3"), "--workers: got an option of a new run"),
         (("no.py", "--listen", "127.0.0.1:0"), "no.py"),
     ],
 )

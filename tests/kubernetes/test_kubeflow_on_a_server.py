@@ -462,7 +462,7 @@ def test_forged_record_is_rejected(place: Place) -> None:
         record = place.job()["metadata"]["annotations"]["brim.dev/record"]
         place.change({"metadata": {"annotations": {"brim.dev/record": f"{record}A"}}})
         async with place.operator():
-            await place.until(lambda: "none that an operator" in place.message("Created"))
+            await place.until(lambda: "without the operator" in place.message("Created"))
             assert len(place.kubelets.pods()) == 2
 
     run(work)

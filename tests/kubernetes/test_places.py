@@ -213,7 +213,7 @@ def test_a_failed_fit_limits_the_nodes_slots() -> None:
         "bound": False,
         "phase": "Pending",
         "refused": True,
-        "said": "1 Insufficient cpu.",
+        "message": "1 Insufficient cpu.",
     }
     node_places.take_pod("w0", worker(0))
     node_places.take_pod(

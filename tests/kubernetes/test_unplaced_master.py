@@ -15,7 +15,7 @@ FULL = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated t
 
 
 def refused(message: str = TAINTED, uid: str = "1", **fields: Any) -> KubePod:
-    pod = master(node="", phase="Pending", refused=True, said=message, **fields)
+    pod = master(node="", phase="Pending", refused=True, message=message, **fields)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid))
 
 

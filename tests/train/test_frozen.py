@@ -287,7 +287,7 @@ def test_changed_weights_are_in_the_checkpoint(
     world.check()
 
 
-def test_files_go_with_the_last_checkpoint_that_names_them(tmp_path: Path) -> None:
+def test_files_go_with_their_last_checkpoint(tmp_path: Path) -> None:
     world = World(tmp_path, keep=2)
     counts = iter(range(9))
 
