@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.harness.brim_run import BrimRun, repository
 from benchmarks.harness.report import Report, ms, ratio, table
-from brim.domain.accounting import STEP_PHASES
+from brim.domain.step_records import STEP_PHASES
 
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"

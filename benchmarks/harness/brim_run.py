@@ -18,8 +18,8 @@ from typing import Any, Self
 
 from brim import client
 from brim.backends import local
-from brim.domain.accounting import StepRecord
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.step_records import StepRecord
 from brim.telemetry.events import RoundFormed, WorkerChanged, WorldReFormed
 from brim.telemetry.history import RunHistory, RunReader, WorkerLife
 

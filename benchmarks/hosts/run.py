@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, seconds, table
 from benchmarks.harness.torchrun import Torchrun
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.storage.contact import read_contact
 from brim.telemetry.events import RoundFormed, WorldReFormed
 from brim.telemetry.history import RunReader

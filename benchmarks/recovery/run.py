@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.harness.brim_run import BrimRun, alive
 from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun, TorchrunStuck
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"

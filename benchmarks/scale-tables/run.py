@@ -19,8 +19,8 @@ import psutil
 from benchmarks.harness.brim_run import BrimRun, repository
 from benchmarks.harness.report import Report, ms, table
 from brim import client
-from brim.domain.accounting import StepRecord
 from brim.domain.checkpointing import Interval
+from brim.domain.step_records import StepRecord
 from brim.telemetry.events import CheckpointPublished, RoundFormed
 from brim_lab.driver import Driver
 

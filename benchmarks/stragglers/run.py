@@ -17,7 +17,7 @@ from benchmarks.harness.brim_run import BrimRun
 from benchmarks.harness.pacing import VARIABLE, Pace
 from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Line, Torchrun
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"

@@ -87,15 +87,9 @@ from brim.coordination.job.reduction import Block, ReductionPlan, fold
 from brim.coordination.job.rendezvous import Rendezvous
 from brim.coordination.job.roster import at_work, serving
 from brim.coordination.job.steps import Act, Action, Add, Settle, Stand
-from brim.domain.accounting import (
-    CommittedPart,
-    Restore,
-    StepRecord,
-    audit,
-    lasting,
-    sample_checksum,
-)
+from brim.domain.accounting import audit, sample_checksum
 from brim.domain.batch import Schedule, cut
+from brim.domain.step_records import CommittedPart, Restore, StepRecord, lasting
 from brim.wire.messages import (
     AgentMessage,
     Arrive,

@@ -21,8 +21,9 @@ import numpy as np
 import recorded_run
 from brim.coordination.job.membership import RunOutcome
 from brim.coordination.job.session import Outbox, is_new
-from brim.domain.accounting import Restore, StepRecord, audit, lasting, sample_checksum
+from brim.domain.accounting import audit, sample_checksum
 from brim.domain.job import WorkerRange
+from brim.domain.step_records import Restore, StepRecord, lasting
 from brim.host.clock import VirtualClock
 from brim.master.copying import CopyFeed
 from brim.master.decisions import Decisions, Record

@@ -15,18 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.accounting import (
-    CommittedPart,
     Ledger,
-    Restore,
-    Session,
-    StepRecord,
     as_plain,
     audit,
-    lasting,
     sample_checksum,
     throughput,
     time_breakdown,
 )
+from brim.domain.step_records import CommittedPart, Restore, Session, StepRecord, lasting
 
 SIZE, BATCH, MICRO = 20, 8, 2
 PER_EPOCH = 3

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from brim.domain.accounting import lasting
+from brim.domain.step_records import lasting
 from brim.telemetry.history import read_history
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, started, train, until

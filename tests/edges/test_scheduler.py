@@ -765,11 +765,19 @@ def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     assert fields["half_estimate"]["step"] == 3001
 
 
-def test_questions_do_not_wait_for_large_imports() -> None:
-    modules = (
-        "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.shared.tables"
-    )
-    code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
+@pytest.mark.parametrize(
+    ("modules", "large"),
+    [
+        (
+            "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.shared.tables",
+            {"grpc", "numpy", "torch"},
+        ),
+        ("brim.agent.__main__, brim.master.__main__", {"numpy", "torch"}),
+    ],
+    ids=["questions", "run"],
+)
+def test_processes_do_not_wait_for_large_imports(modules: str, large: set[str]) -> None:
+    code = f"import {modules}, sys; print({large} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
 

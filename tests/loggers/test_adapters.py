@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from brim.domain.accounting import lasting
+from brim.domain.step_records import lasting
 from brim.telemetry.history import read_history
 from recorded_run import RecordedRun, spec
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.domain.accounting import lasting
+from brim.domain.step_records import lasting
 from brim.errors import EnvironmentFault
 from brim.loggers import Entry, LoggedRun
 from brim.loggers import follower as follower_module

@@ -18,7 +18,8 @@ import brim
 from brim.data.feed import Feed, Read
 from brim.data.repeatable import hash_of
 from brim.data.streams import StreamMark
-from brim.domain.accounting import StepRecord, audit
+from brim.domain.accounting import audit
+from brim.domain.step_records import StepRecord
 from brim.errors import SpecError
 from brim.train.witness import Marks, Witness
 from train.test_feed import BATCH, PARTS, SIZE, Counting, read, values

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from brim.coordination.cluster.sightings import Reached, Seen
-from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
+from brim.domain.step_records import StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
     Event,

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from brim.domain.accounting import TableFacts, TableTraffic
 from brim.domain.job import JobSpec
+from brim.domain.step_records import TableFacts, TableTraffic
 from brim.embeddings.keyed import Embedding
 from brim.embeddings.keyed_rows import KeyedRows
 from brim.embeddings.rows import GradientRows, OwnedRows, no_rows, total_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brim.domain.accounting import TableTraffic
+from brim.domain.step_records import TableTraffic
 from brim.embeddings.rows import GradientRows, total_of
 from brim.embeddings.tables.by_rows import ParameterPlace, RowOptimizer
 from brim.errors import SpecError

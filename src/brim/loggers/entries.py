@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from brim.domain.accounting import STEP_PHASES, StepRecord
+from brim.domain.step_records import STEP_PHASES, StepRecord
 from brim.loggers.protocol import Entry
 from brim.telemetry.events import EpochEnded, Event, Restored, ValuesLogged
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.errors import EnvironmentFault
 from brim.loggers.entries import Batch, Merge, Rewind, gather
 from brim.loggers.protocol import Entry, LoggedRun, Logger

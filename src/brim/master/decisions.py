@@ -57,10 +57,10 @@ from brim.coordination.job.roster import at_work
 from brim.coordination.job.session import is_new
 from brim.coordination.job.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
-from brim.domain.accounting import DatasetFacts
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec, fewest_micro_batches
 from brim.domain.options import LARGEST_COUNT
+from brim.domain.step_records import DatasetFacts
 from brim.errors import InternalError, ProtocolError
 from brim.master import words
 from brim.master.entries import (

@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.errors import EnvironmentFault
 from brim.host.log import LogLine
 from brim.interfaces import Clock

@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from brim.domain.accounting import (
-    STEP_PHASES,
-    Session,
-    StepRecord,
-    lasting,
-    throughput,
-    time_breakdown,
-)
+from brim.domain.accounting import throughput, time_breakdown
 from brim.domain.quantities import counted, format_bytes
+from brim.domain.step_records import STEP_PHASES, Session, StepRecord, lasting
 from brim.report.drawing import (
     ON_PAGE,
     WIDE,

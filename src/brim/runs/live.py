@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, time_left
 from brim.telemetry.events import (

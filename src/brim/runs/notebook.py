@@ -11,8 +11,8 @@ from typing import Any
 from IPython.display import display
 from rich.console import Console
 
-from brim.domain.accounting import StepRecord
 from brim.domain.printable import printable
+from brim.domain.step_records import StepRecord
 from brim.host.clock import monotonic
 from brim.interfaces import Clock
 from brim.runs.live import Drawing

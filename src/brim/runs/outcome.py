@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.domain.accounting import lasting
+from brim.domain.step_records import lasting
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.telemetry.events import RoundFormed, WorkerChanged, WorldReFormed
 from brim.telemetry.history import RunHistory, WorkerLife

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TextIO
 
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.host.terminal import guarded
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, time_left

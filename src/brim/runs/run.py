@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.domain.accounting import lasting
 from brim.domain.job import WorkerRange
+from brim.domain.step_records import lasting
 from brim.errors import SpecError
 from brim.runs.directories import LATEST, not_begun
 from brim.runs.handle import ResumeOptions, handle_of

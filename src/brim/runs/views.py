@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Protocol
 
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.host.clock import SystemClock
 from brim.telemetry.events import Event
 from brim.telemetry.history import RunHistory

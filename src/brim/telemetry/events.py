@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from brim.domain.accounting import Count, DatasetFacts, TableFacts
 from brim.domain.quantities import counted
+from brim.domain.step_records import Count, DatasetFacts, TableFacts
 from brim.errors import InternalError
 
 WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]

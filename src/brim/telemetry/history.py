@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from brim.domain.accounting import Restore, Session, StepRecord
 from brim.domain.quantities import counted
+from brim.domain.step_records import Restore, Session, StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
     DatasetRead,

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from brim.decoding import UNDECODABLE
-from brim.domain.accounting import StepRecord
+from brim.domain.step_records import StepRecord
 from brim.errors import EnvironmentFault, InternalError
 from brim.host.untrusted import NotRegularError, open_regular
 from brim.telemetry.events import Event, Restored

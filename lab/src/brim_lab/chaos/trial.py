@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brim.domain.accounting import StepRecord
 from brim.domain.faults import FROM_OUTSIDE, ON_HOSTS, Fault, FaultKind, describe, parse_faults
 from brim.domain.job import WorkerRange
+from brim.domain.step_records import StepRecord
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock
 from brim.telemetry.events import FaultPerformed

@@ -7,7 +7,7 @@ import traceback
 import msgspec
 
 from brim.coordination.job.membership import World
-from brim.domain.accounting import CommittedPart, DatasetFacts, TableFacts, TableTraffic
+from brim.domain.step_records import CommittedPart, DatasetFacts, TableFacts, TableTraffic
 from brim.errors import NO_SUCH_FILE, EnvironmentFault, SpecError, UserCodeError
 
 
