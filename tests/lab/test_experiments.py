@@ -138,6 +138,22 @@ def test_costs_are_read_off_a_course() -> None:
         overheads_of(course, [Request(0.0, 5), Request(4.0, 3)], LEARNT.rates)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_costs_are_read_off_few_last_steps(count: int) -> None:
+    steps = _steps(2.0, [(10, 5.0)])
+    late = _steps(steps[-1] + 0.3, [(count, 1.0)]) if count else ()
+    course = TrainingCourse(
+        name="measure", submitted=0.0, ended=20.0, steps=(*steps, *late),
+        workers=((2.0, 5), (steps[-1] + 0.1, 1), (20.0, 0)),
+    )  # fmt: skip
+    requests = [Request(0.0, 5), Request(steps[-1], 1)]
+    if count:
+        assert overheads_of(course, requests, LEARNT.rates).cost(5, 1) == pytest.approx(0.3)
+        return
+    with pytest.raises(EnvironmentFault, match="ended as soon as it had the 1 workers"):
+        overheads_of(course, requests, LEARNT.rates)
+
+
 def test_the_service_takes_its_turns() -> None:
     assert CHANGING_WORKERS.capacity(end=9.0) == ((0.0, 8), (4.0, 4), (8.0, 6))
 

@@ -169,6 +169,9 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
 
     They run from the request to some steps of the world that it asked for, less what these steps
     take there.
+
+    Raises:
+        EnvironmentFault: that world never formed, or made no step.
     """
     requested_at, workers = request
     formed = next(
@@ -178,7 +181,13 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
     if formed is None:
         raise EnvironmentFault(f"{course.name} never had the {workers} workers that were asked for")
     steps_before = course.steps_by(requested_at)
-    settled = course.steps_by(formed) + _SETTLED
+    steps_as_formed = course.steps_by(formed)
+    settled = min(steps_as_formed + _SETTLED, len(course.steps))
+    if settled == steps_as_formed:
+        raise EnvironmentFault(
+            f"{course.name} ended as soon as it had the {workers} workers that were asked for: this "
+            "host is too busy to measure the job on"
+        )
     reached = course.steps[settled - 1]
     return (
         reached
