@@ -223,7 +223,7 @@ def test_the_first_hosts_agent_may_die(tmp_path: Path) -> None:
         summary = run.finish()
         assert guest.wait(DEADLINE) == 0
     assert run.process.returncode == 0, run.err
-    assert "another one goes on" in run.err
+    assert "a new one has replaced it" in run.err
     assert [e["worker"] for e in run.events("worker") if e["state"] == "lost"] == ["w1"]
     assert not run.events("restored")
     assert summary["steps_redone"] <= 1

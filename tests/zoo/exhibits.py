@@ -162,10 +162,16 @@ def check_exact(zoo: Zoo, case: Case) -> None:
 
 
 def check_refused(zoo: Zoo, case: Case) -> None:
-    """Check that no run of a case trains as if nothing were wrong."""
-    for name, ended in zoo.results(case).items():
+    """Check that no run of a case trains as if nothing were wrong.
+
+    A run may go on without the newcomers that it has turned away.
+    """
+    runs = zoo.results(case)
+    for name, ended in runs.items():
         if name == "alone" and case.harmless_alone:
             assert ended.done, ended.said
             continue
-        assert not ended.done, f"{name} trained {ended.steps} steps as if nothing were wrong"
         assert case.words in ended.said, f"{name}:\n{ended.said}"
+        if ended.done:
+            assert "was turned away" in ended.said, f"{name} trained as if nothing were wrong"
+            assert ended.digest == runs["alone"].digest

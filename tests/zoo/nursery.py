@@ -99,10 +99,11 @@ class Nursery:
 
     def _bury(self, run: Forked) -> None:
         self._watch.unregister(run)
-        number, _, stdin = self._runs.pop(run)
+        number, limit, stdin = self._runs.pop(run)
         os.close(stdin)
-        status = run.wait()
-        print(json.dumps({"number": number, "status": status, "pid": run.pid}), flush=True)  # noqa: T201
+        is_late = time.monotonic() > limit
+        answer = {"number": number, "status": run.wait(), "pid": run.pid, "is_late": is_late}
+        print(json.dumps(answer), flush=True)  # noqa: T201
 
     def _end_all(self) -> None:
         for run in self._runs:

@@ -63,10 +63,12 @@ def _is_settled(
     spec: JobSpec, step: int, events: Path, *, present_states: Sequence[str] = ("ready", "active")
 ) -> bool:
     """Whether the faults that are due were performed, their victims are known to be gone, and
-    newcomers are warm, or in one of these states.
+    newcomers are warm, or in one of these states. The master replaces no newcomer that it has
+    turned away.
     """
     performed: dict[str, str] = {}
     states: dict[str, str] = {}
+    turned_away = set[str]()
     restored = 0
     for line in events.read_text().rpartition("\n")[0].splitlines():
         event = json.loads(line)
@@ -74,15 +76,18 @@ def _is_settled(
             performed[event["text"]] = event["worker"] or ""
         elif event["kind"] == "worker":
             states[event["worker"]] = event["state"]
+            if event["reason"] == "it does not agree with the others":
+                turned_away.add(event["worker"])
         elif event["kind"] == "restored":
             restored = event["step"]
     # A fault strikes with a commit: with the first one, where the run was resumed behind its step.
     due = [fault for fault in spec.faults if fault.step <= step and restored < step]
     killed = [performed.get(describe(fault), "") for fault in due if fault.kind is FaultKind.KILL]
+    present = sum(state in present_states for state in states.values())
     return (
         all(describe(fault) in performed for fault in due)
         and all(states.get(worker) == "lost" for worker in killed if worker)
-        and sum(state in present_states for state in states.values()) >= _wanted(spec, due)
+        and present >= _wanted(spec, due) - len(turned_away)
     )
 
 

@@ -97,7 +97,11 @@ class Nursery:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             answer = json.loads(line)
-            self._waiting.pop(answer["number"]).set_result((answer["status"], answer["pid"]))
+            waiting = self._waiting.pop(answer["number"])
+            if answer["is_late"]:  # what has come of a run that was killed shows nothing
+                waiting.set_exception(TimeoutError("a run did not end by itself, and was killed"))
+            else:
+                waiting.set_result((answer["status"], answer["pid"]))
         for waiting in self._waiting.values():
             waiting.set_exception(RuntimeError("the nursery died"))
 
