@@ -15,7 +15,7 @@ from brim.domain.measuring import Measured, curve_of
 from brim.domain.resizing import Overheads
 from brim.domain.workload import Job
 from brim.simulator.engine import Settings, simulate
-from brim.simulator.run import Run
+from brim.simulator.run import SimulatedRun
 from brim.user_code.policies import POLICIES
 
 KINDS = {
@@ -85,7 +85,7 @@ def stream(*, jobs: int, slots: int, seed: int) -> list[Item]:
 
 def predict(
     items: Sequence[Item], policy: str, *, slots: int, measured: Mapping[str, Measured], overheads: Overheads
-) -> Run:  # fmt: skip
+) -> SimulatedRun:  # fmt: skip
     """The same stream under the simulator.
 
     Args:

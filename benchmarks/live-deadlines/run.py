@@ -20,7 +20,7 @@ from brim.domain.estimates import Estimate
 from brim.domain.resizing import Overheads
 from brim.domain.schedule import Reason
 from brim.scheduler.replay import Replay
-from brim.simulator.run import Run
+from brim.simulator.run import SimulatedRun
 from brim.wire.cluster import EstimateView
 
 BENCHMARK = Path(__file__).parent
@@ -67,7 +67,7 @@ class Side:
 
     policy: str
     live: Sequence[Course]
-    simulated: Run
+    simulated: SimulatedRun
     replayed: Replay
 
     @property

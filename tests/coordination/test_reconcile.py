@@ -12,8 +12,8 @@ from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
     Force,
-    Holding,
     Leave,
+    ObservedJob,
     Resize,
     Start,
     Suspend,
@@ -29,7 +29,7 @@ CAPACITY, GRACE = 12, 30.0  # one device is left alone
 
 
 def actions(
-    rows: list[Holding],
+    rows: list[ObservedJob],
     desired: Mapping[str, ByNode],
     now: float = 1.0,
     *,
@@ -39,22 +39,22 @@ def actions(
     return reconcile(rows, desired, nodes=nodes, capacity=CAPACITY, now=now, grace=grace)
 
 
-def runs(job: str, workers: ByNode, target: ByNode | None = None, **fields: Any) -> Holding:
+def runs(job: str, workers: ByNode, target: ByNode | None = None, **fields: Any) -> ObservedJob:
     """A job with its master on the first of its nodes."""
     agents = frozenset(workers)
-    return Holding(job, True, workers, target or workers, home=min(agents), agents=agents)._replace(
-        **fields
-    )
+    return ObservedJob(
+        job, True, workers, target or workers, home=min(agents), agents=agents
+    )._replace(**fields)
 
 
-def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
+def perform(steps: list[Action], rows: dict[str, ObservedJob], now: float) -> None:
     for action in steps:
         row = rows[action.job]
         match action:
             case Start(workers=workers):
                 assert not row.alive
                 home = max(workers, key=lambda node: workers[node])
-                rows[action.job] = Holding(
+                rows[action.job] = ObservedJob(
                     row.job, True, {}, workers, None, home, frozenset(workers)
                 )
             case Resize(workers=workers):
@@ -74,7 +74,7 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
                 rows[action.job] = row._replace(workers=remaining, alive=bool(workers), since=None)
 
 
-def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
+def move(rows: dict[str, ObservedJob], rng: random.Random, stubborn: str) -> None:
     """Some of the workers obey."""
     for name, row in rows.items():
         if not row.alive or name == stubborn:
@@ -101,7 +101,7 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
 def test_devices_are_never_shared_and_plans_converge(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"job-{k}" for k in range(4)]
-    rows = {name: Holding(name, False, {}, {}) for name in names}
+    rows = {name: ObservedJob(name, False, {}, {}) for name in names}
     now = 0.0
     for _ in range(3):
         free = [node for node, devices in NODES.items() for _ in range(devices)]

@@ -37,7 +37,7 @@ def test_an_old_backup_starts_no_job_twice(home: Home, calm: str, tmp_path: Path
     home.brim("down")
     assert not leftovers(home.run_dir(later_job))
     home.brim("restore", str(file), code=2)
-    assert "--force moves its files" in home.err
+    assert "add --force" in home.err
     summary = json.loads(home.brim("restore", str(file), "--force", "--json"))
     assert (summary["go_on"], summary["begin_anew"], summary["unknown"]) == (
         [went_on],

@@ -350,7 +350,7 @@ def test_an_agent_is_not_held_by_endless_prints(
 ) -> None:
     members = (Member(worker="w1", agent="a2", address="10.0.0.2:1"),)
     log = make(tmp_path, "w1", b"")
-    prints = agents.Prints(tmp_path)
+    prints = agents.PrintForwarder(tmp_path)
     prints.begin(World(round=1, members=members, donors={}, restore=False, shares=(1,)))
     is_over = threading.Event()
 

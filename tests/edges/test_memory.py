@@ -16,7 +16,7 @@ import pytest
 
 from brim.agent import memory
 from brim.agent.conversation import Conversation
-from brim.agent.loop import Agent, Settings
+from brim.agent.loop import Agent, AgentSettings
 from brim.agent.memory import KillCounts, Memory, check_limit, kill_counts
 from brim.errors import SpecError
 from brim.host.clock import VirtualClock
@@ -208,7 +208,7 @@ def test_what_an_agent_says_of_an_end(
 ) -> None:
     recorder = Said()
     agent = Agent(
-        Settings(name="a1", host="", run_dir=tmp_path),
+        AgentSettings(name="a1", host="", run_dir=tmp_path),
         cast(Conversation, recorder),
         VirtualClock(0.0),
     )

@@ -125,7 +125,7 @@ def test_heavy_printing_is_shown_without_delay(tmp_path: Path) -> None:
 
 
 def test_an_agent_forwards_last_lines_of_rank_0(tmp_path: Path) -> None:
-    prints = agents.Prints(tmp_path)
+    prints = agents.PrintForwarder(tmp_path)
     for worker in ("w1", "w2"):
         printed(tmp_path, worker, "begun\n")
     assert prints.begin(world(1, "w1", "w2")) == ""
@@ -149,7 +149,7 @@ def world(round: int, *workers: str) -> World:
 
 
 def test_an_agent_forwards_last_lines_of_failures(tmp_path: Path) -> None:
-    prints = agents.Prints(tmp_path)
+    prints = agents.PrintForwarder(tmp_path)
     members = tuple(Member(worker=name, agent="b", address="") for name in ("w0", "w1"))
     for worker, text in (("w0", "of rank 0\n"), ("w1", "x" * 99_999 + "\nwhy\n")):
         printed(tmp_path, worker, text)

@@ -18,7 +18,7 @@ import pytest
 
 from brim.agent import loop as agent_loop
 from brim.agent.conversation import Conversation
-from brim.agent.loop import Agent, Settings
+from brim.agent.loop import Agent, AgentSettings
 from brim.agent.memory import KillCounts, Memory
 from brim.agent.workers import Workers
 from brim.host.clock import VirtualClock
@@ -158,7 +158,7 @@ def test_a_failing_memory_look_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(agent_loop, "_LOOK_AT_MEMORY", 0.001)
-    settings = Settings(name="a1", host="", run_dir=tmp_path)
+    settings = AgentSettings(name="a1", host="", run_dir=tmp_path)
     agent = Agent(settings, cast(Conversation, None), VirtualClock(0.0))
     agent._workers = cast(Workers, SimpleNamespace(pids={"w1": 1}))
     looks = itertools.count(1)

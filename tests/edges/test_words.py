@@ -26,16 +26,9 @@ GENERATED = {ROOT / "docs" / "reference" / "python.md"}
 # Public names of classes that still stand for several things.
 SHARED_NAMES = frozenset(
     {
-        "Holding",
         "Job",
         "Keeper",
-        "Prints",
         "Result",
-        "Run",
-        "Settings",
-        "Start",
-        "State",
-        "View",
     }
 )
 

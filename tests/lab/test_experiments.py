@@ -150,7 +150,7 @@ def test_costs_are_read_off_few_last_steps(count: int) -> None:
     if count:
         assert overheads_of(course, requests, LEARNT.rates).cost(5, 1) == pytest.approx(0.3)
         return
-    with pytest.raises(EnvironmentFault, match="ended as soon as it had the 1 workers"):
+    with pytest.raises(EnvironmentFault, match="ended as soon as it was resized to 1"):
         overheads_of(course, requests, LEARNT.rates)
 
 

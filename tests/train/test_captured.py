@@ -181,7 +181,7 @@ def test_programs_give_the_bits_of_eager_passes(family: str, tmp_path: Any) -> N
             assert _same(a, b), (blocks[block], contributions.name_of(place))
 
 
-class Prints(nn.Linear):
+class PrintingLinear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs) * float(inputs.detach().numpy()[0, 0])
 
@@ -219,7 +219,7 @@ class OwnGenerator(nn.Linear):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (Prints, "Tensor.numpy"),
+        (PrintingLinear, "Tensor.numpy"),
         (Branches, "RuntimeError"),
         (Rolls, "random or numpy"),
         (Numpy, "random or numpy"),

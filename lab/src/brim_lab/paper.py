@@ -18,7 +18,7 @@ from brim.policies.baselines.ceiling import ceiling_per_job
 from brim.simulator.compare import run_policy
 from brim.simulator.engine import Settings
 from brim.simulator.profiles import Profiles, read_profiles
-from brim.simulator.run import Run
+from brim.simulator.run import SimulatedRun
 from brim.simulator.traces import read_trace
 from brim.storage.files import write_whole
 
@@ -181,7 +181,7 @@ def _best_effort(data: Path) -> Iterator[Cell]:
                 yield _cell(bench, name, None)
 
 
-def efficiency(run: Run) -> list[tuple[float, float]]:
+def efficiency(run: SimulatedRun) -> list[tuple[float, float]]:
     """Figure 10's cluster efficiency over time.
 
     It is the sum of T(n)/T(1) over running jobs, per device.

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from brim.agent.births import Start, start_anew
+from brim.agent.births import StartProcess, start_anew
 from brim.agent.code import keep_code_apart
 from brim.agent.conversation import TO_ANSWER, Conversation, Displaced, places_of
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
-from brim.agent.loop import Agent, Settings
+from brim.agent.loop import Agent, AgentSettings
 from brim.agent.templates import Template, Workplace, make_workplace, start_template
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
@@ -110,7 +110,7 @@ def _join(
         exit_on_sigterm(workplace.close)
         with workplace.directory as scratch:
             name = f"{socket.gethostname()}-{_own_number()}-{attempt}"
-            settings = Settings(
+            settings = AgentSettings(
                 name=name,
                 host=host,
                 run_dir=Path(scratch),
@@ -133,7 +133,7 @@ def _join(
     raise AssertionError("there is always another attempt")
 
 
-def _be_guest(name: str, master: str, run_dir: Path, start: Start) -> int:
+def _be_guest(name: str, master: str, run_dir: Path, start: StartProcess) -> int:
     """Join a run of another host for this host's node, which keeps the directory; the exit status.
 
     One that the master counts as lost ends: the scheduler starts another.
@@ -144,7 +144,7 @@ def _be_guest(name: str, master: str, run_dir: Path, start: Start) -> int:
     """
     template = start_template(run_dir, start=start)
     host = _address_towards([master], patience=TO_ANSWER)
-    settings = Settings(
+    settings = AgentSettings(
         name=name, host=host, run_dir=run_dir, guest=True, master=master, machine=_machine()
     )
     dial = partial(open_stream, master, token=os.environ["BRIM_TOKEN"])
@@ -199,7 +199,7 @@ def _address_towards(
 
 
 async def _serve(
-    settings: Settings,
+    settings: AgentSettings,
     dial: Callable[[], AgentStream],
     template: Template | None = None,
     *,
@@ -257,7 +257,7 @@ async def _serve(
 
 
 async def _serve_and_keep(
-    settings: Settings,
+    settings: AgentSettings,
     keeper: Keeper,
     template: Template | None,
     dial: Callable[[], AgentStream],
@@ -290,7 +290,7 @@ async def _serve_and_keep(
         master.close()
 
 
-def main(start: Start = start_anew) -> None:
+def main(start: StartProcess = start_anew) -> None:
     """Serve a run of this host.
 
     Args:
@@ -335,7 +335,7 @@ def main(start: Start = start_anew) -> None:
         finally:
             _end_what_is_left()
     room = None if arguments.join else read_job(run_dir).workers_here
-    settings = Settings(
+    settings = AgentSettings(
         name=arguments.name, host=arguments.host, run_dir=run_dir, room=room, machine=_machine()
     )
     template = None if room == 0 else start_template(run_dir, arguments.host, start)

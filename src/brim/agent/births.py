@@ -35,7 +35,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Start(Protocol):
+class StartProcess(Protocol):
     """Starts `python -P -m module arguments…`."""
 
     def __call__(
@@ -62,7 +62,7 @@ class Start(Protocol):
 def start_anew(
     module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
 ) -> Process:
-    """See `Start`: by another interpreter, which imports everything."""
+    """See `StartProcess`: by another interpreter, which imports everything."""
     command = run_module(module, *arguments)
     environment = with_equal_hashes(os.environ)
     return subprocess.Popen(
@@ -73,7 +73,7 @@ def start_anew(
 def fork(
     module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
 ) -> Process:
-    """See `Start`: as a copy of this process, which must have neither threads nor an event loop."""
+    """See `StartProcess`: as a copy of this process, which must have neither threads nor an event loop."""
     pid = os.fork()
     if pid:
         return Forked(pid)
@@ -94,7 +94,7 @@ def perform(
 
     Args:
         argv: of that program.
-        stdin, output, keep: see `Start`.
+        stdin, output, keep: see `StartProcess`.
     """
     status = 1
     try:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from brim.agent.births import Process, Start, start_anew
+from brim.agent.births import Process, StartProcess, start_anew
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
 from brim.host.process import work_of
@@ -34,7 +34,11 @@ class Keeper:
     """
 
     def __init__(
-        self, arguments: list[str], log: Path, start: Start = start_anew, keep: Sequence[int] = ()
+        self,
+        arguments: list[str],
+        log: Path,
+        start: StartProcess = start_anew,
+        keep: Sequence[int] = (),
     ) -> None:
         self._arguments, self._log, self._keep_descriptors = arguments, log, keep
         self._begin(start)
@@ -42,7 +46,7 @@ class Keeper:
         self._ending = False
         self.ended = asyncio.Event()  # there is no master any more, and there will be none
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: StartProcess) -> None:
         # Its standard input is ours: a pipe that closes with the process that wanted the job.
         with open_log(self._log) as log:
             self._process: Process = start(

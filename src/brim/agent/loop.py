@@ -17,7 +17,7 @@ import msgspec
 
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.memory import Memory, check_limit
-from brim.agent.prints import Prints
+from brim.agent.prints import PrintForwarder
 from brim.agent.templates import Template, start_template
 from brim.agent.workers import Callbacks, Workers, signal_words
 from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
@@ -92,7 +92,7 @@ _STARTING = Doing(kind="start", words="starting", at_least=_TO_START)
 _STARTS = (_PREPARING.kind, _STARTING.kind)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that an agent needs before it knows its job.
 
     Args:
@@ -129,7 +129,7 @@ class Agent:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         master: Conversation,
         clock: Clock,
         template: Template | None = None,
@@ -156,7 +156,7 @@ class Agent:
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._prints = (
-            Prints(settings.run_dir) if settings.guest else None
+            PrintForwarder(settings.run_dir) if settings.guest else None
         )  # else they are where people look
         self._log_limit = LogLimit(settings.run_dir / "logs", "*.log", limit=LOG_LIMIT)
         self._declined = ""  # why this host cannot take part

@@ -18,7 +18,7 @@ _READS = 4  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that will not be read again
 
 
-class Prints:
+class PrintForwarder:
     """Follows the log of rank 0 while it is one of this host's workers.
 
     The first rank 0 of a run is read from its beginning, a successor from where it is when it takes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from brim.agent.births import Process, Start, start_anew
+from brim.agent.births import Process, StartProcess, start_anew
 from brim.errors import EnvironmentFault
 from brim.host.stacks import Stacks
 from brim.storage.files import open_log
@@ -50,7 +50,9 @@ class Template:
         self.stacks.close()
 
 
-def start_template(run_dir: Path, host: str | None = None, start: Start = start_anew) -> Template:
+def start_template(
+    run_dir: Path, host: str | None = None, start: StartProcess = start_anew
+) -> Template:
     """Start the template of a run, whose directory has the file of the job.
 
     Args:

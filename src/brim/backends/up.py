@@ -49,7 +49,7 @@ _QUESTIONS = 64  # to masters, at once
 _OWN_LOGS = 64 << 20
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of a scheduler's process.
 
     Args:
@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
 
 
-async def serve(settings: Settings, lock_file: int) -> None:
+async def serve(settings: UpSettings, lock_file: int) -> None:
     """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training.
 
     Args:
@@ -219,7 +219,7 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     names = [name for name in arguments.pop("env") if name in os.environ]
     keep_environment_of_jobs({name: os.environ[name] for name in names})
-    settings = msgspec.convert(arguments, Settings)
+    settings = msgspec.convert(arguments, UpSettings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     write_to_stderr(usual="warning")
     if os.geteuid() == 0:

@@ -65,7 +65,7 @@ def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> 
     from brim.cli.shared.state import database_of
     from brim.cli.shared.tables import table
     from brim.domain.quantities import parse_duration
-    from brim.report.course import View, draw_png, render_course, rows_of
+    from brim.report.course import CourseView, draw_png, render_course, rows_of
     from brim.scheduler.story import cluster_course
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked, write_whole
@@ -77,7 +77,7 @@ def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> 
             now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
             course = cluster_course(database, subject=str(folder), now=now, start_time=period)
         if as_table:
-            click.echo(table(*rows_of(View(course))))
+            click.echo(table(*rows_of(CourseView(course))))
             return EXIT_DONE
         path = folder / "report.html"
         write_whole(path, render_course(course).encode())

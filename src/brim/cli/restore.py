@@ -46,7 +46,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
             warn("an earlier brim restore was killed; it was brought to its end first")
         if (state / "scheduler.db").exists() and not force:
             need = "a directory without scheduler.db; run directories may stay"
-            hint = f"brim restore {file} --state {state} --force moves its files to before-restore-… in it"
+            hint = "add --force, which moves its files aside, to before-restore-… in it"
             raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
         now = wall()
         aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"

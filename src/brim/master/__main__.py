@@ -31,7 +31,7 @@ from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a master is started with.
 
     Args:
@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[str, int]
 
 
-async def serve(settings: Settings, *, token: str) -> None:
+async def serve(settings: MasterSettings, *, token: str) -> None:
     """Serve one job from its first agent, or from where the last master died, to its end."""
     clock, run_dir = SystemClock(), settings.run_dir
     spec = read_job(run_dir)
@@ -138,7 +138,7 @@ def main() -> None:
         "--keeper", type=int, default=os.getppid(), help="process that starts another in its place"
     )
     arguments = parser.parse_args()
-    settings = msgspec.convert(vars(arguments), Settings)
+    settings = msgspec.convert(vars(arguments), MasterSettings)
     die_with_parent(arguments.keeper)  # nobody could find one that takes the journal now
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     write_to_stderr()

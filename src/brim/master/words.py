@@ -128,9 +128,8 @@ def short_micro_batches(seconds: float, *, spec: JobSpec) -> str:
 def servers_without_need() -> str:
     """A job of one worker has servers beside it."""
     return (
-        "--ps: parameter servers spread embeddings over more processes, and a job of 1 worker has "
-        "nobody to share them with: its steps wait for the server; leave --ps out, or give the job "
-        "more workers (--workers 1:4)"
+        "--ps: parameter servers share the work on embeddings with several workers, and a job of "
+        "1 worker only waits for them; leave --ps out, or give the job more workers (--workers 1:4)"
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from matplotlib.figure import Figure
 
 from brim.domain.course import Course
-from brim.report.course import View, devices_figure, jobs_figure, stories
+from brim.report.course import CourseView, devices_figure, jobs_figure, stories
 from brim.report.drawing import ON_PAGE, Series, as_svg, both_widths, drawing, size
 from brim.report.page import light_colours, page, section, table, tiles
 from brim.storage.files import write_whole
@@ -259,7 +259,7 @@ def _story(course: Course) -> list[str]:
     """The sections on devices by job and their reasons; the chart says which tenant, too."""
     if not _is_recorded(course):
         return []
-    view = View(course)
+    view = CourseView(course)
     policy_note = f", under {_short(course.policy)}"
     return [
         section(f"Who had the devices{policy_note}", f"<figure>{devices_figure(view)}</figure>"),

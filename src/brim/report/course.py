@@ -62,7 +62,7 @@ def render_course(course: Course, compared: Course | None = None) -> str:
     Args:
         compared: another course of the same jobs, which is drawn beside the first.
     """
-    view = View(course, compared)
+    view = CourseView(course, compared)
     return page(
         f"cluster {course.subject}",
         [
@@ -90,7 +90,7 @@ _FOOTERS = {
 }
 
 
-def _header(view: View) -> str:
+def _header(view: CourseView) -> str:
     course = view.course
     policy = f"policy {escape(course.policy)}"
     if view.beside is not None:
@@ -117,7 +117,7 @@ def _called(course: Course) -> str:
     return f"policy {course.policy}, {course.origin.value}"
 
 
-def _facts(view: View) -> list[tuple[str, str, str]]:
+def _facts(view: CourseView) -> list[tuple[str, str, str]]:
     course = view.course
     states = {
         state: sum(job.state == state for job in course.jobs)
@@ -151,14 +151,14 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
     ]
 
 
-def _last_end(view: View) -> str:
+def _last_end(view: CourseView) -> str:
     compared = view.beside
     if compared is None or compared.origin is Origin.REPLAYED:
         return "after the first submission"
     return f"{compared.origin.value}: {duration(compared.makespan)}"
 
 
-def _promises(view: View) -> tuple[str, str]:
+def _promises(view: CourseView) -> tuple[str, str]:
     counts, *compared_counts = [
         [job.kept(course.end) for job in course.jobs if job.promised and job.state != "cancelled"]
         for course in view.courses
@@ -190,7 +190,7 @@ def _left_out(course: Course) -> str:
     return f"<p>The {counts_text} that ended last, or not yet. {range_note}.</p>"
 
 
-def _happened(view: View) -> str:
+def _happened(view: CourseView) -> str:
     listed = "".join(
         f'<li class="{mark.kind}"><b>{mark.number}</b> '
         f"<time>{moment(view.course, mark.at)}</time> {escape(mark.text)}</li>"
@@ -223,7 +223,7 @@ def stories(course: Course) -> str:
 # The table -----------------------------------------------------------------------------------------
 
 
-def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
+def rows_of(view: CourseView) -> tuple[list[str], list[list[str]]]:
     """A heading, and a row for each job."""
     course, compared = view.course, view.beside
     head = ["job", "tenant", "state", "steps", "submitted", "waited", "ended", "worker-seconds"]
@@ -319,7 +319,7 @@ def when_of(course: Course) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class CourseView:
     """The courses to draw, and the places of their times on the axis.
 
     Each course begins at its own start.
@@ -385,7 +385,7 @@ def colour_name(number: int) -> str:
 
 def draw_png(course: Course, compared: Course | None = None) -> bytes:
     """Devices and jobs in one picture, on white."""
-    view = View(course, compared)
+    view = CourseView(course, compared)
     paint = light_colours()
     with drawing(paint):
         panels = 1 + len(_panel_tenants(course))
@@ -402,17 +402,17 @@ def draw_png(course: Course, compared: Course | None = None) -> bytes:
         return buffer.getvalue()
 
 
-def devices_figure(view: View) -> str:
+def devices_figure(view: CourseView) -> str:
     """Draw the devices, job by job, and below it tenant by tenant."""
     return both_widths(lambda narrow: _devices_svg(view, narrow=narrow))
 
 
-def jobs_figure(view: View) -> str:
+def jobs_figure(view: CourseView) -> str:
     """Draw each job from its submission to its end: its waits, and the workers it ran on."""
     return both_widths(lambda narrow: _jobs_svg(view, narrow=narrow))
 
 
-def _devices_svg(view: View, *, narrow: bool) -> str:
+def _devices_svg(view: CourseView, *, narrow: bool) -> str:
     panel_tenants = _panel_tenants(view.course)
     heights = [3.2, *[1.0] * len(panel_tenants)]
     with drawing(ON_PAGE):
@@ -432,7 +432,7 @@ def _devices_svg(view: View, *, narrow: bool) -> str:
         return as_svg(figure, "devices", title, panels=panels, unit=unit, narrow=narrow)
 
 
-def _jobs_lines(view: View) -> list[Series]:
+def _jobs_lines(view: CourseView) -> list[Series]:
     course = view.course
     if course.is_long:
         return [_tenant_line(view, tenant) for tenant in course.tenants[:_MOST_TENANTS]]
@@ -450,7 +450,7 @@ def _jobs_lines(view: View) -> list[Series]:
     return found
 
 
-def _tenant_line(view: View, tenant: str) -> Series:
+def _tenant_line(view: CourseView, tenant: str) -> Series:
     points = [(view.x_of(time), float(count)) for time, count in _curves(view.course)[tenant]]
     colour = _tenant_colour(view.course, tenant) if view.course.is_long else "accent"
     return Series(name=f"tenant {tenant}", points=points, colour=colour, steps=True)
@@ -461,7 +461,7 @@ def _tenant_colour(course: Course, tenant: str) -> str:
     return colour_name(course.tenants.index(tenant))
 
 
-def _beside_line(view: View) -> list[Series]:
+def _beside_line(view: CourseView) -> list[Series]:
     if view.beside is None:
         return []
     points = [
@@ -472,7 +472,7 @@ def _beside_line(view: View) -> list[Series]:
     return [Series(name=name, points=points, colour="ink", steps=True)]
 
 
-def _jobs_svg(view: View, *, narrow: bool) -> str:
+def _jobs_svg(view: CourseView, *, narrow: bool) -> str:
     tips: list[str] = []
     with drawing(ON_PAGE):
         figure = Figure(figsize=size(_height(view), narrow=narrow), layout="constrained")
@@ -498,7 +498,9 @@ def _workers_over_time(course: Course, tenant: str | None = None) -> Points:
     return points if len(points) <= _MOST_POINTS else list(last_of.values())
 
 
-def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: bool = False) -> None:
+def _draw_devices(
+    axes: Iterable[Axes], view: CourseView, paint: Paint, *, narrow: bool = False
+) -> None:
     course = view.course
     axis, *tenant_axes = axes
     if course.is_long:
@@ -538,13 +540,13 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
 
 
 def _draw_steps(
-    axis: Axes, view: View, points: Points, *, course: Course | None = None, **line: Any
+    axis: Axes, view: CourseView, points: Points, *, course: Course | None = None, **line: Any
 ) -> None:
     places = [view.x_of(moment, course) for moment, _ in points]
     axis.step(places, [count for _, count in points], where="post", **line)
 
 
-def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
+def _stack_jobs(axis: Axes, view: CourseView, paint: Paint) -> None:
     """One area for each job, on top of those that were submitted before it."""
     course = view.course
     times = course.times()
@@ -576,7 +578,7 @@ def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
         low = top
 
 
-def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
+def _stack_tenants(axis: Axes, view: CourseView, paint: Paint) -> None:
     """One area for each tenant: thousands of jobs could not be told apart."""
     course = view.course
     curves = _curves(course)
@@ -600,7 +602,7 @@ def _counts_at(times: Sequence[float], curve: Points) -> list[int]:
     return counts
 
 
-def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
+def _draw_tenant(axis: Axes, view: CourseView, tenant: str, paint: Paint) -> None:
     course = view.course
     points = [*_curves(course)[tenant], (course.end, 0)]
     places = [view.x_of(time) for time, _ in points]
@@ -615,7 +617,7 @@ def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
 
 
 def _draw_jobs(
-    axis: Axes, view: View, paint: Paint, tips: list[str], *, narrow: bool = False
+    axis: Axes, view: CourseView, paint: Paint, tips: list[str], *, narrow: bool = False
 ) -> None:
     course = view.course
     jobs = course.newest
@@ -643,7 +645,7 @@ class _Rows:
     """Draws the workers of jobs, a row for each."""
 
     axis: Axes
-    view: View
+    view: CourseView
     paint: Paint
     tips: list[str]
     widest: int
@@ -715,7 +717,7 @@ class _Rows:
             )
 
 
-def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Paint) -> None:
+def _draw_deadline(axis: Axes, view: CourseView, row: int, job: JobCourse, paint: Paint) -> None:
     assert job.deadline is not None
     marker, colour = _DEADLINES[job.kept(view.course.end)]
     axis.plot(
@@ -747,7 +749,7 @@ def _panel_tenants(course: Course) -> list[str]:
     return sorted(sorted(names, key=lambda name: -had[name])[:_MOST_TENANTS])
 
 
-def _height(view: View) -> float:
+def _height(view: CourseView) -> float:
     """Return the height of the jobs' chart, in inches."""
     count = max(1, len(view.course.newest))
     row_height = 0.34 if count <= 20 else 0.22 if count <= 40 else 0.14

@@ -20,7 +20,7 @@ from brim.policies.baselines.ceiling import ceiling_per_job, ceiling_with_capaci
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.own_policy import checked_policy, own_policy
 from brim.simulator.profiles import Profiles, read_profiles
-from brim.simulator.run import Metrics, Run, measure
+from brim.simulator.run import Metrics, SimulatedRun, measure
 from brim.simulator.traces import needed_profiles
 from brim.user_code.from_file import is_in_file
 from brim.user_code.plugins import POLICIES as ADDED
@@ -33,7 +33,7 @@ class Result:
     """One trace under one policy: the course, its metrics, and the processor time that it took."""
 
     policy: str
-    run: Run
+    run: SimulatedRun
     metrics: Metrics
     cpu_seconds: float
     slot: float
@@ -50,7 +50,7 @@ class Replica:
         slots: seconds between two cycles that were published, the usual one last.
     """
 
-    run: Callable[[Sequence[Job], Cluster, float], Run]
+    run: Callable[[Sequence[Job], Cluster, float], SimulatedRun]
     slots: tuple[float, ...]
 
     @property

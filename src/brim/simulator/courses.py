@@ -17,11 +17,11 @@ from brim.domain.course import (
 )
 from brim.domain.schedule import Admitted, Verdict
 from brim.domain.tenancy import Tenant
-from brim.simulator.run import Outcome, Run
+from brim.simulator.run import Outcome, SimulatedRun
 
 
 def course_of(
-    run: Run,
+    run: SimulatedRun,
     *,
     subject: str,
     policy: str,

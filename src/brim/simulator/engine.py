@@ -36,7 +36,7 @@ from brim.domain.workload import Job
 from brim.errors import InternalError
 from brim.loop import run_cluster
 from brim.policies.cycle import cycle
-from brim.simulator.run import Outcome, Run
+from brim.simulator.run import Outcome, SimulatedRun
 
 # A job that would end within a microsecond has ended: floating-point time is no finer than that at
 # 10^7 s.
@@ -116,7 +116,7 @@ def simulate(
     *,
     settings: Settings | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> SimulatedRun:
     """Run `jobs` to the end under `policy`.
 
     Args:
@@ -440,8 +440,8 @@ class _World:
         else:
             job.breaks = math.inf
 
-    def run(self) -> Run:
-        return Run(
+    def run(self) -> SimulatedRun:
+        return SimulatedRun(
             outcomes=tuple(sorted(self.outcomes, key=lambda outcome: outcome.job.id)),
             devices=self.cluster.devices,
             usage=tuple(self.usage),

@@ -14,7 +14,7 @@ from typing import Any
 
 from brim.domain.schedule import Admitted
 from brim.errors import SpecError
-from brim.simulator.run import Run
+from brim.simulator.run import SimulatedRun
 from brim.storage.files import nearby, write_whole
 
 _COLUMNS = (
@@ -23,7 +23,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
+def write_jobs(path: Path, runs: Mapping[str, SimulatedRun]) -> None:
     """One row for each job under each policy."""
     with io.StringIO(newline="") as file:
         writer = csv.writer(file)
@@ -55,7 +55,7 @@ def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
         write_whole(path, file.getvalue().encode())
 
 
-def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
+def write_decisions(path: Path, runs: Mapping[str, SimulatedRun]) -> None:
     """One JSON object a line, by time: verdicts and changes of workers, each with its reason."""
     with io.StringIO() as file:
         for policy, run in runs.items():

@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SimulatedRun:
     """One trace under one policy.
 
     Args:
@@ -79,7 +79,7 @@ class Metrics:
     changes: int
 
 
-def measure(run: Run) -> Metrics:
+def measure(run: SimulatedRun) -> Metrics:
     """The metrics of `run`.
 
     A deadline is met if the exact finish, overheads included, is at most the deadline; a job that

@@ -89,7 +89,7 @@ class Tree(Protocol):
     def put(self, tree: Any) -> None: ...
 
 
-class State(Tree, Protocol):
+class SharedState(Tree, Protocol):
     """All that must be the same on every member of a job."""
 
     @property
@@ -104,7 +104,7 @@ class StateKeeper(Protocol):
     """The state of a job, and how it is kept in storage."""
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> SharedState: ...
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Take the stored state, up to the last step on record.

@@ -9,7 +9,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 from brim.errors import SpecError
 from brim.simulator.compare import Replica
-from brim.simulator.run import Outcome, Run
+from brim.simulator.run import Outcome, SimulatedRun
 from brim_lab.as_coded.edf import edf
 from brim_lab.as_coded.elasticflow import elasticflow
 from brim_lab.as_coded.gandiva import gandiva
@@ -31,7 +31,9 @@ _REPLAYS: dict[str, Callable[..., list[Replayed]]] = {
 }
 
 
-def replay(name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = SLOTS[-1]) -> Run:
+def replay(
+    name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = SLOTS[-1]
+) -> SimulatedRun:
     """Replay `jobs` under the artifact's policy `name`.
 
     Raises:
@@ -55,7 +57,7 @@ def replay(name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = SL
         )
         for job in replayed
     )
-    return Run(outcomes=outcomes, devices=cluster.devices)
+    return SimulatedRun(outcomes=outcomes, devices=cluster.devices)
 
 
 def _replica(name: str) -> Replica:

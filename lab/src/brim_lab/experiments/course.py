@@ -185,8 +185,8 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
     settled = min(steps_as_formed + _SETTLED, len(course.steps))
     if settled == steps_as_formed:
         raise EnvironmentFault(
-            f"{course.name} ended as soon as it had the {workers} workers that were asked for: this "
-            "host is too busy to measure the job on"
+            f"{course.name} ended as soon as it was resized to {workers}: this host is too busy to "
+            "measure the job on"
         )
     reached = course.steps[settled - 1]
     return (

@@ -14,7 +14,7 @@ from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Policy
 from brim.domain.workload import Job
 from brim.simulator.engine import Settings, simulate
-from brim.simulator.run import Run
+from brim.simulator.run import SimulatedRun
 
 _DAY = 86400.0
 
@@ -95,7 +95,7 @@ def around_a_service(
     return _measured(run, cpus)
 
 
-def _measured(run: Run, cpus: int) -> Shared:
+def _measured(run: SimulatedRun, cpus: int) -> Shared:
     used = busy = 0.0
     shortest = math.inf
     for (start, training, _), (stop, _, _) in zip(run.usage, run.usage[1:], strict=False):

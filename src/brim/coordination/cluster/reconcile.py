@@ -27,7 +27,7 @@ ByNode = Mapping[str, int]
 """Workers by the id of their node; a node that is not named has none."""
 
 
-class Holding(NamedTuple):
+class ObservedJob(NamedTuple):
     """One job as it is observed.
 
     Attributes:
@@ -173,7 +173,7 @@ def still_coming(
 class _Free:
     """Free devices."""
 
-    def __init__(self, holdings: Sequence[Holding], nodes: ByNode, capacity: int) -> None:
+    def __init__(self, holdings: Sequence[ObservedJob], nodes: ByNode, capacity: int) -> None:
         self._nodes, self._all = dict(nodes), capacity
         for holding in holdings:
             if holding.alive:
@@ -194,7 +194,7 @@ class _Free:
 
 
 def reconcile(
-    holdings: Sequence[Holding],
+    holdings: Sequence[ObservedJob],
     desired: Mapping[str, ByNode],
     *,
     nodes: ByNode,
@@ -254,7 +254,7 @@ def _step_of_force(grace: float) -> float:
     return min(_TO_FORCE, grace / 5.0)
 
 
-def _force(holding: Holding, now: float, grace: float) -> Force | None:
+def _force(holding: ObservedJob, now: float, grace: float) -> Force | None:
     """Decide which workers to take from a job by force now."""
     step = _step_of_force(grace)
     to_give = math.inf if holding.since is None else holding.since + grace - now
@@ -265,7 +265,7 @@ def _force(holding: Holding, now: float, grace: float) -> Force | None:
 
 
 def _changes(
-    holding: Holding, target: ByNode, free: _Free, nodes: ByNode
+    holding: ObservedJob, target: ByNode, free: _Free, nodes: ByNode
 ) -> tuple[list[Action], list[Action]]:
     """Decide which workers a job that keeps running gives up next, and which it gets."""
     reduced = {

@@ -30,8 +30,8 @@ from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
     Force,
-    Holding,
     Leave,
+    ObservedJob,
     Resize,
     Start,
     Suspend,
@@ -911,7 +911,7 @@ class ScheduledJobs:
         ]
 
     def _towards_the_plan(self, now: float) -> list[Action]:
-        holdings: list[Holding] = []
+        holdings: list[ObservedJob] = []
         desired: dict[str, ByNode] = {}
         for job in self.jobs.values():
             seen = self._tracking.track(job).seen
@@ -922,7 +922,7 @@ class ScheduledJobs:
                 # It may have heard: the devices are nobody else's.
                 target = larger_of(target, question.action.workers)
             holdings.append(
-                Holding(
+                ObservedJob(
                     job.id,
                     job.running,
                     larger_of(seen.workers, allocation.coming),
