@@ -211,7 +211,10 @@ def reconcile(
         capacity: devices for training in all.
         grace: seconds that a job has to give what it was asked for.
 
-    >>> rows = [Holding("a", True, {"n": 4}, {"n": 4}, home="n", agents=frozenset("n")), Holding("b", False, {}, {})]
+    >>> rows = [
+    ...     ObservedJob("a", True, {"n": 4}, {"n": 4}, home="n", agents=frozenset("n")),
+    ...     ObservedJob("b", False, {}, {}),
+    ... ]
     >>> wanted, limits = {"a": {"n": 2}, "b": {"n": 2}}, {"nodes": {"n": 4}, "capacity": 4, "grace": 30.0}
     >>> reconcile(rows, wanted, now=0.0, **limits)
     [Resize(job='a', workers={'n': 2})]
