@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import http.client
 import json
 import sys
@@ -86,9 +87,16 @@ class Caller:
         return status
 
 
-MANY = pack({f"{number:04}.py": b"" for number in range(3_990)} | {"m.py": b"x = 1\n"})
-LARGE = pack({"m.py": b"x" * (7 << 20)})
-ODD = LARGE[:-512] + b"\1" * 512
+@functools.cache
+def many_files() -> bytes:
+    return pack({f"{number:04}.py": b"" for number in range(3_990)} | {"m.py": b"x = 1\n"})
+
+
+@functools.cache
+def large_code() -> bytes:
+    return pack({"m.py": b"x" * (7 << 20)})
+
+
 PARTS = {str(number): "" for number in range(100_000)}
 
 ATTEMPTS: dict[str, Callable[[Caller], int]] = {
@@ -97,9 +105,9 @@ ATTEMPTS: dict[str, Callable[[Caller], int]] = {
     "walk": lambda caller: caller.submit(directory="/", include=["**/*"]),
     "device": lambda caller: caller.submit(file="/dev/zero"),
     "nothing": lambda caller: caller.submit(file=""),
-    "many files": lambda caller: caller.submit(bundle=MANY),
-    "large code": lambda caller: caller.submit(bundle=LARGE),
-    "odd code": lambda caller: caller.submit(bundle=ODD),
+    "many files": lambda caller: caller.submit(bundle=many_files()),
+    "large code": lambda caller: caller.submit(bundle=large_code()),
+    "odd code": lambda caller: caller.submit(bundle=large_code()[:-512] + b"\1" * 512),
     "many parts": lambda caller: caller.submit(parameters=PARTS),
     "full body": lambda caller: caller.send(12, chunked=False),
     "endless body": lambda caller: caller.send(30, chunked=True),

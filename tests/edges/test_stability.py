@@ -15,7 +15,8 @@ from brim.domain.stability import FEATURES, Stability, mark_of_option, mark_of_v
 from brim.kubernetes.install.manifests import foreign_definitions
 from brim.kubernetes.objects.schemas import crds
 
-OWN_VERBS = [verb for verb in cli.list_commands(click.Context(cli)) if verb not in cli.added()]
+ADDED_VERBS = cli.added()
+OWN_VERBS = [verb for verb in cli.list_commands(click.Context(cli)) if verb not in ADDED_VERBS]
 
 
 def once(names: Iterable[str]) -> set[str]:
