@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,22 @@ def keep_pace() -> None:
         return usual_arrive(self, step, phase, payload)
 
     def commit(self: Membership, step: int, report: bytes, **options: Any) -> bool:
-        if self.world_size > 1:  # who is alone does not wait there
+        if self.world_size > 1:
             wait(self, step)
+        else:  # who is alone waits for one thing there: its own leave
+            spec, events = self._context.spec, Path(self._context.run_dir) / "events.jsonl"
+            _until(lambda: _leaves_are_under_way(spec, step, events), meanwhile=self.poll)
+            if _is_leaving(self._context.worker, events):
+                time.sleep(TO_BE_ASKED)
         return usual_commit(self, step, report, **options)
 
     Membership.arrive, Membership.commit = arrive, commit  # type: ignore[method-assign]
 
 
-def _until(condition: Any) -> None:
+def _until(condition: Any, *, meanwhile: Any = lambda: None) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
+        meanwhile()
         if time.monotonic() > end:
             raise TimeoutError("a fault of this run did not happen")
         time.sleep(0.002)
@@ -66,29 +73,73 @@ def _is_settled(
     newcomers are warm, or in one of these states. The master replaces no newcomer that it has
     turned away.
     """
-    performed: dict[str, str] = {}
-    states: dict[str, str] = {}
-    turned_away = set[str]()
-    restored = 0
-    for line in events.read_text().rpartition("\n")[0].splitlines():
-        event = json.loads(line)
-        if event["kind"] == "fault":
-            performed[event["text"]] = event["worker"] or ""
-        elif event["kind"] == "worker":
-            states[event["worker"]] = event["state"]
-            if event["reason"] == "it does not agree with the others":
-                turned_away.add(event["worker"])
-        elif event["kind"] == "restored":
-            restored = event["step"]
-    # A fault strikes with a commit: with the first one, where the run was resumed behind its step.
-    due = [fault for fault in spec.faults if fault.step <= step and restored < step]
-    killed = [performed.get(describe(fault), "") for fault in due if fault.kind is FaultKind.KILL]
-    present = sum(state in present_states for state in states.values())
+    course = _Course.of(events)
+    due = course.due(spec, step)
+    killed = course.victims(due, FaultKind.KILL)
+    present = sum(state in present_states for state in course.states.values())
     return (
-        all(describe(fault) in performed for fault in due)
-        and all(states.get(worker) == "lost" for worker in killed if worker)
-        and present >= _wanted(spec, due) - len(turned_away)
+        all(describe(fault) in course.performed for fault in due)
+        and all(course.states.get(worker) == "lost" for worker in killed if worker)
+        and present >= _wanted(spec, due) - len(course.turned_away)
     )
+
+
+def _leaves_are_under_way(spec: JobSpec, step: int, events: Path) -> bool:
+    """Whether those who were to be asked to leave by now have asked the master for it."""
+    course = _Course.of(events)
+    due = [fault for fault in course.due(spec, step) if fault.kind is FaultKind.TERM]
+    leaving = ("leaving", "left", "lost")
+    return all(describe(fault) in course.performed for fault in due) and all(
+        course.states.get(worker) in leaving
+        for worker in course.victims(due, FaultKind.TERM)
+        if worker
+    )
+
+
+def _is_leaving(worker: str, events: Path) -> bool:
+    return _Course.of(events).states.get(worker) == "leaving"
+
+
+@dataclass(slots=True)
+class _Course:
+    """The course of a run so far, from its events.
+
+    Args:
+        performed: the faults, by their text, with their victims.
+        states: the last of each worker.
+        turned_away: workers that did not agree with the others.
+        restored: the step that the run was resumed from.
+    """
+
+    performed: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    turned_away: set[str] = field(default_factory=set)
+    restored: int = 0
+
+    @classmethod
+    def of(cls, events: Path) -> _Course:
+        course = cls()
+        for line in events.read_text().rpartition("\n")[0].splitlines():
+            event = json.loads(line)
+            if event["kind"] == "fault":
+                course.performed[event["text"]] = event["worker"] or ""
+            elif event["kind"] == "worker":
+                course.states[event["worker"]] = event["state"]
+                if event["reason"] == "it does not agree with the others":
+                    course.turned_away.add(event["worker"])
+            elif event["kind"] == "restored":
+                course.restored = event["step"]
+        return course
+
+    def due(self, spec: JobSpec, step: int) -> list[Fault]:
+        """Return the faults of a step. They strike with a commit: where the run was resumed behind
+        their step, with the first one.
+        """
+        return [fault for fault in spec.faults if fault.step <= step and self.restored < step]
+
+    def victims(self, due: Sequence[Fault], kind: FaultKind) -> list[str]:
+        """Return the workers that faults of a kind have struck; empty for one that had none."""
+        return [self.performed.get(describe(fault), "") for fault in due if fault.kind is kind]
 
 
 def _wanted(spec: JobSpec, due: list[Fault]) -> int:
