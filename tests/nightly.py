@@ -179,6 +179,11 @@ _TESTS = (
     ),
 )
 JOB = "benchmarks/chaos/job.py"
+PYTEST = (sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadfile", "-m", "")
+CAPTURED = _brim("train/captured", "train/step.py")
+CAPTURED_TESTS = tuple(
+    f"tests/zoo/test_{file}.py" for file in ("models", "optimizers_and_data", "lives")
+)
 PIECES: Mapping[str, Piece] = {
     piece.name: piece
     for piece in (
@@ -204,6 +209,18 @@ PIECES: Mapping[str, Piece] = {
             "chaos of a scheduler and its jobs",
             _brim(*CLUSTER),
             f"{JOB} --cluster --set pause=0.008 --epochs 4 --heartbeat-timeout 3s --deadline 200",
+        ),
+        *_chaos(
+            "captured",
+            "chaos on one host, its steps replayed",
+            (*CAPTURED, *_brim(*RUN)),
+            f"{JOB} --capture --epochs 72 --deadline 200",
+        ),
+        Piece(
+            name="captured-zoo",
+            about="models, optimizers and data sets, their steps replayed",
+            command=("env", "BRIM_TEST_CAPTURED=1", *PYTEST, *CAPTURED_TESTS),
+            parts=(*CAPTURED, *CAPTURED_TESTS),
         ),
         _ratios("recovery", *RUN),
         _ratios("hosts", *RUN, *HOSTS),

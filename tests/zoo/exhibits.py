@@ -20,6 +20,7 @@ from zoo.running import CASES, Ended, Nursery
 from zoo.table import Case
 
 AT_ONCE = max(2, os.cpu_count() or 2)
+CAPTURED = "BRIM_TEST_CAPTURED"  # a variable that has steps replayed where a case allows it
 
 
 class Zoo:
@@ -82,6 +83,7 @@ def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
     else:
         parameters = dict(argument.split("=") for argument in case.arguments)
         options = {"global_batch_size": 24, "epochs": 2, **options}
+        options |= {"capture": bool(os.environ.get(CAPTURED)) and workers > 1}
         options |= {"file": str(CASES / case.source), "parameters": parameters}
     size = WorkerRange(minimum=workers, maximum=workers)
     return JobSpec(workers=size, faults=parse_faults(faults), **options)

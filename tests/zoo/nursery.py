@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy
 import torch
-from pace import keep_pace
+from pace import keep_pace, replay_always
 
 import brim.agent.__main__
 import brim.master.__main__
@@ -38,7 +38,7 @@ from brim.train.membership import Loner
 from brim.wire.messages import Completed
 from brim.worker import warm
 
-TIME_LIMIT = 60.0  # seconds of one run
+TIME_LIMIT = 180.0  # seconds of one run, beside whatever else this machine does
 THREADS = torch.get_num_threads()  # as an interpreter that is started again has them
 
 
@@ -163,6 +163,7 @@ def main() -> None:
     be_called("zoo-nursery")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_pace()
+    replay_always()
     warm.import_torch()
     for name in sys.argv[1:]:
         importlib.import_module(name)

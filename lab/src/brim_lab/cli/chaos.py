@@ -59,7 +59,7 @@ _SHARED = {
 @job_option(
     "seed", default=1, help="Give the first run this seed, and each further run the next number."
 )
-@job_options(parameters=None, workers="1:4", servers=0, **_SHARED)
+@job_options(parameters=None, workers="1:4", servers=0, capture=False, **_SHARED)
 @JSON
 @option(
     "--faults",
@@ -116,7 +116,8 @@ def chaos(file: str, **values: Any) -> int:
 
     The first run has the seed --seed, and each further run the next number. The seed decides the
     number of workers, within --workers, and the faults. Each run must end with the weights of an
-    undisturbed run, with an exact ledger, and with nothing left behind.
+    undisturbed run, with an exact ledger, and with nothing left behind. With --capture, steps of
+    the disturbed runs are replayed, and those of the undisturbed one are not.
 
     Exit code 0 if every promise held, else 1.
     """
@@ -129,18 +130,19 @@ def chaos(file: str, **values: Any) -> int:
     )  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))
     job = _job(file, values)
+    disturbed = replace(job, options=(*job.options, "--capture")) if values["capture"] else job
     prepare = _cluster_trials if values["cluster"] else _run_trials
-    trials = prepare(job, values)
+    trials = prepare(job, disturbed, values)
     folder = runs.new_run_dir("chaos", SystemClock().wall()).resolve()
     try:
-        results = _run_all(job, trials(folder / "calm"), folder)
+        results = _run_all(disturbed, trials(folder / "calm"), folder)
     finally:
         shutil.rmtree(folder / "calm", ignore_errors=True)
         with contextlib.suppress(OSError):  # it keeps the first run that broke a promise
             folder.rmdir()
-    click.echo(json.dumps(as_plain(job, results)) if values["as_json"] else _table(results))
+    click.echo(json.dumps(as_plain(disturbed, results)) if values["as_json"] else _table(results))
     if values["report"]:
-        click.echo(_report(Path(values["report"]), job, results), err=True)
+        click.echo(_report(Path(values["report"]), disturbed, results), err=True)
     return EXIT_FAILED if any(result.broken for result in results) else EXIT_DONE
 
 
@@ -208,7 +210,9 @@ def _seeds(values: dict[str, Any]) -> range:
     return range(first, first + (1 if values["faults"] else values["runs"]))
 
 
-def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+def _run_trials(
+    job: Job, disturbed: Job, values: dict[str, Any]
+) -> Callable[[Path], Iterator[Ready]]:
     """Trials of a run by itself; where the calm one is to be, they follow from it."""
     from brim.domain.faults import FaultKind, describe, parse_faults
     from brim_lab.chaos.random_faults import LEAST_TO_MOVE, random_faults, random_workers
@@ -245,12 +249,14 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
                 hosts=hosts,
             )
             trial = Trial(seed=seed, workers=workers, servers=servers, hosts=hosts, faults=faults)
-            yield trial, partial(run_trial, job, trial, calm, deadline=deadline)
+            yield trial, partial(run_trial, disturbed, trial, calm, deadline=deadline)
 
     return trials
 
 
-def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+def _cluster_trials(
+    job: Job, disturbed: Job, values: dict[str, Any]
+) -> Callable[[Path], Iterator[Ready]]:
     """Trials of a scheduler with a few jobs, short ones and some of twice as many epochs."""
     from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
     from brim_lab.chaos.deeds import SUBMITS, DeedKind, parse_deeds
@@ -286,7 +292,7 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
                 seed, kinds=kinds, epochs=epochs, workers=limits, nodes=nodes
             )
             trial = ClusterTrial(seed=seed, workers=limits, nodes=nodes, deeds=deeds)
-            yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
+            yield trial, partial(run_cluster_trial, disturbed, trial, calm, deadline=deadline)
 
     return trials
 
