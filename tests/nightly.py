@@ -219,7 +219,7 @@ PIECES: Mapping[str, Piece] = {
         Piece(
             name="captured-zoo",
             about="models, optimizers and data sets, their steps replayed",
-            command=("env", "BRIM_TEST_CAPTURED=1", *PYTEST, *CAPTURED_TESTS),
+            command=("env", "BRIM_TEST_CAPTURED=1", *PYTEST, "-k", "exact", *CAPTURED_TESTS),
             parts=(*CAPTURED, *CAPTURED_TESTS),
         ),
         _ratios("recovery", *RUN),
