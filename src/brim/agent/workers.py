@@ -24,7 +24,7 @@ from brim.host.process import WORKER, children_of, end_family, state_of, variabl
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
-from brim.wire.frames import FrameBuffer, frame
+from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
     JobFailed,
@@ -46,14 +46,24 @@ _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
 _STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by itself
 
 
-class _Link(asyncio.Protocol):
+class _Link(asyncio.BufferedProtocol):
     """The agent's end of a worker's socket, or of the template's."""
+
+    # Of all links, since what was read is taken out at once. A plain protocol is handed new bytes for
+    # each message, for which asyncio asks the kernel for 256 KiB of memory: longer than all else.
+    _room = memoryview(bytearray(READ_BYTES))
 
     def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
         self._frames = FrameBuffer()
         self._on_frame, self._on_closed = on_frame, on_closed
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take_in(self._room[:nbytes])
+
+    def take_in(self, data: bytes | memoryview) -> None:
         for message in self._frames.feed(data):
             self._on_frame(message)
 
@@ -429,8 +439,8 @@ class Workers:
         assert isinstance(link, _Link)
         descriptor = process.transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):  # there is no more
-            while not process.closed and (data := os.read(descriptor, 1 << 16)):
-                link.data_received(data)
+            while not process.closed and (data := os.read(descriptor, READ_BYTES)):
+                link.take_in(data)
 
     def _on_ended(self, worker: str) -> None:
         process = self._processes[worker]

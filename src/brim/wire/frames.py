@@ -9,6 +9,7 @@ from brim.errors import ProtocolError
 _LENGTH = struct.Struct("<I")
 HEAD_BYTES = _LENGTH.size
 LARGEST = 1 << 30
+READ_BYTES = 1 << 16  # at once: memory for more than 128 KiB comes from the kernel, and goes back
 
 
 def frame(payload: bytes) -> bytes:
@@ -43,7 +44,7 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._bytes = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Raises ProtocolError where a length cannot be meant."""
         self._bytes += data
         frames, offset = [], 0
