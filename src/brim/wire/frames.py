@@ -47,13 +47,13 @@ class FrameBuffer:
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Raises ProtocolError where a length cannot be meant."""
         self._bytes += data
-        frames, offset = [], 0
-        while len(self._bytes) - offset >= _LENGTH.size:
-            length = length_of(self._bytes[offset : offset + HEAD_BYTES])
-            if len(self._bytes) - offset - _LENGTH.size < length:
+        frames, offset, size = [], 0, len(self._bytes)
+        while size - offset >= HEAD_BYTES:
+            start = offset + HEAD_BYTES
+            end = start + length_of(self._bytes[offset:start])
+            if end > size:
                 break
-            start = offset + _LENGTH.size
-            frames.append(bytes(self._bytes[start : start + length]))
-            offset = start + length
+            frames.append(bytes(self._bytes[start:end]))
+            offset = end
         del self._bytes[:offset]
         return frames
