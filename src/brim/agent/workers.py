@@ -141,6 +141,8 @@ class Workers:
         ] = {}  # pids of those that are dead and not cleared away, with what tells of it
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
+        self._last_message: WorkerBound | None = None
+        self._last_frame = b""
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
         self._memory, self._tables = anonymous_file("brim"), anonymous_file("brim-tables")
         self._ready = asyncio.Event()
@@ -271,7 +273,10 @@ class Workers:
     def send(self, worker: str, message: WorkerBound) -> None:
         process = self._processes.get(worker)
         if process is not None and not process.closed:
-            process.transport.write(frame(self._to_worker.encode(message)))
+            if message is not self._last_message:  # one for all who stand at a point
+                self._last_message = message
+                self._last_frame = frame(self._to_worker.encode(message))
+            process.transport.write(self._last_frame)
 
     def forget_start(self, worker: str) -> None:
         """Do not start a worker that has not been started yet."""

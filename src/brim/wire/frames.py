@@ -21,13 +21,13 @@ def frame(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def length_of(head: bytes | bytearray, *, limit: int = LARGEST) -> int:
+def length_of(head: bytes | bytearray | memoryview, *, limit: int = LARGEST) -> int:
     """Return the length of the message behind the first `HEAD_BYTES` of a frame.
 
     Raises:
         ProtocolError: it cannot be meant.
     """
-    (length,) = _LENGTH.unpack(head)
+    (length,) = _LENGTH.unpack_from(head)
     if length > limit:
         raise ProtocolError(f"a frame of {length} bytes is larger than any message")
     return int(length)
@@ -46,6 +46,8 @@ class FrameBuffer:
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Raises ProtocolError where a length cannot be meant."""
+        if not self._bytes and len(data) >= HEAD_BYTES and length_of(data) == len(data) - HEAD_BYTES:
+            return [bytes(data[HEAD_BYTES:])]  # one whole frame, as nearly always
         self._bytes += data
         frames, offset, size = [], 0, len(self._bytes)
         while size - offset >= HEAD_BYTES:
