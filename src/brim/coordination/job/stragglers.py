@@ -108,10 +108,10 @@ def _time(paces: Sequence[float], shares: Sequence[int]) -> float:
     return max(map(mul, paces, shares))
 
 
-def _least_time(paces: Sequence[float], parts: int) -> float:
+def least_time(paces: Sequence[float], parts: int) -> float:
     """Seconds that no shares of so many parts can beat: those of parts cut as finely as one likes.
 
-    >>> _least_time([1.0, 1.0, 2.0], 10)
+    >>> least_time([1.0, 1.0, 2.0], 10)
     4.0
     """
     return parts / sum(1 / pace for pace in paces) if all(paces) else 0.0
@@ -218,7 +218,7 @@ class Stragglers:
         parts, slowest = sum(shares), max(range(len(paces)), key=paces.__getitem__)
         worker = loads[slowest].worker
         peers = [pace for rank, pace in enumerate(paces) if rank != slowest]
-        now, least = _time(paces, shares), _least_time(peers, parts)
+        now, least = _time(paces, shares), least_time(peers, parts)
         if now + other_seconds < _FAR_TOO_SLOW * (least + other_seconds):
             self._held_up.clear()  # so it is with the best shares: mostly nobody is slow
             return []
@@ -242,7 +242,7 @@ def _try(shares: Sequence[int], paces: list[float], other_seconds: float) -> _Tr
     """A trial of the shares that these paces call for, where they promise enough."""
     parts, now = sum(shares), _time(paces, shares)
     worth_it = _GAIN * (now + other_seconds)
-    if now - _least_time(paces, parts) < worth_it:
+    if now - least_time(paces, parts) < worth_it:
         return None
     best = best_shares(parts, paces)
     return _Trial(paces, best) if now - _time(paces, best) >= worth_it else None
