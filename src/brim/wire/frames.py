@@ -46,7 +46,11 @@ class FrameBuffer:
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Raises ProtocolError where a length cannot be meant."""
-        if not self._bytes and len(data) >= HEAD_BYTES and length_of(data) == len(data) - HEAD_BYTES:
+        if (
+            not self._bytes
+            and len(data) >= HEAD_BYTES
+            and length_of(data) == len(data) - HEAD_BYTES
+        ):
             return [bytes(data[HEAD_BYTES:])]  # one whole frame, as nearly always
         self._bytes += data
         frames, offset, size = [], 0, len(self._bytes)

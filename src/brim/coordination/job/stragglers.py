@@ -174,7 +174,10 @@ class Stragglers:
         if any(len(self._paces[load.worker]) < _WINDOW for load in loads):
             return []
         paces = [median(self._paces[load.worker]) for load in loads]
-        return [*self._uneven(loads, paces, other_seconds), *self._bottleneck(loads, paces, other_seconds)]
+        return [
+            *self._uneven(loads, paces, other_seconds),
+            *self._bottleneck(loads, paces, other_seconds),
+        ]
 
     def _begin(self, round: int, members: Sequence[str]) -> None:
         self._round, self._steps, self._trial = round, 0, None
