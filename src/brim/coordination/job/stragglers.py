@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import mul
 from statistics import median
 from typing import NamedTuple
 
@@ -105,7 +104,7 @@ def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
 
 def _time(paces: Sequence[float], shares: Sequence[int]) -> float:
     """Seconds until the last rank is done."""
-    return max(map(mul, paces, shares))
+    return max([pace * share for pace, share in zip(paces, shares, strict=True)])
 
 
 def least_time(paces: Sequence[float], parts: int) -> float:
