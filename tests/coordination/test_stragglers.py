@@ -18,6 +18,7 @@ from brim.coordination.job.stragglers import (
     Stragglers,
     Uneven,
     best_shares,
+    least_time,
 )
 
 Pace = Callable[[int, int], float]  # (step, rank) -> seconds per micro-batch
@@ -174,3 +175,4 @@ def test_no_other_shares_are_done_sooner(parts: int, paces: list[float]) -> None
     )
     soonest = min(max(p * s for p, s in zip(paces, shares, strict=True)) for shares in alternatives)
     assert max(p * s for p, s in zip(paces, best, strict=True)) == soonest
+    assert least_time(paces, parts) <= soonest * (1 + 1e-12)

@@ -84,6 +84,8 @@ def test_an_existing_line_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="lost lines: it has 8 bytes"):
         RecordFile(path).put(9, b"three\n")
     assert path.read_text() == "one\ntwo\n"
+    assert RecordFile(path).put(4, b"two\n", b"three\n", b"four\n") == 2
+    assert path.read_text() == "one\ntwo\nthree\nfour\n"
 
 
 def test_records_of_another_version_are_passed_over(log: RecordLog, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from brim.agent.workers import Callbacks, Workers
 from brim.host.process import readable
 from brim.host.stacks import Stacks
 from brim.storage.trails import SamplesRead, Trail
-from brim.wire.frames import frame
+from brim.wire.frames import READ_BYTES, frame
 from brim.wire.messages import (
     Codec,
     Hello,
@@ -142,6 +143,34 @@ def test_a_fast_worker_is_heard_after_its_start(
 
     asyncio.run(live())
     assert order == ["started", "Hello"]
+
+
+def test_links_share_the_memory_of_their_reads() -> None:
+    """Two workers send messages longer than a read, piece by piece in turns."""
+    messages = [bytes([number]) * (2 * READ_BYTES + number) for number in (1, 2)]
+    heard: list[list[bytes]] = [[], []]
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        ends = []
+        for frames in heard:
+            own_end, end = socket.socketpair()
+            await loop.create_connection(
+                partial(agents._Link, frames.append, lambda: None), sock=own_end
+            )
+            end.setblocking(False)
+            ends.append(end)
+        async with asyncio.timeout(10):
+            for start in range(0, 3 * READ_BYTES, READ_BYTES // 2):
+                for end, message in zip(ends, messages, strict=True):
+                    await loop.sock_sendall(end, frame(message)[start : start + READ_BYTES // 2])
+            while not all(heard):
+                await asyncio.sleep(0)
+        for end in ends:
+            end.close()
+
+    asyncio.run(live())
+    assert heard == [[message] for message in messages]
 
 
 LARGE = """

@@ -478,9 +478,9 @@ class Agent:
         self._hung[worker] = Hang(round=doing.round, step=doing.step, stack=stack.text)
         workers.kill(worker, reason)
 
-    def _on_time(self, worker: str) -> None:
+    def _on_time(self, worker: str, *, now: float | None = None) -> None:
         """Note that a worker is where the job waited for it: it waits itself now."""
-        if self._waits.done(worker, now=self._clock.now()):
+        if self._waits.done(worker, now=self._clock.now() if now is None else now):
             self._post(OnTime(worker=worker))
 
     def _expect(self, worker: str, doing: Doing) -> None:
@@ -543,12 +543,13 @@ class Agent:
         self._moves.pop(worker, None)
 
     def _on_message(self, worker: str, message: WorkerMessage) -> None:
-        self._liveness.beat(worker, now=self._clock.now())
+        now = self._clock.now()
+        self._liveness.beat(worker, now=now)
         match message:
+            case Arrive():
+                self._arrived(worker, message, now=now)
             case Beat(moves=moves):
                 self._note_moves(worker, moves)
-            case Arrive():
-                self._arrived(worker, message)
             case Hello(layout=layout) if self._layout and layout != self._layout:
                 detail = (
                     "workers do not train the same network: does model() depend on chance or "
@@ -581,12 +582,11 @@ class Agent:
         if self._waits.moved(worker, now=self._clock.now()):
             self._post(OnTime(worker=worker))
 
-    def _arrived(self, worker: str, arrival: Arrive) -> None:
+    def _arrived(self, worker: str, arrival: Arrive, *, now: float) -> None:
         if arrival.round == self._hub.round:
-            self._on_time(worker)
-        now, wall = self._clock.now(), self._clock.wall()
+            self._on_time(worker, now=now)
         try:
-            commands = self._hub.arrived(worker, arrival, now=now, wall=wall)
+            commands = self._hub.arrived(worker, arrival, now=now, wall=self._clock.wall())
         except ProtocolError as error:
             self._post(JobFailed(who="internal", message=str(error)))
             return

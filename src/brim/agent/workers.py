@@ -24,7 +24,7 @@ from brim.host.process import WORKER, children_of, end_family, state_of, variabl
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
-from brim.wire.frames import FrameBuffer, frame
+from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
     JobFailed,
@@ -46,14 +46,24 @@ _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
 _STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by itself
 
 
-class _Link(asyncio.Protocol):
+class _Link(asyncio.BufferedProtocol):
     """The agent's end of a worker's socket, or of the template's."""
+
+    # Of all links, since what was read is taken out at once. A plain protocol is handed new bytes for
+    # each message, for which asyncio asks the kernel for 256 KiB of memory: longer than all else.
+    _room = memoryview(bytearray(READ_BYTES))
 
     def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
         self._frames = FrameBuffer()
         self._on_frame, self._on_closed = on_frame, on_closed
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take_in(self._room[:nbytes])
+
+    def take_in(self, data: bytes | memoryview) -> None:
         for message in self._frames.feed(data):
             self._on_frame(message)
 
@@ -131,6 +141,8 @@ class Workers:
         ] = {}  # pids of those that are dead and not cleared away, with what tells of it
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
+        self._last_message: WorkerBound | None = None
+        self._last_frame = b""
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
         self._memory, self._tables = anonymous_file("brim"), anonymous_file("brim-tables")
         self._ready = asyncio.Event()
@@ -261,7 +273,10 @@ class Workers:
     def send(self, worker: str, message: WorkerBound) -> None:
         process = self._processes.get(worker)
         if process is not None and not process.closed:
-            process.transport.write(frame(self._to_worker.encode(message)))
+            if message is not self._last_message:  # one for all who stand at a point
+                self._last_message = message
+                self._last_frame = frame(self._to_worker.encode(message))
+            process.transport.write(self._last_frame)
 
     def forget_start(self, worker: str) -> None:
         """Do not start a worker that has not been started yet."""
@@ -429,8 +444,8 @@ class Workers:
         assert isinstance(link, _Link)
         descriptor = process.transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):  # there is no more
-            while not process.closed and (data := os.read(descriptor, 1 << 16)):
-                link.data_received(data)
+            while not process.closed and (data := os.read(descriptor, READ_BYTES)):
+                link.take_in(data)
 
     def _on_ended(self, worker: str) -> None:
         process = self._processes[worker]

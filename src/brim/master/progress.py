@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from brim.coordination.job.membership import RunOutcome, World
@@ -16,16 +17,15 @@ from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 
 # what a rank does by itself, and the more of it the larger its share is
 _OWN_WORK = ("data", "compute")
+_micro = attrgetter("micro")
 _REMEMBERED = 256  # steps whose losses are known, if a checkpoint is older than they are
 
 
 def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
     """A line of `steps.jsonl` from the ranks' reports of a committed step."""
-    parts = sorted(
-        (part for report in reports for part in report.parts), key=lambda part: part.micro
-    )
-    samples = sum(part.stop - part.start for part in parts)
-    fields = {
+    parts = sorted([part for report in reports for part in report.parts], key=_micro)
+    samples = sum([part.stop - part.start for part in parts])
+    fields: dict[str, Any] = {
         "at": record.at,
         "round": record.round,
         "step": record.step,
@@ -35,15 +35,15 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
         "parts": [[part.rank, part.micro, part.start, part.stop, part.crc32] for part in parts],
         "seconds": _mean_seconds(reports),
     }
-    tables = _traffic(reports)
-    contents = sorted({report.contents for report in reports if report.contents is not None})
-    return {
-        **fields,
-        **({} if reports[0].lr is None else {"lr": reports[0].lr}),
-        **({} if reports[0].staleness is None else {"staleness": reports[0].staleness}),
-        **({"contents": contents} if contents else {}),
-        **({"tables": tables} if tables else {}),
-    }
+    if reports[0].lr is not None:
+        fields["lr"] = reports[0].lr
+    if reports[0].staleness is not None:
+        fields["staleness"] = reports[0].staleness
+    if contents := {report.contents for report in reports if report.contents is not None}:
+        fields["contents"] = sorted(contents)
+    if tables := _traffic(reports):
+        fields["tables"] = tables
+    return fields
 
 
 def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
@@ -61,18 +61,18 @@ def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
 
 
 def _mean_loss(parts: list[MicroReport], samples: int) -> float:
-    return sum(part.loss * (part.stop - part.start) for part in parts) / max(1, samples)
+    return sum([part.loss * (part.stop - part.start) for part in parts]) / max(1, samples)
 
 
 def _mean_seconds(reports: list[StepReport]) -> dict[str, float]:
     reports = [
         report for report in reports if report.parts
     ] or reports  # a server does nothing but wait and fold
-    names = sorted({name for report in reports for name in report.seconds})
-    return {
-        name: round(sum(report.seconds.get(name, 0.0) for report in reports) / len(reports), 7)
-        for name in names
-    }
+    totals: dict[str, float] = {}
+    for report in reports:
+        for name, seconds in report.seconds.items():
+            totals[name] = totals.get(name, 0.0) + seconds
+    return {name: round(totals[name] / len(reports), 7) for name in sorted(totals)}
 
 
 def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], float]:
@@ -81,7 +81,7 @@ def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], f
     A server has no pace: it waits for blocks, and how long its own work takes is seen in
     everybody's step.
     """
-    own_seconds = [sum(report.seconds.get(name, 0.0) for name in _OWN_WORK) for report in reports]
+    own_seconds = [sum([report.seconds.get(name, 0.0) for name in _OWN_WORK]) for report in reports]
     loads = [
         Load(member.worker, len(report.parts), seconds)
         for member, share, report, seconds in zip(
@@ -90,10 +90,10 @@ def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], f
         if share
     ]
     # Who is last waits for nobody, so its other seconds are the fewest.
-    other_times = (
+    other_times = [
         sum(report.seconds.values()) - work
         for report, work in zip(reports, own_seconds, strict=True)
-    )
+    ]
     other_seconds = min(other_times, default=0.0)
     return loads, other_seconds
 

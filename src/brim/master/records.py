@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import assert_never
 
@@ -209,15 +210,16 @@ class Records:
         self._journal.replace_with(encode(entry))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Record(file, place, line):
-                    if self._files[file].put(place, line) and file == EVENTS:
-                        _tell(line)
-                case Secure():
-                    self._journal.sync()
-                case _:
-                    assert_never(effect)
+        for file, group in groupby(effects, key=_file_of):
+            if file is None:
+                self._journal.sync()
+                continue
+            records = [effect for effect in group if isinstance(effect, Record)]
+            lines = [record.line for record in records]
+            fresh = self._files[file].put(records[0].place, *lines)
+            if file == EVENTS:
+                for line in lines[len(lines) - fresh :]:
+                    _tell(line)
 
     def lament(self, message: str, clock: Clock) -> None:
         """Say why nothing more will be recorded, where that can still be said.
@@ -241,6 +243,16 @@ class Records:
             with contextlib.suppress(OSError):
                 file.sync()
             file.close()
+
+
+def _file_of(effect: Effect) -> RecordName | None:
+    match effect:
+        case Record(file=file):
+            return file
+        case Secure():
+            return None
+        case _:
+            assert_never(effect)
 
 
 def _size_of(written: Written) -> int:

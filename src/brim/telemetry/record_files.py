@@ -1,7 +1,7 @@
 """Files of JSON lines that only grow: a run's `events.jsonl` and `steps.jsonl`.
 
-They follow from the master's journal, and one line is one write at the place that the journal gives
-it: a master that takes over adds what is missing and repeats nothing. A process that is killed
+They follow from the master's journal, and lines are written at the place that the journal gives
+them: a master that takes over adds what is missing and repeats nothing. A process that is killed
 leaves at most one torn line at the end, which readers leave alone.
 """
 
@@ -48,34 +48,42 @@ class RecordFile:
         self.size = _end_of_last_line(self._file, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self.size)
 
-    def put(self, place: int, line: bytes) -> bool:
-        """Add a line, unless it is there already; returns whether it was not.
+    def put(self, place: int, *lines: bytes) -> int:
+        """Add lines that follow each other, but for those that are there already.
+
+        What is new is one write, so that a batch of commits costs little more than one.
 
         Args:
-            place: how many bytes there are before it.
-            line: a record, with the end of its line.
+            place: how many bytes there are before the first.
+            lines: records, each with the end of its line.
+
+        Returns:
+            How many of the lines, the last ones, were not there.
 
         Raises:
             InternalError: another line is there.
             EnvironmentFault: the file lost lines that were before it.
-            OSError: the disk is full, usually; nothing of the line is left.
+            OSError: the disk is full, usually; nothing of what is new is left.
         """
         if place > self.size:
             raise EnvironmentFault(
                 f"{self._path} lost lines: it has {self.size} bytes, {place} were written"
             )
-        if place < self.size:
-            if os.pread(self._file, len(line), place) != line:
+        found = 0
+        while found < len(lines) and place < self.size:
+            if os.pread(self._file, len(lines[found]), place) != lines[found]:
                 raise InternalError(
                     f"{self._path} has another record at byte {place} than the journal led to"
                 )
-            return False
-        written = os.pwrite(self._file, line, place)
-        if written != len(line):
-            os.ftruncate(self._file, place)
-            raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
-        self.size += written
-        return True
+            place += len(lines[found])
+            found += 1
+        if data := b"".join(lines[found:]):
+            written = os.pwrite(self._file, data, place)
+            if written != len(data):
+                os.ftruncate(self._file, place)
+                raise OSError(f"wrote {written} of {len(data)} bytes of records: is the disk full?")
+            self.size += written
+        return len(lines) - found
 
     def read(self, place: int, size: int) -> bytes:
         """Return so many bytes from a place on, or as many as there are. Raises OSError."""

@@ -11,7 +11,7 @@ from brim.coordination.job.participant import AgentGone
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
 from brim.host.process import readable
-from brim.wire.frames import FrameBuffer, frame
+from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 
 
@@ -77,7 +77,7 @@ class WorkerLink:
         ready = readable([source.fileno() for source in (link, wakeup) if source], timeout)
         if link and link.fileno() in ready:
             try:
-                data = self._socket.recv(1 << 20)
+                data = self._socket.recv(READ_BYTES)
             except ConnectionResetError:
                 data = b""
             self.is_over = not data

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from brim.errors import ProtocolError
 
 COMMIT = "commit"  # the phase whose release makes a step official
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Point:
+class Point(msgspec.Struct, frozen=True, order=True):
     """A place in a round where a member can stand.
 
     Args:
@@ -28,8 +29,7 @@ class Point:
     phase: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """All members may go on.
 
     Args:
@@ -101,7 +101,7 @@ class Barrier:
         self._arrived[member] = payload
         if len(self._arrived) < len(self._members):
             return None
-        payloads = tuple(self._arrived[name] for name in self._members)
+        payloads = tuple(map(self._arrived.__getitem__, self._members))
         hold = self._hold and point.phase == COMMIT
         self._arrived, self._point = {}, None
         return Release(round, point, hold, payloads)

@@ -9,7 +9,8 @@ order (`agent/loop.py`), and so does the scheduler of schedules in the tests.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from brim.coordination.job.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.job.membership import World
@@ -32,8 +33,7 @@ from brim.coordination.job.waits import Doing
 _LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """The command to count a step.
 
     The master must hear of it, even if this process ends, before a worker does.
@@ -42,13 +42,11 @@ class Count:
     record: CommitRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True):
     """Have the master hear at once of the steps that count: everybody waits for the next round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expect:
+class Expect(msgspec.Struct, frozen=True):
     """The job waits for this worker from now on, which is at this."""
 
     worker: str
@@ -223,25 +221,16 @@ class Hub:
             payloads=[] if point.phase == COMMIT else list(release.payloads),
         )
         commands: list[HubCommand] = []
+        doing = _doing_behind(release)
         for worker in self.members:
             commands.append(ToWorker(worker=worker, message=message))
-            commands += self._expect_behind(release, worker)
+            if doing is not None and (point.phase != "end" or self._is_first(worker)):
+                commands += self._expect(worker, doing)
         return commands
 
-    def _expect_behind(self, release: Release, worker: str) -> list[HubCommand]:
-        """Return the activity of a released worker from now on."""
-        point, round = release.point, release.round
-        if point.phase == "end":
-            assert self._world is not None
-            if worker != self._world.members[0].worker:
-                return []
-            words = "writing what the job ends with"
-            return self._expect(worker, Doing(kind="end", words=words, round=round))
-        if point.phase == "blocks":
-            return self._expect(worker, _adding_up(point.step + 1, round))
-        if release.hold:
-            return []
-        return self._expect(worker, in_step(point.step + 1 + (point.phase == COMMIT), round))
+    def _is_first(self, worker: str) -> bool:
+        assert self._world is not None
+        return worker == self._world.members[0].worker
 
     def _expect(self, worker: str, doing: Doing) -> list[HubCommand]:
         return [] if worker in self._lost else [Expect(worker, doing)]
@@ -268,6 +257,18 @@ class Hub:
 
 def _flush(hold: bool) -> list[HubCommand]:
     return [Flush()] if hold else []
+
+
+def _doing_behind(release: Release) -> Doing | None:
+    """Return the activity of released workers from now on; behind the end it is the first's."""
+    point, round = release.point, release.round
+    if point.phase == "end":
+        return Doing(kind="end", words="writing what the job ends with", round=round)
+    if point.phase == "blocks":
+        return _adding_up(point.step + 1, round)
+    if release.hold:
+        return None
+    return in_step(point.step + 1 + (point.phase == COMMIT), round)
 
 
 def in_step(step: int, round: int) -> Doing:

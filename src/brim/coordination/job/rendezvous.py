@@ -434,10 +434,11 @@ class Rendezvous:
             round != self.round or self.phase is RendezvousPhase.ENDING
         ):  # nobody's death is judged any more
             return []
-        for member in self.roster.members:
-            member.steps += 1
-            member.is_idle = False
-            self.attempts.stepped(member.agent, member.steps)
+        for worker in self.workers.values():  # in any order: ranks cost more than all else in here
+            if worker.in_round:
+                worker.steps += 1
+                worker.is_idle = False
+                self.attempts.stepped(worker.agent, worker.steps)
         if self._progress:
             return []
         self._progress = True

@@ -104,7 +104,16 @@ def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
 
 def _time(paces: Sequence[float], shares: Sequence[int]) -> float:
     """Seconds until the last rank is done."""
-    return max(pace * share for pace, share in zip(paces, shares, strict=True))
+    return max([pace * share for pace, share in zip(paces, shares, strict=True)])
+
+
+def least_time(paces: Sequence[float], parts: int) -> float:
+    """Seconds that no shares of so many parts can beat: those of parts cut as finely as one likes.
+
+    >>> least_time([1.0, 1.0, 2.0], 10)
+    4.0
+    """
+    return parts / sum(1 / pace for pace in paces) if all(paces) else 0.0
 
 
 @dataclass(slots=True)
@@ -163,23 +172,26 @@ class Stragglers:
             del paces[:-_WINDOW]
         if any(len(self._paces[load.worker]) < _WINDOW for load in loads):
             return []
-        return self._uneven(loads, other_seconds) + self._bottleneck(loads, other_seconds)
+        paces = [median(self._paces[load.worker]) for load in loads]
+        return [
+            *self._uneven(loads, paces, other_seconds),
+            *self._bottleneck(loads, paces, other_seconds),
+        ]
 
     def _begin(self, round: int, members: Sequence[str]) -> None:
         self._round, self._steps, self._trial = round, 0, None
         self._paces = {worker: paces for worker, paces in self._paces.items() if worker in members}
         self._held_up.clear()
 
-    def _usual(self, loads: Sequence[Load]) -> list[float]:
-        return [median(self._paces[load.worker]) for load in loads]
-
-    def _uneven(self, loads: Sequence[Load], other_seconds: float) -> list[Advice]:
+    def _uneven(
+        self, loads: Sequence[Load], paces: list[float], other_seconds: float
+    ) -> list[Advice]:
         shares = [load.share for load in loads]
         trial = self._trial
         if self._advised_in == self._round:
             return []
         looked_best = trial.shares if trial else shares
-        better = _try(looked_best, self._usual(loads), other_seconds)
+        better = _try(looked_best, paces, other_seconds)
         if (
             better or trial is None
         ):  # a trial of shares that were made while paces changed proves little
@@ -201,14 +213,17 @@ class Stragglers:
         named = tuple((load.worker, pace) for load, pace in zip(loads, trial.paces, strict=True))
         return [Uneven(paces=named, cause=_cause(named))]
 
-    def _bottleneck(self, loads: Sequence[Load], other_seconds: float) -> list[Advice]:
-        paces = self._usual(loads)
-        parts, slowest = (
-            sum(load.share for load in loads),
-            max(range(len(paces)), key=paces.__getitem__),
-        )
+    def _bottleneck(
+        self, loads: Sequence[Load], paces: list[float], other_seconds: float
+    ) -> list[Advice]:
+        shares = [load.share for load in loads]
+        parts, slowest = sum(shares), max(range(len(paces)), key=paces.__getitem__)
         worker = loads[slowest].worker
         peers = [pace for rank, pace in enumerate(paces) if rank != slowest]
+        now, least = _time(paces, shares), least_time(peers, parts)
+        if now + other_seconds < _FAR_TOO_SLOW * (least + other_seconds):
+            self._held_up.clear()  # so it is with the best shares: mostly nobody is slow
+            return []
         at_best = _time(paces, best_shares(parts, paces)) + other_seconds
         time_without = _time(peers, best_shares(parts, peers)) + other_seconds
         if at_best < _FAR_TOO_SLOW * time_without:
@@ -227,11 +242,12 @@ class Stragglers:
 
 def _try(shares: Sequence[int], paces: list[float], other_seconds: float) -> _Trial | None:
     """A trial of the shares that these paces call for, where they promise enough."""
-    best = best_shares(sum(shares), paces)
-    now = _time(paces, shares)
-    return (
-        _Trial(paces, best) if now - _time(paces, best) >= _GAIN * (now + other_seconds) else None
-    )
+    parts, now = sum(shares), _time(paces, shares)
+    worth_it = _GAIN * (now + other_seconds)
+    if now - least_time(paces, parts) < worth_it:
+        return None
+    best = best_shares(parts, paces)
+    return _Trial(paces, best) if now - _time(paces, best) >= worth_it else None
 
 
 def _cause(paces: Sequence[tuple[str, float]]) -> str:

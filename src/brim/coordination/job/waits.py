@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 # seconds until a wait is spoken of: with what it takes to ask for a stack, people hear of it within
 # 10
 _FIRST = 8.0
@@ -19,8 +21,7 @@ _AS_USUAL = 2.0
 _NEXT = 2.0  # and again when it is so many times as long as when it was spoken of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
+class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """The work that a worker is waited for.
 
     Args:
@@ -100,8 +101,9 @@ class Waits:
         wait = self._waits.pop(worker, None)
         if wait is None:
             return False
-        kind = wait.doing.kind
-        self._longest[kind] = max(self._longest.get(kind, 0.0), now - wait.start)
+        kind, seconds = wait.doing.kind, now - wait.start
+        if seconds > self._longest.get(kind, 0.0):
+            self._longest[kind] = seconds
         return wait.said_at is not None
 
     def forget(self, worker: str) -> None:
