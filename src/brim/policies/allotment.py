@@ -64,11 +64,12 @@ class _Allotment:
         self._begin_early()
         self._keep_running()
         workers = self._steady(self._with_surplus())
-        reasons = {
-            state.job.id: self._reason(state, workers[state.job.id])
-            for state in self.snapshot.jobs
-            if state.job.id in workers
-        }
+        reasons = {}
+        for state in self.snapshot.jobs:
+            name = state.job.id
+            count = workers.get(name)
+            if count is not None:
+                reasons[name] = self._reason(state, name, count)
         return workers, reasons
 
     def _give(self, name: str, count: int) -> None:
@@ -166,10 +167,11 @@ class _Allotment:
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            minimum = max(
-                self.base.get(name, 0), state.job.minimum
-            )  # which its owner may have raised
-            if goal > holds >= minimum and not self._worthwhile(state, goal):
+            # Its owner may have raised the minimum.
+            if (
+                goal > holds >= max(self.base.get(name, 0), state.job.minimum)
+                and not self._worthwhile(state, goal)
+            ):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
@@ -187,8 +189,8 @@ class _Allotment:
             return False
         return time_left / best[state.workers] - time_left / best[goal] > _WORTH * cost
 
-    def _reason(self, state: JobState, count: int) -> tuple[Reason, str]:
-        name, base = state.job.id, self.base.get(state.job.id, 0)
+    def _reason(self, state: JobState, name: str, count: int) -> tuple[Reason, str]:
+        base = self.base.get(name, 0)
         if count and state.unmeasured:
             return Reason.TO_MEASURE, "its deadline can be judged once its steps were measured"
         if count > base:

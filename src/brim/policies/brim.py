@@ -160,7 +160,8 @@ class _Cycle:
             share = candidate.bare.share()
             if share is not None:
                 cost = share * (candidate.bare.finish(share) - self.now)
-                found.append((cost, candidate.job, candidate._replace(cost=cost)))
+                candidate.cost = cost
+                found.append((cost, candidate.job, candidate))
         return {job: candidate for _, job, candidate in sorted(found)}
 
     # The plan -------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class _Cycle:
             return self.last.planned
         # Who would be late even alone is nobody's reason to make no plan.
         self._plan_anew(
-            [promise for promise in promised if promise.bare.share() is not None], hopeful
+            [candidate for candidate in promised if candidate.is_possible], hopeful
         )
         return self.now
 
@@ -193,7 +194,7 @@ class _Cycle:
             promise = None if last is None else as_planned(last, candidate.bare, self.now)
             if promise is not None:
                 plans[candidate.job] = promise
-            elif candidate.bare.share() is not None:
+            elif candidate.is_possible:
                 return False
         waiting: list[PlanCandidate] = []
         going: list[PlanCandidate] = []

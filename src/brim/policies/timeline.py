@@ -54,13 +54,18 @@ class Need(NamedTuple):
         best, remaining, begin, due, holds, change, minimum, ceiling, floor = self
         return Need(best, remaining, begin + seconds, due, holds, change, minimum, ceiling, floor)
 
-    def share(self) -> int | None:
+    def share(self, *, delay: float = 0.0, slower: float = 1.0) -> int | None:
         """The fewest workers, the same until the end, that finish in time.
 
         No other job counts here.
+
+        Args:
+            delay: seconds that the job loses first.
+            slower: how many times as long as planned its work takes.
         """
-        best, remaining, begin, due, holds, change, minimum, ceiling, _ = self
-        window = due - begin
+        best, left, begin, due, holds, change, minimum, ceiling, _ = self
+        window = due - (begin + delay)
+        remaining = left * slower
         if window <= 0:
             return None
         moved = window - change
@@ -89,11 +94,12 @@ class Timeline:
     (2, 8, 2)
     """
 
-    __slots__ = ("free", "times")
+    __slots__ = ("_grows", "free", "times")
 
     def __init__(self, *, now: float, devices: int) -> None:
         self.times = [now]
         self.free = np.array([devices])
+        self._grows = True  # no step has fewer free devices than one before
 
     def fewest_free(self, start: float, stop: float) -> int:
         """The fewest free devices between `start` and `stop`."""
@@ -130,11 +136,13 @@ class Timeline:
             changes[last] = changes.get(last, 0) + workers
         line = cls(now=now, devices=devices)
         line.times = sorted(changes)
+        line._grows = not pieces
         line.free = np.cumsum([changes[time] for time in line.times])
         return line
 
     def give_back(self, pieces: Iterable[Piece]) -> None:
         """Undo a reservation; rounding stays reserved."""
+        self._grows = False
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop)
@@ -145,10 +153,12 @@ class Timeline:
 
         Unless `exact`, in a long timeline perhaps a little longer than they last.
         """
-        for piece in pieces:
-            first = self._break(piece.start)
-            last = self._break(piece.stop) if exact else self._end(piece.stop)
-            self.free[first:last] -= piece.workers
+        for start, stop, workers in pieces:
+            first = self._break(start)
+            last = self._break(stop) if exact else self._end(stop)
+            self.free[first:last] -= workers
+            if first:
+                self._grows = False
 
     def _end(self, stop: float) -> int:
         """Return the step that ends a reservation.
@@ -172,7 +182,7 @@ class Timeline:
             self.free = np.concatenate((self.free[:place], self.free[place - 1 :]))
         return place
 
-    def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
+    def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> tuple[Piece, ...] | None:
         """Find the smallest share that is done by `need.due`.
 
         It is cut to the free devices where fewer are. None if none is enough.
@@ -184,16 +194,21 @@ class Timeline:
         and every change of workers costs `need.change` seconds in the plan.
         """
         share = need.share()
-        if share is None:
-            return None
+        return None if share is None else self.fit_from(share, need, last_plan=last_plan)
+
+    def fit_from(
+        self, share: int, need: Need, *, last_plan: Iterable[Piece] = ()
+    ) -> tuple[Piece, ...] | None:
+        """As `fit`, where `need.share()` is worked out already."""
         now = self.times[0]
-        stop = need.finish(share)
-        if self.free[0] >= share and self.fewest_free(now, stop) >= share:
-            return [Piece(now, stop, share)]
+        if self.free[0] >= share:
+            stop = need.finish(share)
+            if self._grows or self.fewest_free(now, stop) >= share:
+                return (Piece(now, stop, share),)
         if len(self.times) > _MAX_EXACT_STEPS:
             piece = self._in_one_piece(need, share)
             if piece is not None:
-                return [piece]
+                return (piece,)
         last = bisect_left(self.times, need.due)
         maximum = min(need.ceiling, int(self.free[:last].max(initial=0)))
         if need.floor is not None:
@@ -312,7 +327,7 @@ def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
     return False
 
 
-def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece] | None:
+def _walk(need: Need, share: int, steps: list[_Step], now: float) -> tuple[Piece, ...] | None:
     """Plan at most `share` workers wherever they are free, from now until done."""
     best, remaining, floor = need.best, need.left, need.floor
     workers_busy, busy, minimum = need.holds, need.begin, max(need.minimum, 1)
@@ -335,7 +350,7 @@ def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece]
         done = begin + remaining / rate
         if done <= stop:
             pieces.append(Piece(piece_start, done, workers))
-            return pieces if done <= need.due else None
+            return tuple(pieces) if done <= need.due else None
         if begin < stop:
             remaining -= rate * (stop - begin)
     return None
