@@ -35,11 +35,13 @@ class Plans(NamedTuple):
         promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in
             time.
         due: the needs of every promised job, late ones included.
+        needed: workers that the plans of promised jobs have now.
     """
 
     promised: Mapping[str, Promise]
     hoped: Mapping[str, Promise]
     due: Mapping[str, Need]
+    needed: Mapping[str, int]
 
 
 def allot(snapshot: Snapshot, plans: Plans) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
@@ -53,9 +55,7 @@ class _Allotment:
     def __init__(self, snapshot: Snapshot, plans: Plans) -> None:
         self.snapshot, self.now, self.plans = snapshot, snapshot.now, plans
         self.states = {state.job.id: state for state in snapshot.jobs}
-        self.base = {
-            name: workers_now(promise, self.now) for name, promise in plans.promised.items()
-        }
+        self.base = dict(plans.needed)
         self.free = snapshot.capacity - sum(self.base.values())
 
     def decision_parts(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
@@ -64,12 +64,11 @@ class _Allotment:
         self._begin_early()
         self._keep_running()
         workers = self._steady(self._with_surplus())
-        reasons = {}
-        for state in self.snapshot.jobs:
-            name = state.job.id
-            count = workers.get(name)
-            if count is not None:
-                reasons[name] = self._reason(state, name, count)
+        reasons = {
+            name: self._reason(state, name, workers[name])
+            for name, state in self.states.items()
+            if name in workers
+        }
         return workers, reasons
 
     def _give(self, name: str, count: int) -> None:

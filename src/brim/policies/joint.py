@@ -11,12 +11,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from brim.policies.promises import Promise, promised, side_by_side
 from brim.policies.timeline import Need, Piece, Timeline
 
 _UNKNOWN = -1  # a share before it is worked out
 _RETRIES = 8  # of the given up, the cheapest, that are tried once more behind all others
+
+
+BY_DEADLINE = attrgetter("bare.due", "job")
+"""The order in which candidates are planned."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,22 +47,13 @@ class PlanCandidate:
     @property
     def doubtful(self) -> Need:
         """The need if the profile is as wrong as it may be."""
-        return (
-            self.bare
-            if self.slower == 1.0
-            else self.bare._replace(left=self.bare.left * self.slower)
-        )
-
-    @property
-    def careful(self) -> Need:
-        """The need with margin and doubt."""
-        return self.doubtful.delayed(self.margin)
+        return self.bare.disturbed(0.0, self.slower)
 
     @property
     def share(self) -> int | None:
-        """`careful.share()`, worked out once, and only where plans are made anew."""
+        """The share with margin and doubt, worked out once, and only where plans are made anew."""
         if self._share == _UNKNOWN:
-            self._share = self.bare.share(delay=self.margin, slower=self.slower)
+            self._share = self.bare.share(self.margin, self.slower)
         return self._share
 
     @property
@@ -68,7 +64,7 @@ class PlanCandidate:
     @property
     def needs(self) -> tuple[str, Need, Need]:
         """Arguments of `promises`: the id, the need with margin and doubt, and the need without."""
-        return self.job, self.careful, self.bare
+        return self.job, self.bare.disturbed(self.margin, self.slower), self.bare
 
 
 def plan_jointly(
@@ -94,7 +90,7 @@ def plan_jointly(
         if plans is not None:
             return plans
     joint = _Joint(now, devices, last, fixed_plans or {}, givable)
-    for candidate in sorted(candidates, key=lambda candidate: (candidate.bare.due, candidate.job)):
+    for candidate in sorted(candidates, key=BY_DEADLINE):
         if not joint.add(candidate) and candidate.cost is None:
             return None
     joint.retry()
@@ -181,7 +177,13 @@ class _Joint:
         last, share = self.last.get(candidate.job), candidate.share
         last_plan = last.pieces if last else ()
         if share is not None:
-            pieces = self.line.fit_from(share, candidate.careful, last_plan=last_plan)
+            pieces = self.line.fit_from(
+                share,
+                candidate.bare,
+                delay=candidate.margin,
+                slower=candidate.slower,
+                last_plan=last_plan,
+            )
             if pieces is not None:
                 return pieces
         return self.line.fit(candidate.bare, last_plan=last_plan)

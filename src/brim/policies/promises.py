@@ -51,22 +51,19 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float =
     Args:
         doubt: seconds that it may lose first.
     """
-    job = state.job
+    job, workers = state.job, state.workers
     assert job.deadline is not None
-    ceiling = job.ceiling
-    change = overheads.cost(0, ceiling)
+    curve, ceiling = job.curve, job.ceiling
     return Need(
-        best=job.curve.best,
-        left=state.remaining / state.pace,
-        begin=(max(now, state.ready) if state.workers else now) + doubt,
-        due=job.deadline,
-        holds=state.workers,
-        change=change,
-        minimum=job.minimum,
-        ceiling=ceiling,
-        floor=job.curve.floor
-        if job.curve.stepped
-        else None,  # in between devices are held for nothing
+        curve.best,
+        state.remaining / state.pace,
+        (max(now, state.ready) if workers else now) + doubt,
+        job.deadline,
+        workers,
+        overheads.cost(0, ceiling),
+        job.minimum,
+        ceiling,
+        curve.floor if curve.stepped else None,  # in between devices are held for nothing
     )
 
 
@@ -214,7 +211,7 @@ def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
 
     The last piece may be a rounding longer than it was planned.
     """
-    best, remaining, busy, _, busy_workers, change, *_ = need
+    best, remaining, busy, _, busy_workers, change, _, _, _ = need
     fastest, last = 0.0, now
     for start, stop, workers in pieces:  # every job's, each cycle: without calls
         if last < start:  # it was suspended in between

@@ -49,19 +49,17 @@ class Need(NamedTuple):
     ceiling: int
     floor: tuple[int, ...] | None = None
 
-    def delayed(self, seconds: float) -> Need:
-        """Return the need if the job loses `seconds` first."""
-        best, remaining, begin, due, holds, change, minimum, ceiling, floor = self
-        return Need(best, remaining, begin + seconds, due, holds, change, minimum, ceiling, floor)
+    def disturbed(self, delay: float, slower: float) -> Need:
+        """Return the need if the job loses seconds first, and takes so many times as long."""
+        best, left, begin, due, holds, change, minimum, ceiling, floor = self
+        return Need(
+            best, left * slower, begin + delay, due, holds, change, minimum, ceiling, floor
+        )
 
-    def share(self, *, delay: float = 0.0, slower: float = 1.0) -> int | None:
+    def share(self, delay: float = 0.0, slower: float = 1.0) -> int | None:
         """The fewest workers, the same until the end, that finish in time.
 
-        No other job counts here.
-
-        Args:
-            delay: seconds that the job loses first.
-            slower: how many times as long as planned its work takes.
+        No other job counts here. It is the share of `disturbed(delay, slower)`, without making it.
         """
         best, left, begin, due, holds, change, minimum, ceiling, _ = self
         window = due - (begin + delay)
@@ -74,10 +72,10 @@ class Need(NamedTuple):
             return min(holds, move)  # staying as it is costs nothing
         return move if move <= ceiling else None
 
-    def finish(self, workers: int) -> float:
-        """Return the time at which the job is done on `workers` workers from now on."""
-        start = self.begin if workers == self.holds else self.begin + self.change
-        return start + self.left / self.best[workers]
+    def finish(self, workers: int, delay: float = 0.0, slower: float = 1.0) -> float:
+        """Return the time at which `disturbed(delay, slower)` is done on `workers` workers."""
+        start = self.begin + delay if workers == self.holds else self.begin + delay + self.change
+        return start + self.left * slower / self.best[workers]
 
 
 class Timeline:
@@ -156,7 +154,8 @@ class Timeline:
         for start, stop, workers in pieces:
             first = self._break(start)
             last = self._break(stop) if exact else self._end(stop)
-            self.free[first:last] -= workers
+            taken = self.free[first:last]
+            taken -= workers  # in place; of a slice it would be copied back
             if first:
                 self._grows = False
 
@@ -197,18 +196,29 @@ class Timeline:
         return None if share is None else self.fit_from(share, need, last_plan=last_plan)
 
     def fit_from(
-        self, share: int, need: Need, *, last_plan: Iterable[Piece] = ()
+        self,
+        share: int,
+        need: Need,
+        *,
+        delay: float = 0.0,
+        slower: float = 1.0,
+        last_plan: Iterable[Piece] = (),
     ) -> tuple[Piece, ...] | None:
-        """As `fit`, where `need.share()` is worked out already."""
+        """As `fit` of `need.disturbed(delay, slower)`, which is made only where time is walked.
+
+        Args:
+            share: `need.share(delay, slower)`.
+        """
         now = self.times[0]
         if self.free[0] >= share:
-            stop = need.finish(share)
+            stop = need.finish(share, delay, slower)
             if self._grows or self.fewest_free(now, stop) >= share:
                 return (Piece(now, stop, share),)
         if len(self.times) > _MAX_EXACT_STEPS:
-            piece = self._in_one_piece(need, share)
+            piece = self._in_one_piece(need, share, delay, slower)
             if piece is not None:
                 return (piece,)
+        need = need.disturbed(delay, slower)
         last = bisect_left(self.times, need.due)
         maximum = min(need.ceiling, int(self.free[:last].max(initial=0)))
         if need.floor is not None:
@@ -220,7 +230,9 @@ class Timeline:
         found = _smallest(need, share, maximum, steps, now, guess)
         return None if found is None else _walk(need, found, steps, now)
 
-    def _in_one_piece(self, need: Need, minimum_share: int) -> Piece | None:
+    def _in_one_piece(
+        self, need: Need, minimum_share: int, delay: float, slower: float
+    ) -> Piece | None:
         """Find the smallest share that finishes in time in one piece.
 
         None if it is not that simple.
@@ -228,19 +240,22 @@ class Timeline:
         Where many jobs are planned, each as early as it can, nearly all are: those before have
         taken everything up to some moment, and behind it more and more is free.
         """
-        now = self.times[0]
-        size = max(minimum_share, need.minimum, 1)
-        while size <= need.ceiling:
-            if self.free[-1] < size:
+        times, free = self.times, self.free
+        best, left, ready, due, holds, change, minimum, ceiling, floor = need
+        left *= slower
+        ready += delay
+        size = max(minimum_share, minimum, 1)
+        while size <= ceiling:
+            place = (free < size).tobytes().rfind(1) + 1  # behind the last step with too few
+            if place == len(times):
                 return None
-            short = self.free[::-1] < size
-            stays_free = int(short.argmax())  # so many steps at the end; 0 where all are
-            place = len(self.times) - stays_free if stays_free else 0
-            start = self.times[place]
-            stays = start <= now and size == need.holds
-            begin = need.begin if stays else max(start, need.begin) + need.change
-            stop = begin + need.left / need.best[size]
-            if stop <= need.due and (need.floor is None or need.floor[size] == size):
+            start = times[place]
+            if place == 0 and size == holds:
+                begin = ready
+            else:
+                begin = (start if start > ready else ready) + change
+            stop = begin + left / best[size]
+            if stop <= due and (floor is None or floor[size] == size):
                 return Piece(start, stop, size)
             size += 1 + size // 16
         return None
