@@ -86,8 +86,9 @@ def test_margins_are_fitted_without_copies(seed: int, count: int, slower: float)
     line.take(_pieces(rng, count), exact=True)
     for _ in range(10):
         need = Need(
-            best=CONCAVE.best, left=rng.uniform(10.0, 2000.0), begin=rng.choice((0.0, 3.0)), due=rng.uniform(20.0, 1500.0),
-            holds=rng.choice((0, 4)), change=5.0, minimum=1, ceiling=16, floor=rng.choice((None, CONCAVE.floor)),
+            best=CONCAVE.best, left=rng.uniform(10.0, 2000.0), begin=rng.choice((0.0, 3.0)),
+            due=rng.uniform(20.0, 1500.0), holds=rng.choice((0, 4)), change=5.0, minimum=1,
+            ceiling=16, floor=rng.choice((None, CONCAVE.floor)),
         )  # fmt: skip
         delay = rng.choice((0.0, 15.0))
         disturbed, share = need.disturbed(delay, slower), need.share(delay, slower)

@@ -167,10 +167,9 @@ class _Allotment:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
             # Its owner may have raised the minimum.
-            if (
-                goal > holds >= max(self.base.get(name, 0), state.job.minimum)
-                and not self._worthwhile(state, goal)
-            ):
+            if goal > holds >= max(
+                self.base.get(name, 0), state.job.minimum
+            ) and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:

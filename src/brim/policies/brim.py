@@ -175,9 +175,7 @@ class _Cycle:
         ):
             return self.last.planned
         # Who would be late even alone is nobody's reason to make no plan.
-        self._plan_anew(
-            [candidate for candidate in promised if candidate.is_possible], hopeful
-        )
+        self._plan_anew([candidate for candidate in promised if candidate.is_possible], hopeful)
         return self.now
 
     def _go_on(

@@ -52,9 +52,7 @@ class Need(NamedTuple):
     def disturbed(self, delay: float, slower: float) -> Need:
         """Return the need if the job loses seconds first, and takes so many times as long."""
         best, left, begin, due, holds, change, minimum, ceiling, floor = self
-        return Need(
-            best, left * slower, begin + delay, due, holds, change, minimum, ceiling, floor
-        )
+        return Need(best, left * slower, begin + delay, due, holds, change, minimum, ceiling, floor)
 
     def share(self, delay: float = 0.0, slower: float = 1.0) -> int | None:
         """The fewest workers, the same until the end, that finish in time.
@@ -250,10 +248,9 @@ class Timeline:
             if place == len(times):
                 return None
             start = times[place]
-            if place == 0 and size == holds:
-                begin = ready
-            else:
-                begin = (start if start > ready else ready) + change
+            begin = start if start > ready else ready
+            if place or size != holds:
+                begin += change
             stop = begin + left / best[size]
             if stop <= due and (floor is None or floor[size] == size):
                 return Piece(start, stop, size)
