@@ -21,6 +21,8 @@ SHAPES = {
     "generated/1000job_1500lam": (8, 8),
     "itp/cluster09": (128, 8),
 }
+# Of the same public set; nothing was chosen on them, and they are run only where they are named.
+FURTHER = {"itp/cluster03": (64, 8), "itp/cluster05": (64, 8)}
 
 
 def read(data: Path, trace: str) -> tuple[Job, ...]:

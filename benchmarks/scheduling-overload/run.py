@@ -1,6 +1,6 @@
 """Deadlines met on clusters that are too small, and promises broken by wrong profiles.
 
-python -m benchmarks.scheduling-overload.run DATA sizes|errors|unseen|random [TRACE...]
+python -m benchmarks.scheduling-overload.run DATA sizes|slot|errors|unseen|random [TRACE...]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness.traces import SHAPES, read
+from benchmarks.harness.traces import FURTHER, SHAPES, read
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
@@ -42,7 +42,7 @@ def sizes(data: Path, traces: list[str]) -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for trace in traces:
-        jobs, (nodes, devices) = read(data, trace), SHAPES[trace]
+        jobs, (nodes, devices) = read(data, trace), (SHAPES | FURTHER)[trace]
         for part in PARTS:
             cluster = Cluster.uniform(nodes=nodes // part, devices=devices)
             bound = (
@@ -61,6 +61,34 @@ def sizes(data: Path, traces: list[str]) -> None:
                 tail = f"{(m.average_jct_seconds or 0) / 3600:.2f} | {m.changes / m.jobs:.1f}"
                 row = f"{limits} | {m.admitted} | {m.admitted_missed} | {tail}"
                 print(f"| {trace} | {cluster.devices} | {row} |", flush=True)
+
+
+def slot(data: Path, traces: list[str]) -> None:
+    """`brim` beside `elasticflow` at full and quarter size, with cycles a minute apart."""
+    print("| trace | devices | brim met | elasticflow met | elasticflow alone met | broken |")
+    print("|---|---|---|---|---|---|")
+    for trace in traces:
+        jobs, (nodes, devices) = read(data, trace), (SHAPES | FURTHER)[trace]
+        for part in (1, 4):
+            cluster = Cluster.uniform(nodes=nodes // part, devices=devices)
+            runs = [
+                run_policy(name, jobs, cluster, settings=Settings(), slot=60.0)
+                for name in ("brim", "elasticflow")
+            ]
+            own, peer = (
+                {
+                    outcome.job.id
+                    for outcome in found.run.outcomes
+                    if outcome.job.deadline is not None
+                    and outcome.finished is not None
+                    and outcome.finished <= outcome.job.deadline
+                }
+                for found in runs
+            )
+            row = (
+                f"{len(own)} | {len(peer)} | {len(peer - own)} | {runs[0].metrics.admitted_missed}"
+            )
+            print(f"| {trace} | {cluster.devices} | {row} |", flush=True)
 
 
 def errors(data: Path, traces: list[str]) -> None:
@@ -166,7 +194,9 @@ def main(data: Path, what: str, traces: list[str]) -> None:
     if what == "random":
         overloaded(int(traces[0]) if traces else 800)
     else:
-        {"sizes": sizes, "errors": errors, "unseen": unseen}[what](data, traces or list(SHAPES))
+        {"sizes": sizes, "slot": slot, "errors": errors, "unseen": unseen}[what](
+            data, traces or list(SHAPES)
+        )
 
 
 if __name__ == "__main__":

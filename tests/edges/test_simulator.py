@@ -42,6 +42,45 @@ def test_a_slot_delays_arrivals_but_not_finishes() -> None:
     assert second.started == pytest.approx(60.0)
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "cycles_of_arrivals"),
+    [
+        ((0.0, 1.0), (0.0, 60.0)),
+        ((0.0, 104.0), (0.0, 104.0)),  # behind an end at 100
+        ((0.0, 104.0, 130.0), (0.0, 104.0, 164.0)),
+        ((0.0, 59.0, 99.0, 125.0), (0.0, 60.0, 120.0, 180.0)),
+    ],
+)
+def test_an_end_delays_no_arrival(
+    arrivals: tuple[float, ...], cycles_of_arrivals: tuple[float, ...]
+) -> None:
+    found: dict[str, float] = {}
+
+    def watched(snapshot: Snapshot) -> Decision:
+        found.update(dict.fromkeys(snapshot.arrived, snapshot.now))
+        return fifo_gang(snapshot)
+
+    jobs = [
+        Job(id=str(k), submitted=arrival, work=100.0, curve=CONCAVE)
+        for k, arrival in enumerate(arrivals)
+    ]
+    simulate(jobs, CLUSTER, watched, settings=Settings(slot=60.0, overheads=OVERHEADS["none"]))
+    assert tuple(found.values()) == cycles_of_arrivals
+
+
+@pytest.mark.parametrize("policy", ["brim", "elasticflow"])
+@pytest.mark.parametrize("end", [53.0, 70.0, 103.0])
+def test_deadlines_depend_on_no_other_end(policy: str, end: float) -> None:
+    """With 46 s to spare and a slot of 60 s, a job was late where another had just ended."""
+    jobs = [
+        Job(id="a", submitted=0.0, work=7.5 * end, curve=CONCAVE),
+        Job(id="b", submitted=104.0, work=7.5 * 100.0, curve=CONCAVE, deadline=250.0),
+    ]
+    world = Settings(slot=60.0, overheads=OVERHEADS["none"])
+    run = simulate(jobs, CLUSTER, POLICIES[policy], settings=world)
+    assert measure(run).deadline_satisfactory_ratio == 1.0
+
+
 def test_a_policy_that_overdraws_the_cluster_is_caught() -> None:
     def greedy(snapshot: Snapshot) -> Decision:
         return Decision(workers={s.job.id: 16 for s in snapshot.jobs}, verdicts=admit_all(snapshot))

@@ -77,3 +77,26 @@ def test_what_fits_is_free_and_in_time(seed: int, count: int, stepped: bool) -> 
         )  # done at their end, not before
         line.take(pieces, exact=True)
     assert not line.overdrawn(0.0)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 120), st.sampled_from((1.0, 1.3)))
+def test_margins_are_fitted_without_copies(seed: int, count: int, slower: float) -> None:
+    rng = random.Random(seed)
+    line = Timeline(now=0.0, devices=DEVICES)
+    line.take(_pieces(rng, count), exact=True)
+    for _ in range(10):
+        need = Need(
+            best=CONCAVE.best, left=rng.uniform(10.0, 2000.0), begin=rng.choice((0.0, 3.0)),
+            due=rng.uniform(20.0, 1500.0), holds=rng.choice((0, 4)), change=5.0, minimum=1,
+            ceiling=16, floor=rng.choice((None, CONCAVE.floor)),
+        )  # fmt: skip
+        delay = rng.choice((0.0, 15.0))
+        disturbed, share = need.disturbed(delay, slower), need.share(delay, slower)
+        assert share == disturbed.share()
+        if share is None:
+            continue
+        pieces = line.fit_from(share, need, delay=delay, slower=slower)
+        assert pieces == line.fit(disturbed)
+        assert pieces is None or pieces[-1].stop <= need.due
+        if pieces is not None:
+            line.take(pieces, exact=rng.random() < 0.5)

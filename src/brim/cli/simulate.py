@@ -83,7 +83,7 @@ class FiniteRange(click.FloatRange):
 @click.option(
     "--slot",
     type=click.FloatRange(min=0, max=86400),
-    help="Decide at most once in this many seconds when jobs arrive or end. "
+    help="Decide at most once in this many seconds when jobs arrive, and when jobs end. "
     "[default: 0; 240 for :as-coded]",
 )
 @click.option(

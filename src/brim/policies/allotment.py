@@ -35,11 +35,13 @@ class Plans(NamedTuple):
         promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in
             time.
         due: the needs of every promised job, late ones included.
+        needed: workers that the plans of promised jobs have now.
     """
 
     promised: Mapping[str, Promise]
     hoped: Mapping[str, Promise]
     due: Mapping[str, Need]
+    needed: Mapping[str, int]
 
 
 def allot(snapshot: Snapshot, plans: Plans) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
@@ -53,9 +55,7 @@ class _Allotment:
     def __init__(self, snapshot: Snapshot, plans: Plans) -> None:
         self.snapshot, self.now, self.plans = snapshot, snapshot.now, plans
         self.states = {state.job.id: state for state in snapshot.jobs}
-        self.base = {
-            name: workers_now(promise, self.now) for name, promise in plans.promised.items()
-        }
+        self.base = dict(plans.needed)
         self.free = snapshot.capacity - sum(self.base.values())
 
     def decision_parts(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
@@ -65,9 +65,9 @@ class _Allotment:
         self._keep_running()
         workers = self._steady(self._with_surplus())
         reasons = {
-            state.job.id: self._reason(state, workers[state.job.id])
-            for state in self.snapshot.jobs
-            if state.job.id in workers
+            name: self._reason(state, name, workers[name])
+            for name, state in self.states.items()
+            if name in workers
         }
         return workers, reasons
 
@@ -166,10 +166,10 @@ class _Allotment:
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            minimum = max(
+            # Its owner may have raised the minimum.
+            if goal > holds >= max(
                 self.base.get(name, 0), state.job.minimum
-            )  # which its owner may have raised
-            if goal > holds >= minimum and not self._worthwhile(state, goal):
+            ) and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
@@ -187,8 +187,8 @@ class _Allotment:
             return False
         return time_left / best[state.workers] - time_left / best[goal] > _WORTH * cost
 
-    def _reason(self, state: JobState, count: int) -> tuple[Reason, str]:
-        name, base = state.job.id, self.base.get(state.job.id, 0)
+    def _reason(self, state: JobState, name: str, count: int) -> tuple[Reason, str]:
+        base = self.base.get(name, 0)
         if count and state.unmeasured:
             return Reason.TO_MEASURE, "its deadline can be judged once its steps were measured"
         if count > base:

@@ -33,7 +33,7 @@ from brim.domain.schedule import (
     Verdict,
 )
 from brim.policies.allotment import MARGIN, Plans, allot
-from brim.policies.joint import PlanCandidate, plan_jointly
+from brim.policies.joint import BY_DEADLINE, PlanCandidate, plan_jointly
 from brim.policies.paces import Paces, is_measured, joined_by, slower
 from brim.policies.price import NO_ARRIVALS, Arrivals, Prices
 from brim.policies.promises import (
@@ -108,7 +108,8 @@ class _Cycle:
         self._judge(hopeful, arrivals)
         due = {promise.job: promise.bare for promise in promised}
         due |= {name: hopeful[name].bare for name in self.plans if name in hopeful}
-        plans = Plans(self.plans, self.hoped, due)
+        needed = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
+        plans = Plans(self.plans, self.hoped, due, needed)
         workers, reasons = allot(self.snapshot, plans)
         all_plans = self.plans | self.hoped
         return Decision(
@@ -122,7 +123,7 @@ class _Cycle:
                 for name, plan in self.plans.items()
                 if plan.spare < MARGIN * due[name].change - 1e-6
             ),
-            needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
+            needed=needed,
             # Without a plan, nothing was planned: who keeps it writes nothing down.
             memory=Remembered(
                 plans=all_plans,
@@ -148,7 +149,7 @@ class _Cycle:
             for state in self.snapshot.jobs
             if state.standing is Standing.ADMITTED and state.job.deadline is not None
         ]
-        return sorted(found, key=_by_deadline)
+        return sorted(found, key=BY_DEADLINE)
 
     def _hopeful(self) -> dict[str, PlanCandidate]:
         """Jobs without a promise that could be in time, the cheapest first."""
@@ -160,7 +161,8 @@ class _Cycle:
             share = candidate.bare.share()
             if share is not None:
                 cost = share * (candidate.bare.finish(share) - self.now)
-                found.append((cost, candidate.job, candidate._replace(cost=cost)))
+                candidate.cost = cost
+                found.append((cost, candidate.job, candidate))
         return {job: candidate for _, job, candidate in sorted(found)}
 
     # The plan -------------------------------------------------------------------------------------
@@ -173,9 +175,7 @@ class _Cycle:
         ):
             return self.last.planned
         # Who would be late even alone is nobody's reason to make no plan.
-        self._plan_anew(
-            [promise for promise in promised if promise.bare.share() is not None], hopeful
-        )
+        self._plan_anew([candidate for candidate in promised if candidate.is_possible], hopeful)
         return self.now
 
     def _go_on(
@@ -193,7 +193,7 @@ class _Cycle:
             promise = None if last is None else as_planned(last, candidate.bare, self.now)
             if promise is not None:
                 plans[candidate.job] = promise
-            elif candidate.bare.share() is not None:
+            elif candidate.is_possible:
                 return False
         waiting: list[PlanCandidate] = []
         going: list[PlanCandidate] = []
@@ -353,7 +353,3 @@ class _Cycle:
             )
             return Rejected(job=candidate.job, reason=Reason.LEAVES_ROOM, detail=text, runs=True)
         return None
-
-
-def _by_deadline(candidate: PlanCandidate) -> tuple[float, str]:
-    return candidate.bare.due, candidate.job

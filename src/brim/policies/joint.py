@@ -10,18 +10,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from brim.policies.promises import Promise, promised, side_by_side
 from brim.policies.timeline import Need, Piece, Timeline
 
+_UNKNOWN = -1  # a share before it is worked out
 _RETRIES = 8  # of the given up, the cheapest, that are tried once more behind all others
 
 
-class PlanCandidate(NamedTuple):
+BY_DEADLINE = attrgetter("bare.due", "job")
+"""The order in which candidates are planned."""
+
+
+@dataclass(slots=True, eq=False)
+class PlanCandidate:
     """A job that should be in time.
 
-    Attributes:
+    Args:
         bare: what it needs if nothing disturbs it.
         margin: seconds that its plan should have to spare, if there is time.
         cost: device-seconds that it needs at least; None where it is promised, and so cannot be
@@ -35,20 +42,29 @@ class PlanCandidate(NamedTuple):
     margin: float
     cost: float | None = None
     slower: float = 1.0
+    _share: int | None = field(default=_UNKNOWN, init=False, repr=False)
 
     @property
     def doubtful(self) -> Need:
         """The need if the profile is as wrong as it may be."""
-        return (
-            self.bare
-            if self.slower == 1.0
-            else self.bare._replace(left=self.bare.left * self.slower)
-        )
+        return self.bare.disturbed(0.0, self.slower)
+
+    @property
+    def share(self) -> int | None:
+        """The share with margin and doubt, worked out once, and only where plans are made anew."""
+        if self._share == _UNKNOWN:
+            self._share = self.bare.share(self.margin, self.slower)
+        return self._share
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it would be in time alone; with margin and doubt it needs no fewer workers."""
+        return self.share is not None or self.bare.share() is not None
 
     @property
     def needs(self) -> tuple[str, Need, Need]:
         """Arguments of `promises`: the id, the need with margin and doubt, and the need without."""
-        return self.job, self.doubtful.delayed(self.margin), self.bare
+        return self.job, self.bare.disturbed(self.margin, self.slower), self.bare
 
 
 def plan_jointly(
@@ -69,16 +85,21 @@ def plan_jointly(
         fixed_plans: plans that stay as they are, and are in the result.
         givable: those of them that may be given up for a cheaper job.
     """
-    if not fixed_plans:
+    if not fixed_plans and _least_devices(candidates) <= devices:
         plans = side_by_side((candidate.needs for candidate in candidates), now, devices)
         if plans is not None:
             return plans
     joint = _Joint(now, devices, last, fixed_plans or {}, givable)
-    for candidate in sorted(candidates, key=lambda candidate: (candidate.bare.due, candidate.job)):
+    for candidate in sorted(candidates, key=BY_DEADLINE):
         if not joint.add(candidate) and candidate.cost is None:
             return None
     joint.retry()
     return joint.plans
+
+
+def _least_devices(candidates: Sequence[PlanCandidate]) -> int:
+    """Devices that all jobs' smallest shares with a margin need together."""
+    return sum(candidate.share or 0 for candidate in candidates)
 
 
 class _Joint:
@@ -120,7 +141,7 @@ class _Joint:
         self._keep(candidate, pieces)
         return True
 
-    def _swapped(self, candidate: PlanCandidate, cost: float) -> list[Piece] | None:
+    def _swapped(self, candidate: PlanCandidate, cost: float) -> tuple[Piece, ...] | None:
         """Return the job's pieces in place of the dearest job's.
 
         None unless that job is dearer and makes enough room.
@@ -152,13 +173,22 @@ class _Joint:
             if pieces is not None:
                 self._keep(candidate, pieces)
 
-    def _fit(self, candidate: PlanCandidate) -> list[Piece] | None:
-        last = self.last.get(candidate.job)
-        pieces = last.pieces if last else ()
-        _, careful, bare = candidate.needs
-        return self.line.fit(careful, last_plan=pieces) or self.line.fit(bare, last_plan=pieces)
+    def _fit(self, candidate: PlanCandidate) -> tuple[Piece, ...] | None:
+        last, share = self.last.get(candidate.job), candidate.share
+        last_plan = last.pieces if last else ()
+        if share is not None:
+            pieces = self.line.fit_from(
+                share,
+                candidate.bare,
+                delay=candidate.margin,
+                slower=candidate.slower,
+                last_plan=last_plan,
+            )
+            if pieces is not None:
+                return pieces
+        return self.line.fit(candidate.bare, last_plan=last_plan)
 
-    def _keep(self, candidate: PlanCandidate, pieces: list[Piece]) -> None:
+    def _keep(self, candidate: PlanCandidate, pieces: tuple[Piece, ...]) -> None:
         self.line.take(pieces)
         self.plans[candidate.job] = promised(pieces, candidate.bare, self.line.times[0])
         if candidate.cost is not None:

@@ -51,22 +51,19 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float =
     Args:
         doubt: seconds that it may lose first.
     """
-    job = state.job
+    job, workers = state.job, state.workers
     assert job.deadline is not None
-    ceiling = job.ceiling
-    change = overheads.cost(0, ceiling)
+    curve, ceiling = job.curve, job.ceiling
     return Need(
-        best=job.curve.best,
-        left=state.remaining / state.pace,
-        begin=(max(now, state.ready) if state.workers else now) + doubt,
-        due=job.deadline,
-        holds=state.workers,
-        change=change,
-        minimum=job.minimum,
-        ceiling=ceiling,
-        floor=job.curve.floor
-        if job.curve.stepped
-        else None,  # in between devices are held for nothing
+        curve.best,
+        state.remaining / state.pace,
+        (max(now, state.ready) if workers else now) + doubt,
+        job.deadline,
+        workers,
+        overheads.cost(0, ceiling),
+        job.minimum,
+        ceiling,
+        curve.floor if curve.stepped else None,  # in between devices are held for nothing
     )
 
 
@@ -184,9 +181,9 @@ def mend(
     return plans
 
 
-def promised(pieces: Sequence[Piece], bare: Need, now: float) -> Promise:
+def promised(pieces: tuple[Piece, ...], bare: Need, now: float) -> Promise:
     """`pieces` as a job's plan."""
-    return Promise(pieces=tuple(pieces), spare=_spare(pieces, bare, now))
+    return Promise(pieces=pieces, spare=_spare(pieces, bare, now))
 
 
 def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
@@ -214,18 +211,21 @@ def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
 
     The last piece may be a rounding longer than it was planned.
     """
-    busy_workers, busy, remaining, fastest = need.holds, need.begin, need.left, 0.0
-    last = now
-    for piece in pieces:
-        if last < piece.start:  # it was suspended in between
+    best, remaining, busy, _, busy_workers, change, _, _, _ = need
+    fastest, last = 0.0, now
+    for start, stop, workers in pieces:  # every job's, each cycle: without calls
+        if last < start:  # it was suspended in between
             busy_workers = 0
-        last = piece.stop
-        if piece.workers != busy_workers:
-            busy = max(busy, piece.start) + need.change
-            busy_workers = piece.workers
-        rate = need.best[piece.workers]
-        fastest = max(fastest, rate)
-        remaining -= rate * max(piece.stop - max(piece.start, busy), 0.0)
+        last = stop
+        if workers != busy_workers:
+            busy = (start if start > busy else busy) + change
+            busy_workers = workers
+        rate = best[workers]
+        if rate > fastest:
+            fastest = rate
+        begin = start if start > busy else busy
+        if stop > begin:
+            remaining -= rate * (stop - begin)
     return -remaining / fastest if fastest else -math.inf
 
 

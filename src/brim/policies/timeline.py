@@ -49,18 +49,19 @@ class Need(NamedTuple):
     ceiling: int
     floor: tuple[int, ...] | None = None
 
-    def delayed(self, seconds: float) -> Need:
-        """Return the need if the job loses `seconds` first."""
-        best, remaining, begin, due, holds, change, minimum, ceiling, floor = self
-        return Need(best, remaining, begin + seconds, due, holds, change, minimum, ceiling, floor)
+    def disturbed(self, delay: float, slower: float) -> Need:
+        """Return the need if the job loses seconds first, and takes so many times as long."""
+        best, left, begin, due, holds, change, minimum, ceiling, floor = self
+        return Need(best, left * slower, begin + delay, due, holds, change, minimum, ceiling, floor)
 
-    def share(self) -> int | None:
+    def share(self, delay: float = 0.0, slower: float = 1.0) -> int | None:
         """The fewest workers, the same until the end, that finish in time.
 
-        No other job counts here.
+        No other job counts here. It is the share of `disturbed(delay, slower)`, without making it.
         """
-        best, remaining, begin, due, holds, change, minimum, ceiling, _ = self
-        window = due - begin
+        best, left, begin, due, holds, change, minimum, ceiling, _ = self
+        window = due - (begin + delay)
+        remaining = left * slower
         if window <= 0:
             return None
         moved = window - change
@@ -69,10 +70,10 @@ class Need(NamedTuple):
             return min(holds, move)  # staying as it is costs nothing
         return move if move <= ceiling else None
 
-    def finish(self, workers: int) -> float:
-        """Return the time at which the job is done on `workers` workers from now on."""
-        start = self.begin if workers == self.holds else self.begin + self.change
-        return start + self.left / self.best[workers]
+    def finish(self, workers: int, delay: float = 0.0, slower: float = 1.0) -> float:
+        """Return the time at which `disturbed(delay, slower)` is done on `workers` workers."""
+        start = self.begin + delay if workers == self.holds else self.begin + delay + self.change
+        return start + self.left * slower / self.best[workers]
 
 
 class Timeline:
@@ -89,11 +90,12 @@ class Timeline:
     (2, 8, 2)
     """
 
-    __slots__ = ("free", "times")
+    __slots__ = ("_grows", "free", "times")
 
     def __init__(self, *, now: float, devices: int) -> None:
         self.times = [now]
         self.free = np.array([devices])
+        self._grows = True  # no step has fewer free devices than one before
 
     def fewest_free(self, start: float, stop: float) -> int:
         """The fewest free devices between `start` and `stop`."""
@@ -130,11 +132,13 @@ class Timeline:
             changes[last] = changes.get(last, 0) + workers
         line = cls(now=now, devices=devices)
         line.times = sorted(changes)
+        line._grows = not pieces
         line.free = np.cumsum([changes[time] for time in line.times])
         return line
 
     def give_back(self, pieces: Iterable[Piece]) -> None:
         """Undo a reservation; rounding stays reserved."""
+        self._grows = False
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop)
@@ -145,10 +149,13 @@ class Timeline:
 
         Unless `exact`, in a long timeline perhaps a little longer than they last.
         """
-        for piece in pieces:
-            first = self._break(piece.start)
-            last = self._break(piece.stop) if exact else self._end(piece.stop)
-            self.free[first:last] -= piece.workers
+        for start, stop, workers in pieces:
+            first = self._break(start)
+            last = self._break(stop) if exact else self._end(stop)
+            taken = self.free[first:last]
+            taken -= workers  # in place; of a slice it would be copied back
+            if first:
+                self._grows = False
 
     def _end(self, stop: float) -> int:
         """Return the step that ends a reservation.
@@ -172,7 +179,7 @@ class Timeline:
             self.free = np.concatenate((self.free[:place], self.free[place - 1 :]))
         return place
 
-    def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
+    def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> tuple[Piece, ...] | None:
         """Find the smallest share that is done by `need.due`.
 
         It is cut to the free devices where fewer are. None if none is enough.
@@ -184,16 +191,32 @@ class Timeline:
         and every change of workers costs `need.change` seconds in the plan.
         """
         share = need.share()
-        if share is None:
-            return None
+        return None if share is None else self.fit_from(share, need, last_plan=last_plan)
+
+    def fit_from(
+        self,
+        share: int,
+        need: Need,
+        *,
+        delay: float = 0.0,
+        slower: float = 1.0,
+        last_plan: Iterable[Piece] = (),
+    ) -> tuple[Piece, ...] | None:
+        """As `fit` of `need.disturbed(delay, slower)`, which is made only where time is walked.
+
+        Args:
+            share: `need.share(delay, slower)`.
+        """
         now = self.times[0]
-        stop = need.finish(share)
-        if self.free[0] >= share and self.fewest_free(now, stop) >= share:
-            return [Piece(now, stop, share)]
+        if self.free[0] >= share:
+            stop = need.finish(share, delay, slower)
+            if self._grows or self.fewest_free(now, stop) >= share:
+                return (Piece(now, stop, share),)
         if len(self.times) > _MAX_EXACT_STEPS:
-            piece = self._in_one_piece(need, share)
+            piece = self._in_one_piece(need, share, delay, slower)
             if piece is not None:
-                return [piece]
+                return (piece,)
+        need = need.disturbed(delay, slower)
         last = bisect_left(self.times, need.due)
         maximum = min(need.ceiling, int(self.free[:last].max(initial=0)))
         if need.floor is not None:
@@ -205,7 +228,9 @@ class Timeline:
         found = _smallest(need, share, maximum, steps, now, guess)
         return None if found is None else _walk(need, found, steps, now)
 
-    def _in_one_piece(self, need: Need, minimum_share: int) -> Piece | None:
+    def _in_one_piece(
+        self, need: Need, minimum_share: int, delay: float, slower: float
+    ) -> Piece | None:
         """Find the smallest share that finishes in time in one piece.
 
         None if it is not that simple.
@@ -213,19 +238,21 @@ class Timeline:
         Where many jobs are planned, each as early as it can, nearly all are: those before have
         taken everything up to some moment, and behind it more and more is free.
         """
-        now = self.times[0]
-        size = max(minimum_share, need.minimum, 1)
-        while size <= need.ceiling:
-            if self.free[-1] < size:
+        times, free = self.times, self.free
+        best, left, ready, due, holds, change, minimum, ceiling, floor = need
+        left *= slower
+        ready += delay
+        size = max(minimum_share, minimum, 1)
+        while size <= ceiling:
+            place = (free < size).tobytes().rfind(1) + 1  # behind the last step with too few
+            if place == len(times):
                 return None
-            short = self.free[::-1] < size
-            stays_free = int(short.argmax())  # so many steps at the end; 0 where all are
-            place = len(self.times) - stays_free if stays_free else 0
-            start = self.times[place]
-            stays = start <= now and size == need.holds
-            begin = need.begin if stays else max(start, need.begin) + need.change
-            stop = begin + need.left / need.best[size]
-            if stop <= need.due and (need.floor is None or need.floor[size] == size):
+            start = times[place]
+            begin = start if start > ready else ready
+            if place or size != holds:
+                begin += change
+            stop = begin + left / best[size]
+            if stop <= due and (floor is None or floor[size] == size):
                 return Piece(start, stop, size)
             size += 1 + size // 16
         return None
@@ -312,7 +339,7 @@ def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
     return False
 
 
-def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece] | None:
+def _walk(need: Need, share: int, steps: list[_Step], now: float) -> tuple[Piece, ...] | None:
     """Plan at most `share` workers wherever they are free, from now until done."""
     best, remaining, floor = need.best, need.left, need.floor
     workers_busy, busy, minimum = need.holds, need.begin, max(need.minimum, 1)
@@ -335,7 +362,7 @@ def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece]
         done = begin + remaining / rate
         if done <= stop:
             pieces.append(Piece(piece_start, done, workers))
-            return pieces if done <= need.due else None
+            return tuple(pieces) if done <= need.due else None
         if begin < stop:
             remaining -= rate * (stop - begin)
     return None

@@ -50,8 +50,10 @@ class Settings:
     """The behaviour of the simulated world.
 
     Args:
-        slot: least seconds between two cycles that an arrival or a completion calls for (0: at
-            once). What a policy asked to be woken for always happens on time.
+        slot: least seconds between two cycles that arrivals call for, and from any cycle to one
+            that a completion calls for (0: at once). No completion delays an arrival: the time by
+            which a job is seen follows from the arrivals alone, so that it is the same under each
+            policy. What a policy asked to be woken for always happens on time.
         overheads: seconds that a start, a resize or a migration costs.
         profile_error: each job's true speed is its curve's times a factor drawn from 1 ± this.
         failures: mean seconds between two failures of one worker (0: none); see
@@ -186,6 +188,7 @@ class _World:
     ) -> None:
         self.queue = sorted(jobs, key=lambda job: (job.submitted, job.id))
         self.cluster, self.settings = cluster, settings
+        self.seen_by = _seen_by(self.queue, settings.slot)
         self.progress = progress
         self.rng = random.Random(settings.seed)  # nosec: a simulation, not a secret
         self.jobs: dict[str, _SimulatedJob] = {}
@@ -275,12 +278,12 @@ class _World:
             next_finish = min(
                 next_finish, min((job.breaks for job in self.jobs.values()), default=math.inf)
             )
+        next_event = max(next_finish, self.last + self.settings.slot)
         if self.next < len(self.queue):
-            next_finish = min(next_finish, self.queue[self.next].submitted)
-        next_finish = max(next_finish, self.last + self.settings.slot)
+            next_event = min(next_event, self.seen_by[self.next])
         if self.steps:
-            next_finish = min(next_finish, self.steps[0][0])
-        return max(min(next_finish, wake), self.now)
+            next_event = min(next_event, self.steps[0][0])
+        return max(min(next_event, wake), self.now)
 
     def _advance(self) -> None:
         now, done = self.now, []
@@ -449,6 +452,17 @@ class _World:
             verdicts=tuple(self.verdicts),
             cycles=self.cycles,
         )
+
+
+def _seen_by(queue: Sequence[Job], slot: float) -> list[float]:
+    """Return the times by which jobs are seen: those of cycles that their arrivals call for."""
+    times: list[float] = []
+    called = -math.inf
+    for job in queue:
+        if job.submitted > called:
+            called = max(job.submitted, called + slot)
+        times.append(called)
+    return times
 
 
 def _outcome(job: _SimulatedJob, finish: float | None) -> Outcome:
