@@ -260,6 +260,25 @@ def _place_of(id: int | None, distinct: Tensor) -> int | None:
     return int(places[0]) if len(places) else None
 
 
+class _InBackward:
+    """The backward pass of `job.step`, of which embeddings know that it is no other.
+
+    Args:
+        embeddings: that are to know it.
+    """
+
+    def __init__(self, embeddings: Sequence[TrainedByRows]) -> None:
+        self._embeddings = embeddings
+
+    def __enter__(self) -> None:
+        for embedding in self._embeddings:
+            embedding.is_backward = True
+
+    def __exit__(self, *_: object) -> None:
+        for embedding in self._embeddings:
+            embedding.is_backward = False
+
+
 class Embeddings:
     """The embeddings of a network that are trained by rows.
 
@@ -280,6 +299,7 @@ class Embeddings:
         delay: steps that tables change late.
         committed: tells the number of committed steps; the job sets it.
         is_shown: whether the user's code sees the tables as weights.
+        in_backward: a context, the backward pass of `job.step`.
 
     Raises:
         SpecError: one says `sparse=True`, or is a `brim.Embedding`, and cannot be trained by rows.
@@ -295,6 +315,7 @@ class Embeddings:
     ) -> None:
         self._seen: dict[tuple[int, torch.dtype, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._all: list[_Embedding | KeyedRows] = []
+        self.in_backward = _InBackward(self._all)
         self.committed: Callable[[], int] = lambda: 0
         self._memory: TableMemory | None = None
         self.delay = spec.delay
@@ -450,23 +471,14 @@ class Embeddings:
         for embedding in self._all:
             embedding.begin()
 
-    @contextlib.contextmanager
-    def backward(self) -> Iterator[None]:
-        """The backward pass of `job.step`."""
-        for embedding in self._all:
-            embedding.is_backward = True
-        try:
-            yield
-        finally:
-            for embedding in self._all:
-                embedding.is_backward = False
-
     def take(self) -> tuple[list[GradientRows], list[bool]]:
         """Take the gradients of a micro-batch's backward passes.
 
         Returns:
             The gradient of each weight, and whether it has one.
         """
+        if not self._all:
+            return [], []
         parts = [embedding.take() for embedding in self._all]
         rows = [
             no_rows(embedding.weight) if part is None else part

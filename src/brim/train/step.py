@@ -52,6 +52,7 @@ _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in
 # Stands in for the number of a micro-batch when seeding the update.
 _UPDATE = 1 << 41
 
+_NOTHING = nullcontext()
 _NO_OWNED_ROWS = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
 )
@@ -334,7 +335,7 @@ class Steps:
         Raises:
             RoundChanged: the round ended meanwhile.
         """
-        keeps = self._parts.state.registered_kept() if read.request.is_audit else nullcontext()
+        keeps = self._parts.state.registered_kept() if read.request.is_audit else _NOTHING
         with keeps:
             micro_batch = self._hand_out(round, step, read)
             self.is_amid_batch = True
@@ -421,7 +422,7 @@ class Steps:
             parts.contributions.check_untouched()
         is_last = len(step.todo) == 1 and not micro.read.request.is_audit
         early = round.early if round.early is not None and is_last else None
-        with parts.embeddings.backward(), early.in_backward() if early else nullcontext():
+        with parts.embeddings.in_backward, early.in_backward() if early else _NOTHING:
             parts.optimization.backward(loss, micro.weight, optimizer)
         if early is not None:
             step.void = early.settle()

@@ -325,11 +325,11 @@ class Contributions:
         Raises:
             SpecError: a parameter has a gradient already.
         """
-        for name, parameter in zip(self._names, self._parameters, strict=True):
+        for index, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
                 raise SpecError(
                     "your training loop",
-                    got=f"a gradient of {name!r} before job.step(loss)",
+                    got=f"a gradient of {self._names[index]!r} before job.step(loss)",
                     need="no backward pass except in job.step: gradients would count twice",
                     hint="remove loss.backward() and optimizer.zero_grad() from the loop",
                 )
@@ -354,7 +354,8 @@ class Contributions:
         Raises:
             SpecError: a gradient or a buffer that cannot be added up with those of other workers.
         """
-        self._check_frozen()
+        if self._frozen:
+            self._check_frozen()
         gradients, marks = [], [1] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             gradient = parameter.grad
@@ -397,10 +398,12 @@ class Contributions:
         return names[place]
 
     def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
-        if len(losses) == 1 and losses[0] is not None:
+        if len(losses) == 1 and (loss := losses[0]) is not None:
             if weight not in self._weights:
                 self._weights[weight] = self._no_losses + weight
-            return losses[0].to(self._no_losses.device) * self._weights[weight]
+            if not (loss.is_cpu and self._no_losses.is_cpu):
+                loss = loss.to(self._no_losses.device)
+            return loss * self._weights[weight]
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
             if loss is not None:
@@ -413,8 +416,6 @@ class Contributions:
         return self._no_marks.new_tensor([*marks, int(stop), int(due)])
 
     def _check_frozen(self) -> None:
-        if not self._frozen:
-            return
         thawed = next(
             (name for name, parameter in self._frozen.items() if parameter.requires_grad), None
         )
