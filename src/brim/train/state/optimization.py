@@ -74,6 +74,7 @@ class Optimization:
         self._intervals = [_interval_of(scheduler, interval) for scheduler in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
+        self._has_tensors = False  # among these
         self._values_before: list[dict[str, Any]] = []
         self._trained_before: list[bool] = []
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
@@ -199,7 +200,9 @@ class Optimization:
         # What a loop may change by hand: of each group some numbers, of each parameter whether it
         # is trained.
         now = [group.get(name) for group in groups for name in _BY_HAND]
-        if any(isinstance(value, Tensor) for value in now):
+        if self._rates is None:
+            self._has_tensors = any(isinstance(value, Tensor) for value in now)
+        if self._has_tensors:
             now = list(map(_plain, now))
         now += [parameter.requires_grad for parameter in self._parameters]
         if self._rates is None:
