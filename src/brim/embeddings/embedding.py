@@ -73,7 +73,8 @@ class _Lookup(torch.autograd.Function):
         ids, places = ctx.module._brim_embeddings.distinct(*ctx.saved_tensors)
         table.note_lookups(ids, places)
         values = gradient.new_zeros((len(ids), gradient.shape[-1]))
-        values.index_add_(0, places.flatten(), gradient.reshape(-1, gradient.shape[-1]))
+        # By int32 torch adds element by element, in the same order.
+        values.index_add_(0, places.flatten().long(), gradient.reshape(-1, gradient.shape[-1]))
         padding = _place_of(ctx.module.padding_idx, ids)
         if padding is not None:
             values[padding] = 0
