@@ -222,6 +222,17 @@ def test_other_backward_errors_are_unchanged() -> None:
     assert explanation_of(RuntimeError("of a kernel")) is None
 
 
+def test_rates_in_tensors_are_compared_by_their_values() -> None:
+    model = nn.Linear(2, 2)
+    rate = torch.tensor(0.5)
+    optimization = Optimization(model, [torch.optim.Adam(model.parameters(), lr=rate)])
+    optimization.begin()
+    optimization.check_rates()
+    optimization.check_rates()
+    optimization.optimizers[0].param_groups[0]["lr"].fill_(0.25)
+    assert "'lr' of parameter group 0 changed" in refused(optimization.check_rates).got
+
+
 def test_losses_of_frozen_networks_stay_apart() -> None:
     frozen, other_network = nn.Linear(2, 2), nn.Linear(2, 2)
     of_frozen, of_other = sgd(frozen), sgd(other_network)
