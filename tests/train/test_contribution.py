@@ -30,3 +30,21 @@ def test_large_gradients_live_until_the_update(
     del gradient
     contributions.clear()
     assert (alive() is not None) == is_kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_loss_by_value_has_the_same_bits(dtype: torch.dtype) -> None:
+    contributions = Contributions(torch.nn.Linear(2, 1))
+
+    def weighed(loss: torch.Tensor | float, weight: float) -> torch.Tensor:
+        taken = contributions.take(weight, [loss], stop=False, due=False)
+        return taken[len(contributions.parameters)]
+
+    numbers = torch.randn(30, generator=torch.Generator().manual_seed(0)).exp()
+    special_numbers = torch.tensor([0.0, -0.0, float("inf"), float("nan")])
+    for loss in torch.cat([numbers, special_numbers]).to(dtype):
+        for weight in (1.0, 1 / 8, 1 / 3, 0.1):
+            by_tensor, by_value = weighed(loss.reshape(1), weight), weighed(loss.item(), weight)
+            assert by_tensor.dtype == by_value.dtype == torch.float64
+            assert by_tensor.shape == by_value.shape == (1,)
+            assert torch.equal(by_tensor.view(torch.int64), by_value.view(torch.int64))

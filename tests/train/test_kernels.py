@@ -29,6 +29,15 @@ def test_distinct_ids_and_places_are_those_of_torch(
     assert torch.equal(places.long(), expected_places)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("spread", [1, 50, 95, 96, 97, 5_000])
+def test_few_ids_far_apart_are_found_as_many_are(spread: int, dtype: torch.dtype) -> None:
+    ids = torch.arange(100, dtype=dtype).flip(0).repeat(2) * 2 * spread
+    distinct, places = distinct_of(ids)
+    assert torch.equal(distinct, torch.arange(100, dtype=dtype) * 2 * spread)
+    assert torch.equal(places, torch.arange(100, dtype=dtype).flip(0).repeat(2))
+
+
 def test_a_single_id_has_a_place() -> None:
     distinct, place = distinct_of(torch.tensor(5))
     assert distinct.tolist() == [5]

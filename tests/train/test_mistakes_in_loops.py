@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import brim
 from brim.errors import SpecError
-from brim.train.checks.backward_errors import explained
+from brim.train.checks.backward_errors import explanation_of
 from brim.train.entry import join
 from brim.train.job import Job
 from brim.train.state.optimization import Optimization
@@ -219,8 +219,18 @@ def test_stale_hidden_states_are_explained() -> None:
 
 
 def test_other_backward_errors_are_unchanged() -> None:
-    with pytest.raises(RuntimeError, match="of a kernel"), explained():
-        raise RuntimeError("of a kernel")
+    assert explanation_of(RuntimeError("of a kernel")) is None
+
+
+def test_rates_in_tensors_are_compared_by_their_values() -> None:
+    model = nn.Linear(2, 2)
+    rate = torch.tensor(0.5)
+    optimization = Optimization(model, [torch.optim.Adam(model.parameters(), lr=rate)])
+    optimization.begin()
+    optimization.check_rates()
+    optimization.check_rates()
+    optimization.optimizers[0].param_groups[0]["lr"].fill_(0.25)
+    assert "'lr' of parameter group 0 changed" in refused(optimization.check_rates).got
 
 
 def test_losses_of_frozen_networks_stay_apart() -> None:

@@ -270,6 +270,11 @@ class Feed:
             SpecError: the data breaks its promises.
             EnvironmentFault: processes that read died three times over the same data.
         """
+        if self._quick:
+            for request in requests:
+                indices = self.indices(request.epoch, request.span)
+                yield Read(request, fetch(self.dataset, indices), sample_checksum(indices))
+            return
         works = map(self._work, requests)
         if self._loaders is None:
             for work in works:

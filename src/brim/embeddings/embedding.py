@@ -73,7 +73,8 @@ class _Lookup(torch.autograd.Function):
         ids, places = ctx.module._brim_embeddings.distinct(*ctx.saved_tensors)
         table.note_lookups(ids, places)
         values = gradient.new_zeros((len(ids), gradient.shape[-1]))
-        values.index_add_(0, places.flatten(), gradient.reshape(-1, gradient.shape[-1]))
+        # By int32 torch adds element by element, in the same order.
+        values.index_add_(0, places.flatten().long(), gradient.reshape(-1, gradient.shape[-1]))
         padding = _place_of(ctx.module.padding_idx, ids)
         if padding is not None:
             values[padding] = 0
@@ -260,6 +261,25 @@ def _place_of(id: int | None, distinct: Tensor) -> int | None:
     return int(places[0]) if len(places) else None
 
 
+class _InBackward:
+    """The backward pass of `job.step`, of which embeddings know that it is no other.
+
+    Args:
+        embeddings: that are to know it.
+    """
+
+    def __init__(self, embeddings: Sequence[TrainedByRows]) -> None:
+        self._embeddings = embeddings
+
+    def __enter__(self) -> None:
+        for embedding in self._embeddings:
+            embedding.is_backward = True
+
+    def __exit__(self, *_: object) -> None:
+        for embedding in self._embeddings:
+            embedding.is_backward = False
+
+
 class Embeddings:
     """The embeddings of a network that are trained by rows.
 
@@ -280,6 +300,7 @@ class Embeddings:
         delay: steps that tables change late.
         committed: tells the number of committed steps; the job sets it.
         is_shown: whether the user's code sees the tables as weights.
+        in_backward: a context, the backward pass of `job.step`.
 
     Raises:
         SpecError: one says `sparse=True`, or is a `brim.Embedding`, and cannot be trained by rows.
@@ -295,6 +316,7 @@ class Embeddings:
     ) -> None:
         self._seen: dict[tuple[int, torch.dtype, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._all: list[_Embedding | KeyedRows] = []
+        self.in_backward = _InBackward(self._all)
         self.committed: Callable[[], int] = lambda: 0
         self._memory: TableMemory | None = None
         self.delay = spec.delay
@@ -450,23 +472,14 @@ class Embeddings:
         for embedding in self._all:
             embedding.begin()
 
-    @contextlib.contextmanager
-    def backward(self) -> Iterator[None]:
-        """The backward pass of `job.step`."""
-        for embedding in self._all:
-            embedding.is_backward = True
-        try:
-            yield
-        finally:
-            for embedding in self._all:
-                embedding.is_backward = False
-
     def take(self) -> tuple[list[GradientRows], list[bool]]:
         """Take the gradients of a micro-batch's backward passes.
 
         Returns:
             The gradient of each weight, and whether it has one.
         """
+        if not self._all:
+            return [], []
         parts = [embedding.take() for embedding in self._all]
         rows = [
             no_rows(embedding.weight) if part is None else part

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from brim.coordination.job.reduction import Block, fold
-from brim.embeddings.tables.kernels import distinct_of, gather, put
+from brim.embeddings.tables.kernels import distinct_of, put
 
 _LAST = (1 << 63) - 1  # of all ids
 
@@ -143,16 +143,8 @@ def _sum(
         if right.start in sums:
             sums[left.start] += sums.pop(right.start)
         else:
-            _add(sums[left.start], places[right.start], values[right.start])
+            sums[left.start].index_add_(0, places[right.start], values[right.start])
     return sums[start]
-
-
-def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
-    """Add to the rows at some places, each once."""
-    current = torch.empty_like(values, memory_format=torch.contiguous_format)
-    gather(rows, places, current)
-    current += values
-    put(rows, places, current)
 
 
 def rows_between(rows: GradientRows, start: int, stop: int) -> GradientRows:

@@ -52,6 +52,7 @@ _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in
 # Stands in for the number of a micro-batch when seeding the update.
 _UPDATE = 1 << 41
 
+_NOTHING = nullcontext()
 _NO_OWNED_ROWS = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
 )
@@ -118,7 +119,7 @@ class MicroUnderWay:
         read: its samples.
         weight: its part of the step's samples.
         since: when it was handed out.
-        losses: of each optimizer, [1].
+        losses: of each optimizer, [1]; of one, its value where it is at hand.
         carried: hidden states, as the user's code leaves them.
         taken: number of these losses that have come.
         samples: their digest, where the micro-batch is computed twice.
@@ -127,7 +128,7 @@ class MicroUnderWay:
     read: Read
     weight: float
     since: float
-    losses: list[Tensor | None]
+    losses: list[Tensor | float | None]
     carried: dict[str, Any]
     taken: int = 0
     samples: str = ""
@@ -142,6 +143,7 @@ class StepUnderWay:
         batch: index of the batch whose samples it has; equals `number` except in asynchronous
             training.
         span: of the samples of its epoch.
+        samples: how many these are.
         todo: micro-batches of this worker that are still to come.
         due: a checkpoint is, behind it.
         since: when it began.
@@ -161,11 +163,12 @@ class StepUnderWay:
     number: int
     batch: int
     span: Span
+    samples: int
     todo: deque[int]
     due: bool
     since: float
     done: list[tuple[MicroBatchRequest, int]] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor | float] = field(default_factory=list)
     marks: dict[int, StreamMark] = field(default_factory=dict)
     void: bool = False
     micro: MicroUnderWay | None = None
@@ -239,10 +242,12 @@ class Steps:
         """Hand out this rank's part of a step, and add up the results."""
         parts = self._parts
         number = parts.state.committed
+        span = self._data.schedule.span(batch)
         step = self.under_way = StepUnderWay(
             number=number,
             batch=batch,
-            span=self._data.schedule.span(batch),
+            span=span,
+            samples=len(span),
             todo=deque(round.mine),
             due=round.rank == 0 and not parts.takes_turns and parts.checkpoints.is_due(number + 1),
             since=monotonic(),
@@ -312,10 +317,12 @@ class Steps:
         """
         parts = self._parts
         number = parts.state.committed
+        span = self._data.schedule.span(number)
         step = self.under_way = StepUnderWay(
             number=number,
             batch=number,
-            span=self._data.schedule.span(number),
+            span=span,
+            samples=len(span),
             todo=deque(),
             due=False,
             since=monotonic(),
@@ -334,7 +341,7 @@ class Steps:
         Raises:
             RoundChanged: the round ended meanwhile.
         """
-        keeps = self._parts.state.registered_kept() if read.request.is_audit else nullcontext()
+        keeps = self._parts.state.registered_kept() if read.request.is_audit else _NOTHING
         with keeps:
             micro_batch = self._hand_out(round, step, read)
             self.is_amid_batch = True
@@ -349,7 +356,7 @@ class Steps:
 
     def _skip_empty(self, round: Round, step: StepUnderWay) -> None:
         parts = self._parts
-        if len(step.span) >= round.parts:
+        if step.samples >= round.parts:
             return
         spans = cut(step.span, round.parts)
         while step.todo and not len(spans[step.todo[0]]):
@@ -380,7 +387,7 @@ class Steps:
         read_at = parts.spent("data", started)
         step.micro = MicroUnderWay(
             read=read,
-            weight=len(span) / len(step.span),
+            weight=len(span) / step.samples,
             since=read_at,
             losses=[None] * len(parts.optimization.optimizers),
             carried=carried,
@@ -421,11 +428,12 @@ class Steps:
             parts.contributions.check_untouched()
         is_last = len(step.todo) == 1 and not micro.read.request.is_audit
         early = round.early if round.early is not None and is_last else None
-        with parts.embeddings.backward(), early.in_backward() if early else nullcontext():
+        with parts.embeddings.in_backward, early.in_backward() if early else _NOTHING:
             parts.optimization.backward(loss, micro.weight, optimizer)
         if early is not None:
             step.void = early.settle()
-        micro.losses[index] = loss.detach().reshape(1)
+        is_at_hand = loss.is_cpu and len(micro.losses) == 1
+        micro.losses[index] = loss.item() if is_at_hand else loss.detach().reshape(1)
         micro.taken += 1 if optimizer is not None else len(micro.losses)
         if micro.taken < len(micro.losses):
             self.is_amid_batch = True
@@ -522,7 +530,7 @@ class Steps:
             return
         round.rows.add(step.todo[0], rows)
         round.accumulator.add(step.todo.popleft(), contribution)
-        step.losses.append(torch.cat(losses).sum().reshape(1) if len(losses) > 1 else losses[0])
+        step.losses.append(_sum_of(losses))
         step.done.append((micro.read.request, micro.read.crc32))
         step.marks.update(micro.read.marks)
         self._skip_empty(round, step)
@@ -604,7 +612,7 @@ class Steps:
                 return is_committed
             case Act.APPLY:
                 assert step.outcome is not None, "it was prepared"
-                self._apply(step.total, step.outcome, samples=len(step.span))
+                self._apply(step.total, step.outcome, samples=step.samples)
                 step.total = []  # it may be large, and the user's code follows
                 if parts.asynchrony is not None:
                     parts.asynchrony.mark(step.batch % self._data.schedule.steps_per_epoch)
@@ -687,7 +695,7 @@ class Steps:
                     parts.checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
             report = msgspec.msgpack.encode(self._report(round, step))
             outcome = self._prepare(round, total)
-            self._apply(total, outcome, samples=len(step.span))
+            self._apply(total, outcome, samples=step.samples)
             asynchrony.mark(step.batch % self._data.schedule.steps_per_epoch)
             asynchrony.store()
         started = parts.spent("apply", started)
@@ -867,11 +875,21 @@ class Steps:
         )
 
 
-def _numbers(losses: Sequence[Tensor]) -> list[float]:
-    """Return the value of each tensor of one element; from a device all come at once."""
-    if all(loss.is_cpu for loss in losses):
-        return [loss.item() for loss in losses]
-    return torch.cat(list(losses)).tolist()
+def _sum_of(losses: Sequence[Tensor | float]) -> Tensor | float:
+    """Return the sum of a micro-batch's losses, of shape [1] where it is a tensor."""
+    if len(losses) == 1:
+        return losses[0]
+    return torch.cat([loss for loss in losses if isinstance(loss, Tensor)]).sum().reshape(1)
+
+
+def _numbers(losses: Sequence[Tensor | float]) -> list[float]:
+    """Return the value of each loss; those of tensors come from a device at once."""
+    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
+    if not tensors:
+        return [float(loss) for loss in losses]
+    if all(loss.is_cpu for loss in tensors):
+        return [loss.item() if isinstance(loss, Tensor) else loss for loss in losses]
+    return torch.cat(tensors).tolist()
 
 
 def _check_loss(loss: object) -> None:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 
 from brim.errors import SpecError
 
 
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Explain errors of a backward pass within, where the loop is the cause.
+def explanation_of(error: RuntimeError) -> SpecError | None:
+    """Explain an error of a backward pass: a tensor was changed in place, or a graph is gone.
 
-    Raises:
-        SpecError: a tensor was changed in place, or a graph is gone.
-        RuntimeError: anything else.
+    Returns:
+        The error in words; None where the loop is not the cause.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        explanation = _explanation(str(error))
-        if explanation is None:
-            raise
-        raise explanation from error
-
-
-def _explanation(text: str) -> SpecError | None:
+    text = str(error)
     if "modified by an inplace operation" in text:
         found = re.search(r"\[\S*?(\w+Tensor) (\[[\d, ]*\])\]", text)
         operand = f" ({found[1]} of shape {found[2]})" if found else ""

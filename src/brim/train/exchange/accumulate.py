@@ -25,22 +25,6 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
             torch.maximum(a, b, out=result)
 
 
-def _take_in(left: Contribution, right: Contribution) -> None:
-    """Compute `left += right` where `left` has no other readers.
-
-    One call does it for all sums, since small tensors cost mostly calls.
-
-    A maximum is another tensor: contributions may share those, and where both have the same there
-    is nothing to do.
-    """
-    added = [_is_added(tensor) for tensor in left]
-    if any(added):
-        torch._foreach_add_(list(compress(left, added)), list(compress(right, added)))
-    for index in (index for index, is_added in enumerate(added) if not is_added):
-        if left[index] is not right[index]:
-            left[index] = torch.maximum(left[index], right[index])
-
-
 def _is_added(tensor: Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
@@ -79,6 +63,8 @@ class Accumulator:
                 self._single.add(block.start)
         self._next = 0
         self._early: set[int] = set()  # tensors of the last block that are in its row
+        self._added: list[bool] = []  # of each tensor of a contribution, whether it is added up
+        self._compared: list[int] = []  # the others
 
     def begin(self) -> None:
         """Start a step; unfinished work of a step before it is forgotten."""
@@ -124,8 +110,26 @@ class Accumulator:
                 combine(self._sums[left], self._sums.pop(right), self._rows[left])
                 self._sums[left] = self._rows[left]
             else:
-                _take_in(self._sums[left], self._sums.pop(right))
+                self._take_in(self._sums[left], self._sums.pop(right))
             self._next += 1
+
+    def _take_in(self, left: Contribution, right: Contribution) -> None:
+        """Compute `left += right` where `left` has no other readers.
+
+        One call does it for all sums, since small tensors cost mostly calls.
+
+        A maximum is another tensor: contributions may share those, and where both have the same
+        there is nothing to do.
+        """
+        if not self._added:  # all contributions have the same kinds of tensors, in the same order
+            self._added = [_is_added(tensor) for tensor in left]
+            self._compared = [i for i, is_added in enumerate(self._added) if not is_added]
+        sums = list(compress(left, self._added))
+        if sums:
+            torch._foreach_add_(sums, list(compress(right, self._added)))
+        for index in self._compared:
+            if left[index] is not right[index]:
+                left[index] = torch.maximum(left[index], right[index])
 
     def add_block(self, start: int, contribution: Contribution) -> None:
         """Take the sum of a whole block, computed elsewhere along the same tree."""

@@ -207,6 +207,7 @@ class Contributions:
         self._all_marks = self._no_marks.clone()
         self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
+        self._one_loss = torch.ones(1, dtype=torch.float64, device=device)
         self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._own_gradients: list[Tensor] = []
         self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
@@ -237,17 +238,17 @@ class Contributions:
         """Return all buffers, those of whole numbers last."""
         return [*self._averaged, *self._counted]
 
-    @torch.no_grad()
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:
             return
-        for buffer in self._buffers():
-            now = buffer.now()
-            if now is not buffer.home:
-                buffer.home.copy_(now)
-                buffer.return_home()
-        torch._foreach_copy_(self._starts, self._homes)
+        with torch.no_grad():
+            for buffer in self._buffers():
+                now = buffer.now()
+                if now is not buffer.home:
+                    buffer.home.copy_(now)
+                    buffer.return_home()
+            torch._foreach_copy_(self._starts, self._homes)
 
     def reset(self) -> None:
         """Put the buffers back to the start of the step: every micro-batch sees the same ones."""
@@ -325,11 +326,11 @@ class Contributions:
         Raises:
             SpecError: a parameter has a gradient already.
         """
-        for name, parameter in zip(self._names, self._parameters, strict=True):
+        for index, parameter in enumerate(self._parameters):
             if parameter.grad is not None:
                 raise SpecError(
                     "your training loop",
-                    got=f"a gradient of {name!r} before job.step(loss)",
+                    got=f"a gradient of {self._names[index]!r} before job.step(loss)",
                     need="no backward pass except in job.step: gradients would count twice",
                     hint="remove loss.backward() and optimizer.zero_grad() from the loop",
                 )
@@ -337,7 +338,7 @@ class Contributions:
     def take(
         self,
         weight: float,
-        losses: Sequence[Tensor | None],
+        losses: Sequence[Tensor | float | None],
         *,
         by_rows: Sequence[bool] = (),
         stop: bool,
@@ -347,14 +348,16 @@ class Contributions:
 
         Args:
             weight: its part of the step's samples.
-            losses: of each optimizer, a tensor of shape [1], or None where it had none.
+            losses: of each optimizer, a tensor of shape [1], or None where it had none; of one, its
+                value may be here instead.
             by_rows: of each parameter by rows, whether it has a gradient.
             stop, due: words to all workers, see `StepOutcome`.
 
         Raises:
             SpecError: a gradient or a buffer that cannot be added up with those of other workers.
         """
-        self._check_frozen()
+        if self._frozen:
+            self._check_frozen()
         gradients, marks = [], [1] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             gradient = parameter.grad
@@ -396,14 +399,18 @@ class Contributions:
         names += [f"buffer {buffer.name!r}" for buffer in self._counted]
         return names[place]
 
-    def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
-        if len(losses) == 1 and losses[0] is not None:
-            if weight not in self._weights:
-                self._weights[weight] = self._no_losses + weight
-            return losses[0].to(self._no_losses.device) * self._weights[weight]
+    def _weighed(self, losses: Sequence[Tensor | float | None], weight: float) -> Tensor:
+        if len(losses) == 1:
+            (loss,) = losses
+            if isinstance(loss, float):
+                return self._one_loss * (loss * weight)
+            if loss is not None:
+                if weight not in self._weights:
+                    self._weights[weight] = self._no_losses + weight
+                return loss.to(self._no_losses.device) * self._weights[weight]
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
-            if loss is not None:
+            if isinstance(loss, Tensor):
                 weighed[index] = loss[0].double() * weight
         return weighed
 
@@ -413,8 +420,6 @@ class Contributions:
         return self._no_marks.new_tensor([*marks, int(stop), int(due)])
 
     def _check_frozen(self) -> None:
-        if not self._frozen:
-            return
         thawed = next(
             (name for name, parameter in self._frozen.items() if parameter.requires_grad), None
         )
@@ -469,7 +474,6 @@ class Contributions:
     def _losses_at(self) -> int:
         return len(self._parameters) + len(self._averaged)
 
-    @torch.no_grad()
     def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 
@@ -484,9 +488,14 @@ class Contributions:
         used = outcome.used[:count]
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=True):
             parameter.grad = gradient if was_used else None
-        averaged, counted = len(self._averaged), len(self._counted)
+        if self._homes:
+            with torch.no_grad():
+                self._put_back_buffers(total)
+
+    def _put_back_buffers(self, total: Sequence[Tensor]) -> None:
+        first, averaged, counted = len(self._parameters), len(self._averaged), len(self._counted)
         if averaged:
-            changes = total[count : count + averaged]
+            changes = total[first : first + averaged]
             sums = [
                 buffer.sum_of(change)
                 for buffer, change in zip(self._averaged, changes, strict=True)

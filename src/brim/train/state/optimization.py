@@ -74,6 +74,7 @@ class Optimization:
         self._intervals = [_interval_of(scheduler, interval) for scheduler in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
+        self._has_tensors = False  # among these
         self._values_before: list[dict[str, Any]] = []
         self._trained_before: list[bool] = []
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
@@ -88,6 +89,8 @@ class Optimization:
     @property
     def are_disjoint(self) -> bool:
         """Return whether no two optimizers have a parameter in common: one loss is for all then."""
+        if len(self.optimizers) == 1:
+            return True
         ids = [
             id(p)
             for optimizer in self.optimizers
@@ -115,7 +118,7 @@ class Optimization:
             ]
             if not own_optimizer:  # all of them are frozen, and none would mean all
                 return
-        with backward_errors.explained():
+        try:
             if self._scaler is not None:
                 torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own_optimizer)
                 return
@@ -130,6 +133,11 @@ class Optimization:
                 allow_unreachable=True,
                 accumulate_grad=True,
             )
+        except RuntimeError as error:
+            explanation = backward_errors.explanation_of(error)
+            if explanation is None:
+                raise
+            raise explanation from error
 
     def _weight_as(self, loss: Tensor, weight: float) -> Tensor:
         """The gradient that `(loss * weight).backward()` begins with, without the product."""
@@ -178,8 +186,9 @@ class Optimization:
             SpecError: a loop counts micro-batches, of which workers have different numbers, or has
                 stepped a scheduler.
         """
-        self.schedules.check_steps()
-        groups = list(self._groups())
+        if self._schedulers:
+            self.schedules.check_steps()
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         if len(groups) != self._group_count:
             raise SpecError(
                 "your training loop",
@@ -190,7 +199,11 @@ class Optimization:
             )
         # What a loop may change by hand: of each group some numbers, of each parameter whether it
         # is trained.
-        now = [_plain(group.get(name)) for group in groups for name in _BY_HAND]
+        now = [group.get(name) for group in groups for name in _BY_HAND]
+        if self._rates is None:
+            self._has_tensors = any(isinstance(value, Tensor) for value in now)
+        if self._has_tensors:
+            now = list(map(_plain, now))
         now += [parameter.requires_grad for parameter in self._parameters]
         if self._rates is None:
             self._rates = now
