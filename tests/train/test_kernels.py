@@ -31,7 +31,7 @@ def test_distinct_ids_and_places_are_those_of_torch(
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("spread", [1, 50, 95, 96, 97, 5_000])
-def test_few_ids_far_apart_are_found_as_many_are(spread: int, dtype: torch.dtype) -> None:
+def test_few_distant_ids_are_found_alike(spread: int, dtype: torch.dtype) -> None:
     ids = torch.arange(100, dtype=dtype).flip(0).repeat(2) * 2 * spread
     distinct, places = distinct_of(ids)
     assert torch.equal(distinct, torch.arange(100, dtype=dtype) * 2 * spread)

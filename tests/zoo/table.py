@@ -225,7 +225,13 @@ MODELS = [
         like="experts without a gradient in some micro-batches",
     ),
     exact("hooks", "layers.py", "kind=hooked", like="gradient reversal by hooks"),
-    exact("compiled", "layers.py", "kind=compiled", like="torch.compile, without its compiler"),
+    exact(
+        "compiled",
+        "layers.py",
+        "kind=compiled",
+        like="torch.compile, without its compiler",
+        is_long=True,
+    ),
     exact("group_norm", "layers.py", "kind=group_norm", like="GroupNorm"),
     exact(
         "batch_norm_cumulative",

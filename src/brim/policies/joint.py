@@ -51,14 +51,14 @@ class PlanCandidate:
 
     @property
     def share(self) -> int | None:
-        """The share with margin and doubt, worked out once, and only where plans are made anew."""
+        """The share with margin and doubt, worked out once, and only where new plans are made."""
         if self._share == _UNKNOWN:
             self._share = self.bare.share(self.margin, self.slower)
         return self._share
 
     @property
     def is_possible(self) -> bool:
-        """Whether it would be in time alone; with margin and doubt it needs no fewer workers."""
+        """Return whether it would be in time alone: with margin and doubt it needs no fewer workers."""
         return self.share is not None or self.bare.share() is not None
 
     @property

@@ -202,7 +202,7 @@ class Timeline:
         slower: float = 1.0,
         last_plan: Iterable[Piece] = (),
     ) -> tuple[Piece, ...] | None:
-        """As `fit` of `need.disturbed(delay, slower)`, which is made only where time is walked.
+        """Do what `fit` does for `need.disturbed(delay, slower)`, made only where time is walked.
 
         Args:
             share: `need.share(delay, slower)`.

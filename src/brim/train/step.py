@@ -119,7 +119,7 @@ class MicroUnderWay:
         read: its samples.
         weight: its part of the step's samples.
         since: when it was handed out.
-        losses: of each optimizer, [1]; of one, its value where it is at hand.
+        losses: of each optimizer, [1]; of one on the CPU, its value.
         carried: hidden states, as the user's code leaves them.
         taken: number of these losses that have come.
         samples: their digest, where the micro-batch is computed twice.
