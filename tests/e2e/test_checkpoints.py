@@ -108,6 +108,7 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
     options = ("--workers", "2", "--checkpoint-every", "4", "--faults", "kill rank 0 at step 2")
     with started(tmp_path / "run", "train", *job, *PACED, *options) as run:
         until(lambda: len(run.events("checkpoint")) > 1, "two checkpoints", run)
+        until(lambda: len(run.members()) == 2, "no newcomer that could keep the state", run)
         for worker in run.members():
             os.kill(run.pid(worker), signal.SIGKILL)
         run.hurry()
