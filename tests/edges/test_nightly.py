@@ -16,6 +16,7 @@ import nightly
 from benchmarks.harness import ratios
 from conftest import collect_ignore_glob
 from nightly import PIECES, ROOT, TEST_PATHS, Piece, Result
+from zoo.exhibits import CAPTURED
 
 TESTS = ROOT / "tests"
 ON_NODES = re.compile(r"\b(?:node_cluster|real_kubeconfig)\b")
@@ -97,6 +98,11 @@ def test_a_change_leads_to_its_pieces() -> None:
     assert {"chaos-hosts-1", "ratios-hosts", "long-hosts"} <= concerned("src/brim/wire/frames.py")
     assert "chaos-hosts-1" in concerned("src/brim/")
     assert concerned("README.md") == set()
+
+
+def test_pieces_with_captured_steps_ask_for_them() -> None:
+    assert f"{CAPTURED}=1" in PIECES["captured-zoo"].command
+    assert "--capture" in PIECES["chaos-captured-1"].command
 
 
 def test_ratios_that_are_compared_have_their_pieces() -> None:

@@ -23,6 +23,7 @@ from brim.train.exchange.layout import Layout
 from brim.train.exchange.shelf import ReadyPieces, Shelf
 from brim.train.exchange.trade import Trade
 from brim.wire.peer import Listener, connect
+from tiers import LONG
 
 SECRET = b"of this run"
 DEADLINE = 30.0
@@ -163,7 +164,11 @@ def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: rang
 
 @pytest.mark.parametrize(
     "hosts",
-    [*((plan, 256) for plan in PLANS), (PLANS[0], 1 << 20), (PLANS[7], 1 << 20)],
+    [
+        pytest.param((plan, size), marks=[] if size == 256 or plan in PLANS[::7] else [LONG])
+        for plan in PLANS
+        for size in (256, 1 << 20)
+    ],
     indirect=True,
 )
 @pytest.mark.parametrize("way", ["late", "early", "void", "with worn keys", "on a device"])
