@@ -154,18 +154,39 @@ def test_strangers_who_are_slow_hold_up_nobody(
 def test_excess_strangers_hold_up_nobody(
     listener: Listener, calling: Callable[..., Future[socket.socket]]
 ) -> None:
+    """The kernel keeps the calls of a crowd while the worker computes, and those behind them."""
     host, _, port = listener.address.rpartition(":")
     with contextlib.ExitStack() as strangers, ThreadPoolExecutor() as pool:
 
-        def crowd() -> None:
-            for _ in range(300):
-                strangers.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
+        def crowd(count: int) -> None:
+            for _ in range(count):
+                strangers.enter_context(socket.create_connection((host, int(port)), timeout=0.9))
 
-        crowding, worker = pool.submit(crowd), calling(listener.address)
-        with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result():
+        crowd(200)
+        crowding, worker = pool.submit(crowd, 200), calling(listener.address, timeout=30.0)
+        with listener.accept(STATE, timeout=30.0, cancelled=never), worker.result():
             assert len(listener._callers) <= 64
         with pytest.raises(Interrupted):
-            listener.accept("round 1 state for w9", timeout=10.0, cancelled=crowding.done)
+            listener.accept("round 1 state for w9", timeout=30.0, cancelled=crowding.done)
+
+
+def test_a_crowd_leaves_callers_time_to_greet(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_UNDISTURBED", 1.0)
+    host, _, port = listener.address.rpartition(":")
+    with contextlib.ExitStack() as strangers:
+        for _ in range(200):
+            strangers.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
+        for _ in range(64):
+            listener._look()
+        first = next(iter(listener._callers))
+        listener._look()
+        assert first in listener._callers
+        until = time.monotonic() + 10.0
+        while first in listener._callers and time.monotonic() < until:
+            listener._look()
+        assert first not in listener._callers
 
 
 def test_crowd_of_one_host_spares_workers_of_another(listener: Listener) -> None:

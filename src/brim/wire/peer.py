@@ -42,7 +42,11 @@ _GREETING = struct.Struct(
 )  # how long the greeting is that follows, and its proof
 _MAX_GREETING_BYTES = 512  # bytes of a greeting
 _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
+_UNDISTURBED = 0.1  # seconds after its call in which no other caller takes its place
 _MOST_CALLERS = 64  # that have not greeted yet; with more, one of the host with the most has to go
+# Connections that the kernel keeps for the listener. A call beyond them is not refused but dropped, and
+# made again only after 1 s, 3 s, 7 s: one worker would wait so long for a crowd of strangers.
+_BACKLOG = 1024
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
 _UNANSWERED = 3.0
@@ -95,7 +99,7 @@ class Listener:
     """
 
     def __init__(self, host: str, secret: bytes, *, insecure: bool = False) -> None:
-        self._socket = take_port(host, backlog=64)
+        self._socket = take_port(host, backlog=_BACKLOG)
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self._secret = secret
@@ -129,7 +133,7 @@ class Listener:
         """Hear callers, for a moment: a slow one delays no other."""
         started = monotonic()
         with selectors.DefaultSelector() as selector:
-            for watched in (self._socket, *self._callers):
+            for watched in (*([self._socket] if self._has_room() else ()), *self._callers):
                 selector.register(watched, selectors.EVENT_READ, watched)
             ready: list[socket.socket] = [key.data for key, _ in selector.select(_SLICE)]
         for watched in ready:
@@ -141,6 +145,12 @@ class Listener:
         late = [peer for peer, caller in self._callers.items() if self._listened > caller.deadline]
         for peer in late:
             self._dismiss(peer)
+
+    def _has_room(self) -> bool:
+        if len(self._callers) < _MOST_CALLERS:
+            return True
+        came = self._callers[self._next_to_go()].deadline - _TO_GREET
+        return self._listened - came >= _UNDISTURBED
 
     def _admit(self) -> None:
         try:
