@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import signal
+import tempfile
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -43,9 +44,13 @@ DURATIONS = Path(__file__).with_name("durations.json")
 MEASURE = "BRIM_TEST_DURATIONS"  # a variable that has them written down
 _AT_LEAST = 1.0  # seconds of a file that is worth a line
 _spent: defaultdict[str, float] = defaultdict(float)
+CALM = "BRIM_TEST_CALM"  # a variable: the folder of the undisturbed runs that all processes share
+_shared = contextlib.ExitStack()  # by the process that starts all others
 
 
 def pytest_configure() -> None:
+    if CALM not in os.environ:
+        os.environ[CALM] = _shared.enter_context(tempfile.TemporaryDirectory())
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as a shell starts what it does not wait for
@@ -56,6 +61,7 @@ def pytest_configure() -> None:
 
 def pytest_unconfigure() -> None:
     warm.end()
+    _shared.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,9 +20,8 @@ import pytest
 from brim.domain.lifecycle import ENDED
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, check_ledger, lines, train
+from e2e.running import DEADLINE, LONG_JOB, check_ledger, lines, undisturbed
 
-JOB = (DIGITS, "--epochs", "20", "--global-batch-size", "128")
 ON_HOSTS = [
     pytest.mark.e2e,
     pytest.mark.netns,
@@ -34,9 +33,19 @@ HURRY = "/run/hurry"  # each host has its own
 TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
 
 
-def weights_alone(folder: Path) -> str:
-    """Return the digest of `JOB` where nothing happens to it."""
-    return str(train(folder / "run", *JOB, "--workers", "1")["weights_sha256"])
+def weights_alone() -> str:
+    """Return the digest of what `Cluster.submit` submits where nothing happens to it."""
+    return str(undisturbed(*LONG_JOB)["weights_sha256"])
+
+
+def _workers() -> list[int]:
+    """The worker processes of all hosts."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["name", "status"])
+        if re.match(r"brim-w\d", process.info["name"] or "")
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
 
 
 class Cluster:
@@ -140,8 +149,8 @@ class Cluster:
         return {row["node"]: row for row in found}
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
-        paced = ("--set", "pause=0.2", "--set", f"hurry={HURRY}")
-        return self.brim("submit", *JOB, *paced, "--tenant", tenant, *words).strip()
+        paced = ("--set", "pause=0.3", "--set", f"hurry={HURRY}")
+        return self.brim("submit", *LONG_JOB, *paced, "--tenant", tenant, *words).strip()
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
         path = self.state / "jobs" / job / "events.jsonl"
@@ -171,13 +180,7 @@ class Cluster:
 
     def workers_of(self, host: Host) -> list[int]:
         """The worker processes that a host really has."""
-        return [
-            process.pid
-            for process in psutil.process_iter(["name", "status"])
-            if re.match(r"brim-w\d", process.info["name"] or "")
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-            and host.contains(process.pid)
-        ]
+        return [pid for pid in _workers() if host.contains(pid)]
 
     def ports_of(self, host: Host) -> set[int]:
         """The ports of a host on which something listens that others can call."""
@@ -203,11 +206,12 @@ class Cluster:
         """Wait, and count meanwhile how many workers each host has."""
         deadline = time.monotonic() + DEADLINE
         while not condition():
+            workers = _workers()
             for host in self.hosts:
-                workers_here = len(self.workers_of(host))
+                workers_here = sum(map(host.contains, workers))
                 self.most[str(host.number)] = max(self.most[str(host.number)], workers_here)
             assert time.monotonic() < deadline, f"{subject} did not come; {self.words()}"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def check_devices(self) -> None:
         """Check that no host has ever had more workers than devices."""

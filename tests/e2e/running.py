@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import fcntl
+import hashlib
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -24,10 +26,12 @@ FILES = Path(__file__).parent / "files"
 DIGITS = str(FILES / "digits.py")
 FLIGHTS = str(ROOT / "examples" / "01-first-job" / "flights.py")
 DEADLINE = 400.0  # seconds: nothing is judged by it, and a busy machine is slow
-PACED = (
-    "--set",
-    "pause=0.05",
-)  # of DIGITS, until `Run.hurry`: longer than anything that is waited for
+# Each micro-batch takes processor time, and most tests have no more than four workers.
+BATCHES = ("--global-batch-size", "128", "--micro-batches", "4")
+JOB = (DIGITS, "--epochs", "12", *BATCHES)
+LONG_JOB = (DIGITS, "--epochs", "20", *BATCHES)
+# of DIGITS, until `Run.hurry`: longer than anything that is waited for
+PACED = ("--set", "pause=0.1")
 
 
 @dataclass
@@ -169,14 +173,23 @@ def train(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> dic
         return summary
 
 
-@functools.cache
 def undisturbed(*arguments: str) -> dict[str, Any]:
     """The summary of a `brim train` by one worker to which nothing happens.
 
-    All tests of a process that compare theirs with it share one run.
+    All tests that compare theirs with it share one run, those of other processes too: tests/conftest.py.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        return train(Path(folder) / "run", *arguments, "--workers", "1")
+    kept = (
+        Path(os.environ["BRIM_TEST_CALM"])
+        / hashlib.sha256("\0".join(arguments).encode()).hexdigest()
+    )
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            with tempfile.TemporaryDirectory() as folder:
+                summary = train(Path(folder) / "run", *arguments, "--workers", "1")
+            kept.write_text(json.dumps(summary))
+        found: dict[str, Any] = json.loads(kept.read_text())
+        return found
 
 
 def ledger(directory: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from brim.domain.job import WorkerRange
 from brim.storage.contact import read_contact
 from brim_lab.driver import Driver
 from e2e.reachable import can_be_reachable, reachable
-from e2e.running import DEADLINE, DIGITS, leftovers, until
+from e2e.running import DEADLINE, DIGITS, LONG_JOB, leftovers, until
 
 NOBODY = 65534
 CLUSTER = """
@@ -64,7 +64,7 @@ class Home:
         return done.stdout
 
     def job(self, file: Path, tenant: str) -> str:
-        words = ["--epochs", "20", "--global-batch-size", "128", "--workers", "1:2"]
+        words = [*LONG_JOB[1:], "--workers", "1:2"]
         return self.brim("submit", str(file), *words, "--tenant", tenant).strip()
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
 from e2e.running import (
-    DIGITS,
+    BATCHES,
     FILES,
+    JOB,
     PACED,
     Run,
     check_ledger,
@@ -87,7 +88,7 @@ def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
 def test_one_copy_of_each_machine_crosses_the_network(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
-    job = (str(FILES / "dies_in_backward.py"), "--epochs", "1", "--global-batch-size", "64")
+    job = (str(FILES / "dies_in_backward.py"), "--epochs", "1", *BATCHES)
     calm = undisturbed(*job)
     with four_agents(hosts, "apart", *job, meet=False) as (run, _):
         bytes_apart = bytes_of_a_step(hosts, run)
@@ -103,10 +104,9 @@ def test_one_copy_of_each_machine_crosses_the_network(
 @pytest.mark.long
 def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     """Each worker, of which ranks 0 and 2 speak with the other machine, and then both its agents."""
-    job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
-    calm = undisturbed(*job)
+    calm = undisturbed(*JOB)
     faults = ("--faults", "; ".join(f"kill rank {r} at step {5 * (r + 1)}" for r in range(4)))
-    with four_agents(hosts, "run", *job, *PACED, *faults, meet=True) as (run, agents):
+    with four_agents(hosts, "run", *JOB, *PACED, *faults, meet=True) as (run, agents):
         run.wait_for_step(22)
         until(lambda: len(run.members()) == 4, "all are back", run)
         by_agent = [event["agent"] for event in run.events("worker") if event["agent"]]

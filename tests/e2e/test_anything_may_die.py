@@ -17,8 +17,8 @@ import pytest
 from brim_lab.chaos.promises import run_directory_is_whole
 from e2e.running import (
     DEADLINE,
-    DIGITS,
     FILES,
+    JOB,
     PACED,
     Run,
     check_ledger,
@@ -32,7 +32,7 @@ from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+COMMAND = ("train", *JOB)
 
 
 def _process(run: Run, module: str) -> psutil.Process:
@@ -44,7 +44,7 @@ def _process(run: Run, module: str) -> psutil.Process:
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, *PACED, "--workers", "3") as run:
+    with started(tmp_path / "run", *COMMAND, *PACED, "--workers", "3") as run:
         run.wait_for_step(5)
         victim = run.members()[1]
         os.kill(run.pid(victim), signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     """It is noticed by its silence and killed before anyone goes on: it never wakes to do harm."""
-    job = (*JOB, *PACED, "--workers", "3", "--heartbeat-timeout", "4s")
+    job = (*COMMAND, *PACED, "--workers", "3", "--heartbeat-timeout", "4s")
     with started(tmp_path / "run", *job) as run:
         run.wait_for_step(20)
         victim = run.pid(run.members()[0])
@@ -97,8 +97,8 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
     """No process has its state then: the job goes on from the last checkpoint, and the ledger still
     counts once.
     """
-    calm = undisturbed(*JOB[1:])
-    with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "20") as run:
+    calm = undisturbed(*JOB)
+    with started(tmp_path / "run", *COMMAND, "--workers", "1", "--checkpoint-every", "20") as run:
         run.wait_for_step(30)
         os.kill(run.pid(run.members()[0]), signal.SIGKILL)
         summary = run.finish()
@@ -109,8 +109,8 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_previous(tmp_path: Path) -> None:
-    job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
-    calm = undisturbed(*JOB[1:])
+    job = (*COMMAND, "--checkpoint-every", "20", "--workers", "2")
+    calm = undisturbed(*JOB)
     with started(
         tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55"
     ) as run:
@@ -131,8 +131,8 @@ def test_a_run_continues_without_its_agent(tmp_path: Path, workers: str) -> None
     """Far from any checkpoint: one worker leaves the state, and the dead agent the messages
     unheard by its master.
     """
-    job = (*JOB, "--workers", workers, "--checkpoint-every", "10000")
-    calm = undisturbed(*JOB[1:])
+    job = (*COMMAND, "--workers", workers, "--checkpoint-every", "10000")
+    calm = undisturbed(*JOB)
     with started(tmp_path / "run", *job, *PACED) as run:
         run.wait_for_step(7)
         _process(run, "brim.agent").kill()
@@ -158,7 +158,7 @@ def test_a_run_continues_without_its_agent(tmp_path: Path, workers: str) -> None
 def test_agent_and_master_may_die_together(
     tmp_path: Path,
 ) -> None:
-    job = (*JOB, "--workers", "2", "--checkpoint-every", "10000")
+    job = (*COMMAND, "--workers", "2", "--checkpoint-every", "10000")
     with started(tmp_path / "run", *job, *PACED) as run:
         run.wait_for_step(7)
         agent = _process(run, "brim.agent")
@@ -189,7 +189,7 @@ def test_a_stopped_worker_costs_steps_since_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     """It is ended before anyone else begins: it never wakes to do harm."""
-    job = (*JOB, "--workers", "2", "--checkpoint-every", "5", "--heartbeat-timeout", "1m")
+    job = (*COMMAND, "--workers", "2", "--checkpoint-every", "5", "--heartbeat-timeout", "1m")
     with started(tmp_path / "run", *job, *PACED) as run:
         until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
         stopped = psutil.Process(run.pid(run.members()[0]))
@@ -208,11 +208,11 @@ def test_the_first_hosts_agent_may_die(tmp_path: Path) -> None:
     """They have the state, so nothing is done again; the new agent keeps another master, and they
     find it.
     """
-    calm = undisturbed(*JOB[1:])
+    calm = undisturbed(*JOB)
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
-        started(tmp_path / "run", *JOB, *slow, *hosts) as run,
+        started(tmp_path / "run", *COMMAND, *slow, *hosts) as run,
         joining(tmp_path / "run") as guest,
     ):
         run.wait_for_step(8)
@@ -233,7 +233,7 @@ def test_the_first_hosts_agent_may_die(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_repeatedly_killed_agents_fail_the_run(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+    with started(tmp_path / "run", *COMMAND, "--workers", "1") as run:
         killed: set[int] = set()
 
         def kill() -> bool:
@@ -255,7 +255,7 @@ def test_repeatedly_killed_agents_fail_the_run(tmp_path: Path) -> None:
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, *PACED, "--workers", "2") as run:
+    with started(tmp_path / "run", *COMMAND, *PACED, "--workers", "2") as run:
         run.wait_for_step(5)
         family = psutil.Process(run.process.pid).children(recursive=True)
         run.process.kill()

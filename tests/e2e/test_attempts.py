@@ -33,7 +33,8 @@ from brim_lab.driver import Driver
 from e2e.reachable import reachable
 from e2e.running import (
     DEADLINE,
-    DIGITS,
+    JOB,
+    LONG_JOB,
     PACED,
     ROOT,
     Run,
@@ -50,8 +51,6 @@ from e2e.wiretap import Stream, calls, tapped
 pytestmark = [
     pytest.mark.e2e,
 ]
-JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
-SHORT = (DIGITS, "--epochs", "8", "--global-batch-size", "128")
 CLUSTER = """
 nodes: [{name: n1, workers: 2}]
 tenants:
@@ -92,7 +91,10 @@ def scheduled(folder: Path) -> Iterator[tuple[Path, str]]:
 
     brim("up", "--cluster", "cluster.yaml")
     try:
-        yield state, brim("submit", *JOB, "--tenant", "ads", "--workers", "1:2", *PACED).strip()
+        yield (
+            state,
+            brim("submit", *LONG_JOB, "--tenant", "ads", "--workers", "1:2", *PACED).strip(),
+        )
     finally:
         brim("down", "--kill")
         until(lambda: not leftovers(state), "the end")
@@ -104,7 +106,7 @@ def listening(folder: Path) -> Iterator[Run]:
     slow = (*PACED, "--set", f"hurry={folder / 'run' / 'hurry'}")
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
-        started(folder / "run", "train", *JOB, *slow, *hosts) as run,
+        started(folder / "run", "train", *LONG_JOB, *slow, *hosts) as run,
         joining(folder / "run") as guest,
     ):
         try:
@@ -185,7 +187,7 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_attempts_of_another_account_achieve_nothing(folder: Path) -> None:
-    calm = undisturbed(*JOB)
+    calm = undisturbed(*LONG_JOB)
     with scheduled(folder) as (state, job), listening(folder) as run:
         client, run_dir = Client(state), state / "jobs" / job
         until(lambda: client.job(job).step > 5, "steps of the job")
@@ -316,13 +318,13 @@ def breaks(hosts: Sequence[Host], port: int) -> bool:
 def test_injected_bytes_break_only_the_connection(
     tmp_path: Path,
 ) -> None:
-    calm = undisturbed(*SHORT)
+    calm = undisturbed(*JOB)
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 2))
         run_dir = hosts[0].folder / "run"
         slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
         options = ("--workers-here", "1", "--spares", "0", "--listen", "10.77.0.1:7077")
-        words = ("train", *SHORT, *slow, "--workers", "2", "--agents", "2", *options)
+        words = ("train", *JOB, *slow, "--workers", "2", "--agents", "2", *options)
         run = undo.enter_context(started(run_dir, *words, prefix=hosts[0].prefix))
         guest = joining(run_dir, address="10.77.0.1:7077", prefix=hosts[1].prefix)
         undo.callback(guest.kill)
@@ -359,7 +361,7 @@ def test_attempts_of_another_host_achieve_nothing(
     tmp_path: Path,
 ) -> None:
     """While it tries, a worker comes: so others hear its call, and one takes over a state."""
-    calm = undisturbed(*JOB)
+    calm = undisturbed(*LONG_JOB)
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 3))
         run_dir = hosts[0].folder / "run"
@@ -367,7 +369,7 @@ def test_attempts_of_another_host_achieve_nothing(
         words = ("--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
         streams_of_host = undo.enter_context(tapped(hosts[1], tmp_path / "packets"))
         run = undo.enter_context(
-            started(run_dir, "train", *JOB, *slow, *words, prefix=hosts[0].prefix)
+            started(run_dir, "train", *LONG_JOB, *slow, *words, prefix=hosts[0].prefix)
         )
         guest = joining(run_dir, address="10.77.0.1:7077", prefix=hosts[1].prefix)
         undo.callback(guest.kill)

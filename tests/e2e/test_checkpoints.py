@@ -15,13 +15,13 @@ import pytest
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, PACED, check_ledger, started, train, undisturbed, until
+from e2e.running import DIGITS, FILES, JOB, PACED, check_ledger, started, train, undisturbed, until
 from objectstore import ObjectStore, object_store
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+COMMAND = ("train", *JOB)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_writers_that_are_killed_leave_nothing_half_written(
     """A checkpoint at every step, so that a kill of rank 0 meets one in any state."""
     s3.clear()
     place = s3.url if remote else str(tmp_path / "checkpoints")
-    calm = undisturbed(*JOB[1:])
+    calm = undisturbed(*JOB)
     kills = "; ".join(f"kill rank 0 at step {step}" for step in (20, 41, 62, 83, 104))
     options = (
         "--workers",
@@ -54,7 +54,7 @@ def test_writers_that_are_killed_leave_nothing_half_written(
         "--faults",
         kills,
     )
-    summary = train(tmp_path / "run", *JOB[1:], *options)
+    summary = train(tmp_path / "run", *JOB, *options)
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(tmp_path / "run")
     assert whole(str(tmp_path / "run"))
@@ -127,15 +127,15 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
 
 def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
-    calm = undisturbed(*JOB[1:])
+    calm = undisturbed(*JOB)
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
     stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
-    with started(tmp_path / "run", *JOB, "--workers", "2", *options, *stop) as run:
+    with started(tmp_path / "run", *COMMAND, "--workers", "2", *options, *stop) as run:
         assert run.finish()["exit"] == "suspended"
     stopped_at = run.steps()[-1]["step"]
     shutil.rmtree(tmp_path / "run")
     assert whole(s3.url)
-    with started(tmp_path / "new", *JOB, "--workers", "3", *options, "--resume") as resumed:
+    with started(tmp_path / "new", *COMMAND, "--workers", "3", *options, "--resume") as resumed:
         summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     (restored,) = resumed.events("restored")

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import DEADLINE, DIGITS, Run, check_ledger, joining, started, train, until
+from e2e.running import (
+    DEADLINE,
+    JOB,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    train,
+    undisturbed,
+    until,
+)
 from e2e.test_pods import hurry
 
 pytestmark = [
@@ -21,8 +31,7 @@ pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "12", "--global-batch-size", "128")
-SLOW = ("--set", "pause=0.05", "--set", "hurry=/run/hurry")
+SLOW = ("--set", "pause=0.1", "--set", "hurry=/run/hurry")
 LISTEN = ("--listen", "10.77.0.1:7077", "--agents", "2")
 
 
@@ -33,10 +42,9 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+def calm() -> str:
     """The digest of the same job on one host."""
-    run = tmp_path_factory.mktemp("calm") / "run"
-    return str(train(run, *JOB, "--workers", "1")["weights_sha256"])
+    return str(undisturbed(*JOB)["weights_sha256"])
 
 
 @contextlib.contextmanager

@@ -14,13 +14,13 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_scheduler_contact, token_of
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, lines, started, undisturbed, until
+from e2e.running import DIGITS, JOB, PACED, lines, started, undisturbed, until
 from e2e.test_scheduler import Home
 from objectstore import ObjectStore, object_store
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+COMMAND = ("train", *JOB)
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,14 @@ def test_a_lost_run_resumes_from_its_store(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     s3.clear()
-    calm = undisturbed(*JOB[1:])
+    calm = undisturbed(*JOB)
     first_folder, second_folder = tmp_path / "here", tmp_path / "there"
     first_folder.mkdir()
     second_folder.mkdir()
     shutil.copy(DIGITS, first_folder / "digits.py")
     run_url = f"{s3.url}/runs/mine"
     options = ("--runs", f"{s3.url}/runs", "--checkpoint-every", "10", *PACED)
-    with started(first_folder / "mine", "train", "digits.py", *JOB[2:], *options) as run:
+    with started(first_folder / "mine", "train", "digits.py", *COMMAND[2:], *options) as run:
         run.wait_for_step(25)
         second_driver = Driver(second_folder)
         until(lambda: _step(second_driver, run_url) >= 20, "20 steps in the store")

@@ -16,13 +16,13 @@ from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
     DEADLINE,
-    DIGITS,
+    JOB,
     PACED,
     Run,
     check_ledger,
     joining,
     started,
-    train,
+    undisturbed,
     until,
 )
 
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
 FIRST, SECOND = "10.77.0.1:7077", "10.77.0.3:7078"
 BOTH = f"{FIRST},{SECOND}"
 TOKEN = "a token that the test made up"
@@ -44,10 +43,9 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+def calm() -> str:
     """The digest of the same job on one host."""
-    run = tmp_path_factory.mktemp("calm") / "run"
-    return str(train(run, *JOB, "--workers", "1")["weights_sha256"])
+    return str(undisturbed(*JOB)["weights_sha256"])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import DIGITS, FILES, PACED, started, undisturbed
+from e2e.running import FILES, JOB, PACED, started, undisturbed
 from e2e.test_scheduler import Home
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cold]
@@ -26,15 +26,14 @@ def notes(tmp_path: Path) -> Path:
 
 
 def test_one_memory_excess_replaces_the_worker_exactly(tmp_path: Path, notes: Path) -> None:
-    calm = undisturbed(DIGITS, "--epochs", "12")
+    calm = undisturbed(*JOB)
     options = (
         *LIMIT,
         "--set",
         f"notes={notes}",
         "--set",
         "where=child",
-        "--epochs",
-        "12",
+        *JOB[1:],
         "--workers",
         "2",
     )

@@ -25,7 +25,7 @@ from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import AGENT
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, ROOT, Run, check_ledger, train, until
+from e2e.running import DEADLINE, JOB, ROOT, Run, check_ledger, undisturbed, until
 from e2e.test_attempts import as_json, table
 
 pytestmark = [
@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "12", "--global-batch-size", "128", "--micro-batches", "4")
 NAME, PORT = "job-master", 7077
 TOKEN = "of this start alone"
 
@@ -45,10 +44,9 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+def calm() -> str:
     """The digest of the same job on one host."""
-    run = tmp_path_factory.mktemp("calm") / "run"
-    return str(train(run, *JOB, "--workers", "1")["weights_sha256"])
+    return str(undisturbed(*JOB)["weights_sha256"])
 
 
 def lead_to(hosts: Sequence[Host], host: Host) -> None:

@@ -19,7 +19,7 @@ from brim.storage.contact import is_alive, read_contact
 from brim_lab.driver import Driver
 from e2e.running import (
     DEADLINE,
-    DIGITS,
+    JOB,
     PACED,
     Run,
     check_ledger,
@@ -31,7 +31,7 @@ from e2e.running import (
 from e2e.strangers import CAN_BE_ANOTHER, stranger
 
 pytestmark = pytest.mark.e2e
-JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+COMMAND = ("train", *JOB)
 TAKE = """
 port, options, tries = int(sys.argv[1]), (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT), 0
 print("begun")
@@ -86,11 +86,11 @@ def agent_of(run: Run) -> psutil.Process:
 @pytest.mark.long
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
-    calm = undisturbed(*JOB[1:])
+    calm = undisturbed(*JOB)
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
-        started(tmp_path / "run", *JOB, *slow, *hosts) as run,
+        started(tmp_path / "run", *COMMAND, *slow, *hosts) as run,
         joining(tmp_path / "run") as guest,
     ):
         run.wait_for_step(5)
@@ -120,7 +120,7 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
 def test_a_taken_port_is_reported_with_its_owner(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        words = (*JOB, "--run-dir", str(tmp_path / "run"), "--listen", address)
+        words = (*COMMAND, "--run-dir", str(tmp_path / "run"), "--listen", address)
         done = Driver().call(*words, codes=(1,))
     assert f"cannot listen on {address}: Address already in use" in done.stderr
     assert f"process {os.getpid()} (" in done.stderr

@@ -25,6 +25,7 @@ from e2e.running import (
     DEADLINE,
     DIGITS,
     FILES,
+    LONG_JOB,
     PACED,
     has_ended,
     leftovers,
@@ -37,7 +38,6 @@ from groups import groups_can_be_made
 
 pytestmark = pytest.mark.e2e
 
-JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
 CLUSTER = """
 nodes: [{name: n1, workers: 4}]
 grace: 20s
@@ -71,7 +71,7 @@ class Home:
 
     def words(self, tenant: str, file: str = DIGITS) -> tuple[str, ...]:
         """Of a submission."""
-        return file, *JOB[1:], "--tenant", tenant
+        return file, *LONG_JOB[1:], "--tenant", tenant
 
     def job(self, job: str) -> JobView:
         client = Client(self.state)
@@ -116,7 +116,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def calm() -> str:
-    return str(undisturbed(*JOB)["weights_sha256"])
+    return str(undisturbed(*LONG_JOB)["weights_sha256"])
 
 
 TELLS_ITS_ENVIRONMENT = """
@@ -172,7 +172,9 @@ def test_jobs_and_clients_outlive_a_killed_scheduler(home: Home, calm: str) -> N
     home.kill_scheduler()
     deadly = subprocess.Popen([sys.executable, "-c", DIES_BEFORE_ITS_ANSWER, str(home.state)])
     until(lambda: is_up(home, deadly.pid), "a scheduler that dies before its first answer")
-    waiting = home.begin("submit", *JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json")
+    waiting = home.begin(
+        "submit", *LONG_JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json"
+    )
     deadly.wait(DEADLINE)
     home.brim("up")
     jobs = [

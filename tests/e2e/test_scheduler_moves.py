@@ -17,8 +17,8 @@ _log = logging.getLogger(__name__)
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return weights_alone(tmp_path_factory.mktemp("calm"))
+def calm() -> str:
+    return weights_alone()
 
 
 @pytest.mark.long

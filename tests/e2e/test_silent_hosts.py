@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, undisturbed, until
+from e2e.running import (
+    LONG_JOB,
+    ROOT,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    undisturbed,
+    until,
+)
 from e2e.test_pods import hurry
 
 pytestmark = [
@@ -21,7 +30,6 @@ pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
 
 # Two ends of a stream between workers: what each sees, and after how many seconds.
 _STREAM = """
@@ -95,13 +103,13 @@ def test_workers_give_up_a_disconnected_host(hosts: tuple[Host, ...]) -> None:
 
 
 def test_killed_and_disconnected_hosts_come_back(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    calm = undisturbed(*JOB)
+    calm = undisturbed(*LONG_JOB)
     path = hosts[0].folder / "run"
-    slow = ("--set", "pause=0.1", "--set", "hurry=/run/hurry")
+    slow = ("--set", "pause=0.3", "--set", "hurry=/run/hurry")
     options = ("--workers", "3", "--workers-here", "1", "--spares", "0", *slow)
     listen = ("--listen", "10.77.0.1:7077", "--agents", "3")
     with (
-        started(path, "train", *JOB, *options, *listen, prefix=hosts[0].prefix) as run,
+        started(path, "train", *LONG_JOB, *options, *listen, prefix=hosts[0].prefix) as run,
         contextlib.ExitStack() as guests,
     ):
 
