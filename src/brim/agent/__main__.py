@@ -108,12 +108,12 @@ def _join(
         if attempt > 1:
             workplace = make_workplace(takes_workers=room != 0)
         exit_on_sigterm(workplace.close)
-        with workplace.directory as scratch:
+        with workplace.removal:
             name = f"{socket.gethostname()}-{_own_number()}-{attempt}"
             settings = AgentSettings(
                 name=name,
                 host=host,
-                run_dir=Path(scratch),
+                run_dir=workplace.directory,
                 guest=True,
                 room=room,
                 master=",".join(addresses),

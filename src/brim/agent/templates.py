@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from brim.agent.births import Process, StartProcess, start_anew
 from brim.errors import EnvironmentFault
 from brim.host.stacks import Stacks
-from brim.storage.files import open_log
+from brim.storage.files import open_log, temporary_folder
 
 TO_PART = 1.0  # seconds for a template that serves to end by itself
 
@@ -79,16 +78,18 @@ class Workplace(NamedTuple):
 
     Attributes:
         template: None where the agent takes no workers.
+        removal: of the directory.
     """
 
-    directory: tempfile.TemporaryDirectory[str]
+    directory: Path
     template: Template | None
+    removal: contextlib.ExitStack
 
     def close(self) -> None:
         """Have neither, where the agent has come to nothing."""
         if self.template is not None:
             self.template.drop()
-        self.directory.cleanup()
+        self.removal.close()
 
 
 def make_workplace(*, takes_workers: bool) -> Workplace:
@@ -98,9 +99,11 @@ def make_workplace(*, takes_workers: bool) -> Workplace:
         EnvironmentFault: there is no room for its directory.
     """
     try:
-        directory = tempfile.TemporaryDirectory(prefix="brim-agent-")
+        removal = contextlib.ExitStack()
+        directory = removal.enter_context(temporary_folder("brim-agent-"))
     except OSError as error:
         raise EnvironmentFault(
             f"an agent needs a directory for temporary files: {error}; TMPDIR names one"
         ) from error
-    return Workplace(directory, start_template(Path(directory.name)) if takes_workers else None)
+    template = start_template(directory) if takes_workers else None
+    return Workplace(directory, template, removal)

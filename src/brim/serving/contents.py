@@ -9,10 +9,9 @@ place again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from brim.host.anonymous import anonymous_file
 from brim.host.untrusted import open_regular
 from brim.serving.manifest import DENSE, MANIFEST, BundleManifest
 from brim.serving.rows import FileCopy
+from brim.storage.files import temporary_folder
 from brim.storage.ownership import check_ours
 
 _PIECE = (
@@ -52,9 +52,10 @@ class Contents:
             raise EnvironmentFault(
                 f"{directory / MANIFEST} is damaged: it has no checksum of {name}"
             )
-        self.folder = Path(tempfile.mkdtemp(prefix="brim-version-"))
+        place = contextlib.ExitStack()
+        self.folder = place.enter_context(temporary_folder("brim-version-"))
         self.tensors: dict[str, FileCopy] = {}
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        weakref.finalize(self, place.close)
         for name, file_facts in manifest.files.items():
             path = directory / name
             try:

@@ -134,12 +134,35 @@ def drafts_beside(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the directory above is missing, full or not writable.
     """
-    beginning = f".{path.name}."
-    for stale_draft in path.parent.iterdir():
-        if stale_draft.name.startswith(beginning) and stale_draft.name.endswith(_DRAFT):
-            with contextlib.suppress(OSError):
-                _remove_dead(stale_draft)
-    folder, descriptor = _new_folder(beginning, path.parent)
+    with _passing_folder(path.parent, f".{path.name}.", _DRAFT) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def temporary_folder(beginning: str) -> Iterator[Path]:
+    """A new directory for temporary files of this process, which others cannot read.
+
+    It is removed at the end; and so are, before, those of earlier processes of this account that
+    had no time for it, where the file system knows locks.
+
+    Args:
+        beginning: of its name, which says what it is for.
+
+    Raises:
+        OSError: the directory for temporary files is missing, full or not writable.
+    """
+    with _passing_folder(Path(tempfile.gettempdir()), beginning) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _passing_folder(parent: Path, beginning: str, end: str = "") -> Iterator[Path]:
+    with contextlib.suppress(PermissionError):  # some let files be made and not be listed
+        for stale_folder in parent.iterdir():
+            if stale_folder.name.startswith(beginning) and stale_folder.name.endswith(end):
+                with contextlib.suppress(OSError):
+                    _remove_dead(stale_folder)
+    folder, descriptor = _new_folder(parent, beginning, end)
     try:
         yield folder
     finally:
@@ -147,10 +170,10 @@ def drafts_beside(path: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _new_folder(beginning: str, parent: Path) -> tuple[Path, int]:
+def _new_folder(parent: Path, beginning: str, end: str) -> tuple[Path, int]:
     """A directory, and a descriptor that holds its lock."""
     while True:
-        folder = Path(tempfile.mkdtemp(_DRAFT, beginning, parent))
+        folder = Path(tempfile.mkdtemp(end, beginning, parent))
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, _FOLDER)
             with contextlib.suppress(OSError):  # not every file system has locks
