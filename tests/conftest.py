@@ -40,6 +40,7 @@ collect_ignore_glob = [
     "zoo/ports/*",
     "zoo/pace.py",
 ]
+_MODULES = [Path(__file__).parents[1] / place for place in ("src", "lab/src")]
 DURATIONS = Path(__file__).with_name("durations.json")
 MEASURE = "BRIM_TEST_DURATIONS"  # a variable that has them written down
 _AT_LEAST = 1.0  # seconds of a file that is worth a line
@@ -48,7 +49,19 @@ CALM = "BRIM_TEST_CALM"  # a variable: the folder of the undisturbed runs that a
 _shared = contextlib.ExitStack()  # by the process that starts all others
 
 
-def pytest_configure() -> None:
+class _DoctestFiles:
+    """Leaves modules without a doctest unimported: all processes collect, and some import for seconds."""
+
+    @staticmethod
+    def pytest_ignore_collect(collection_path: Path) -> bool | None:
+        is_module = collection_path.suffix == ".py" and any(
+            collection_path.is_relative_to(place) for place in _MODULES
+        )
+        return True if is_module and ">>>" not in collection_path.read_text() else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_DoctestFiles())
     if CALM not in os.environ:
         os.environ[CALM] = _shared.enter_context(tempfile.TemporaryDirectory())
     if (
