@@ -221,6 +221,32 @@ def test_process_that_cannot_be_forked_says_so(folder: PrivateFolder, serve: Ser
     assert process.poll() is None
 
 
+def test_command_has_no_warnings_of_what_it_leaves(tmp_path: Path) -> None:
+    """From a folder that was deleted, as before."""
+    story = (
+        "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "from brim.backends import warm_agents\n"
+        "from brim.domain.job import JobSpec, WorkerRange\n"
+        "spec = JobSpec(file='x.py', workers=WorkerRange(minimum=1, maximum=1))\n"
+        "warm_agents.have_ready(spec)\n"
+        "started = warm_agents.start_warm(spec, [], environment=os.environ, directory=None, output=1,"
+        " listener=None)\n"
+        "print(started, len(warm_agents._started))\n"
+        "os.kill(warm_agents._started[0].pid, 9)\n"
+    )
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    found = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", story],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "BRIM_KEEP_WARM": "1m"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (found.stdout, found.stderr) == ("None 1\n", "")
+
+
 def test_surroundings_are_those_that_count() -> None:
     usual = surroundings({"HOME": "/"})
     assert usual == surroundings({"HOME": "/"})

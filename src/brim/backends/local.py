@@ -183,7 +183,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             _end_what_is_left(run_dir)
             group = make_group(run_dir)
             contained = ["--group", str(group.path)] if group else []
-            directory = spec.directory if os.path.isdir(spec.directory) else os.getcwd()
+            directory = spec.directory if os.path.isdir(spec.directory) else None
             with agent_log(run_dir) as log:
                 warm = start_warm(
                     spec,

@@ -6,6 +6,7 @@ for some minutes. Wherever it is of no use, an agent is started as usual.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -37,6 +38,7 @@ from brim.wire.warm_forks import (
 KEEP_WARM = "BRIM_KEEP_WARM"
 _IDLE_TIME = 300.0  # seconds without a run after which a warm process ends
 _TO_BE_WARM = 10.0  # seconds for its imports: after that an agent is started as usual
+_CAN_WATCH = hasattr(os, "pidfd_open")  # a process that is no child: only Linux has it
 _TO_BEGIN = 20.0  # seconds for a fork to be an agent
 # What a command may have and a job reads later: the same warm process will do.
 _OF_NO_CONSEQUENCE = {"TERM", "SHELL", "HOSTNAME", "BRIM_MACHINE", LOG}
@@ -53,6 +55,13 @@ _ALSO_READ_AT_IMPORT = (
 )
 
 _started: list[subprocess.Popen[bytes]] = []  # by this process, whose children they are
+
+
+@atexit.register
+def _leave_them() -> None:
+    """Have no warning of processes that are to outlive this one."""
+    for process in _started:
+        process.returncode = process.returncode or 0
 
 
 class AgentProcess(Protocol):
@@ -138,7 +147,7 @@ def start_warm(
     arguments: Sequence[str],
     *,
     environment: Mapping[str, str],
-    directory: str,
+    directory: str | None,
     output: int,
     listener: int | None,
 ) -> WarmAgent | None:
@@ -148,7 +157,7 @@ def start_warm(
         spec: of the run.
         arguments: of `python -m brim.agent`.
         environment: all of it.
-        directory: where it works.
+        directory: where it works; None: where this process does.
         output: descriptor of its log.
         listener: of the socket on which other hosts call the master, or None.
 
@@ -156,7 +165,8 @@ def start_warm(
         SpecError: see `have_ready`.
         EnvironmentFault: a fork was told what to be, and has not answered.
     """
-    line = _call(_time_for(spec, environment))
+    place = directory or _own_folder()
+    line = _call(_time_for(spec, environment)) if place else None
     if line is None:
         return None
     with line:
@@ -169,7 +179,7 @@ def start_warm(
         request = BecomeAgent(
             arguments=list(arguments),
             environment=dict(environment),
-            directory=directory,
+            directory=place,
             listens=listener is not None,
         )
         found = None
@@ -184,9 +194,16 @@ def start_warm(
     return WarmAgent(*found, status, os.fdopen(own_stdin, "wb")) if found else None
 
 
+def _own_folder() -> str:
+    """Return where this process works; empty where that was deleted."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
 def _time_for(spec: JobSpec, environment: Mapping[str, str]) -> float:
     """Return how long a warm process is to outlive a run; 0 where it is of no use to the run."""
-    seconds = idle_time()
+    seconds = idle_time() if _CAN_WATCH else 0.0
     return seconds if _imports_torch(spec) and _reads_alike(environment) else 0.0
 
 
