@@ -214,7 +214,7 @@ class Flight:
 def validate(rendezvous: Rendezvous) -> None:
     """The invariants after every event."""
     workers = rendezvous.workers.values()
-    members = rendezvous.roster.members
+    members, workers_named = rendezvous.roster.members, rendezvous.workers.keys()
     for worker in workers:
         assert worker.agent in rendezvous.roster.agents, f"{worker.id} is on an agent that is gone"
         assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), (
@@ -236,7 +236,8 @@ def validate(rendezvous: Rendezvous) -> None:
     if rendezvous.phase is RendezvousPhase.RUNNING and not rendezvous.is_stopping:
         assert any(not member.serves for member in members), "servers alone"
     if rendezvous.phase is RendezvousPhase.WRITING:
-        assert any(worker.has_state for worker in members), "nobody can write"
+        condemned = rendezvous._condemned & workers_named  # who writes is named behind them
+        assert condemned or any(worker.has_state for worker in members), "nobody can write"
     staying = [worker for worker in members if worker.state is WorkerState.ACTIVE]
     servers = sum(worker.serves for worker in staying)
     assert servers <= rendezvous.servers, f"{servers} servers stay, {rendezvous.servers} wanted"

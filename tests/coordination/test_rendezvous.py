@@ -906,6 +906,21 @@ def test_workers_placed_on_a_leaving_host_move() -> None:
     assert rendezvous.target == 2
 
 
+def test_emptied_agent_takes_over_from_those_given_up() -> None:
+    """Seed 7991 where streams break: the job waited for an agent that was lost, for ever."""
+    rendezvous = job(3, minimum=3, agents=3, most=1)
+    rendezvous.roster.places.wanted = {"A": 1, "B": 1, "C": 1}
+    tell(rendezvous, *map(AgentJoined, "ABC"), *ready(1, 2, 3))
+    installed(rendezvous)
+    leaver, last = rendezvous.roster.workers_of("B")[0], rendezvous.roster.workers_of("C")[0]
+    tell(rendezvous, WorkerAsksToLeave(leaver.id), AllHeld(1, 1), *gone(leaver.number))
+    tell(rendezvous, AgentLost("A", "cut off"))
+    assert tell(rendezvous, *gone(last.number)) == [
+        "start w4 on B",
+        "give up on C after 1 (signal 9), go on with 2",
+    ]
+
+
 # Newcomers that come together ---------------------------------------------------------------------
 
 

@@ -142,8 +142,7 @@ class Rendezvous:
         if self.round or len(self.roster.agents) < self.expected_agents:
             return 0
         room = self.roster.places.room
-        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
-        room_count = sum(room.get(agent, self.target) for agent in open_agents)
+        room_count = sum(room.get(agent, self.target) for agent in self._open_agents)
         return max(0, min(self.minimum, self.target) - room_count)
 
     def can_do_without(self, worker: str) -> bool:
@@ -236,10 +235,8 @@ class Rendezvous:
             return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:
-            open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
-            self.target += self.roster.places.refill(
-                open_agents
-            )  # else nobody would be there to go on
+            # else nobody would be there to go on
+            self.target += self.roster.places.refill(self._open_agents)
         return self._after_loss(was_member)
 
     def _agent_departs(self, agent: str) -> list[Command]:
@@ -298,6 +295,11 @@ class Rendezvous:
     def _is_open(self, agent: str) -> bool:
         """Return whether an agent may get workers."""
         return agent not in self.roster.departing and not self.attempts.given_up(agent)
+
+    @property
+    def _open_agents(self) -> list[str]:
+        """Return the agents that may get workers."""
+        return [agent for agent in self.roster.agents if self._is_open(agent)]
 
     def _worker_ready(self, worker: str, address: str) -> list[Command]:
         newcomer = self.workers.get(worker)
@@ -406,6 +408,8 @@ class Rendezvous:
             )
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
+            if not self.roster.places.waited_for:  # all other places are on agents that are lost
+                self.target += self.roster.places.refill(self._open_agents)
         commands = [*self._after_loss(worker_lost.in_round), *self._let_go()]
         if self.is_stopping:
             return commands
@@ -563,7 +567,7 @@ class Rendezvous:
         settled = self._progress and self._held_round != self.round and not self._is_patient
         target_count = self.target + (self.spares if settled and with_spares else 0)
         current, alive = self.workers.values(), self.roster.alive
-        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
+        open_agents = self._open_agents
         places = self.roster.places
         takes_none = not any(map(places.takes_workers, open_agents))
         if self.roster.departing and takes_none and not at_work(alive):
