@@ -37,7 +37,7 @@ from brim.wire.warm_forks import (
 
 KEEP_WARM = "BRIM_KEEP_WARM"
 _IDLE_TIME = 300.0  # seconds without a run after which a warm process ends
-_TO_BE_WARM = 10.0  # seconds for its imports: after that an agent is started as usual
+_TO_BE_WARM = 20.0  # seconds for its imports: after that an agent is started as usual
 _CAN_WATCH = hasattr(os, "pidfd_open")  # a process that is no child: only Linux has it
 _TO_BEGIN = 20.0  # seconds for a fork to be an agent
 # What a command may have and a job reads later: the same warm process will do.
