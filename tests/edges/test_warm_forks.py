@@ -221,6 +221,11 @@ def test_process_that_cannot_be_forked_says_so(folder: PrivateFolder, serve: Ser
     assert process.poll() is None
 
 
+def test_slow_warm_process_is_not_waited_for(folder: PrivateFolder) -> None:
+    with listen_for_forks(folder, NAME), call(folder) as line:
+        assert not hears_ready(line, patience=0.01)
+
+
 def test_command_has_no_warnings_of_what_it_leaves(tmp_path: Path) -> None:
     """From a folder that was deleted, as before."""
     story = (
