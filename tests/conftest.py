@@ -4,7 +4,7 @@ Hypothesis draws the same examples in every run. `BRIM_HYPOTHESIS=thorough` draw
 `BRIM_HYPOTHESIS=quick` a few.
 
 Commands of brim are forks of a warm process (`brim_lab.warm`), but for tests marked `cold`;
-`BRIM_TEST_COLD=1` starts each anew.
+`BRIM_TEST_COLD=1` starts each anew. No run leaves a warm process of its own behind.
 
 The files that take longest go first, so that none is left alone at the end. `make durations`
 measures them.
@@ -68,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as a shell starts what it does not wait for
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("BRIM_KEEP_WARM", "0")
     if not os.environ.get("BRIM_TEST_COLD"):
         warm.use()
 

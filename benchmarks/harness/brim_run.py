@@ -59,6 +59,7 @@ class BrimRun:
 
     def __enter__(self) -> Self:
         os.environ["PYTHONPATH"] = str(repository())
+        os.environ["BRIM_KEEP_WARM"] = "0"  # nothing is left for the next one
         count = WorkerRange(minimum=self._workers, maximum=self._workers)
         spec = JobSpec(
             file=str(self._file),

@@ -51,6 +51,7 @@ class Found:
     redone: int = 0
     repeated: int = 0
     starts: list[float] = field(default_factory=list)
+    second_starts: list[float] = field(default_factory=list)
     peer_starts: list[float] = field(default_factory=list)
     peer_grow: list[float] = field(default_factory=list)
     peer_lost: list[int] = field(default_factory=list)
@@ -111,9 +112,19 @@ def _has_steps(run: BrimRun, size: int) -> bool:
     return any(a.round == b.round and sizes[b.round] == size for a, b in pairwise(run.steps))
 
 
-def start_brim() -> float:
+def start_brim(found: Found) -> None:
+    """Start a first run, and a second one that begins with the warm process of the first."""
+    with tempfile.TemporaryDirectory(prefix="brim-runtime-") as runtime:
+        found.starts.append(start_beside(runtime))
+        found.second_starts.append(start_beside(runtime))
+
+
+def start_beside(runtime: str) -> float:
     """From the command `brim train` to the first commit of 4 workers; the run is short and ends by
     itself.
+
+    Args:
+        runtime: the folder of warm processes, which end with it.
     """
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     command = [
@@ -128,7 +139,8 @@ def start_brim() -> float:
         ),
         *("--run-dir", str(directory / "run"), "--json"),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    environment = {**os.environ, "PYTHONPATH": str(repository()), "XDG_RUNTIME_DIR": runtime}
+    environment.pop("BRIM_KEEP_WARM", None)
     started = time.time()
     process = subprocess.Popen(
         command,
@@ -221,7 +233,8 @@ def tell(report: Report, found: Found) -> None:
         "started again from "
         f"its checkpoint (one every 50 steps){lost}.\n\n"
         + table(["what", "brim", "torchrun", "torchrun / brim"], rows)
-        + f"\n\n{len(found.starts)} starts of brim, {len(found.peer_starts)} of torchrun."
+        + f"\n\n{len(found.starts)} starts of brim, {len(found.peer_starts)} of torchrun. "
+        f"Command to first step of a second run: {seconds(found.second_starts)} s."
     )
 
 
@@ -239,6 +252,7 @@ def plot(found: Found) -> Any:
     left.set_ylabel("pause beyond a usual step, ms")
     series = {
         "start, brim": found.starts,
+        "start again, brim": found.second_starts,
         "start, torchrun": found.peer_starts,
         "grow, brim": [change.to_new_world for change in found.grow],
         "grow, torchrun": found.peer_grow,
@@ -271,7 +285,7 @@ def main() -> None:
         report.say(f"{label} brim, {times} × {SMALL} → {LARGE} → {SMALL}")
         report.attempt(resize_brim, times, found)
         report.say(f"{label} brim train, from the command to its first step")
-        found.starts.append(report.attempt(start_brim))
+        report.attempt(start_brim, found)
         report.say(f"{label} torchrun, started with {SMALL}, ended, started with {LARGE}")
         report.attempt(start_and_grow_torchrun, found)
     tell(report, found)
@@ -292,7 +306,11 @@ def main() -> None:
             },
             "steps_redone": found.redone,
             "steps_repeated": found.repeated,
-            "starts": {"brim": found.starts, "torchrun": found.peer_starts},
+            "starts": {
+                "brim": found.starts,
+                "brim, second run": found.second_starts,
+                "torchrun": found.peer_starts,
+            },
             "torchrun_grow": {"seconds": found.peer_grow, "steps_lost": found.peer_lost},
         }
         report.write(data, plot(found))

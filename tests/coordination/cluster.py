@@ -34,6 +34,7 @@ from brim.coordination.job.membership import (
     AgentJoined,
     AgentLost,
     AllHeld,
+    AwaitOthers,
     CheckpointCompleted,
     Command,
     Committed,
@@ -46,6 +47,7 @@ from brim.coordination.job.membership import (
     Install,
     Kill,
     LetGo,
+    PatienceOver,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -212,7 +214,7 @@ class Flight:
 def validate(rendezvous: Rendezvous) -> None:
     """The invariants after every event."""
     workers = rendezvous.workers.values()
-    members = rendezvous.roster.members
+    members, workers_named = rendezvous.roster.members, rendezvous.workers.keys()
     for worker in workers:
         assert worker.agent in rendezvous.roster.agents, f"{worker.id} is on an agent that is gone"
         assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), (
@@ -234,7 +236,8 @@ def validate(rendezvous: Rendezvous) -> None:
     if rendezvous.phase is RendezvousPhase.RUNNING and not rendezvous.is_stopping:
         assert any(not member.serves for member in members), "servers alone"
     if rendezvous.phase is RendezvousPhase.WRITING:
-        assert any(worker.has_state for worker in members), "nobody can write"
+        condemned = rendezvous._condemned & workers_named  # who writes is named behind them
+        assert condemned or any(worker.has_state for worker in members), "nobody can write"
     staying = [worker for worker in members if worker.state is WorkerState.ACTIVE]
     servers = sum(worker.serves for worker in staying)
     assert servers <= rendezvous.servers, f"{servers} servers stay, {rendezvous.servers} wanted"
@@ -245,6 +248,9 @@ def validate(rendezvous: Rendezvous) -> None:
     if rendezvous.phase is RendezvousPhase.RUNNING:
         spare = len(staying) + len(coming) - rendezvous.target - rendezvous.servers
         assert spare <= rendezvous.spares, f"{spare} more than {rendezvous.spares} spares are kept"
+        if rendezvous._newcomers.all:
+            is_held = rendezvous.round in (rendezvous._held_round, rendezvous._still_round)
+            assert is_held or rendezvous._is_patient, "nothing brings in who is ready"
     assert rendezvous.target >= 1
 
 
@@ -944,6 +950,7 @@ class Cluster:
         self._may_lose_agents = any(fault.kind in ("lose_agent", "depart") for fault in faults)
         self._departing: set[str] = set()
         self._has_installed, self._lost_state = False, False
+        self._patient_rounds: list[int] = []
         self._brought: dict[str, Any] = {}
         self._committed = 0
         for number, name in enumerate(self.agents):
@@ -1039,6 +1046,8 @@ class Cluster:
                 self._tell(agent, SignalWorker(worker=worker, signal=9))
             case LetGo(agent):
                 self._tell(agent, EndRun(well=True))
+            case AwaitOthers(round):
+                self._patient_rounds.append(round)
             case End():
                 assert self.end is None
                 self.end = command
@@ -1169,7 +1178,7 @@ class Cluster:
     # What happens next
 
     def _enabled(self) -> list[Callable[[], None]]:
-        able: list[Callable[[], None]] = []
+        able: list[Callable[[], None]] = [self._lose_patience] * bool(self._patient_rounds)
         for agent in self.agents.values():
             if agent.outbox:
                 able.append(partial(self._hear, agent))
@@ -1188,6 +1197,9 @@ class Cluster:
                 if worker.alive and worker.has_made:
                     able.append(worker.beat)
         return able
+
+    def _lose_patience(self) -> None:
+        self._handle(PatienceOver(self._patient_rounds.pop(0)))
 
     def happen(self) -> bool:
         """One event; False once there is none left."""

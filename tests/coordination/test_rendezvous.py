@@ -11,6 +11,7 @@ from brim.coordination.job.membership import (
     AgentLost,
     AgentReplaced,
     AllHeld,
+    AwaitOthers,
     CheckpointCompleted,
     Command,
     Committed,
@@ -25,6 +26,7 @@ from brim.coordination.job.membership import (
     Kill,
     LetGo,
     Member,
+    PatienceOver,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -82,6 +84,8 @@ def short(command: Command) -> str:
             return f"start {worker} on {agent}" + (f" in {delay:.0f} s" if delay else "")
         case Hold(round):
             return f"hold {round}"
+        case AwaitOthers(round):
+            return f"await others in {round}"
         case Install(world, cause, is_still):
             donors = "".join(f", {donor} gives {needy}" for needy, donor in world.donors.items())
             restore = ", restore" if world.restore else ""
@@ -166,7 +170,7 @@ def test_workers_wait_for_all_agents_and_are_spread() -> None:
 def test_newcomers_are_shared_among_donors() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, ResizeRequested(4)) == ["start w3 on A", "start w4 on A"]
-    assert tell(rendezvous, *ready(3, 4)) == ["hold 1"]
+    assert tell(rendezvous, *ready(3, 4)) == ["await others in 1", "hold 1"]
     assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 w3 w4, w1 gives w3, w2 gives w4 (resize to 4, w3 joins, w4 joins)"
     ]
@@ -624,7 +628,7 @@ def test_a_leaver_wanted_again_stays_without_replacement() -> None:
         "round 2: w1 (resize to 2, resize to 3)",
         "dismiss w2",
     ]
-    assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
+    assert tell(rendezvous, *ready(3, 4)) == ["await others in 2", "hold 2"]
 
 
 def test_a_leaver_keeps_its_device_until_gone() -> None:
@@ -900,6 +904,87 @@ def test_workers_placed_on_a_leaving_host_move() -> None:
     tell(rendezvous, ResizeRequested(3, {"A": 2, "B": 1}))
     assert rendezvous.roster.places.wanted == {"A": 2}
     assert rendezvous.target == 2
+
+
+def test_emptied_agent_takes_over_from_those_given_up() -> None:
+    """Seed 7991 where streams break: the job waited for an agent that was lost, for ever."""
+    rendezvous = job(3, minimum=3, agents=3, most=1)
+    rendezvous.roster.places.wanted = {"A": 1, "B": 1, "C": 1}
+    tell(rendezvous, *map(AgentJoined, "ABC"), *ready(1, 2, 3))
+    installed(rendezvous)
+    leaver, last = rendezvous.roster.workers_of("B")[0], rendezvous.roster.workers_of("C")[0]
+    tell(rendezvous, WorkerAsksToLeave(leaver.id), AllHeld(1, 1), *gone(leaver.number))
+    tell(rendezvous, AgentLost("A", "cut off"))
+    assert tell(rendezvous, *gone(last.number)) == [
+        "start w4 on B",
+        "give up on C after 1 (signal 9), go on with 2",
+    ]
+
+
+# Newcomers that come together ---------------------------------------------------------------------
+
+
+def growing() -> Rendezvous:
+    """A job of two that is to have four: its spare is ready, and another worker is being started."""
+    rendezvous = running(2, spares=1)
+    assert tell(rendezvous, ResizeRequested(4)) == ["start w4 on A", "await others in 1"]
+    return rendezvous
+
+
+def test_a_spare_waits_for_a_fork_beside_it() -> None:
+    rendezvous = growing()
+    assert tell(rendezvous, Committed(1, 2)) == []  # and no other spare is in the way
+    assert tell(rendezvous, *ready(4)) == ["hold 1"]
+    assert tell(rendezvous, AllHeld(1, 2)) == [
+        "round 2: w1 w2 w3 w4, w1 gives w3, w2 gives w4 (resize to 4, w3 joins, w4 joins)"
+    ]
+    assert tell(rendezvous, Committed(2, 3)) == ["start w5 on A"]
+
+
+def test_patience_with_others_ends() -> None:
+    rendezvous = growing()
+    assert tell(rendezvous, PatienceOver(1)) == ["hold 1"]
+    assert tell(rendezvous, PatienceOver(1)) == []
+    assert tell(rendezvous, AllHeld(1, 2))[0].startswith("round 2: w1 w2 w3,")
+    installed(rendezvous, 2)
+    assert tell(rendezvous, PatienceOver(1), *ready(4)) == ["hold 2"]
+
+
+WAIT_ENDS = {
+    "a leaver needs a boundary": (WorkerAsksToLeave("w1"), ["hold 1"]),
+    "a stop needs one": (Stop("asked"), ["hold 1"]),
+    "who is slow needs one": (Straggling((("w1", 2.0), ("w2", 1.0)), "w1 is slow"), ["hold 1"]),
+    "a smaller target has room for one": (ResizeRequested(3), ["hold 1"]),
+    "the other dies, and another is started": (*gone(4), ["start w5 on A"]),
+    "who was ready dies": (*gone(3), ["start w5 on A"]),
+    "a death ends the round, and the spare comes in": (
+        *gone(1),
+        [
+            "round 2: w2 w3, w2 gives w3 (resize to 4, w1 lost (signal 9), w3 joins)",
+            "start w5 on A",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("event", "commands"), WAIT_ENDS.values(), ids=WAIT_ENDS)
+def test_what_ends_a_wait_for_others(event: Event, commands: list[str]) -> None:
+    assert tell(growing(), event) == commands
+
+
+def test_patience_without_anybody_ready_starts_spares() -> None:
+    rendezvous = growing()
+    tell(rendezvous, *gone(3))
+    assert tell(rendezvous, PatienceOver(1)) == ["start w6 on A"]
+
+
+def test_others_of_a_dead_round_are_awaited_again() -> None:
+    rendezvous = growing()
+    tell(rendezvous, *gone(1))
+    installed(rendezvous, 2)
+    assert tell(rendezvous, *ready(4)) == ["await others in 2"]
+    assert tell(rendezvous, PatienceOver(1)) == []
+    assert tell(rendezvous, PatienceOver(2)) == ["hold 2"]
 
 
 # Stopping and ending ------------------------------------------------------------------------------
@@ -1193,7 +1278,7 @@ def test_servers_are_spread_and_follow_workers() -> None:
     tell(rendezvous, *ready(1, 2, 3))
     installed(rendezvous)
     assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
-    assert tell(rendezvous, *ready(4)) == ["hold 1"]
+    assert tell(rendezvous, *ready(4), PatienceOver(1)) == ["await others in 1", "hold 1"]
     assert tell(rendezvous, AllHeld(1, 1)) == [
         "round 2: w4 +w3, w3 gives w4 (resize to 1, w4 joins)",
         "dismiss w1",

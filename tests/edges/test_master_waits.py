@@ -52,6 +52,10 @@ def to_worker(desk: Desk, agent: str, kind: type) -> list[str]:
     ]
 
 
+def holds(desk: Desk) -> int:
+    return sum(isinstance(message, wire.HoldRound) for message in desk.heard["A"])
+
+
 def signals(desk: Desk, agent: str) -> list[tuple[str, str]]:
     return [(m.worker, m.reason) for m in desk.heard[agent] if isinstance(m, wire.SignalWorker)]
 
@@ -95,6 +99,29 @@ def test_a_stopping_run_skips_late_workers(tmp_path: Path, late: bool) -> None:
             await desk.hear("A", "w1", wire.NowWritten())
             await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 0"))
             assert desk.master.outcome is RunOutcome.SUSPENDED
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_newcomers_wait_half_a_second_for_others(tmp_path: Path, dies: bool) -> None:
+    """Also behind a master that has taken over."""
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        assert (await desk.master.answer(wire.Ask(verb="resize", workers=4))).ok
+        await desk.ready("A", "w3")
+        desk.master.look()
+        await desk.beat("A")
+        assert holds(desk) == 0
+        if dies:
+            desk.kill()
+            desk.start()
+            await desk.join("A", life=1)
+        desk.clock.advance(0.6)
+        desk.master.look()
+        await desk.beat("A")
+        assert holds(desk) == 1
 
     play(tmp_path, story)
 

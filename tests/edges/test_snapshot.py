@@ -32,6 +32,7 @@ from brim.master.entries import (
     Heard,
     Joined,
     Lost,
+    OthersLate,
     Overstayed,
 )
 from brim.master.state import State, freeze, thaw
@@ -152,6 +153,8 @@ class Life:
             return Lost(agent=agent, reason="gone", **times)
         if chance < 0.08:
             return GraceOver(**times) if chance < 0.07 else Overstayed(**times)
+        if (due := self.decisions.state.others_due) and chance < 0.2:
+            return OthersLate(round=due[0], **times)
         if chance < 0.10:
             return Asked(question=wire.Ask(verb="resize", workers=self._rng.randint(1, 3)), **times)
         if chance < 0.101:

@@ -81,9 +81,12 @@ class Driver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of this process now, without BRIM_…, and with additions."""
+        """The environment of this process now, without BRIM_…, and with additions.
+
+        No process is to outlive the run that it was started for.
+        """
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
-        return {**inherited, **self.mark.environment, **self._variables}
+        return {**inherited, "BRIM_KEEP_WARM": "0", **self.mark.environment, **self._variables}
 
     def with_prefix(self, prefix: Sequence[str]) -> Driver:
         """The same driver, but for a prefix of its commands, such as one that enters a host."""

@@ -88,13 +88,21 @@ def _run(module: str) -> None:
 
 
 def perform(
-    work: Callable[[], None], argv: Sequence[str], *, stdin: int, output: int, keep: Sequence[int]
+    work: Callable[[], None],
+    argv: Sequence[str],
+    *,
+    stdin: int,
+    output: int,
+    keep: Sequence[int],
+    tell_status: int | None = None,
 ) -> NoReturn:
     """Do this work in a forked child as a program of its own would, and end.
 
     Args:
         argv: of that program.
         stdin, output, keep: see `StartProcess`.
+        tell_status: one of these that the exit status is written to, as a byte, for a reader that is
+            not the parent; nothing comes from a child that is killed.
     """
     status = 1
     try:
@@ -115,6 +123,9 @@ def perform(
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
+        if tell_status is not None:
+            with contextlib.suppress(OSError):
+                os.write(tell_status, bytes([status & 0xFF]))
         os._exit(status)
 
 

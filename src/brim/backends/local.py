@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from brim.backends.warm_agents import AgentProcess, start_warm
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic
@@ -47,9 +48,9 @@ class LocalRun:
 
     def __init__(
         self,
-        agent: subprocess.Popen[bytes],
+        agent: AgentProcess,
         run_dir: Path,
-        restart: Callable[[], subprocess.Popen[bytes]] | None = None,
+        restart: Callable[[], AgentProcess] | None = None,
         succession: str = "",
         listener: socket.socket | None = None,
     ) -> None:
@@ -168,15 +169,12 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             undo.enter_context(listener)  # the port of a run that does not start is free again
         address = _with_port_of(listener, listen) if listener and listen else None
         keep_code(run_dir, spec)
-        arguments = [
-            *(f"--listener={descriptor}" for descriptor in keep),
-            *prepare(spec, run_dir, listen=address),
-        ]
+        arguments = prepare(spec, run_dir, listen=address)
         # Only Linux tells a process from another that has its number by now.
         succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
         environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
 
-        def launch() -> subprocess.Popen[bytes]:
+        def launch() -> AgentProcess:
             """Launch the agent in a session of its own.
 
             Ctrl-C reaches the foreground command alone. We hold the other end of the agent's standard
@@ -185,15 +183,25 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             _end_what_is_left(run_dir)
             group = make_group(run_dir)
             contained = ["--group", str(group.path)] if group else []
+            directory = spec.directory if os.path.isdir(spec.directory) else None
             with agent_log(run_dir) as log:
-                return subprocess.Popen(
-                    run_module("brim.agent", *contained, *arguments),
+                warm = start_warm(
+                    spec,
+                    [*contained, *arguments],
+                    environment=environment,
+                    directory=directory,
+                    output=log.fileno(),
+                    listener=keep[0] if keep else None,
+                )
+                called_at = [f"--listener={descriptor}" for descriptor in keep]
+                return warm or subprocess.Popen(
+                    run_module("brim.agent", *contained, *called_at, *arguments),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     env=environment,
                     start_new_session=True,
-                    cwd=spec.directory if os.path.isdir(spec.directory) else None,
+                    cwd=directory,
                     pass_fds=keep,
                 )
 

@@ -141,7 +141,7 @@ def master(
             path = fresh.path
         settings["spec"] = None
     else:
-        ready = make_ready(values, options_given(ctx), file=file)
+        ready = make_ready(values, options_given(ctx), file=file, has_workers=False)
         token = token or secrets.token_hex(16)
         settings["spec"], path, fresh = ready.spec, ready.run_dir, ready.fresh
     click.echo(f"brim: the run's directory is {path}", err=True)

@@ -29,6 +29,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_BE_ADOPTED = 10.0
+_TURN = Path("/proc/self/oom_score_adj")
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -270,14 +271,25 @@ def _sum_of(path: str, *names: str) -> int | None:
     return sum(found) if found else None
 
 
-def go_first_when_memory_is_short() -> None:
+def go_first_when_memory_is_short() -> str:
     """Have the kernel kill this process before others where the host's memory runs out.
 
     The same holds for its child processes.
+
+    Returns:
+        The turn that it had before, for `take_turn`.
     """
-    path = Path("/proc/self/oom_score_adj")
+    turn = ""
     with contextlib.suppress(OSError, ValueError):
-        path.write_text(str(max(_GOES_FIRST, int(path.read_text()))))
+        turn = _TURN.read_text().strip()
+        _TURN.write_text(str(max(_GOES_FIRST, int(turn))))
+    return turn
+
+
+def take_turn(turn: str) -> None:
+    """Take a turn again, among the processes that are killed where the host's memory runs out."""
+    with contextlib.suppress(OSError):
+        _TURN.write_text(turn)
 
 
 def _facts_of(pid: int) -> Sequence[str]:

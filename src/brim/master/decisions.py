@@ -22,6 +22,7 @@ from brim.coordination.job.membership import (
     AgentLost,
     AgentReplaced,
     AllHeld,
+    AwaitOthers,
     CheckpointCompleted,
     Command,
     Committed,
@@ -35,6 +36,7 @@ from brim.coordination.job.membership import (
     JobCompleted,
     Kill,
     LetGo,
+    PatienceOver,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -71,6 +73,7 @@ from brim.master.entries import (
     Heard,
     Joined,
     Lost,
+    OthersLate,
     Overstayed,
     Replaced,
     Restated,
@@ -87,6 +90,8 @@ from brim.wire.messages import JournalPlace
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
 _GRACE_EXTENSION = 1.0  # and until it looks again
+# seconds that a newcomer waits for others that were started with it: a fork is warm in .15 to .3
+_FOR_OTHERS = 0.5
 _BEFORE_ADVICE = 20.0  # seconds of a run that is worth making quicker
 _SHORT_PASS = 0.003  # a micro-batch of fewer seconds is mostly not arithmetic
 
@@ -206,6 +211,9 @@ class Decisions:
                 self._end_who_overstays(hurried=False)
             case GraceOver():
                 self._on_grace_over()
+            case OthersLate(round=round):
+                self.state.others_due = None
+                self._handle(PatienceOver(round))
             case _:
                 assert_never(entry)
         effects = self._effects
@@ -669,6 +677,8 @@ class Decisions:
                 self._install(world, cause, is_still=is_still)
             case Hold(round):
                 self._hold(round)
+            case AwaitOthers(round):
+                self.state.others_due = (round, self.state.now + _FOR_OTHERS)
             case WriteCheckpoint(worker):
                 self.state.barrier.close()
                 self._tell_worker(worker, wire.WriteNow(recorded=self.progress.step))

@@ -141,8 +141,24 @@ class GraceOver(_Entry, frozen=True):
     """A run that is to end has waited for its next boundary."""
 
 
+class OthersLate(_Entry, frozen=True):
+    """The newcomers of this round have waited for others that were started with them."""
+
+    round: int
+
+
 Entry = (
-    Began | Restated | TookOver | Joined | Heard | Lost | Replaced | Asked | Overstayed | GraceOver
+    Began
+    | Restated
+    | TookOver
+    | Joined
+    | Heard
+    | Lost
+    | Replaced
+    | Asked
+    | Overstayed
+    | GraceOver
+    | OthersLate
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,6 +25,7 @@ from brim.master.entries import (
     Heard,
     Joined,
     Lost,
+    OthersLate,
     Overstayed,
     Replaced,
 )
@@ -418,6 +419,9 @@ class Master:
         grace_ends = self._decisions.state.grace_ends
         if grace_ends is not None and now >= grace_ends:
             self._take(GraceOver(**self._stamp()))
+        others_due = self._decisions.state.others_due
+        if others_due is not None and now >= others_due[1]:
+            self._take(OthersLate(round=others_due[0], **self._stamp()))
         if not self._decisions.is_ending:
             self._ending_since = None
         elif self._ending_since is None:

@@ -140,6 +140,7 @@ class State:
         is_advised: people know what makes short steps slow.
         outcome: None where the job goes on.
         grace_ends: when a run that waits for its last boundary does without who is late, monotonic.
+        others_due: the round in which newcomers wait for others, and until when, monotonic.
     """
 
     began: Began
@@ -170,6 +171,7 @@ class State:
     is_advised: bool = False
     outcome: RunOutcome | None = None
     grace_ends: float | None = None
+    others_due: tuple[int, float] | None = None
 
     @classmethod
     def after(cls, beginning: Began) -> State:

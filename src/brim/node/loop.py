@@ -8,7 +8,6 @@ so that forking it is safe.
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import os
 import selectors
@@ -33,6 +32,7 @@ from brim.host.process import (
     run_module,
     with_equal_hashes,
 )
+from brim.node.warm_up import shuffle, warm_up
 from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
 
 _MIN_WAIT = 0.01  # seconds that nothing is waited for at least
@@ -68,7 +68,7 @@ class NodeAgent:
         """Serve until a scheduler says that nothing more will come, and nothing is left."""
         be_called("brim-node")
         adopt_orphans()
-        self._warm = _warm_up()
+        self._warm = warm_up()
         while not (self._parting and not self._agents):
             ready = self._watch.select(self._patience())
             for key, _ in ready:
@@ -193,7 +193,7 @@ class NodeAgent:
             os.execve(command[0], command, with_equal_hashes(request.environment))
         os.environ.clear()
         os.environ |= with_equal_hashes(request.environment)
-        _shuffle()
+        shuffle()
         from brim.agent.__main__ import main
 
         main(fork)
@@ -212,29 +212,3 @@ class NodeAgent:
 
 def _of_consequence(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in _OF_NO_CONSEQUENCE}
-
-
-def _warm_up() -> bool:
-    """Import the modules of jobs; whether this process may be forked then.
-
-    Without torch there is nothing to import.
-    """
-    try:
-        import brim.agent.__main__
-        import brim.master.__main__
-        import brim.worker.process
-        import brim.worker.template  # noqa: F401
-        from brim.worker import gpus, warm
-    except ImportError:
-        return False
-    warm.import_torch()
-    gc.collect()
-    gc.freeze()  # the collector would otherwise touch, and so copy, every page that forks share
-    return warm.forking_is_safe() and gpus.forks_can_use_gpus()
-
-
-def _shuffle() -> None:
-    """Unseeded randomness differs between processes; Python sees to its own."""
-    import numpy
-
-    numpy.random.seed()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.backends.environment import environment_of_jobs
+from brim.backends.warm_agents import have_ready
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
@@ -62,6 +63,7 @@ def make_ready(
     *,
     file: str = "",
     command: tuple[str, ...] = (),
+    has_workers: bool = True,
 ) -> Ready:
     """Check everything that can be checked before a run starts, then find or make its directory.
 
@@ -70,6 +72,7 @@ def make_ready(
         given_options: names of the options that the user gave rather than left to their defaults.
         file: the training file.
         command: the user's own loop, where there is no file.
+        has_workers: it starts on this host, with workers, which somebody may have ready meanwhile.
 
     Raises:
         SpecError: it cannot be started as asked.
@@ -80,6 +83,8 @@ def make_ready(
         check_command(command)
     loggers = check_loggers(values["loggers"])
     spec = build_spec(values, file=file, command=command)
+    if has_workers:
+        have_ready(spec)
     notes: list[str] = []
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have

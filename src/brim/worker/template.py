@@ -31,6 +31,7 @@ from brim.host.process import (
     die_with_parent,
     go_first_when_memory_is_short,
     print_by_line,
+    readable,
     run_module,
 )
 from brim.host.stacks import show_no_more, show_when_asked
@@ -62,6 +63,13 @@ class _Birth(NamedTuple):
     notice: int
     log: int
     stacks: int
+
+
+class _UnderWay(NamedTuple):
+    """A worker whose parent is still to go."""
+
+    worker: str
+    intermediate: int
 
 
 class TemplateProcess:
@@ -96,6 +104,7 @@ class TemplateProcess:
         self._agent = os.getppid()
         self._prepared: Any = None
         self._inherited: Inherited | None = None  # of what the file has opened
+        self._births: dict[int, _UnderWay] = {}  # by the pipes that tell of them
 
     def run(self) -> None:
         """Serve until the agent is gone."""
@@ -153,21 +162,34 @@ class TemplateProcess:
         self._control.sendall(frame(_codec.encode(message)))
 
     def _serve(self) -> bool:
+        """Take a request, or the news that a worker is there; False once the agent is gone.
+
+        Workers are born side by side: the next fork begins while the last one is made to be the
+        agent's.
+        """
+        ready = readable([self._control.fileno(), *self._births], None)
+        for reader in ready & self._births.keys():
+            birth = self._births.pop(reader)
+            self._tell(WorkerForked(worker=birth.worker, pid=_end_of(birth, reader)))
+        return self._control.fileno() not in ready or self._take_request()
+
+    def _take_request(self) -> bool:
         """One request; False once the agent is gone. Descriptors keep requests apart."""
         data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 6)
         if not data:
             return False
         (request,) = FrameBuffer().feed(data)
         name, place = request.decode().split()
-        pid = _fork_for_another_parent()
-        if pid == 0:
+        forked = _fork_for_another_parent()
+        if forked is None:
             self._become_worker(_Birth(name, int(place), *descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
-        self._tell(WorkerForked(worker=name, pid=pid))
+        reader, intermediate = forked
+        self._births[reader] = _UnderWay(name, intermediate)
         return True
 
-    def _become_worker(self, birth: _Birth) -> None:
+    def _become_worker(self, birth: _Birth) -> NoReturn:
         """Become a worker, in the child; never return."""
         status = 1
         try:
@@ -178,6 +200,8 @@ class TemplateProcess:
             os.dup2(birth.log, 2)
             os.close(birth.log)
             self._control.close()
+            for reader in self._births:  # of those that were forked just before
+                os.close(reader)
             if self._method == "spawn":
                 self._execute(birth)
             show_when_asked(birth.stacks)
@@ -233,8 +257,11 @@ class TemplateProcess:
         os.execvp(command[0], command)
 
 
-def _fork_for_another_parent() -> int:
-    """A grandchild, whose parent is gone when this returns; its number, or 0 in it.
+def _fork_for_another_parent() -> tuple[int, int] | None:
+    """Fork a child that forks a grandchild and ends.
+
+    Returns:
+        The pipe that tells of the grandchild, and the child; None in the grandchild.
 
     Raises:
         OSError: there can be no more processes.
@@ -253,13 +280,22 @@ def _fork_for_another_parent() -> int:
             os._exit(0)
         os.close(reader)
         os.close(writer)
-        return 0
+        return None
     os.close(writer)
-    os.waitpid(intermediate, 0)
+    return reader, intermediate
+
+
+def _end_of(birth: _UnderWay, reader: int) -> int:
+    """Return the number of a worker, which is its agent's child from here on.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    os.waitpid(birth.intermediate, 0)
     pid = int.from_bytes(os.read(reader, 8), "little")
     os.close(reader)
     if not pid:
-        raise OSError("a worker cannot be forked")
+        raise OSError(f"{birth.worker} cannot be forked")
     return pid
 
 

@@ -333,6 +333,13 @@ class Hurry:
     late: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class PatienceOver:
+    """The newcomers that are ready in this round have waited long enough for others."""
+
+    round: int
+
+
 Event = (
     AgentJoined
     | AgentDeparts
@@ -354,6 +361,7 @@ Event = (
     | ResizeRequested
     | Stop
     | Hurry
+    | PatienceOver
 )
 
 
@@ -372,6 +380,13 @@ class StartWorker:
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Ask the hub to stop everyone at the next step boundary of this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitOthers:
+    """Say `PatienceOver` in a moment: until then, who is ready waits for others on their way."""
 
     round: int
 
@@ -447,4 +462,15 @@ class End:
     reason: str
 
 
-Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | GiveUpOn | LetGo | End
+Command = (
+    StartWorker
+    | Hold
+    | AwaitOthers
+    | Install
+    | WriteCheckpoint
+    | Dismiss
+    | Kill
+    | GiveUpOn
+    | LetGo
+    | End
+)

@@ -11,8 +11,10 @@
 
 A member that dies in a round ends that round at once: the survivors are given a new one and redo
 the step in flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing
-is redone. A member counts as a source of state only once it said that it has installed a round; so
-if a worker dies on the way in or out, in any state, the next round is well defined.
+is redone. Newcomers that are started together come in together: who is ready waits a moment for the
+others, until the caller, which has the clock, says that it is over. A member counts as a source of
+state only once it said that it has installed a round; so if a worker dies on the way in or out, in
+any state, the next round is well defined.
 
 A server is a member that takes no share of the batch. No round is of servers alone: where all
 workers are gone, the servers wait in the last round, with the state that they have, and give it to
@@ -31,6 +33,7 @@ from brim.coordination.job.membership import (
     AgentLost,
     AgentReplaced,
     AllHeld,
+    AwaitOthers,
     CheckpointCompleted,
     Command,
     Committed,
@@ -44,6 +47,7 @@ from brim.coordination.job.membership import (
     JobCompleted,
     Kill,
     LetGo,
+    PatienceOver,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -99,6 +103,8 @@ class Rendezvous:
     phase: RendezvousPhase = RendezvousPhase.GATHERING
     round: int = 0
     _held_round: int = 0
+    _patient_round: int = 0  # in which who is ready waits for others
+    _impatient_round: int = 0  # the last in which that has taken long enough
     _still_round: int = 0  # the last in which nobody makes a step
     _standing: set[str] = field(default_factory=set)  # its members that have left their step
     _progress: bool = False
@@ -136,8 +142,7 @@ class Rendezvous:
         if self.round or len(self.roster.agents) < self.expected_agents:
             return 0
         room = self.roster.places.room
-        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
-        room_count = sum(room.get(agent, self.target) for agent in open_agents)
+        room_count = sum(room.get(agent, self.target) for agent in self._open_agents)
         return max(0, min(self.minimum, self.target) - room_count)
 
     def can_do_without(self, worker: str) -> bool:
@@ -218,6 +223,8 @@ class Rendezvous:
                 return self._stop(reason)
             case Hurry(late):
                 return self._hurry(late)
+            case PatienceOver(round):
+                return self._patience_over(round)
 
     def _agent_lost(self, agent: str, reason: str) -> list[Command]:
         if agent not in self.roster.agents:
@@ -228,10 +235,8 @@ class Rendezvous:
             return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:
-            open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
-            self.target += self.roster.places.refill(
-                open_agents
-            )  # else nobody would be there to go on
+            # else nobody would be there to go on
+            self.target += self.roster.places.refill(self._open_agents)
         return self._after_loss(was_member)
 
     def _agent_departs(self, agent: str) -> list[Command]:
@@ -290,6 +295,11 @@ class Rendezvous:
     def _is_open(self, agent: str) -> bool:
         """Return whether an agent may get workers."""
         return agent not in self.roster.departing and not self.attempts.given_up(agent)
+
+    @property
+    def _open_agents(self) -> list[str]:
+        """Return the agents that may get workers."""
+        return [agent for agent in self.roster.agents if self._is_open(agent)]
 
     def _worker_ready(self, worker: str, address: str) -> list[Command]:
         newcomer = self.workers.get(worker)
@@ -398,6 +408,8 @@ class Rendezvous:
             )
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
+            if not self.roster.places.waited_for:  # all other places are on agents that are lost
+                self.target += self.roster.places.refill(self._open_agents)
         commands = [*self._after_loss(worker_lost.in_round), *self._let_go()]
         if self.is_stopping:
             return commands
@@ -494,8 +506,9 @@ class Rendezvous:
             "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
         )
         self._causes.append(f"resize to {count}{servers_note}")
+        started = self._fill(with_spares=False)  # first: who is ready may wait for them
         brought_in = self._use_ready()
-        return [*self._fill(), *brought_in]
+        return [*started, *self._fill(), *brought_in]
 
     def _straggling(self, paces: tuple[tuple[str, float], ...], cause: str) -> list[Command]:
         for worker, pace in paces:
@@ -538,7 +551,7 @@ class Rendezvous:
         machines = self.roster.machines
         return world_of(chosen, round=self.round, parts=self.parts, machines=machines)
 
-    def _fill(self) -> list[Command]:
+    def _fill(self, *, with_spares: bool = True) -> list[Command]:
         """Start the missing workers.
 
         Spares wait for a round that makes steps: they must not slow a change down.
@@ -551,10 +564,10 @@ class Rendezvous:
             or self.phase in (RendezvousPhase.WRITING, RendezvousPhase.ENDING)
         ):
             return []
-        settled = self._progress and self._held_round != self.round
-        target_count = self.target + (self.spares if settled else 0)
+        settled = self._progress and self._held_round != self.round and not self._is_patient
+        target_count = self.target + (self.spares if settled and with_spares else 0)
         current, alive = self.workers.values(), self.roster.alive
-        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
+        open_agents = self._open_agents
         places = self.roster.places
         takes_none = not any(map(places.takes_workers, open_agents))
         if self.roster.departing and takes_none and not at_work(alive):
@@ -627,7 +640,35 @@ class Rendezvous:
         leaving = len(staying) < len(self.roster.members) and bool(
             at_work(staying) or not goes_elsewhere
         )
-        return self._hold() if leaving or self._newcomers.all else []
+        if leaving:
+            return self._hold()
+        newcomers = self._newcomers
+        if not newcomers.all:
+            return []
+        others_come = self.roster.awaits_others(newcomers, self.target, self.servers)
+        if others_come and self._impatient_round != self.round:
+            return self._await_others()
+        return self._hold()
+
+    @property
+    def _is_patient(self) -> bool:
+        """Return whether somebody who is ready waits for others that are being started."""
+        return self._patient_round == self.round != self._impatient_round
+
+    def _await_others(self) -> list[Command]:
+        """Have newcomers that are started together come in together: one change, not several."""
+        if self.round in (self._patient_round, self._held_round):
+            return []
+        self._patient_round = self.round
+        return [AwaitOthers(self.round)]
+
+    def _patience_over(self, round: int) -> list[Command]:
+        """Bring in who is ready: the others have taken too long."""
+        if round != self.round or self.phase is not RendezvousPhase.RUNNING:
+            return []
+        self._impatient_round = round
+        request = self._hold_if_due()  # first: no spare is started beside a change
+        return [*request, *self._fill()]
 
     def _hold(self) -> list[Command]:
         if self.phase is not RendezvousPhase.RUNNING or self._held_round == self.round:

@@ -118,6 +118,22 @@ class Roster:
         chosen += self.places.attended(spare, servers, attending_before=[*there_serving, *chosen])
         return Newcomers(workers, chosen)
 
+    def awaits_others(self, newcomers: Newcomers, target: int, servers: int) -> bool:
+        """Return whether workers are being started that would come into a round beside these.
+
+        Args:
+            newcomers: that are ready.
+            target, servers: see `newcomers`.
+        """
+        starting = [
+            worker for worker in self.workers.values() if worker.state is WorkerState.STARTING
+        ]
+        computing = [*at_work(self.staying), *newcomers.workers]
+        attending = [*serving(self.staying), *newcomers.servers]
+        workers = self.places.seated(at_work(starting), target, seated_before=computing)
+        attendants = self.places.attended(serving(starting), servers, attending_before=attending)
+        return bool(workers or attendants)
+
     def call_back(self, target: int, servers: int) -> None:
         """Keep members that were to leave but are still in the round and have a place after all.
 

@@ -1,0 +1,92 @@
+"""A template has several workers under way at a time, and each becomes its agent's child."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.cold
+
+# The process that comes between the template and its first worker waits for the second worker.
+STORY = """
+import json, os, socket
+from brim.host.process import adopt_orphans
+from brim.wire.frames import FrameBuffer, frame
+from brim.worker import template
+
+adopt_orphans()
+own_end, far_end = socket.socketpair()
+gate, opened = os.pipe()
+born, tell = os.pipe()
+fork, forks = os.fork, 0
+
+def counting_fork():
+    global forks
+    forks += 1
+    if os.getpid() != pid_of_template and forks == 2 and not refuses:
+        os.read(gate, 1)
+    if os.getpid() != pid_of_template and refuses:
+        raise BlockingIOError("no more processes")
+    return fork()
+
+class Process(template.TemplateProcess):
+    def _become_worker(self, birth):
+        os.write(opened, b"+")
+        while os.getppid() != agent:
+            pass
+        os.write(tell, f"{birth.worker} {os.getpid()} {birth.place}\\n".encode())
+        os._exit(7)
+
+refuses = REFUSES
+agent, pid_of_template = os.getpid(), 0
+child = fork()
+if not child:
+    pid_of_template = os.getpid()
+    os.fork = counting_fork
+    own_end.close()
+    process = Process(far_end, None, "", "", secret=b"", begin_again=None)
+    try:
+        while process._serve():
+            pass
+    except OSError as error:
+        print(error, flush=True)
+    os._exit(0)
+far_end.close()
+null = os.open(os.devnull, os.O_RDWR)
+for place, worker in enumerate(("w1", "w2")):
+    socket.send_fds(own_end, [frame(f"{worker} {place}".encode())], [null] * 6)
+frames, answers = FrameBuffer(), []
+while len(answers) < 2 and (data := own_end.recv(4096)):
+    answers += [template._codec.decode(one) for one in frames.feed(data)]
+ends = {answer.worker: (answer.pid, os.waitpid(answer.pid, 0)[1]) for answer in answers}
+own_end.close()
+os.waitpid(child, 0)
+os.close(tell)
+said = os.read(born, 4096).decode().splitlines() if answers else []
+print(json.dumps({"ends": ends, "said": sorted(said)}))
+"""
+
+
+def play(*, refuses: bool) -> list[str]:
+    story = STORY.replace("REFUSES", str(refuses))
+    command = [sys.executable, "-c", story]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=True
+    ).stdout.splitlines()
+
+
+def test_second_worker_waits_for_no_first() -> None:
+    (line,) = play(refuses=False)
+    found = json.loads(line)
+    pids = {worker: pid for worker, (pid, _) in found["ends"].items()}
+    assert found["said"] == [f"w1 {pids['w1']} 0", f"w2 {pids['w2']} 1"]
+    assert {status >> 8 for _, status in found["ends"].values()} == {7}
+
+
+def test_template_ends_where_no_worker_can_be() -> None:
+    error, line = play(refuses=True)
+    assert error in ("w1 cannot be forked", "w2 cannot be forked")
+    assert json.loads(line)["ends"] == {}
