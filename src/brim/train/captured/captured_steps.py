@@ -320,13 +320,13 @@ class CapturedSteps:
             f"{1e3 * trust.eager_seconds:.1f} ms eagerly"
         )
         if trust.is_slower:
-            _tell(f"steps stay eager: {speeds}")
+            tell_of_eager_steps(speeds)
             self._programs = {
                 key: None if program is replay.program else program
                 for key, program in self._programs.items()
             }
         else:
-            _tell(f"steps are replayed: {speeds}")
+            tell_of_replayed_steps(speeds)
 
     def _found_apart(self, name: str, trust: Trust) -> None:
         """Go on eagerly where the program has not counted yet, else end the run.
@@ -353,6 +353,11 @@ class CapturedSteps:
 def tell_of_eager_steps(reason: str) -> None:
     """Say in the worker's log why no program computes its steps."""
     _tell(f"steps stay eager: {reason}")
+
+
+def tell_of_replayed_steps(speeds: str) -> None:
+    """Say in the worker's log that programs compute its steps; `brim chaos` looks for it."""
+    _tell(f"steps are replayed: {speeds}")
 
 
 def _tell(text: str) -> None:
