@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from torch.nn import functional
 from brim.coordination.job.reduction import Block
 from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
-from brim.errors import UserCodeError
+from brim.errors import SpecError, UserCodeError
 from brim.train.captured.captured_steps import CapturedSteps, ReplayedPart, _same
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.captured.tracing import trace
 from brim.train.captured.trust import Trust
+from brim.train.context import spec_of_a_loner
 from brim.train.exchange.accumulate import Accumulator
 from brim.train.exchange.contribution import Contributions
+from brim.train.job import Job
 
 SIZE = 6  # samples of a micro-batch
 Pair = tuple[Any, Tensor]
@@ -360,3 +363,124 @@ def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
     other = [reads[0]._replace(sample=(inputs.double(), target)), reads[1]]
     assert steps.replay(program, other, Span(0, 2 * SIZE), 0, stop=False, due=False) is None
     assert not steps.refused
+
+
+# Own loops ----------------------------------------------------------------------------------------
+
+BATCH = 16  # samples of a step, in eight micro-batches
+ROWS = torch.utils.data.TensorDataset(
+    torch.randn(10 * BATCH, 5, generator=torch.Generator().manual_seed(2)),
+    torch.randint(0, 3, (10 * BATCH,), generator=torch.Generator().manual_seed(3)),
+)
+
+
+class OwnLoop:
+    """A loop of one worker, whose steps are replayed once it has a recipe."""
+
+    def __init__(self, folder: Path, *, capture: bool = True) -> None:
+        torch.manual_seed(0)
+        self.model = Layers()
+        spec = replace(spec_of_a_loner(0), capture=capture)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.job = Job(self.model, optimizer, spec=spec, context=None)
+        self.job.parts.run_dir = folder
+        self.loss = self.job.step_function(self._loss)
+        self.bodies = 0
+        self.losses: list[float] = []
+
+    def _loss(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.model(batch.inputs), batch.target)
+
+    def run(self, body: Callable[[OwnLoop, Any], None] | None = None) -> OwnLoop:
+        for batch in self.job.batches(ROWS, global_batch_size=BATCH, epochs=4):
+            self.bodies += 1
+            if body is not None:
+                body(self, batch)
+            loss = self.job.step(self.loss(batch))
+            self.losses += [] if loss is None else [loss]
+        return self
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return list(self.model.state_dict().values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a run in which the pass of own loops was noted before."""
+    monkeypatch.setattr(Trust, "is_slower", False)
+    noted = OwnLoop(tmp_path)
+    captured = noted.job.parts.captured
+    assert captured is not None
+    size = BATCH // 8
+    samples = list(ROWS[:size])
+    captured._path(size).parent.mkdir()
+    trace(noted.model, noted.job.parts.contributions, captured._pass, samples).save(
+        captured._path(size)
+    )
+    return tmp_path
+
+
+def test_own_loops_end_with_eager_weights(folder: Path) -> None:
+    eager, captured = OwnLoop(folder, capture=False).run(), OwnLoop(folder).run()
+    assert eager.bodies == 8 * 40 + 4  # and audits
+    assert captured.bodies < eager.bodies / 2
+    assert captured.losses == eager.losses
+    assert all(map(torch.equal, captured.weights, eager.weights))
+
+
+def stops(loop: OwnLoop, _: Any) -> None:
+    if loop.job.committed == 25:
+        loop.job.stop()
+
+
+def test_a_stop_in_a_replayed_step_ends_it(folder: Path) -> None:
+    eager, captured = OwnLoop(folder, capture=False).run(stops), OwnLoop(folder).run(stops)
+    assert eager.losses == captured.losses
+    assert len(eager.losses) == 26
+
+
+def doubles(loop: OwnLoop, _: Any) -> None:
+    if loop.job.committed >= 25:
+        loop.loss = lambda batch: 2 * loop._loss(batch)
+
+
+def changes_buffers(loop: OwnLoop, batch: Any) -> None:
+    if loop.job.committed >= 25:
+        loop.model(batch.inputs)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [(doubles, "another tensor"), (changes_buffers, "a buffer of the network")]
+)
+def test_bodies_may_not_add_to_replayed_steps(
+    body: Callable[[OwnLoop, Any], None], message: str, folder: Path
+) -> None:
+    with pytest.raises(UserCodeError, match=message):
+        OwnLoop(folder).run(body)
+
+
+def test_a_loss_beside_the_function_stays_eager(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = OwnLoop(folder)
+    loop.loss = lambda batch: 1 * loop._loss(batch)
+    loop.run()
+    assert loop.bodies == 8 * 40 + 4
+    assert "job.step got another tensor" in capsys.readouterr().err
+
+
+def test_a_job_has_one_step_function(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="a second function"):
+        OwnLoop(tmp_path).job.step_function(lambda batch: torch.ones(()))
+
+
+def test_own_loops_without_a_function_stay_eager(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = replace(spec_of_a_loner(0), capture=True)
+    model = nn.Linear(5, 3)
+    job = Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec, context=None)
+    for batch in job.batches(ROWS, global_batch_size=80):
+        job.step(functional.cross_entropy(model(batch.inputs), batch.target))
+    assert "the loop has no @job.step_function" in capsys.readouterr().err

@@ -22,7 +22,7 @@ class Job:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps of the job are to be replayed."""
+        """Return whether steps of the job are to be replayed."""
         return "--capture" in self.options
 
 

@@ -36,6 +36,7 @@ from brim.train.captured.recipe import (
     load,
     no_recipe,
 )
+from brim.train.captured.step_function import StepFunction, gave_another_loss
 from brim.train.captured.trust import Trust
 from brim.train.exchange.contribution import Contributions
 
@@ -77,6 +78,10 @@ class CapturedSteps:
         key: of the job: recipes of another are not read.
         folder: of this host's recipes.
         seed: of the job.
+        function: of an own loop; None in a training file.
+
+    Attributes:
+        refused: why steps are eager; empty where programs may compute them.
     """
 
     def __init__(
@@ -88,7 +93,9 @@ class CapturedSteps:
         key: bytes,
         folder: Path,
         seed: int,
+        function: StepFunction | None = None,
     ) -> None:
+        self.function = function
         self._model, self._contributions, self._pass = model, contributions, one_pass
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
         self._folder, self._seed = folder, seed
@@ -135,7 +142,7 @@ class CapturedSteps:
                 counted=counted,
             )
         except NotCapturable as reason:
-            self._refuse(str(reason))
+            self.refuse(str(reason))
             return None
         self._programs[key] = program
         return program
@@ -181,16 +188,16 @@ class CapturedSteps:
     def _give_up(self, size: int, reason: str) -> None:
         with contextlib.suppress(OSError):
             no_recipe(reason).save(self._path(size))
-        self._refuse(reason)
+        self.refuse(reason)
 
     def _take(self, size: int) -> None:
         try:
             recipe = self._recipes[size] = load(self._path(size))
         except Exception as error:  # noqa: BLE001 - a torn file may raise anything
-            self._refuse(f"its calls cannot be read: {in_one_line(error)}")
+            self.refuse(f"its calls cannot be read: {in_one_line(error)}")
             return
         if recipe.refused:
-            self._refuse(recipe.refused)
+            self.refuse(recipe.refused)
 
     def _is_first(self, size: int) -> bool:
         """Return whether no worker of this run has begun to note this pass."""
@@ -264,7 +271,7 @@ class CapturedSteps:
         except NotCapturable:
             return None
         except RuntimeError as error:
-            self._refuse(str(error).strip().splitlines()[-1])
+            self.refuse(str(error).strip().splitlines()[-1])
             return None
         contributions = [
             self._contributions.of_program(part, program.used, stop=stop, due=due) for part in sums
@@ -299,6 +306,18 @@ class CapturedSteps:
     def _network(self) -> list[Tensor]:
         starts = [buffer.start for buffer in self._contributions.buffers]
         return [*self._contributions.parameters, *self._frozen, *starts]
+
+    def check_loss(self, loss: object) -> None:
+        """Check that the loop gives the loss of its step function: a program computes no other.
+
+        Raises:
+            UserCodeError: it does not, and replayed steps have counted.
+        """
+        if self.function is None or self.refused or self.function.gave(loss):
+            return
+        if any(program and program.trust.has_counted for program in self._programs.values()):
+            raise gave_another_loss()
+        self.refuse("job.step got another tensor than what the step function gave for the batch")
 
     def compare(self, replay: ReplayedPart, eager: Sequence[Contribution]) -> None:
         """Compare a program's sums with those of eager passes, which have just ended.
@@ -335,7 +354,7 @@ class CapturedSteps:
             UserCodeError: steps that differ from eager ones may have counted.
         """
         if not trust.has_counted:
-            self._refuse(f"{name} differs from what eager passes give")
+            self.refuse(f"{name} differs from what eager passes give")
             return
         raise UserCodeError(
             f"--capture: {name} differs from what eager passes give, which it did not "
@@ -345,7 +364,8 @@ class CapturedSteps:
             "  hint: train without --capture"
         )
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Make all further steps eagerly, and say why."""
         self.refused = reason
         tell_of_eager_steps(reason)
 
