@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import brim
 from brim.coordination.job.reduction import Block
 from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
+from brim.embeddings.embedding import Embeddings
 from brim.errors import SpecError, UserCodeError
 from brim.train.captured.captured_steps import CapturedSteps, ReplayedPart, _same
+from brim.train.captured.lookups import Lookups
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.captured.tracing import trace
@@ -29,6 +32,7 @@ from brim.train.exchange.contribution import Contributions
 from brim.train.job import Job
 
 SIZE = 6  # samples of a micro-batch
+NO_LOOKUPS = Lookups(Embeddings(nn.Linear(1, 1), [], spec_of_a_loner(0)))
 Pair = tuple[Any, Tensor]
 
 
@@ -163,8 +167,8 @@ def program_sums(
         draws = [draw.draw() for draw in recipe.draws]
         weight = torch.full((1,), 0.25, dtype=torch.float64)
         gradient = torch.full(recipe.loss[1], 0.25, dtype=recipe.loss[0])
-        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], draws))
-    sums, losses = program(network, inputs)
+        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], [], draws))
+    sums, _, losses = program(network, inputs)
     assert losses.shape == (len(pairs),)
     return [contributions.of_program(part, recipe.used, stop=False, due=False) for part in sums]
 
@@ -258,7 +262,9 @@ def steps_with(
     recipe: PassRecipe, folder: Any
 ) -> tuple[CapturedSteps, StepProgram | None, list[Read]]:
     model, contributions = built(Layers)
-    steps = CapturedSteps(model, contributions, pass_of(model), key=b"", folder=folder, seed=0)
+    steps = CapturedSteps(
+        model, contributions, pass_of(model), key=b"", folder=folder, seed=0, lookups=NO_LOOKUPS
+    )
     recipe.save(steps._path(SIZE))
     pairs = samples_of(numbers(5), 3, 2)
     reads = [read_of(pair, micro) for micro, pair in enumerate(pairs)]
@@ -311,6 +317,27 @@ def test_a_slower_program_is_not_used(tmp_path: Any, capsys: Any) -> None:
     assert not steps.refused  # programs of other sizes may be quicker
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Graph",
+        "_get_schema",
+        "_create_function_from_graph",
+        "_get_graph_executor_optimize",
+        "_set_graph_executor_optimize",
+    ],
+)
+def test_a_torch_without_a_function_stays_eager(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    monkeypatch.delattr(torch._C, name)
+    steps, program, _ = steps_with(recipe, tmp_path)
+    assert program is None
+    assert name in steps.refused
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_trust_grows_and_ends() -> None:
     trust, gap, longest = Trust(), 0, 0
     for _ in range(5000):
@@ -340,7 +367,13 @@ def test_a_pass_is_noted_once_in_a_run(tmp_path: Any, monkeypatch: pytest.Monkey
         True,
     ):  # the last stands for a worker that replaces the one before
         steps = CapturedSteps(
-            model, contributions, pass_of(model), key=b"", folder=tmp_path / "captured", seed=0
+            model,
+            contributions,
+            pass_of(model),
+            key=b"",
+            folder=tmp_path / "captured",
+            seed=0,
+            lookups=NO_LOOKUPS,
         )
         assert steps.program(reads, [Block(0, 2)], 2, may_trace=may_trace) is None
     assert begun == [SIZE]
@@ -350,7 +383,12 @@ def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:
     recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
     steps, _, reads = steps_with(recipe, tmp_path)
     other = CapturedSteps(
-        *built(Layers), lambda _: torch.ones(()), key=b"", folder=tmp_path, seed=0
+        *built(Layers),
+        lambda _: torch.ones(()),
+        key=b"",
+        folder=tmp_path,
+        seed=0,
+        lookups=NO_LOOKUPS,
     )
     steps._path(SIZE).write_bytes(b"torn")
     assert other.program(reads, [Block(0, 2)], 2, may_trace=True) is None
@@ -377,11 +415,13 @@ ROWS = torch.utils.data.TensorDataset(
 class OwnLoop:
     """A loop of one worker, whose steps are replayed once it has a recipe."""
 
-    def __init__(self, folder: Path, *, capture: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, capture: bool = True, build: Callable[[], nn.Module] = Layers
+    ) -> None:
         torch.manual_seed(0)
-        self.model = Layers()
+        self.model = build()
         spec = replace(spec_of_a_loner(0), capture=capture)
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        optimizer = torch.optim.Adagrad(self.model.parameters(), lr=0.1)
         self.job = Job(self.model, optimizer, spec=spec, context=None)
         self.job.parts.run_dir = folder
         self.loss = self.job.step_function(self._loss)
@@ -409,16 +449,22 @@ class OwnLoop:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a run in which the pass of own loops was noted before."""
     monkeypatch.setattr(Trust, "is_slower", False)
-    noted = OwnLoop(tmp_path)
+    note(OwnLoop(tmp_path))
+    return tmp_path
+
+
+def note(noted: OwnLoop) -> None:
+    """Note the pass of a loop of this code, which is of no use afterwards."""
     captured = noted.job.parts.captured
     assert captured is not None
     size = BATCH // 8
     samples = list(ROWS[:size])
     captured._path(size).parent.mkdir()
-    trace(noted.model, noted.job.parts.contributions, captured._pass, samples).save(
-        captured._path(size)
-    )
-    return tmp_path
+    contributions = noted.job.parts.contributions
+    embeddings = noted.job.parts.embeddings
+    with embeddings.in_use():
+        recipe = trace(noted.model, contributions, captured._pass, samples, embeddings.modules)
+    recipe.save(captured._path(size))
 
 
 def test_own_loops_end_with_eager_weights(folder: Path) -> None:
@@ -484,3 +530,55 @@ def test_own_loops_without_a_function_stay_eager(
     for batch in job.batches(ROWS, global_batch_size=80):
         job.step(functional.cross_entropy(model(batch.inputs), batch.target))
     assert "the loop has no @job.step_function" in capsys.readouterr().err
+
+
+class ByRows(nn.Module):
+    """Two lookups in one table, at places that are computed, and a table of a large space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4, sparse=True)
+        self.large = brim.Embedding(4, limit=1000)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, inputs: Tensor) -> Any:
+        ids = (inputs.abs() * 20).long().clamp(max=24)
+        offsets = torch.tensor([0, 25, 0, 0, 0])
+        near, far = self.table((ids + offsets)[:, :2]), self.table(ids[:, 2])
+        parts = [near.flatten(1), far, self.large(ids[:, 4])]
+        return self.last(torch.cat(parts, 1)).div_(2)  # a call in place has no part in the ids
+
+
+def test_dense_parts_around_embeddings_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trust, "is_slower", False)
+    note(OwnLoop(tmp_path, build=ByRows))
+    eager = OwnLoop(tmp_path, capture=False, build=ByRows).run()
+    captured = OwnLoop(tmp_path, build=ByRows).run()
+    assert captured.bodies < eager.bodies / 2
+    assert captured.losses == eager.losses
+    assert len(eager.model.state_dict()) == len(captured.weights)
+    for left, right in zip(eager.weights, captured.weights, strict=True):
+        assert torch.equal(left, right)
+
+
+class Hops(ByRows):
+    def forward(self, inputs: Tensor) -> Any:
+        ids = (inputs.abs() * 20).long().clamp(max=24)
+        ids += 1
+        return self.last(self.table(ids[:, :4]).flatten(1))
+
+
+class Guesses(ByRows):
+    def forward(self, inputs: Tensor) -> Any:
+        ids = self.last.weight.argmax(1)[:1].expand(len(inputs), 4)
+        return self.last(self.table(ids).flatten(1))
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Hops, "in place"), (Guesses, "than the samples")])
+def test_ids_that_cannot_be_computed_are_refused(
+    kind: type[ByRows], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NotCapturable, match=reason):
+        note(OwnLoop(tmp_path, build=kind))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from brim.train.captured.captured_steps import FOLDER, CapturedSteps, tell_of_eager_steps
+from brim.train.captured.lookups import Lookups
 from brim.train.captured.step_function import StepFunction
 from brim.train.job_parts import JobParts
 
@@ -33,7 +34,6 @@ def captured_steps(
         function: of an own loop; None in a training file.
     """
     all_obstacles = {
-        "embeddings are trained by rows": bool(parts.embeddings.weights),
         "workers take turns": parts.asynchrony is not None,
         "the job computes on a GPU": parts.device.type != "cpu",
         "the run has no directory": parts.run_dir is None,
@@ -51,6 +51,7 @@ def captured_steps(
         key=key,
         folder=parts.run_dir / FOLDER,
         seed=parts.spec.seed,
+        lookups=Lookups(parts.embeddings),
         function=function,
     )
 

@@ -300,6 +300,7 @@ class Steps:
         program = captured.program(read_before, round.blocks, round.parts, may_trace=may_trace)
         if program is None:
             return coming_reads
+        reads_before = parts.embeddings.reads()
         replay = captured.replay(
             program, read_before, step.span, step.batch, stop=self.is_stop_asked, due=step.due
         )
@@ -308,6 +309,7 @@ class Steps:
         begins_epoch = step.batch % self._data.schedule.steps_per_epoch == 0
         if program.trust.asks_for_comparison(begins_epoch=begins_epoch):
             step.replay = replay
+            parts.embeddings.put_reads(reads_before)
             return coming_reads
         step.todo.clear()
         if captured.function is None:
@@ -325,7 +327,8 @@ class Steps:
         for block, contribution in zip(round.blocks, replay.sums, strict=True):
             round.accumulator.add_block(block.start, contribution)
         step.losses += replay.losses.reshape(-1, 1).unbind()
-        for read in reads:
+        for read, rows in zip(reads, replay.rows, strict=True):
+            round.rows.add(read.request.micro, rows)
             step.done.append((read.request, read.crc32))
             step.marks.update(read.marks)
 
@@ -619,7 +622,8 @@ class Steps:
             started = parts.spent("compute", started)
         if step.replay is not None and parts.captured is not None:
             eager_sums = [round.accumulator.block(block.start) for block in round.blocks]
-            parts.captured.compare(step.replay, eager_sums)
+            eager_rows = [round.rows.of_micro_batch(micro) for micro in round.mine]
+            parts.captured.compare(step.replay, eager_sums, eager_rows)
         self._compare_streams(round, step)
         self._put_rows(round)
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)

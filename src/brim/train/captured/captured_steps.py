@@ -24,9 +24,11 @@ from brim.coordination.job.reduction import Block
 from brim.data.feed import Read
 from brim.domain.batch import Span
 from brim.domain.seeds import mix
+from brim.embeddings.rows import GradientRows
 from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
+from brim.train.captured.lookups import Lookups
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import (
     NotCapturable,
@@ -57,6 +59,7 @@ class ReplayedPart:
         program: that did so.
         sums: of each of the worker's blocks, as contributions to the step.
         losses: of each micro-batch.
+        rows: of each micro-batch, the gradient of each table.
         seconds: that it took.
         ended: when that was.
     """
@@ -64,6 +67,7 @@ class ReplayedPart:
     program: StepProgram
     sums: list[Contribution]
     losses: Tensor
+    rows: list[list[GradientRows]]
     seconds: float
     ended: float
 
@@ -79,6 +83,7 @@ class CapturedSteps:
         folder: of this host's recipes.
         seed: of the job.
         function: of an own loop; None in a training file.
+        lookups: in embeddings that are trained by rows.
 
     Attributes:
         refused: why steps are eager; empty where programs may compute them.
@@ -93,9 +98,10 @@ class CapturedSteps:
         key: bytes,
         folder: Path,
         seed: int,
+        lookups: Lookups,
         function: StepFunction | None = None,
     ) -> None:
-        self.function = function
+        self.function, self._lookups = function, lookups
         self._model, self._contributions, self._pass = model, contributions, one_pass
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
         self._folder, self._seed = folder, seed
@@ -232,10 +238,12 @@ class CapturedSteps:
                 signal.signal(number, signal.SIG_DFL)
             os.nice(_NICE)
             torch.set_num_threads(1)
-            from brim.train.captured.tracing import trace
-
             try:
-                recipe = trace(self._model, self._contributions, self._pass, samples)
+                from brim.train.captured.tracing import trace
+
+                recipe = trace(
+                    self._model, self._contributions, self._pass, samples, self._lookups.modules
+                )
             except Exception as error:  # noqa: BLE001 - whatever the user's code raises here
                 recipe = no_recipe(in_one_line(error))
             recipe.save(self._path(size))
@@ -267,17 +275,23 @@ class CapturedSteps:
         started = monotonic()
         try:
             inputs = [self._inputs_of(read, span, batch) for read in reads]
-            sums, losses = program(self._network(), inputs)
+            sums, gradients, losses = program(self._network(), inputs)
         except NotCapturable:
             return None
         except RuntimeError as error:
             self.refuse(str(error).strip().splitlines()[-1])
             return None
-        contributions = [
-            self._contributions.of_program(part, program.used, stop=stop, due=due) for part in sums
+        taken = [
+            self._lookups.give_back(micro.rows, gradient)
+            for micro, gradient in zip(inputs, gradients, strict=True)
         ]
-        now = monotonic()
-        return ReplayedPart(program, contributions, losses, seconds=now - started, ended=now)
+        by_rows = [any(marks) for marks in zip(*(marks for _, marks in taken), strict=True)]
+        contributions = [
+            self._contributions.of_program(part, [*program.used, *by_rows], stop=stop, due=due)
+            for part in sums
+        ]
+        rows, now = [rows for rows, _ in taken], monotonic()
+        return ReplayedPart(program, contributions, losses, rows, now - started, now)
 
     def _inputs_of(self, read: Read, span: Span, batch: int) -> MicroInputs:
         recipe = self._recipes[len(read.request.span)]
@@ -289,7 +303,9 @@ class CapturedSteps:
         if recipe.draws:
             torch.default_generator.manual_seed(mix(self._seed, batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
-        return MicroInputs(self._gradient(weight, recipe), self._weight(weight), leaves, draws)
+        rows = self._lookups.look_up(recipe.lookups, leaves)
+        gradient = self._gradient(weight, recipe)
+        return MicroInputs(gradient, self._weight(weight), leaves, rows, draws)
 
     def _gradient(self, weight: float, recipe: PassRecipe) -> Tensor:
         dtype, shape = recipe.loss
@@ -319,8 +335,18 @@ class CapturedSteps:
             raise gave_another_loss()
         self.refuse("job.step got another tensor than what the step function gave for the batch")
 
-    def compare(self, replay: ReplayedPart, eager: Sequence[Contribution]) -> None:
+    def compare(
+        self,
+        replay: ReplayedPart,
+        eager: Sequence[Contribution],
+        rows: Sequence[Sequence[GradientRows]] = (),
+    ) -> None:
         """Compare a program's sums with those of eager passes, which have just ended.
+
+        Args:
+            replay: the program's.
+            eager: of each block.
+            rows: of each micro-batch, the gradient of each table.
 
         Raises:
             UserCodeError: they differ, and the program has counted before.
@@ -331,6 +357,10 @@ class CapturedSteps:
                 if not _same(a, b):
                     self._found_apart(self._contributions.name_of(place), trust)
                     return
+        for micro, own_rows in zip(rows, replay.rows, strict=bool(rows)):
+            if not all(map(_same_rows, micro, own_rows)):
+                self._found_apart("the gradient of an embedding", trust)
+                return
         trust.agreed(own=replay.seconds, eager=seconds)
         if not trust.is_earned_now:
             return
@@ -382,6 +412,10 @@ def tell_of_replayed_steps(speeds: str) -> None:
 
 def _tell(text: str) -> None:
     print(f"brim: --capture: {text}", file=sys.stderr)  # noqa: T201
+
+
+def _same_rows(left: GradientRows, right: GradientRows) -> bool:
+    return torch.equal(left.ids, right.ids) and _same(left.values, right.values)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
