@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from brim.embeddings.embedding import Embeddings
 from brim.embeddings.rows import GradientRows
@@ -54,7 +55,16 @@ class Lookups:
         self._embeddings.begin()
         if rows:
             with self._embeddings.in_backward:
-                torch.autograd.backward(list(rows), list(gradients))
+                # What torch.autograd.backward ends in, after importing modules for two seconds.
+                _engine_run_backward(
+                    tuple(rows),
+                    tuple(gradients),
+                    False,  # keep_graph
+                    False,  # create_graph
+                    (),
+                    allow_unreachable=True,
+                    accumulate_grad=True,
+                )
         return self._embeddings.take()
 
 
