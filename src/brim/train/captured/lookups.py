@@ -22,7 +22,7 @@ RowsOfTables = tuple[list[GradientRows], list[bool]]  # of each; whether it has 
 
 
 class Lookups:
-    """What a worker looks up for a program, and gives the program's gradients to.
+    """Lookups of a worker for a program, and the way of the program's gradients into its tables.
 
     Args:
         embeddings: of the job.
