@@ -180,7 +180,7 @@ _TESTS = (
 )
 JOB = "benchmarks/chaos/job.py"
 PYTEST = (sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadfile", "-m", "")
-CAPTURED = _brim("train/captured", "train/step.py")
+CAPTURED = _brim("train/captured", "train/capturing.py", "train/step.py")
 CAPTURED_TESTS = tuple(
     f"tests/zoo/test_{file}.py" for file in ("models", "optimizers_and_data", "lives")
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import brim
 from brim.coordination.job.reduction import Block
 from brim.data.feed import MicroBatchRequest, Read
 from brim.domain.batch import Span
-from brim.errors import UserCodeError
+from brim.embeddings.embedding import Embeddings
+from brim.errors import SpecError, UserCodeError
 from brim.train.captured.captured_steps import CapturedSteps, ReplayedPart, _same
+from brim.train.captured.lookups import Lookups
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import NotCapturable, PassRecipe, leaves_of, load, no_recipe
 from brim.train.captured.tracing import trace
 from brim.train.captured.trust import Trust
+from brim.train.context import spec_of_a_loner
 from brim.train.exchange.accumulate import Accumulator
 from brim.train.exchange.contribution import Contributions
+from brim.train.job import Job
 
 SIZE = 6  # samples of a micro-batch
+NO_LOOKUPS = Lookups(Embeddings(nn.Linear(1, 1), [], spec_of_a_loner(0)))
 Pair = tuple[Any, Tensor]
 
 
@@ -160,8 +167,8 @@ def program_sums(
         draws = [draw.draw() for draw in recipe.draws]
         weight = torch.full((1,), 0.25, dtype=torch.float64)
         gradient = torch.full(recipe.loss[1], 0.25, dtype=recipe.loss[0])
-        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], draws))
-    sums, losses = program(network, inputs)
+        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], [], draws))
+    sums, _, losses = program(network, inputs)
     assert losses.shape == (len(pairs),)
     return [contributions.of_program(part, recipe.used, stop=False, due=False) for part in sums]
 
@@ -255,7 +262,9 @@ def steps_with(
     recipe: PassRecipe, folder: Any
 ) -> tuple[CapturedSteps, StepProgram | None, list[Read]]:
     model, contributions = built(Layers)
-    steps = CapturedSteps(model, contributions, pass_of(model), key=b"", folder=folder, seed=0)
+    steps = CapturedSteps(
+        model, contributions, pass_of(model), key=b"", folder=folder, seed=0, lookups=NO_LOOKUPS
+    )
     recipe.save(steps._path(SIZE))
     pairs = samples_of(numbers(5), 3, 2)
     reads = [read_of(pair, micro) for micro, pair in enumerate(pairs)]
@@ -308,6 +317,27 @@ def test_a_slower_program_is_not_used(tmp_path: Any, capsys: Any) -> None:
     assert not steps.refused  # programs of other sizes may be quicker
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Graph",
+        "_get_schema",
+        "_create_function_from_graph",
+        "_get_graph_executor_optimize",
+        "_set_graph_executor_optimize",
+    ],
+)
+def test_a_torch_without_a_function_stays_eager(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
+    monkeypatch.delattr(torch._C, name)
+    steps, program, _ = steps_with(recipe, tmp_path)
+    assert program is None
+    assert name in steps.refused
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_trust_grows_and_ends() -> None:
     trust, gap, longest = Trust(), 0, 0
     for _ in range(5000):
@@ -337,7 +367,13 @@ def test_a_pass_is_noted_once_in_a_run(tmp_path: Any, monkeypatch: pytest.Monkey
         True,
     ):  # the last stands for a worker that replaces the one before
         steps = CapturedSteps(
-            model, contributions, pass_of(model), key=b"", folder=tmp_path / "captured", seed=0
+            model,
+            contributions,
+            pass_of(model),
+            key=b"",
+            folder=tmp_path / "captured",
+            seed=0,
+            lookups=NO_LOOKUPS,
         )
         assert steps.program(reads, [Block(0, 2)], 2, may_trace=may_trace) is None
     assert begun == [SIZE]
@@ -347,7 +383,12 @@ def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:
     recipe = recipe_of(Layers, samples_of(numbers(5), 3, 1)[0])
     steps, _, reads = steps_with(recipe, tmp_path)
     other = CapturedSteps(
-        *built(Layers), lambda _: torch.ones(()), key=b"", folder=tmp_path, seed=0
+        *built(Layers),
+        lambda _: torch.ones(()),
+        key=b"",
+        folder=tmp_path,
+        seed=0,
+        lookups=NO_LOOKUPS,
     )
     steps._path(SIZE).write_bytes(b"torn")
     assert other.program(reads, [Block(0, 2)], 2, may_trace=True) is None
@@ -360,3 +401,184 @@ def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
     other = [reads[0]._replace(sample=(inputs.double(), target)), reads[1]]
     assert steps.replay(program, other, Span(0, 2 * SIZE), 0, stop=False, due=False) is None
     assert not steps.refused
+
+
+# Own loops ----------------------------------------------------------------------------------------
+
+BATCH = 16  # samples of a step, in eight micro-batches
+ROWS = torch.utils.data.TensorDataset(
+    torch.randn(10 * BATCH, 5, generator=torch.Generator().manual_seed(2)),
+    torch.randint(0, 3, (10 * BATCH,), generator=torch.Generator().manual_seed(3)),
+)
+
+
+class OwnLoop:
+    """A loop of one worker, whose steps are replayed once it has a recipe."""
+
+    def __init__(
+        self, folder: Path, *, capture: bool = True, build: Callable[[], nn.Module] = Layers
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = build()
+        spec = replace(spec_of_a_loner(0), capture=capture)
+        optimizer = torch.optim.Adagrad(self.model.parameters(), lr=0.1)
+        self.job = Job(self.model, optimizer, spec=spec, context=None)
+        self.job.parts.run_dir = folder
+        self.loss = self.job.step_function(self._loss)
+        self.bodies = 0
+        self.losses: list[float] = []
+
+    def _loss(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.model(batch.inputs), batch.target)
+
+    def run(self, body: Callable[[OwnLoop, Any], None] | None = None) -> OwnLoop:
+        for batch in self.job.batches(ROWS, global_batch_size=BATCH, epochs=4):
+            self.bodies += 1
+            if body is not None:
+                body(self, batch)
+            loss = self.job.step(self.loss(batch))
+            self.losses += [] if loss is None else [loss]
+        return self
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return list(self.model.state_dict().values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a run in which the pass of own loops was noted before."""
+    monkeypatch.setattr(Trust, "is_slower", False)
+    note(OwnLoop(tmp_path))
+    return tmp_path
+
+
+def note(noted: OwnLoop) -> None:
+    """Note the pass of a loop of this code, which is of no use afterwards."""
+    captured = noted.job.parts.captured
+    assert captured is not None
+    size = BATCH // 8
+    samples = list(ROWS[:size])
+    captured._path(size).parent.mkdir()
+    contributions = noted.job.parts.contributions
+    embeddings = noted.job.parts.embeddings
+    with embeddings.in_use():
+        recipe = trace(noted.model, contributions, captured._pass, samples, embeddings.modules)
+    recipe.save(captured._path(size))
+
+
+def test_own_loops_end_with_eager_weights(folder: Path) -> None:
+    eager, captured = OwnLoop(folder, capture=False).run(), OwnLoop(folder).run()
+    assert eager.bodies == 8 * 40 + 4  # and audits
+    assert captured.bodies < eager.bodies / 2
+    assert captured.losses == eager.losses
+    assert all(map(torch.equal, captured.weights, eager.weights))
+
+
+def stops(loop: OwnLoop, _: Any) -> None:
+    if loop.job.committed == 25:
+        loop.job.stop()
+
+
+def test_a_stop_in_a_replayed_step_ends_it(folder: Path) -> None:
+    eager, captured = OwnLoop(folder, capture=False).run(stops), OwnLoop(folder).run(stops)
+    assert eager.losses == captured.losses
+    assert len(eager.losses) == 26
+
+
+def doubles(loop: OwnLoop, _: Any) -> None:
+    if loop.job.committed >= 25:
+        loop.loss = lambda batch: 2 * loop._loss(batch)
+
+
+def changes_buffers(loop: OwnLoop, batch: Any) -> None:
+    if loop.job.committed >= 25:
+        loop.model(batch.inputs)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [(doubles, "another tensor"), (changes_buffers, "a buffer of the network")]
+)
+def test_bodies_may_not_add_to_replayed_steps(
+    body: Callable[[OwnLoop, Any], None], message: str, folder: Path
+) -> None:
+    with pytest.raises(UserCodeError, match=message):
+        OwnLoop(folder).run(body)
+
+
+def test_a_loss_beside_the_function_stays_eager(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = OwnLoop(folder)
+    loop.loss = lambda batch: 1 * loop._loss(batch)
+    loop.run()
+    assert loop.bodies == 8 * 40 + 4
+    assert "job.step got another tensor" in capsys.readouterr().err
+
+
+def test_a_job_has_one_step_function(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="a second function"):
+        OwnLoop(tmp_path).job.step_function(lambda batch: torch.ones(()))
+
+
+def test_own_loops_without_a_function_stay_eager(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = replace(spec_of_a_loner(0), capture=True)
+    model = nn.Linear(5, 3)
+    job = Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec, context=None)
+    for batch in job.batches(ROWS, global_batch_size=80):
+        job.step(functional.cross_entropy(model(batch.inputs), batch.target))
+    assert "the loop has no @job.step_function" in capsys.readouterr().err
+
+
+class ByRows(nn.Module):
+    """Two lookups in one table, at places that are computed, and a table of a large space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4, sparse=True)
+        self.large = brim.Embedding(4, limit=1000)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, inputs: Tensor) -> Any:
+        ids = (inputs.abs() * 20).long().clamp(max=24)
+        offsets = torch.tensor([0, 25, 0, 0, 0])
+        near, far = self.table((ids + offsets)[:, :2]), self.table(ids[:, 2])
+        parts = [near.flatten(1), far, self.large(ids[:, 4])]
+        return self.last(torch.cat(parts, 1)).div_(2)  # a call in place has no part in the ids
+
+
+def test_dense_parts_around_embeddings_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trust, "is_slower", False)
+    note(OwnLoop(tmp_path, build=ByRows))
+    eager = OwnLoop(tmp_path, capture=False, build=ByRows).run()
+    captured = OwnLoop(tmp_path, build=ByRows).run()
+    assert captured.bodies < eager.bodies / 2
+    assert captured.losses == eager.losses
+    assert len(eager.model.state_dict()) == len(captured.weights)
+    for left, right in zip(eager.weights, captured.weights, strict=True):
+        assert torch.equal(left, right)
+
+
+class Hops(ByRows):
+    def forward(self, inputs: Tensor) -> Any:
+        ids = (inputs.abs() * 20).long().clamp(max=24)
+        ids += 1
+        return self.last(self.table(ids[:, :4]).flatten(1))
+
+
+class Guesses(ByRows):
+    def forward(self, inputs: Tensor) -> Any:
+        ids = self.last.weight.argmax(1)[:1].expand(len(inputs), 4)
+        return self.last(self.table(ids).flatten(1))
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Hops, "in place"), (Guesses, "than the samples")])
+def test_ids_that_cannot_be_computed_are_refused(
+    kind: type[ByRows], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NotCapturable, match=reason):
+        note(OwnLoop(tmp_path, build=kind))

@@ -76,6 +76,7 @@ def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
         "spares": int(bool(faults)),
         **case.options,
     }
+    options |= {"capture": bool(os.environ.get(CAPTURED)) and workers > 1}
     if "checkpoint_every" in options:
         options["checkpoint_every"] = Interval(steps=options["checkpoint_every"])
     if case.is_loop:
@@ -83,7 +84,6 @@ def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
     else:
         parameters = dict(argument.split("=") for argument in case.arguments)
         options = {"global_batch_size": 24, "epochs": 2, **options}
-        options |= {"capture": bool(os.environ.get(CAPTURED)) and workers > 1}
         options |= {"file": str(CASES / case.source), "parameters": parameters}
     size = WorkerRange(minimum=workers, maximum=workers)
     return JobSpec(workers=size, faults=parse_faults(faults), **options)

@@ -17,6 +17,8 @@ from typing import Any
 from brim.coordination.job.barrier import COMMIT
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
+from brim.train import step
+from brim.train.captured import trust
 from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.captured.trust import Trust
 from brim.train.membership import Membership
@@ -60,7 +62,11 @@ def keep_pace() -> None:
 
 
 def replay_always() -> None:
-    """Have steps with `--capture` replayed from the first, also where eager passes take less time."""
+    """Have steps with `--capture` replayed early, also where eager passes take less time.
+
+    Rounds of cases with faults have few steps: one of each is watched, and one compared.
+    """
+    step._WATCHED_STEPS = trust.COMPARED = 1
     usual_program = CapturedSteps.program
 
     def program(self: CapturedSteps, *args: Any, **options: Any) -> Any:

@@ -79,6 +79,7 @@ def life(name: str, *faults: str, like: str, **fields: Any) -> Case:
 PUBLIC = [
     exact("mnist", "mnist.py", like="pytorch/examples: mnist"),
     exact("mnist_loop", "loop_mnist.py", like="pytorch/examples: mnist, its loop"),
+    exact("step_function", "loop_step_function.py", like="mnist, its loss as a step function"),
     exact("quickstart", "loop_quickstart.py", like="the PyTorch quickstart", epochs=3, steps=15),
     exact("lstm", "word_language_model.py", like="pytorch/examples: word_language_model"),
     exact(

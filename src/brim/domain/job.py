@@ -262,12 +262,13 @@ class JobSpec:
         help="Compute some micro-batches twice, to find results that depend on more than weights, "
         "seed and samples.",
     )
-    # Of training files, on CPUs.
+    # Of training files, and of own loops with a step function; on CPUs.
     capture: bool = option(
         SWITCH,
         default=False,
         help="Note the calls of a pass once, and replay them for all micro-batches of a step: the "
-        "same weights, sooner. model, loss and forward must have no other effects.",
+        "same weights, sooner. model, loss and forward must have no other effects. In your own loop: "
+        "@job.step_function.",
     )
     # Over all parameters.
     clip_norm: float | None = option(
@@ -428,7 +429,6 @@ class JobSpec:
             SpecError: naming the option, its value, its need and the remedy.
         """
         self._check_source()
-        self._check_capture()
         self._check_bundle()
         self._check_env()
         for name, declared in OPTIONS.items():
@@ -454,15 +454,6 @@ class JobSpec:
                     need="a name made of letters, digits and _",
                     hint="--set learning_rate=0.01",
                 )
-
-    def _check_capture(self) -> None:
-        if self.capture and self.command:
-            raise SpecError(
-                "--capture",
-                got="a loop of your own",
-                need="a training file, whose passes are known to brim",
-                hint="leave out --capture",
-            )
 
     def _check_bundle(self) -> None:
         if self.bundle and not (len(self.bundle) == 64 and set(self.bundle) <= _HEXADECIMAL):

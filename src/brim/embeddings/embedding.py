@@ -466,6 +466,20 @@ class Embeddings:
                 self._seen[key] = ids.clone(), distinct, places
         return distinct, places
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Return the modules that look up by rows."""
+        return [module for embedding in self._all for module in embedding.modules]
+
+    def reads(self) -> list[int]:
+        """Return how many rows of each table were read since `traffic` was asked for last."""
+        return [embedding.read for embedding in self._all]
+
+    def put_reads(self, reads: Sequence[int]) -> None:
+        """Forget lookups since `reads`: they are made once more."""
+        for embedding, read in zip(self._all, reads, strict=True):
+            embedding.read = read
+
     def begin(self) -> None:
         """A micro-batch begins: the leftovers of another are forgotten."""
         self._seen.clear()

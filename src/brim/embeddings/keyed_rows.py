@@ -45,6 +45,7 @@ class KeyedRows(TrainedByRows):
         table: where its rows are while the job runs.
         is_jobs: the job's loop has not ended.
         refused: ids that would have got a row, if there were room, since the last query.
+        modules: that look up in it.
         tells_states: the optimizer's state of each row is in its `state_dict`, in the order of the
             module's ids.
 
@@ -63,6 +64,7 @@ class KeyedRows(TrainedByRows):
         committed: Callable[[], int],
     ) -> None:
         self._module, self._distinct, self._committed = module, distinct, committed
+        self.modules = (module,)
         self.is_jobs = True
         self._label = module.name or name.removesuffix(".weight")
         if obstacle := moves_others(place, lazily=True):

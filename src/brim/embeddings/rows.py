@@ -189,6 +189,10 @@ class RowSums:
         """Take the rows of one micro-batch, of each table."""
         self._leaves[micro] = tables
 
+    def of_micro_batch(self, micro: int) -> Sequence[GradientRows]:
+        """Return the rows of one micro-batch, of each table."""
+        return self._leaves[micro]
+
     def blocks(self) -> dict[Block, list[GradientRows]]:
         """Return the sum of each block of this rank, for each table."""
         return {block: self._sum(block) for block in self._blocks}

@@ -6,7 +6,7 @@ between, when a neighbour dies, joins or leaves, stays in the loop (`loop.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,9 @@ from brim.data.batches import Collate
 from brim.data.feed import Feed
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from brim.train.captured.captured_steps import tell_of_eager_steps
+from brim.train.captured.step_function import StepFunction
+from brim.train.capturing import captured_steps, key_of_code
 from brim.train.checks.return_checks import check_metrics
 from brim.train.context import WorkerContext
 from brim.train.evaluation import Forward, evaluate_together, feed_of
@@ -25,6 +28,7 @@ from brim.train.job_parts import assemble, not_asynchronous
 from brim.train.logged import logged_numbers
 from brim.train.loop import Loop
 from brim.train.metrics import Metric
+from brim.train.samples import pair_of
 from brim.train.state.job_state import Stateful
 from brim.train.step import MicroBatch
 from brim.train.training_data import TrainingData, agreed
@@ -70,6 +74,7 @@ class Job:
             monitor=monitor,
             scaler=scaler,
         )
+        self._has_step_function = False
         self._data = TrainingData(self.parts)
         self._loop = Loop(self.parts, self._data)
 
@@ -174,6 +179,8 @@ class Job:
             raise not_asynchronous(
                 "job.carry, by which each step starts from what the one before it left"
             )
+        if self.parts.captured is not None:
+            self.parts.captured.refuse("states are carried from step to step")
         carried = Carried(name, start, dim=dim, device=self.device)
         self.parts.state.register(name, carried)
         self.parts.carried[name] = carried
@@ -277,6 +284,8 @@ class Job:
             SystemExit: this worker was asked to leave, and has left.
         """
         if not self._data.is_used(data):
+            if self.spec.capture and not self._has_step_function and not self.spec.file:
+                tell_of_eager_steps("the loop has no @job.step_function")
             self.use(
                 Feed(
                     data,
@@ -343,6 +352,43 @@ class Job:
             SpecError: the loop does something that it must leave to brim.
         """
         return self._loop.step(loss, optimizer)
+
+    def step_function(self, function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+        """Declare the function that computes the loss of a batch, so that `--capture` can replay it.
+
+        Without `--capture`, the function stays as it is. With it, a replayed step runs the body of
+        the loop once, with the last micro-batch of this worker; there the function gives the loss
+        that was computed for it, and `job.step` returns the mean loss of the step.
+
+        Args:
+            function: of a batch of `batches` to its loss: a scalar tensor, the mean over the
+                samples, which goes to `step` as it is. It must have no other effects.
+
+        Raises:
+            SpecError: the loop has begun, or the job has a step function.
+        """
+        self._check_before_loop("job.step_function")
+        if self._has_step_function:
+            raise SpecError(
+                "job.step_function", got="a second function", need="one that computes the loss"
+            )
+        self._has_step_function = True
+        if not self.spec.capture:
+            return function
+        own = StepFunction(function)
+
+        def one_pass(samples: Any) -> Tensor:
+            return function(MicroBatch(*pair_of(samples)))
+
+        obstacles = {
+            "the job has several optimizers": len(self.parts.optimization.optimizers) > 1,
+            "losses are scaled": self.parts.optimization.is_scaled,
+            "states are carried from step to step": bool(self.parts.carried),
+        }
+        self.parts.captured = captured_steps(
+            self.parts, one_pass, key=key_of_code(function), obstacles=obstacles, function=own
+        )
+        return own
 
     # Measuring ------------------------------------------------------------------------------------
 

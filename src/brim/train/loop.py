@@ -435,7 +435,7 @@ class Loop:
     def step(self, loss: Tensor, optimizer: torch.optim.Optimizer | None) -> float | None:
         """Do the backward pass of the current micro-batch: see `Job.step`."""
         own_steps, round = self.steps, self._round
-        if own_steps.under_way is None or own_steps.under_way.micro is None or round is None:
+        if own_steps.under_way is None or not own_steps.under_way.has_batch or round is None:
             if not own_steps.is_given_up:
                 raise SpecError(
                     "job.step",

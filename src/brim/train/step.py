@@ -37,6 +37,7 @@ from brim.host.clock import monotonic
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.audit import NOT_DETERMINISTIC, StepAudit, describe, findings_of
 from brim.train.captured.captured_steps import ReplayedPart
+from brim.train.captured.step_function import gave_another_loss
 from brim.train.checks import left_over, others
 from brim.train.exchange.carried import check_names
 from brim.train.exchange.contribution import StepOutcome
@@ -158,6 +159,7 @@ class StepUnderWay:
         busy: seconds that this worker has spent with the sum.
         audit: of the step; None where it has none.
         replay: of the worker's part by a program, to be compared with eager passes.
+        promised: the same, with what was read for it, until an own loop gives it to `Job.step`.
     """
 
     number: int
@@ -178,6 +180,12 @@ class StepUnderWay:
     busy: float = 0.0
     audit: StepAudit | None = None
     replay: ReplayedPart | None = None
+    promised: tuple[ReplayedPart, list[Read]] | None = None
+
+    @property
+    def has_batch(self) -> bool:
+        """Return whether the loop has a batch whose loss has not come."""
+        return self.micro is not None or self.promised is not None
 
     def places(self, span: Span) -> Span:
         """Return the places in this step of some samples of an epoch."""
@@ -223,7 +231,7 @@ class Steps:
     def is_partly_done(self) -> bool:
         """Return whether micro-batches of a step that is not committed were handed out."""
         step = self.under_way
-        return step is not None and self.is_begun and bool(step.done or step.micro)
+        return step is not None and self.is_begun and bool(step.done or step.has_batch)
 
     def give_up(self) -> None:
         """Leave the step under way, whose round has ended."""
@@ -263,6 +271,8 @@ class Steps:
         parts.contributions.begin()  # the script may have changed buffers since the last step
         self._skip_empty(round, step)
         coming_reads = self._replay(round, step, reads)
+        if step.promised is not None:
+            yield from self._lend_replayed(round, step, *step.promised)
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
@@ -290,6 +300,7 @@ class Steps:
         program = captured.program(read_before, round.blocks, round.parts, may_trace=may_trace)
         if program is None:
             return coming_reads
+        reads_before = parts.embeddings.reads()
         replay = captured.replay(
             program, read_before, step.span, step.batch, stop=self.is_stop_asked, due=step.due
         )
@@ -298,17 +309,76 @@ class Steps:
         begins_epoch = step.batch % self._data.schedule.steps_per_epoch == 0
         if program.trust.asks_for_comparison(begins_epoch=begins_epoch):
             step.replay = replay
+            parts.embeddings.put_reads(reads_before)
             return coming_reads
-        program.trust.counted()
-        for block, contribution in zip(round.blocks, replay.sums, strict=True):
-            round.accumulator.add_block(block.start, contribution)
         step.todo.clear()
-        step.losses += replay.losses.reshape(-1, 1).unbind()
-        for read in read_before:
-            step.done.append((read.request, read.crc32))
-            step.marks.update(read.marks)
+        if captured.function is None:
+            self._count(round, step, replay, read_before)
+        else:
+            step.promised = replay, read_before
         parts.spent("compute", started)
         return reads
+
+    def _count(
+        self, round: Round, step: StepUnderWay, replay: ReplayedPart, reads: Sequence[Read]
+    ) -> None:
+        """Take what a program computed as this rank's part of a step."""
+        replay.program.trust.counted()
+        for block, contribution in zip(round.blocks, replay.sums, strict=True):
+            round.accumulator.add_block(block.start, contribution)
+        step.losses += replay.losses.reshape(-1, 1).unbind()
+        for read, rows in zip(reads, replay.rows, strict=True):
+            round.rows.add(read.request.micro, rows)
+            step.done.append((read.request, read.crc32))
+            step.marks.update(read.marks)
+
+    def _lend_replayed(
+        self, round: Round, step: StepUnderWay, replay: ReplayedPart, reads: Sequence[Read]
+    ) -> Iterator[MicroBatch]:
+        """Hand out the last micro-batch of a replayed part: the body of an own loop runs for it.
+
+        Raises:
+            RoundChanged: the round ended meanwhile.
+        """
+        parts, request = self._parts, reads[-1].request
+        assert parts.captured is not None, "it has replayed them"
+        assert parts.captured.function is not None, "its loop has one"
+        self.is_given_up = False
+        parts.contributions.watch()
+        parts.contributions.watch_buffers()
+        parts.sources.seed(mix(parts.spec.seed, step.batch, request.micro))
+        batch = MicroBatch(*pair_of(reads[-1].sample))
+        parts.captured.function.begin(batch, replay.losses[-1])
+        self.is_amid_batch = True
+        try:
+            yield batch
+        finally:
+            self.is_amid_batch = False
+        if self.under_way is not step:
+            raise RoundChanged  # job.step found it out
+        if step.promised is not None:
+            raise _no_step()
+
+    def _take_replayed(
+        self, round: Round, step: StepUnderWay, loss: Tensor, part: tuple[ReplayedPart, list[Read]]
+    ) -> tuple[StepUnderWay, int]:
+        """Count a replayed part, whose loss the loop has given back."""
+        parts, (replay, reads) = self._parts, part
+        assert parts.captured is not None, "it has replayed them"
+        started = monotonic()
+        self.is_amid_batch = False
+        if parts.captured.function is None or not parts.captured.function.gave(loss):
+            raise gave_another_loss()
+        parts.optimization.check_rates()
+        parts.contributions.check_untouched()
+        parts.contributions.check_unchanged()
+        parts.contributions.check_buffers()
+        if self.is_stop_asked:  # perhaps since the replay
+            parts.contributions.ask_to_stop(replay.sums)
+        step.promised = None
+        self._count(round, step, replay, reads)
+        parts.spent("compute", started)
+        return step, 0
 
     def look_ahead(self, round: Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
         """Hand out a micro-batch of the next step that adds nothing, and note its results.
@@ -394,7 +464,10 @@ class Steps:
         )
         if step.audit is not None and step.audit.covers(read.request):
             step.micro.samples = digest_of(read.sample)
-        return MicroBatch(inputs, target, carried)
+        batch = MicroBatch(inputs, target, carried)
+        if parts.captured is not None and parts.captured.function is not None:
+            parts.captured.function.begin(batch)
+        return batch
 
     def take(
         self, round: Round, loss: Tensor, optimizer: torch.optim.Optimizer | None
@@ -416,11 +489,15 @@ class Steps:
         parts = self._parts
         step = self.under_way
         assert step is not None, "the loop looks"
+        if step.promised is not None:
+            return self._take_replayed(round, step, loss, step.promised)
         micro = step.micro
         assert micro is not None, "the loop looks"
         self.is_amid_batch = False
         index = self._index_of(optimizer, micro)
         _check_loss(loss)
+        if parts.captured is not None:
+            parts.captured.check_loss(loss)
         if not self._saw_a_loss:
             self._look_for_left_over(loss, len(micro.read.request.span), is_part=micro.weight < 1)
         parts.optimization.check_rates()
@@ -500,13 +577,7 @@ class Steps:
         step.micro = None
         losses = [loss for loss in micro.losses if loss is not None]
         if not losses:
-            raise SpecError(
-                "your training loop",
-                got="a batch without a step",
-                need="one call of job.step(loss) for every batch",
-                hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), "
-                "batch.target))",
-            )
+            raise _no_step()
         parts.contributions.check_unchanged()
         if round.commits < _WATCHED_STEPS:
             parts.attributes.check()
@@ -551,7 +622,8 @@ class Steps:
             started = parts.spent("compute", started)
         if step.replay is not None and parts.captured is not None:
             eager_sums = [round.accumulator.block(block.start) for block in round.blocks]
-            parts.captured.compare(step.replay, eager_sums)
+            eager_rows = [round.rows.of_micro_batch(micro) for micro in round.mine]
+            parts.captured.compare(step.replay, eager_sums, eager_rows)
         self._compare_streams(round, step)
         self._put_rows(round)
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)
@@ -890,6 +962,15 @@ def _numbers(losses: Sequence[Tensor | float]) -> list[float]:
     if all(loss.is_cpu for loss in tensors):
         return [loss.item() if isinstance(loss, Tensor) else loss for loss in losses]
     return torch.cat(tensors).tolist()
+
+
+def _no_step() -> SpecError:
+    return SpecError(
+        "your training loop",
+        got="a batch without a step",
+        need="one call of job.step(loss) for every batch",
+        hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
+    )
 
 
 def _check_loss(loss: object) -> None:

@@ -37,6 +37,7 @@ from brim_lab.chaos.judging import (
     stories_make_sense,
 )
 from brim_lab.chaos.keeper import Keeper
+from brim_lab.chaos.promises import why_none_replayed
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
 from brim_lab.chaos.user import User
@@ -106,6 +107,8 @@ def run_cluster_trial(
     run = _Running(job, trial, directory)
     try:
         broken = [*run.to_the_end(end), *run.come_down(), *run.broken_promises(calm)]
+        logs = run.jobs.glob("*/logs/w*.log")
+        still_eager = why_none_replayed(logs) if job.is_captured else ""
         strikes = tuple(run.strikes())
     finally:
         run.close()
@@ -113,7 +116,12 @@ def run_cluster_trial(
         shutil.rmtree(directory)
     seconds = SystemClock().now() - started
     return Result(
-        trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes
+        trial=trial,
+        broken=tuple(broken),
+        seconds=seconds,
+        lives=run.keeper.lives,
+        strikes=strikes,
+        still_eager=still_eager,
     )
 
 

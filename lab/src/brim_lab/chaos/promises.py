@@ -20,6 +20,8 @@ from brim_lab.chaos.hosts import Host
 _SHARED = Path("/dev/shm")
 _NAMES = ("torch_", "psm_", "sem.mp-", "brim")
 _OF_LIBRARIES = (".cache", ".config")  # of matplotlib, which draws the report
+# Words of a worker's log.
+_REPLAYED, _EAGER = "--capture: steps are replayed", "--capture: steps stay eager: "
 # What a trial keeps in the folder of its first host.
 _OF_TRIAL = {"run", "disk", "clock", "summary-", "stderr-", "agent-"}
 _LOCKS = (
@@ -99,6 +101,19 @@ def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
             if "/brim/" in trace:
                 broken.append(f"a traceback in {log.name}: {trace.strip().splitlines()[-1]}")
     return broken
+
+
+def why_none_replayed(logs: Iterable[Path]) -> str:
+    """Return why no step of a run with captured steps was replayed; empty where one was.
+
+    Args:
+        logs: of its workers.
+    """
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    if any(_REPLAYED in line for line in lines):
+        return ""
+    reasons = {line.partition(_EAGER)[2] for line in lines if _EAGER in line}
+    return "; ".join(sorted(reasons)) or "no program was there in time (more --epochs give it time)"
 
 
 def shared_memory() -> frozenset[str]:

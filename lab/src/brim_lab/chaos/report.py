@@ -55,6 +55,7 @@ def as_plain(job: Job, results: Sequence[Result]) -> dict[str, Any]:
                 "lives": result.lives,
                 "seconds": round(result.seconds, 2),
                 "broken": list(result.broken),
+                **({"still_eager": result.still_eager} if result.still_eager else {}),
                 "repeat": result.trial.command(job),
             }
             for result in results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,11 @@ class Job:
 
     file: str
     options: tuple[str, ...] = ()
+
+    @property
+    def is_captured(self) -> bool:
+        """Return whether steps of the job are to be replayed."""
+        return "--capture" in self.options
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class Result:
         broken: the promises that did not hold, in words.
         seconds: wall time.
         lives: how often the job, or the scheduler, was started.
+        still_eager: why no step was replayed, where steps were to be; else empty.
     """
 
     trial: Trials
@@ -87,6 +94,19 @@ class Result:
     seconds: float
     lives: int
     strikes: tuple[Strike, ...]
+    still_eager: str = ""
+
+
+def why_nothing_replayed(results: Sequence[Result]) -> str:
+    """Return why no trial with captured steps replayed any; empty where one did, or none has them.
+
+    >>> trial = dict(trial=None, broken=(), seconds=1.0, lives=1, strikes=())
+    >>> eager = Result(**trial, still_eager="a parameter has hooks")
+    >>> why_nothing_replayed([eager, eager]), why_nothing_replayed([eager, Result(**trial)])
+    ('a parameter has hooks', '')
+    """
+    reasons = [result.still_eager for result in results]
+    return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
 
 def longest_pause(commits: list[float], start: float, end: float) -> float | None:

@@ -32,6 +32,7 @@ from brim_lab.chaos.promises import (
     result_is_the_calm_one,
     run_directory_is_whole,
     shared_memory,
+    why_none_replayed,
 )
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
@@ -161,6 +162,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         run.spread(hosts)
         run.outside_faults.disk = disk
         broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
+        still_eager = run.why_none_replayed() if job.is_captured else ""
         if broken and disk is not None and run_dir.exists():
             copy_files(run_dir, directory / "run")
     result = Result(
@@ -169,6 +171,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         seconds=clock.now() - started,
         lives=run.lives,
         strikes=tuple(run.strikes()),
+        still_eager=still_eager,
     )
     if not broken:
         shutil.rmtree(directory)
@@ -358,6 +361,11 @@ class _Running:
                 )
             ),
         ]
+
+    def why_none_replayed(self) -> str:
+        """Return why no step was replayed on any host; empty where one was."""
+        folders = {self.run_dir, *(host.folder / "run" for host in self.outside_faults.hosts)}
+        return why_none_replayed(log for folder in folders for log in folder.glob("logs/w*.log"))
 
     def summary(self) -> dict[str, Any]:
         """Return the last life's summary, from its records where its command was killed."""

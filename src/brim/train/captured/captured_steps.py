@@ -24,9 +24,11 @@ from brim.coordination.job.reduction import Block
 from brim.data.feed import Read
 from brim.domain.batch import Span
 from brim.domain.seeds import mix
+from brim.embeddings.rows import GradientRows
 from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
+from brim.train.captured.lookups import Lookups
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import (
     NotCapturable,
@@ -36,6 +38,7 @@ from brim.train.captured.recipe import (
     load,
     no_recipe,
 )
+from brim.train.captured.step_function import StepFunction, gave_another_loss
 from brim.train.captured.trust import Trust
 from brim.train.exchange.contribution import Contributions
 
@@ -56,6 +59,7 @@ class ReplayedPart:
         program: that did so.
         sums: of each of the worker's blocks, as contributions to the step.
         losses: of each micro-batch.
+        rows: of each micro-batch, the gradient of each table.
         seconds: that it took.
         ended: when that was.
     """
@@ -63,6 +67,7 @@ class ReplayedPart:
     program: StepProgram
     sums: list[Contribution]
     losses: Tensor
+    rows: list[list[GradientRows]]
     seconds: float
     ended: float
 
@@ -77,6 +82,11 @@ class CapturedSteps:
         key: of the job: recipes of another are not read.
         folder: of this host's recipes.
         seed: of the job.
+        function: of an own loop; None in a training file.
+        lookups: in embeddings that are trained by rows.
+
+    Attributes:
+        refused: why steps are eager; empty where programs may compute them.
     """
 
     def __init__(
@@ -88,7 +98,10 @@ class CapturedSteps:
         key: bytes,
         folder: Path,
         seed: int,
+        lookups: Lookups,
+        function: StepFunction | None = None,
     ) -> None:
+        self.function, self._lookups = function, lookups
         self._model, self._contributions, self._pass = model, contributions, one_pass
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
         self._folder, self._seed = folder, seed
@@ -135,7 +148,7 @@ class CapturedSteps:
                 counted=counted,
             )
         except NotCapturable as reason:
-            self._refuse(str(reason))
+            self.refuse(str(reason))
             return None
         self._programs[key] = program
         return program
@@ -181,16 +194,16 @@ class CapturedSteps:
     def _give_up(self, size: int, reason: str) -> None:
         with contextlib.suppress(OSError):
             no_recipe(reason).save(self._path(size))
-        self._refuse(reason)
+        self.refuse(reason)
 
     def _take(self, size: int) -> None:
         try:
             recipe = self._recipes[size] = load(self._path(size))
         except Exception as error:  # noqa: BLE001 - a torn file may raise anything
-            self._refuse(f"its calls cannot be read: {in_one_line(error)}")
+            self.refuse(f"its calls cannot be read: {in_one_line(error)}")
             return
         if recipe.refused:
-            self._refuse(recipe.refused)
+            self.refuse(recipe.refused)
 
     def _is_first(self, size: int) -> bool:
         """Return whether no worker of this run has begun to note this pass."""
@@ -225,10 +238,12 @@ class CapturedSteps:
                 signal.signal(number, signal.SIG_DFL)
             os.nice(_NICE)
             torch.set_num_threads(1)
-            from brim.train.captured.tracing import trace
-
             try:
-                recipe = trace(self._model, self._contributions, self._pass, samples)
+                from brim.train.captured.tracing import trace
+
+                recipe = trace(
+                    self._model, self._contributions, self._pass, samples, self._lookups.modules
+                )
             except Exception as error:  # noqa: BLE001 - whatever the user's code raises here
                 recipe = no_recipe(in_one_line(error))
             recipe.save(self._path(size))
@@ -260,17 +275,23 @@ class CapturedSteps:
         started = monotonic()
         try:
             inputs = [self._inputs_of(read, span, batch) for read in reads]
-            sums, losses = program(self._network(), inputs)
+            sums, gradients, losses = program(self._network(), inputs)
         except NotCapturable:
             return None
         except RuntimeError as error:
-            self._refuse(str(error).strip().splitlines()[-1])
+            self.refuse(str(error).strip().splitlines()[-1])
             return None
-        contributions = [
-            self._contributions.of_program(part, program.used, stop=stop, due=due) for part in sums
+        taken = [
+            self._lookups.give_back(micro.rows, gradient)
+            for micro, gradient in zip(inputs, gradients, strict=True)
         ]
-        now = monotonic()
-        return ReplayedPart(program, contributions, losses, seconds=now - started, ended=now)
+        by_rows = [any(marks) for marks in zip(*(marks for _, marks in taken), strict=True)]
+        contributions = [
+            self._contributions.of_program(part, [*program.used, *by_rows], stop=stop, due=due)
+            for part in sums
+        ]
+        rows, now = [rows for rows, _ in taken], monotonic()
+        return ReplayedPart(program, contributions, losses, rows, now - started, now)
 
     def _inputs_of(self, read: Read, span: Span, batch: int) -> MicroInputs:
         recipe = self._recipes[len(read.request.span)]
@@ -282,7 +303,9 @@ class CapturedSteps:
         if recipe.draws:
             torch.default_generator.manual_seed(mix(self._seed, batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
-        return MicroInputs(self._gradient(weight, recipe), self._weight(weight), leaves, draws)
+        rows = self._lookups.look_up(recipe.lookups, leaves)
+        gradient = self._gradient(weight, recipe)
+        return MicroInputs(gradient, self._weight(weight), leaves, rows, draws)
 
     def _gradient(self, weight: float, recipe: PassRecipe) -> Tensor:
         dtype, shape = recipe.loss
@@ -300,8 +323,30 @@ class CapturedSteps:
         starts = [buffer.start for buffer in self._contributions.buffers]
         return [*self._contributions.parameters, *self._frozen, *starts]
 
-    def compare(self, replay: ReplayedPart, eager: Sequence[Contribution]) -> None:
+    def check_loss(self, loss: object) -> None:
+        """Check that the loop gives the loss of its step function: a program computes no other.
+
+        Raises:
+            UserCodeError: it does not, and replayed steps have counted.
+        """
+        if self.function is None or self.refused or self.function.gave(loss):
+            return
+        if any(program and program.trust.has_counted for program in self._programs.values()):
+            raise gave_another_loss()
+        self.refuse("job.step got another tensor than what the step function gave for the batch")
+
+    def compare(
+        self,
+        replay: ReplayedPart,
+        eager: Sequence[Contribution],
+        rows: Sequence[Sequence[GradientRows]] = (),
+    ) -> None:
         """Compare a program's sums with those of eager passes, which have just ended.
+
+        Args:
+            replay: the program's.
+            eager: of each block.
+            rows: of each micro-batch, the gradient of each table.
 
         Raises:
             UserCodeError: they differ, and the program has counted before.
@@ -312,6 +357,10 @@ class CapturedSteps:
                 if not _same(a, b):
                     self._found_apart(self._contributions.name_of(place), trust)
                     return
+        for micro, own_rows in zip(rows, replay.rows, strict=bool(rows)):
+            if not all(map(_same_rows, micro, own_rows)):
+                self._found_apart("the gradient of an embedding", trust)
+                return
         trust.agreed(own=replay.seconds, eager=seconds)
         if not trust.is_earned_now:
             return
@@ -320,13 +369,13 @@ class CapturedSteps:
             f"{1e3 * trust.eager_seconds:.1f} ms eagerly"
         )
         if trust.is_slower:
-            _tell(f"steps stay eager: {speeds}")
+            tell_of_eager_steps(speeds)
             self._programs = {
                 key: None if program is replay.program else program
                 for key, program in self._programs.items()
             }
         else:
-            _tell(f"steps are replayed: {speeds}")
+            tell_of_replayed_steps(speeds)
 
     def _found_apart(self, name: str, trust: Trust) -> None:
         """Go on eagerly where the program has not counted yet, else end the run.
@@ -335,7 +384,7 @@ class CapturedSteps:
             UserCodeError: steps that differ from eager ones may have counted.
         """
         if not trust.has_counted:
-            self._refuse(f"{name} differs from what eager passes give")
+            self.refuse(f"{name} differs from what eager passes give")
             return
         raise UserCodeError(
             f"--capture: {name} differs from what eager passes give, which it did not "
@@ -345,7 +394,8 @@ class CapturedSteps:
             "  hint: train without --capture"
         )
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Make all further steps eagerly, and say why."""
         self.refused = reason
         tell_of_eager_steps(reason)
 
@@ -355,8 +405,17 @@ def tell_of_eager_steps(reason: str) -> None:
     _tell(f"steps stay eager: {reason}")
 
 
+def tell_of_replayed_steps(speeds: str) -> None:
+    """Say in the worker's log that programs compute its steps; `brim chaos` looks for it."""
+    _tell(f"steps are replayed: {speeds}")
+
+
 def _tell(text: str) -> None:
     print(f"brim: --capture: {text}", file=sys.stderr)  # noqa: T201
+
+
+def _same_rows(left: GradientRows, right: GradientRows) -> bool:
+    return torch.equal(left.ids, right.ids) and _same(left.values, right.values)
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,7 @@ class MicroInputs(NamedTuple):
     gradient: Tensor
     weight: Tensor
     samples: Sequence[Tensor]
+    rows: Sequence[Tensor]
     draws: Sequence[Tensor]
 
 
@@ -89,8 +91,11 @@ class StepProgram:
         self.used = [any(marks) for marks in zip(*(recipe.used for recipe in recipes), strict=True)]
         self.trust = Trust()
         self._block_count = len(blocks)
+        self._row_counts = [len(recipe.lookups.modules) for recipe in recipes]
         self._constants = [tensor for recipe in _distinct(recipes) for tensor in recipe.constants]
         try:
+            self._is_optimizing = torch._C._get_graph_executor_optimize
+            self._optimize = torch._C._set_graph_executor_optimize
             graph = _Graph(_distinct(recipes), shared, counted)
             graph.write(recipes, blocks, parts)
             self._function = graph.function()
@@ -99,8 +104,12 @@ class StepProgram:
 
     def __call__(
         self, network: Sequence[Tensor], micro_batches: Sequence[MicroInputs]
-    ) -> tuple[list[list[Tensor]], Tensor]:
-        """Return the sum of each block, and the losses of shape [micro-batches].
+    ) -> tuple[list[list[Tensor]], list[list[Tensor]], Tensor]:
+        """Compute a worker's part of a step.
+
+        Returns:
+            The sum of each block, the gradients of each micro-batch's rows, and the losses of shape
+            [micro-batches].
 
         Args:
             network: parameters and buffers.
@@ -109,17 +118,20 @@ class StepProgram:
         arguments = [*network, *self._constants]
         for micro in micro_batches:
             arguments += (micro.gradient, micro.weight, micro.weight.reshape(()), *micro.samples)
-            arguments += micro.draws
-        was_on = torch._C._get_graph_executor_optimize()
+            arguments += (*(rows.detach() for rows in micro.rows), *micro.draws)
+        was_on = self._is_optimizing()
         # TorchScript's optimizer would put calls together, which changes bits.
-        torch._C._set_graph_executor_optimize(False)
+        self._optimize(False)
         try:
             with torch.no_grad():
-                *sums, losses = self._function(*arguments)
+                *results, losses = self._function(*arguments)
         finally:
-            torch._C._set_graph_executor_optimize(was_on)
+            self._optimize(was_on)
+        remaining = iter(results)
+        rows = [list(islice(remaining, count)) for count in self._row_counts]
+        sums = list(remaining)
         each = len(sums) // self._block_count
-        return [list(sums[at : at + each]) for at in range(0, len(sums), each)], losses
+        return [sums[at : at + each] for at in range(0, len(sums), each)], rows, losses
 
 
 def _distinct(recipes: Sequence[PassRecipe]) -> list[PassRecipe]:
@@ -143,6 +155,7 @@ class _Graph:
         """Write the passes of all micro-batches, and the additions of each block behind its own."""
         sums: list[Any] = []
         losses: list[Any] = []
+        rows: list[Any] = []
         micro_batches = iter(recipes)
         for block in blocks:
             stop = min(block.start + block.size, parts)
@@ -150,15 +163,19 @@ class _Graph:
             additions = deque(fold(leaves, block, parts))
             found: dict[int, list[Any]] = {}
             for leaf in leaves:
-                *found[leaf.start], loss = self._pass(next(micro_batches))
-                losses.append(loss)
+                recipe = next(micro_batches)
+                given = self._pass(recipe)
+                loss_at = len(given) - len(recipe.lookups.modules) - 1
+                found[leaf.start] = given[:loss_at]
+                losses.append(given[loss_at])
+                rows += given[loss_at + 1 :]
                 while additions and min(sum(additions[0][1]), parts) - 1 <= leaf.start:
                     left, right = additions.popleft()
                     self._add(found[left.start], found.pop(right.start))
             (total,) = found.values()
             sums += total
         (stacked,) = self._call("aten::cat", "", [self._tensors(losses, is_optional=False), 0])
-        self._give([*sums, stacked])
+        self._give([*rows, *sums, stacked])
 
     def function(self) -> Any:
         return torch._C._create_function_from_graph("brim_step", self._graph)

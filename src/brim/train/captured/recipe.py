@@ -3,15 +3,16 @@
 A recipe takes, in this order: the parameters that are trained, the frozen ones, the buffers as the
 step found them, its constants; and of its micro-batch the gradient of the loss (the weight, in the
 type of the loss), the weight as a float64 of shape [1] and as one of shape [], the tensors of the
-samples, and the random numbers that it draws. It gives the gradients, the weighted changes of the
-averaged buffers, the weighted loss, the counted buffers, and the loss as it is.
+samples, the rows of its lookups in embeddings that are trained by rows, and the random numbers that
+it draws. It gives the gradients, the weighted changes of the averaged buffers, the weighted loss, the
+counted buffers, the loss as it is, and the gradients of these rows.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,23 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRecipe:
+    """The lookups of a pass in embeddings by rows, and the calls that lead to their ids.
+
+    Attributes:
+        modules: of each lookup, the number of its embedding.
+        constants: tensors that the calls start from, beside those of the samples.
+        calls: as those of a pass; its inputs are the tensors of the samples.
+        ids: of each lookup, as an argument.
+    """
+
+    modules: list[int] = field(default_factory=list)
+    constants: list[Tensor] = field(default_factory=list)
+    calls: list[tuple[str, str, list[Any]]] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecipe:
     """A pass, see above; or the reason why there is none.
 
@@ -72,6 +90,7 @@ class PassRecipe:
             a list of these.
         gives: what the recipe gives, as arguments.
         used: of each trained parameter, whether it has a gradient.
+        lookups: in embeddings by rows.
     """
 
     refused: str = ""
@@ -83,6 +102,7 @@ class PassRecipe:
     calls: list[tuple[str, str, list[Any]]]
     gives: list[Any]
     used: list[bool]
+    lookups: LookupRecipe = field(default_factory=LookupRecipe)
 
     def save(self, path: Path) -> None:
         """Write the recipe to a file, whole or not at all."""
@@ -94,7 +114,9 @@ class PassRecipe:
 def load(path: Path) -> PassRecipe:
     """Read a recipe; only plain values and tensors are read."""
     values = torch.load(path, weights_only=True)
-    return PassRecipe(**values | {"draws": [Draw(**draw) for draw in values["draws"]]})
+    draws = [Draw(**draw) for draw in values["draws"]]
+    lookups = LookupRecipe(**values["lookups"])
+    return PassRecipe(**values | {"draws": draws, "lookups": lookups})
 
 
 def no_recipe(reason: str) -> PassRecipe:

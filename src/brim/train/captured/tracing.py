@@ -5,9 +5,11 @@ This is done in a process of its own, for it needs modules that take a second to
 
 from __future__ import annotations
 
+import copy
 import operator
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from brim.train.captured.lookups import LookupsSeen
 from brim.train.captured.recipe import (
     CONSTANT,
     DRAWN,
@@ -23,6 +26,7 @@ from brim.train.captured.recipe import (
     KIND,
     RESULT,
     Draw,
+    LookupRecipe,
     NotCapturable,
     PassRecipe,
     in_one_line,
@@ -50,7 +54,11 @@ class _NoPython(TorchFunctionMode):
 
 
 def trace(
-    model: nn.Module, contributions: Contributions, one_pass: Pass, samples: Any
+    model: nn.Module,
+    contributions: Contributions,
+    one_pass: Pass,
+    samples: Any,
+    by_rows: Sequence[nn.Module] = (),
 ) -> PassRecipe:
     """Return the recipe of a micro-batch's pass. The model is of no use behind it.
 
@@ -59,6 +67,7 @@ def trace(
         contributions: of the network to a step.
         one_pass: the loss of samples.
         samples: a micro-batch.
+        by_rows: embeddings that are trained by rows.
 
     Raises:
         NotCapturable: the pass cannot be replayed.
@@ -74,7 +83,8 @@ def trace(
     leaves, form = leaves_of(samples)
     places = _Places(model)
     contributions.reset()
-    loss = one_pass(samples)  # what is made in the first pass is there then, as in training
+    # What is made in the first pass is there then, as in training.
+    loss, lookups = LookupsSeen.of(lambda: one_pass(samples), by_rows)
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         raise NotCapturable("the loss has no gradient")
     contributions.reset()
@@ -93,8 +103,14 @@ def trace(
                 holder[key] = now
         gradient, weight, number = (next(inputs) for _ in range(3))
         with torch.enable_grad():
-            loss = one_pass(with_leaves(samples, inputs))
-            found = torch.autograd.grad(loss, held, gradient, allow_unused=True)
+            own_leaves = list(islice(inputs, len(leaves)))
+            own_samples = with_leaves(samples, iter(own_leaves))
+            rows = [tensor.detach().requires_grad_() for tensor in inputs]
+            loss, ids = lookups.replaced(iter(rows), lambda: one_pass(own_samples))
+            found = torch.autograd.grad(loss, [*held, *rows], gradient, allow_unused=True)
+        found, of_rows = found[: len(held)], found[len(held) :]
+        if any(part is None for part in of_rows):
+            raise NotCapturable("a lookup has no part in the loss")
         used[:] = [part is not None for part in found]
         gradients = [
             torch.zeros_like(parameter) if part is None else part
@@ -106,7 +122,8 @@ def trace(
             (now - start) * number for now, start in zip(left[:averaged], starts, strict=False)
         ]
         plain = loss.detach().reshape(1)
-        return (*gradients, *changes, plain * weight, *left[averaged:], plain)
+        given = (*gradients, *changes, plain * weight, *left[averaged:], plain, *of_rows)
+        return (*given, *ids)
 
     one = torch.ones(1, dtype=torch.float64)
     arguments = [
@@ -116,6 +133,7 @@ def trace(
         one,
         one.reshape(()),
         *leaves,
+        *lookups.rows,
     ]
     versions = [tensor._version for tensor in arguments]
     before = random.getstate(), np.random.get_state()
@@ -129,7 +147,57 @@ def trace(
         raise NotCapturable("the pass draws from Python's random or numpy")
     if versions != [tensor._version for tensor in arguments]:
         raise NotCapturable("the pass changes parameters or samples in place")
-    return _Noted(graph, len(arguments)).recipe(form, loss, used, counts[0])
+    first_leaf = len(arguments) - len(leaves) - len(lookups.rows)
+    of_lookups = LookupRecipe()
+    if lookups.numbers:
+        of_ids = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+        _keep_outputs(of_ids, slice(-len(lookups.numbers), None))
+        _keep_calls_of_outputs(of_ids)
+        _keep_outputs(graph, slice(0, -len(lookups.numbers)))
+        of_lookups = _Noted(of_ids, len(arguments)).lookups(
+            lookups.numbers, range(first_leaf, first_leaf + len(leaves))
+        )
+    return _Noted(graph, len(arguments)).recipe(form, loss, used, of_lookups)
+
+
+def _keep_calls_of_outputs(graph: fx.GraphModule) -> None:
+    """Take all calls out of a graph that its outputs do not come of, also those in place.
+
+    Raises:
+        NotCapturable: a call changes in place what they come of.
+    """
+    nodes = list(graph.graph.nodes)
+    needed: set[fx.Node] = set()
+    for node in reversed(nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+    owners = {_owner_of(node) for node in needed}
+    for node in reversed(nodes):
+        if node.op != "call_function":
+            continue
+        target = node.target
+        is_changing = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+        if is_changing and _owner_of(node) in owners:
+            raise NotCapturable("the ids of a lookup are changed in place")
+        if node not in needed:
+            graph.graph.erase_node(node)
+
+
+def _owner_of(node: fx.Node) -> fx.Node:
+    """Return the node whose memory a node has: of a view, or of a call in place, its base."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and not any(
+            result.alias_info is not None for result in target._schema.returns
+        ):
+            return node
+        node = node.args[0]
+    return node
+
+
+def _keep_outputs(graph: fx.GraphModule, kept: slice) -> None:
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    output.args = (tuple(output.args[0])[kept],)
 
 
 class _Places:
@@ -176,8 +244,42 @@ class _Noted:
         self._lists: set[fx.Node] = set()  # calls that give one list of tensors
         self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
 
-    def recipe(self, form: str, loss: Tensor, used: list[bool], gradients: int) -> PassRecipe:
+    def recipe(
+        self, form: str, loss: Tensor, used: list[bool], lookups: LookupRecipe
+    ) -> PassRecipe:
         self._find_draws()  # also of numbers that nobody uses: eager passes draw them
+        gives = self._own(self._outputs())
+        return PassRecipe(
+            samples=form,
+            loss=(loss.dtype, list(loss.shape)),
+            inputs=self._inputs,
+            constants=self._constants,
+            draws=self._draws,
+            calls=self._calls,
+            gives=gives,
+            used=used,
+            lookups=lookups,
+        )
+
+    def lookups(self, modules: list[int], leaves: range) -> LookupRecipe:
+        """Return how ids come of samples.
+
+        Args:
+            modules: the number of each lookup's embedding.
+            leaves: which inputs are the tensors of the samples.
+        """
+        ids = [self._values[node] for node in self._outputs()]
+        self._find_draws()
+        wanted = [ids, *(arguments for _, _, arguments in self._calls)]
+        references = [reference for arguments in wanted for reference in _references(arguments)]
+        if self._draws or any(r[0] == INPUT and r[1] not in leaves for r in references):
+            raise NotCapturable("the ids of a lookup depend on more than the samples")
+        for reference in {id(r): r for r in references if r[0] == INPUT}.values():
+            reference[1] -= leaves.start
+        return LookupRecipe(modules=modules, constants=self._constants, calls=self._calls, ids=ids)
+
+    def _outputs(self) -> tuple[Any, ...]:
+        """Note all calls, and return the nodes of what the graph gives."""
         self._graph.graph.eliminate_dead_code()
         outputs: tuple[Any, ...] = ()
         placeholders = 0
@@ -195,17 +297,7 @@ class _Noted:
                     self._note(node)
                 case _:
                     raise NotCapturable(f"a {node.op}")
-        gives = self._own(outputs)
-        return PassRecipe(
-            samples=form,
-            loss=(loss.dtype, list(loss.shape)),
-            inputs=self._inputs,
-            constants=self._constants,
-            draws=self._draws,
-            calls=self._calls,
-            gives=gives,
-            used=used,
-        )
+        return outputs
 
     def _find_draws(self) -> None:
         for node in self._graph.graph.nodes:

@@ -31,7 +31,8 @@ from brim.embeddings.embedding import only_looks_up
 from brim.embeddings.keyed import rehearse
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.tensors.chance import Sources
-from brim.train.captured.captured_steps import FOLDER, CapturedSteps, tell_of_eager_steps
+from brim.train.captured.captured_steps import CapturedSteps
+from brim.train.capturing import captured_steps
 from brim.train.checks.attributes import Attributes
 from brim.train.checks.return_checks import (
     check_dataset,
@@ -489,32 +490,14 @@ def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
 
 def _captured(prepared: Prepared, parts: JobParts) -> CapturedSteps | None:
     """Return programs for the steps of a training file; None where its passes have to be eager."""
-    obstacles = {
-        "embeddings are trained by rows": bool(parts.embeddings.weights),
-        "workers take turns": parts.asynchrony is not None,
-        "Lightning's hooks stand around its passes": prepared.fitting is not None,
-        "the job computes on a GPU": parts.device.type != "cpu",
-        "the run has no directory": parts.run_dir is None,
-    }
-    for reason, stands_in_the_way in obstacles.items():
-        if stands_in_the_way:
-            tell_of_eager_steps(reason)
-            return None
-    assert parts.run_dir is not None, "looked at above"
 
     def one_pass(samples: Any) -> Tensor:
         inputs, target = pair_of(samples)
         return prepared.loss(_output(prepared, parts.model, inputs), target)
 
     key = Path(parts.spec.file).read_bytes() + repr(parts.spec.parameters).encode()
-    return CapturedSteps(
-        parts.model,
-        parts.contributions,
-        one_pass,
-        key=key,
-        folder=parts.run_dir / FOLDER,
-        seed=parts.spec.seed,
-    )
+    obstacles = {"Lightning's hooks stand around its passes": prepared.fitting is not None}
+    return captured_steps(parts, one_pass, key=key, obstacles=obstacles)
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:

@@ -11,7 +11,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from brim.errors import SpecError
+from brim.errors import SpecError, UserCodeError
 from brim.tensors.memory import READY_BYTES
 from brim.tensors.raw import in_c_order, memory_of
 
@@ -210,6 +210,7 @@ class Contributions:
         self._one_loss = torch.ones(1, dtype=torch.float64, device=device)
         self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._own_gradients: list[Tensor] = []
+        self._buffers_seen: list[tuple[int, int]] = []
         self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
         self._strides = [p.stride() for p in self._parameters]
         self.like = [
@@ -320,6 +321,27 @@ class Contributions:
                 "this is done",
             )
 
+    def watch_buffers(self) -> None:
+        """Remember the buffers as they are now, in a replayed step: see `check_buffers`."""
+        self._buffers_seen = self._buffer_marks()
+
+    def check_buffers(self) -> None:
+        """Check that no buffer changed since `watch_buffers`.
+
+        Raises:
+            UserCodeError: the loop has changed one beside its step function.
+        """
+        if self._buffer_marks() != self._buffers_seen:
+            raise UserCodeError(
+                "--capture: the body of the loop changes a buffer of the network outside of the step "
+                "function, which a replayed step would lose\n"
+                "  hint: call the network in the function only (or in eval mode), or train without "
+                "--capture"
+            )
+
+    def _buffer_marks(self) -> list[tuple[int, int]]:
+        return [(id(now), now._version) for buffer in self._buffers() for now in [buffer.now()]]
+
     def check_untouched(self) -> None:
         """Check that the script did no backward pass of its own since the last micro-batch.
 
@@ -390,6 +412,13 @@ class Contributions:
         """
         words = self._words(list(map(int, used)), stop=stop, due=due)
         return [*sums[: self._losses_at + 1], words, *sums[self._losses_at + 1 :]]
+
+    def ask_to_stop(self, contributions: Sequence[list[Tensor]]) -> None:
+        """Say in contributions to a step that it be the last one."""
+        at = self._losses_at + 1
+        for contribution in contributions:
+            contribution[at] = contribution[at].clone()  # it may be shared
+            contribution[at][-_WORDS + _STOP] = 1
 
     def name_of(self, place: int) -> str:
         """Return the name of an entry of the list."""

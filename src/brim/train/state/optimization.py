@@ -87,6 +87,11 @@ class Optimization:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
     @property
+    def is_scaled(self) -> bool:
+        """Return whether losses are scaled, for float16."""
+        return self._scaler is not None
+
+    @property
     def are_disjoint(self) -> bool:
         """Return whether no two optimizers have a parameter in common: one loss is for all then."""
         if len(self.optimizers) == 1:
