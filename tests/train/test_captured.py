@@ -355,17 +355,14 @@ def test_a_refused_recipe_keeps_steps_eager(tmp_path: Any) -> None:
     assert (program, steps.refused) == (None, "a reason")
 
 
-def test_a_pass_is_noted_once_in_a_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_noting_is_begun_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     monkeypatch.setattr(CapturedSteps, "_have_noted", lambda _, samples, size: begun.append(size))
     model, contributions = built(Layers)
     pairs = samples_of(numbers(5), 3, 2)
     reads = [read_of(pair, micro) for micro, pair in enumerate(pairs)]
-    for may_trace in (
-        False,
-        True,
-        True,
-    ):  # the last stands for a worker that replaces the one before
+
+    def looks(*, may_trace: bool) -> CapturedSteps:
         steps = CapturedSteps(
             model,
             contributions,
@@ -376,7 +373,19 @@ def test_a_pass_is_noted_once_in_a_run(tmp_path: Any, monkeypatch: pytest.Monkey
             lookups=NO_LOOKUPS,
         )
         assert steps.program(reads, [Block(0, 2)], 2, may_trace=may_trace) is None
-    assert begun == [SIZE]
+        return steps
+
+    looks(may_trace=False)
+    first = looks(may_trace=True)
+    looks(may_trace=True)
+    assert begun == [SIZE], "the first is at it"
+    first._let_go()  # as its end does
+    looks(may_trace=True)._let_go()
+    assert begun == [SIZE, SIZE]
+    last = looks(may_trace=True)
+    assert begun == [SIZE, SIZE]
+    assert last.refused == "its calls were not noted: 2 processes died of it"
+    assert looks(may_trace=False).refused == last.refused
 
 
 def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:

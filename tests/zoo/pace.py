@@ -27,6 +27,9 @@ DEADLINE = 300.0
 # Seconds from the record of a warm newcomer to the request for a boundary, which another process has
 # to pass on: a step takes less.
 TO_BE_ASKED = 0.1
+# Seconds for the noting of a pass. A worker at it may be killed, and another that waits is to hear of
+# the next round, in which it may be the one that notes.
+TO_NOTE = 10.0
 _PHASES = (COMMIT, "gather", "end")
 
 
@@ -74,7 +77,9 @@ def replay_always() -> None:
             self._next_look = 0.0
             return usual_program(self, *args, **options) is not None or bool(self.refused)
 
-        _until(is_decided)
+        end = time.monotonic() + TO_NOTE
+        while not is_decided() and time.monotonic() < end:
+            time.sleep(0.002)
         return usual_program(self, *args, **options)
 
     CapturedSteps.program = program  # type: ignore[method-assign]

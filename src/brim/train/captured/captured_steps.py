@@ -28,6 +28,7 @@ from brim.embeddings.rows import GradientRows
 from brim.errors import UserCodeError
 from brim.host.clock import monotonic
 from brim.host.process import be_called, die_with_parent
+from brim.storage.files import is_locked, lock
 from brim.train.captured.lookups import Lookups
 from brim.train.captured.program import MicroInputs, StepProgram
 from brim.train.captured.recipe import (
@@ -48,6 +49,7 @@ Contribution = list[Tensor]
 FOLDER = "captured"  # of a run's directory
 _LOOKS = 0.2  # seconds between two looks for a recipe
 _PATIENCE = 300.0  # seconds for the noting of a pass
+_MOST_TRIES = 2  # processes that note a pass, of which the last was killed
 _NICE = 5  # of the child: at 19 it would get nothing where all processors train
 
 
@@ -112,7 +114,7 @@ class CapturedSteps:
         self._weights: dict[float, Tensor] = {}
         ids = {id(parameter) for parameter in contributions.parameters}
         self._frozen = [p for p in model.parameters() if id(p) not in ids]
-        self._child = 0
+        self._child, self._lock = 0, -1  # the process that notes a pass, and its right to do so
         self._next_look = 0.0
         self._missed_since: dict[int, float] = {}
         self.refused = ""
@@ -161,15 +163,15 @@ class CapturedSteps:
     def _look_for(self, read: Read, *, may_trace: bool) -> None:
         """Look for the recipe of a micro-batch, now and then; have it written where nobody does.
 
-        That takes a few seconds, beside the steps. It is begun once in a run: it may be what ends a
-        worker that has too little memory.
+        That takes a few seconds, beside the steps. Where its process was killed it is begun once
+        more, and then no more: it may be what ends a worker that has too little memory.
         """
         now, size = monotonic(), len(read.request.span)
         if now < self._next_look:
             return
         self._next_look = now + _LOOKS
         if self._child and os.waitpid(self._child, os.WNOHANG)[0]:
-            self._child = 0
+            self._let_go()
         if self._path(size).exists():
             self._take(size)
         elif may_trace:
@@ -177,19 +179,40 @@ class CapturedSteps:
 
     def _see_to(self, samples: Any, size: int, now: float) -> None:
         """Have a pass noted, or say that it cannot be: the other workers wait for a file."""
-        begun = self._missed_since.setdefault(size, now)
-        if self._child:
-            if now - begun < _PATIENCE:
-                return
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
-            self._child = 0
-        elif self._is_first(size):
-            self._have_noted(samples, size)
+        is_late = now - self._missed_since.setdefault(size, now) >= _PATIENCE
+        if is_late:
+            if self._child:
+                os.kill(self._child, signal.SIGKILL)
+                os.waitpid(self._child, 0)
+                self._let_go()
+            self._give_up(size, f"its calls were not noted in {_PATIENCE:.0f} s")
+        elif not self._child:
+            self._try(samples, size)
+
+    def _try(self, samples: Any, size: int) -> None:
+        """Have a pass noted, unless a worker that was here before has a process at it."""
+        path = self._path(size).with_suffix(".tries")
+        try:
+            self._folder.mkdir(exist_ok=True)
+            descriptor = None if is_locked(path) else lock(path)
+        except OSError as error:
+            self._give_up(size, f"its calls cannot be kept: {error.strerror}")
             return
-        elif now - begun < _PATIENCE:
-            return  # a worker that was the first of its host before may be at it
-        self._give_up(size, f"its calls were not noted in {_PATIENCE:.0f} s")
+        if descriptor is None:
+            return
+        self._lock = descriptor
+        tries = os.fstat(descriptor).st_size
+        if tries >= _MOST_TRIES:
+            self._let_go()
+            self._give_up(size, f"its calls were not noted: {_MOST_TRIES} processes died of it")
+            return
+        os.pwrite(descriptor, b"x", tries)
+        self._have_noted(samples, size)
+
+    def _let_go(self) -> None:
+        """Leave the noting to others, if it is not done."""
+        self._child = 0
+        os.close(self._lock)
 
     def _give_up(self, size: int, reason: str) -> None:
         with contextlib.suppress(OSError):
@@ -205,15 +228,6 @@ class CapturedSteps:
         if recipe.refused:
             self.refuse(recipe.refused)
 
-    def _is_first(self, size: int) -> bool:
-        """Return whether no worker of this run has begun to note this pass."""
-        try:
-            self._folder.mkdir(exist_ok=True)
-            self._path(size).with_suffix(".begun").touch(exist_ok=False)
-        except OSError:
-            return False
-        return True
-
     def _have_noted(self, samples: Any, size: int) -> None:
         """Have a child note the pass of a micro-batch."""
         sys.stdout.flush()
@@ -222,6 +236,7 @@ class CapturedSteps:
         try:
             self._child = os.fork()
         except OSError as error:
+            self._let_go()
             self._give_up(size, f"there can be no process to note its calls: {error.strerror}")
             return
         if not self._child:
