@@ -257,9 +257,11 @@ def test_surroundings_are_those_that_count() -> None:
     assert usual == surroundings({"HOME": "/"})
     assert usual != surroundings({"HOME": "/root"})
     assert usual != _elsewhere(lambda: os.umask(0o123))
-    assert usual != _elsewhere(lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fewer = (soft - 1, hard)
+    assert usual != _elsewhere(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, fewer))
     assert usual != _elsewhere(lambda: os.nice(1))
-    assert usual != _elsewhere(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert usual != _elsewhere(lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN))
     assert usual == _elsewhere(lambda: os.chdir("/"))
 
 
