@@ -80,8 +80,8 @@ def _ids_of(recipe: LookupRecipe, leaves: Sequence[Tensor]) -> list[Tensor]:
                 return leaves[number]
             case [str(kind), int(number), int()] if kind == CONSTANT:
                 return recipe.constants[number]
-            case [str(kind), str(what), str(text)] if kind == KIND:
-                return torch.device(text) if what == "device" else _named(text)
+            case [str(kind), str(attribute), str(text)] if kind == KIND:
+                return torch.device(text) if attribute == "device" else _named(text)
             case list():
                 return [value_of(item) for item in argument]
         return argument
@@ -154,10 +154,10 @@ class LookupsSeen:
             NotCapturable: it has other lookups.
         """
         ids: list[Tensor] = []
-        coming = iter(self.numbers)
+        expected = iter(self.numbers)
 
         def look_up(number: int, own_ids: Tensor) -> Tensor:
-            if next(coming, None) != number:
+            if next(expected, None) != number:
                 raise NotCapturable("lookups in embeddings differ from pass to pass")
             ids.append(own_ids)
             return next(rows)

@@ -164,11 +164,11 @@ class _Graph:
             found: dict[int, list[Any]] = {}
             for leaf in leaves:
                 recipe = next(micro_batches)
-                given = self._pass(recipe)
-                loss_at = len(given) - len(recipe.lookups.modules) - 1
-                found[leaf.start] = given[:loss_at]
-                losses.append(given[loss_at])
-                rows += given[loss_at + 1 :]
+                values = self._pass(recipe)
+                loss_at = len(values) - len(recipe.lookups.modules) - 1
+                found[leaf.start] = values[:loss_at]
+                losses.append(values[loss_at])
+                rows += values[loss_at + 1 :]
                 while additions and min(sum(additions[0][1]), parts) - 1 <= leaf.start:
                     left, right = additions.popleft()
                     self._add(found[left.start], found.pop(right.start))
