@@ -270,6 +270,19 @@ class JobSpec:
         "same weights, sooner. model, loss and forward must have no other effects. In your own loop: "
         "@job.step_function.",
     )
+    # Of a command alone.
+    restart: bool = option(
+        SWITCH,
+        default=False,
+        help="Run any command as it is, with torchrun's variables, and start it again at each change "
+        "of its workers: it goes on from its own checkpoints.",
+    )
+    grace: float = option(
+        DURATION,
+        default="30s",
+        help="With --restart: give the command this long from SIGTERM to SIGKILL, to write a "
+        "checkpoint.",
+    )
     # Over all parameters.
     clip_norm: float | None = option(
         NUMBER,
@@ -418,7 +431,7 @@ class JobSpec:
             object.__setattr__(self, "micro_batches", default_micro_batches(self.workers))
         if not self.command:
             object.__setattr__(self, "epochs", self.epochs or 1)
-        if self.asynchronous is not None:
+        if self.asynchronous is not None or self.restart:
             object.__setattr__(self, "exact", False)
         self.validate()
 
@@ -435,6 +448,7 @@ class JobSpec:
             declared.check(getattr(self, name))
         self._check_batches()
         self._check_asynchronous()
+        self._check_restart()
         self._check_servers()
         self._check_faults()
 
@@ -531,6 +545,32 @@ class JobSpec:
                     need=f"{need}: asynchronous workers share the network in the memory of one "
                     "host",
                     hint=f"leave out {name.split()[0]}, or --async",
+                )
+
+    def _check_restart(self) -> None:
+        """Refuse what only a loop of brim's own can do."""
+        if not self.restart:
+            return
+        for name, is_given, need in (
+            ("a training file", bool(self.file), "a command"),
+            ("--set", bool(self.parameters), "arguments of the command"),
+            ("--epochs", self.epochs > 0, "arguments of the command"),
+            ("--global-batch-size", self.global_batch_size > 0, "arguments of the command"),
+            ("--ps", self.servers > 0, "a loop that calls brim.join"),
+            ("--async", self.asynchronous is not None, "a loop that calls brim.join"),
+            ("--capture", self.capture, "a loop that calls brim.join"),
+            ("--transport distributed", self.transport == "distributed", "a loop that calls brim.join"),
+            ("--keep-best", self.keep_best is not None, "a loop that calls brim.join"),
+            ("--faults", bool(self.faults), "brim resize, brim suspend, or kill"),
+            ("--checkpoints URL", "://" in self.checkpoints, "a directory, where the command writes"),
+            ("--runs URL", "://" in self.runs, "a directory, where the command writes"),
+        ):
+            if is_given:
+                raise SpecError(
+                    "--restart",
+                    got=f"it beside {name}",
+                    need=f"{need}: brim starts the command and does not look inside",
+                    hint="leave out " + ("--restart" if self.file else name.split()[0]),
                 )
 
     def _check_faults(self) -> None:

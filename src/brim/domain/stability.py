@@ -57,6 +57,11 @@ FEATURES = (
         note="runs in TorchScript's interpreter, by functions that are private to torch",
     ),
     Feature(
+        name="any command, started again at each change",
+        stability=Stability.ALPHA,
+        options=("--restart", "--grace"),
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),

@@ -25,6 +25,7 @@ from brim.coordination.job.membership import (
     AwaitOthers,
     CheckpointCompleted,
     Command,
+    CommandAdvanced,
     Committed,
     Dismiss,
     End,
@@ -79,7 +80,7 @@ from brim.master.entries import (
     Restated,
     TookOver,
 )
-from brim.master.progress import loads_of, step_fields
+from brim.master.progress import loads_of, progress_fields, step_fields
 from brim.master.state import AgentSession, State
 from brim.telemetry import events as told
 from brim.telemetry.events import Restored, event_of
@@ -367,6 +368,8 @@ class Decisions:
                 self._handle(WorkerAsksToLeave(worker))
             case wire.Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
+            case wire.CommandProgress():
+                self._on_progress(message)
             case wire.CutOff(round=round):
                 self.state.rounds.notice(now=self.state.now)
                 self._handle(WorkerCutOff(worker, round))
@@ -411,6 +414,13 @@ class Decisions:
         ):  # else it would hide the failure
             self.progress.facts = facts
             self._note_beginning(facts)
+
+    def _on_progress(self, message: wire.CommandProgress) -> None:
+        if message.round != self._rendezvous.round:
+            return  # of processes that were ended since
+        self._event("progress", **progress_fields(message))
+        if self.progress.command_told(message):
+            self._handle(CommandAdvanced(message.round))
 
     def _on_silence(self, worker: str, silent: bool) -> None:
         record = self._rendezvous.workers.get(worker)
@@ -906,8 +916,9 @@ class Decisions:
             start_method=facts.start_method,
             tables=[asdict(table) for table in facts.tables],
         )
-        said_of_data = {name: getattr(facts, name) for name in DatasetFacts.__struct_fields__}
-        self._event("dataset", **said_of_data)
+        if not self.spec.restart:
+            said_of_data = {name: getattr(facts, name) for name in DatasetFacts.__struct_fields__}
+            self._event("dataset", **said_of_data)
         if self.state.began.note:
             self._event("warning", message=self.state.began.note)
         if self.spec.servers and self.spec.workers.maximum == 1:

@@ -13,7 +13,7 @@ from typing import Any
 
 from brim.coordination.job.membership import RunOutcome, World
 from brim.coordination.job.stragglers import Load
-from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
+from brim.wire.messages import CommandProgress, CommitRecord, Facts, MicroReport, StepReport
 
 # what a rank does by itself, and the more of it the larger its share is
 _OWN_WORK = ("data", "compute")
@@ -44,6 +44,11 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
     if tables := _traffic(reports):
         fields["tables"] = tables
     return fields
+
+
+def progress_fields(message: CommandProgress) -> dict[str, Any]:
+    """A line of `events.jsonl` from the progress of a command."""
+    return {name: getattr(message, name) for name in ("round", "step", "total", "values", "saved")}
 
 
 def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
@@ -126,6 +131,8 @@ class Progress:
     losses: dict[int, float] = field(default_factory=dict)  # of the last steps
     samples: int = 0
     epochs: int = 0  # the last that was told to be over
+    command_step: int = 0  # of a command that is started again: where it is
+    farthest: int = 0  # and the farthest that it ever was
     _logged: dict[str, int] = field(
         default_factory=dict
     )  # the step that each value was logged of last
@@ -137,6 +144,23 @@ class Progress:
         self.samples += fields["samples"]
         self.losses.pop(self.step - _REMEMBERED, None)
         self.losses[self.step] = fields["loss"]
+
+    def command_told(self, message: CommandProgress) -> bool:
+        """Take the progress of a command, and return whether it is farther than ever.
+
+        So it is as well where it has saved a checkpoint.
+
+        >>> progress = Progress(run="run", started=0.0)
+        >>> [progress.command_told(CommandProgress(round=1, step=step)) for step in (3, 2, 3, 4)]
+        [True, False, False, True]
+        """
+        is_farther = message.saved or message.step > self.farthest
+        if message.step:
+            self.steps_redone += max(0, self.command_step - message.step)
+        self.command_step = message.step or self.command_step
+        self.farthest = max(self.farthest, message.step)
+        self.metrics = {**self.metrics, **message.values}
+        return is_farther
 
     def loss_before(self, fields: dict[str, Any]) -> float | None:
         """Return the loss of a step when it was made before, where it has another one now.
@@ -188,7 +212,7 @@ class Progress:
             "run": self.run,
             "exit": outcome.value,
             "metrics": self.metrics,
-            "steps": self.step,
+            "steps": self.step or self.command_step,
             "samples_per_epoch": self.facts.samples if self.facts else None,
             "steps_redone": self.steps_redone,
             "out_of_memory": self.out_of_memory,

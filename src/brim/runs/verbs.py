@@ -41,6 +41,8 @@ class JobOptions(TypedDict, total=False):
     exact: bool
     audit: bool
     capture: bool
+    restart: bool
+    grace: float | str
     clip_norm: float
     on_nan: str
     threads: int

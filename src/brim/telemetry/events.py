@@ -134,6 +134,38 @@ class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
     values: dict[str, float | None] = {}
 
 
+class CommandProgressed(_Record, frozen=True, kw_only=True, tag="progress"):
+    """The word of a command that brim starts and does not look into, on how far it is.
+
+    Args:
+        round: in which it was started.
+        step: as the command counts; 0 where it has not said.
+        total: steps of the whole command; 0 where it has not said.
+        values: of the step, by name.
+        saved: it has written a checkpoint since it said something last.
+    """
+
+    round: Count
+    step: Count = 0
+    total: Count = 0
+    values: dict[str, float | None] = {}
+    saved: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return it in words.
+
+        >>> CommandProgressed(at=0.0, round=1, step=1200, total=2000, values={"loss": 0.5}).words
+        'step 1,200/2,000 · loss 0.5000'
+        >>> CommandProgressed(at=0.0, round=1, saved=True).words
+        'a checkpoint is saved'
+        """
+        total = f"/{self.total:,}" if self.total else ""
+        parts = [f"step {self.step:,}{total}"] if self.step else []
+        parts += [f"{name} {value:.4f}" for name, value in self.values.items() if value is not None]
+        return " · ".join(parts + ["a checkpoint is saved"] * self.saved)
+
+
 class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint became official.
 
@@ -199,6 +231,7 @@ Event = (
     | FaultPerformed
     | EpochEnded
     | ValuesLogged
+    | CommandProgressed
     | CheckpointPublished
     | Restored
     | Warned

@@ -16,6 +16,7 @@ from brim.domain.quantities import counted
 from brim.domain.step_records import Restore, Session, StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
+    CommandProgressed,
     DatasetRead,
     EpochEnded,
     Event,
@@ -54,6 +55,7 @@ class RunState:
         commits: lines of `steps.jsonl` so far, those that count no more among them.
         first, last: the first step that was committed, and the last.
         crew: the workers of the present life of the run, by name; those that are gone among them.
+        command: the last that a command said of its steps, where it is started again at each change.
     """
 
     started: RunStarted | None = None
@@ -66,13 +68,23 @@ class RunState:
     first: StepRecord | None = None
     last: StepRecord | None = None
     restored: Restore | None = None
+    command: CommandProgressed | None = None
 
     @property
     def step(self) -> int:
-        """Steps committed that count: a restore takes it back."""
+        """Steps committed that count: a restore takes it back. Of a command, those that it said."""
+        if self.command:
+            return self.command.step
         if self.restored and self.restored.commits >= self.commits:
             return self.restored.step
         return self.last.step if self.last else 0
+
+    @property
+    def planned(self) -> int:
+        """Steps that the run will have; 0 where nobody has said so."""
+        if self.command:
+            return self.command.total
+        return self.started.steps if self.started else 0
 
     @property
     def present(self) -> list[WorkerLife]:
@@ -114,6 +126,8 @@ class RunState:
                         self.crew[worker] = replace(self.crew[worker], rank=rank)
             case Restored():
                 self.restored = Restore(event.step, event.commits)
+            case CommandProgressed(step=step) if step:
+                self.command = event
             case RunFailed():
                 self.failed = event
             case RunEnded():
@@ -192,9 +206,11 @@ class RunHistory(RunState):
 
     @property
     def verb(self) -> str:
-        """The verb that the run was started by: `train`, `evaluate` or `predict`."""
+        """The work of the run: `train`, `evaluate`, `predict`, or `restart` of any command."""
         inference = self.spec.get("inference")
-        return str(inference["kind"]) if isinstance(inference, dict) else "train"
+        if isinstance(inference, dict):
+            return str(inference["kind"])
+        return "restart" if self.spec.get("restart") else "train"
 
     def samples_per_second(self, *, window: float = 5.0) -> float:
         """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
@@ -329,6 +345,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
+            if history.verb == "restart":
+                return f"running {subject}, records in {event.run}"
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(
                 history.verb, "training"
             )
@@ -363,6 +381,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
             )
         case ValuesLogged():
             return f"step {event.step}{describe_metrics(event.values)}"
+        case CommandProgressed():
+            return event.words
         case CheckpointPublished():
             return f"checkpoint at step {event.step}: {_relative_path(history, event.path)}"
         case Restored():

@@ -122,6 +122,9 @@ class TemplateProcess:
 
     def _prepare(self) -> None:
         """Do once the preparations of every worker."""
+        if self._spec.restart:
+            self._method = "fork"  # there is nothing to load
+            return
         if self._spec.start_method == "spawn" or not (
             self._spec.file or runs_python(self._spec.command)
         ):
@@ -225,6 +228,10 @@ class TemplateProcess:
             os._exit(status)
 
     def _work(self, context: WorkerContext) -> int:
+        if self._spec.restart:
+            from brim.launch.worker import run_command
+
+            return run_command(context)
         from brim.worker import process as worker
 
         if self._inherited is not None:

@@ -232,6 +232,13 @@ class WorkerIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandAdvanced:
+    """The command of a round is farther than any before it: a death would lose less than all."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCutOff:
     """A stream of the member to another has broken, and it has heard of no death since."""
 
@@ -349,6 +356,7 @@ Event = (
     | WorkerInstalled
     | WorkerAsksToLeave
     | WorkerIdle
+    | CommandAdvanced
     | WorkerCutOff
     | WorkerDisagrees
     | WorkerGone

@@ -36,6 +36,7 @@ from brim.coordination.job.membership import (
     AwaitOthers,
     CheckpointCompleted,
     Command,
+    CommandAdvanced,
     Committed,
     Dismiss,
     End,
@@ -192,6 +193,8 @@ class Rendezvous:
                     if round == self.round and self.phase is RendezvousPhase.RUNNING
                     else []
                 )
+            case CommandAdvanced(round):
+                return self._advanced(round)
             case WorkerCutOff(worker, round):
                 return self._cut_off(worker) if round == self.round and self._progress else []
             case WorkerDisagrees(worker):
@@ -453,6 +456,16 @@ class Rendezvous:
                 self.attempts.stepped(worker.agent, worker.steps)
         if self._progress:
             return []
+        self._progress = True
+        return self._fill()
+
+    def _advanced(self, round: int) -> list[Command]:
+        """Give the agents of a round that gets on another try, and the round its spares."""
+        if round != self.round or self.phase is not RendezvousPhase.RUNNING:
+            return []
+        for worker in self.roster.members:
+            worker.steps = max(worker.steps, self.attempts.young)
+            self.attempts.stepped(worker.agent, worker.steps)
         self._progress = True
         return self._fill()
 

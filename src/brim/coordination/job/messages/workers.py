@@ -136,6 +136,24 @@ class Idle(Message, frozen=True):
     round: int
 
 
+class CommandProgress(Message, frozen=True, tag="Progress"):
+    """The first member's word on how far a command is that is started again at each change.
+
+    Args:
+        round: in which it was started.
+        step: as the command counts; 0 where it has not said.
+        total: steps of the whole command; 0 where it has not said.
+        values: that it tells of the step, by name.
+        saved: it has written a checkpoint since the last such message.
+    """
+
+    round: int
+    step: int = 0
+    total: int = 0
+    values: dict[str, float] = {}
+    saved: bool = False
+
+
 class Disagree(Message, frozen=True):
     """The word of a newcomer that disagrees with the others; it names the difference."""
 
@@ -223,6 +241,7 @@ WorkerMessage = (
     | LeaveAsked
     | Idle
     | CutOff
+    | CommandProgress
     | Disagree
     | CheckpointDrafted
     | CheckpointMade

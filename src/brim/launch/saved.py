@@ -1,0 +1,72 @@
+"""The directory of a command's own checkpoints: what it has saved, and what it has not finished."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from brim.domain.job import JobSpec
+
+SAVED = "saved"  # in a run's directory
+_ASIDE = ".incomplete"
+# Of transformers: a folder that lacks the first, or has the second, was being written.
+_FOLDER = re.compile(r"checkpoint-\d+")
+_LAST_WRITTEN, _BEING_WRITTEN = "trainer_state.json", "checkpoint-is-incomplete.txt"
+
+
+def saved_directory(spec: JobSpec, run_dir: str) -> Path:
+    """Return where a command writes its checkpoints: BRIM_CHECKPOINTS."""
+    return Path(spec.checkpoints.removeprefix("file://") or Path(run_dir) / SAVED).absolute()
+
+
+class SavedFiles:
+    """The checkpoints of a command, as far as names and times tell.
+
+    Args:
+        directory: is made where it is missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._newest = self._time_of_newest()
+
+    def has_grown(self) -> bool:
+        """Return whether something was saved since the last call."""
+        newest = self._time_of_newest()
+        has_grown, self._newest = newest > self._newest, newest
+        return has_grown
+
+    def put_aside(self) -> list[str]:
+        """Put aside the checkpoints that were not finished, and return their names.
+
+        A script that goes on from the folder with the highest number takes it for whole.
+        """
+        names = []
+        with os.scandir(self.directory) as entries:
+            unfinished = [entry.name for entry in entries if _is_unfinished(entry)]
+        for name in sorted(unfinished):
+            place = self.directory / _ASIDE
+            place.mkdir(exist_ok=True)
+            number = sum(1 for _ in place.iterdir())
+            os.rename(self.directory / name, place / f"{name}-{number}")
+            names.append(name)
+        return names
+
+    def _time_of_newest(self) -> float:
+        newest = 0.0
+        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # it is gone
+                    if not (entry.name == _ASIDE or _is_unfinished(entry)):
+                        newest = max(newest, entry.stat().st_mtime)
+        return newest
+
+
+def _is_unfinished(entry: os.DirEntry[str]) -> bool:
+    if not (_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)):
+        return False
+    folder = Path(entry.path)
+    return not (folder / _LAST_WRITTEN).exists() or (folder / _BEING_WRITTEN).exists()

@@ -1,0 +1,288 @@
+"""A worker that keeps a process of any command in place of a model.
+
+It takes part in rounds as all workers do, by the same protocol, and has no state to give: that is in
+the command's own checkpoints. Whatever ends a round ends the command's processes, all at once, and
+the next round starts them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from brim.coordination.job.launches import seat_of, variables_of
+from brim.coordination.job.membership import World
+from brim.coordination.job.participant import (
+    AskedToLeave,
+    BeHeir,
+    CatchUp,
+    EnterRound,
+    FetchState,
+    Flow,
+    GiveState,
+    Incoming,
+    LeaveState,
+    Need,
+    Participant,
+    Receive,
+    RestoreState,
+    RoundChanged,
+    WriteState,
+)
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import monotonic
+from brim.launch.command import CommandProcess
+from brim.launch.saved import SavedFiles, saved_directory
+from brim.train.context import WorkerContext
+from brim.train.signals import LeaveRequest
+from brim.wire.link import WorkerLink
+from brim.wire.listening import joined_address, split_address, take_port
+from brim.wire.messages import (
+    Beat,
+    CommandProgress,
+    Completed,
+    Facts,
+    Hello,
+    Idle,
+    InstallRound,
+    WorkerMessage,
+    failure_of,
+)
+
+T = TypeVar("T")
+
+_LOOK = 0.5  # seconds between looks at what no message and no signal tells
+# seconds that processes have to end by themselves where another one has died: they wait for it
+_AFTER_DEATH = 3.0
+_SHELLS_NOT_FOUND = 127  # the exit status of a program that was not found
+
+
+def run_command(context: WorkerContext) -> int:
+    """Do a worker's part in a job that starts a command again at each change; the exit status."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # so that its end wakes this process up
+    keeper = _Keeper(context)
+    try:
+        return keeper.work()
+    except EnvironmentFault as fault:
+        print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
+        return 1
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    finally:
+        keeper.end_command()
+
+
+class _Keeper:
+    """Keeps one process of the command, from round to round."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context, self._spec = context, context.spec
+        self._leave = LeaveRequest()
+        self._link = WorkerLink(context.link, self._leave.wakeup)
+        self._participant = Participant(context.worker)
+        self._process: CommandProcess | None = None
+        self._saved = SavedFiles(saved_directory(context.spec, context.run_dir))
+        self._grace = _AFTER_DEATH
+        self._beaten = 0.0
+        self._beats = 0
+
+    def work(self) -> int:
+        """Take part in rounds until the job is done, or this worker is needed no more."""
+        self._tell(
+            Hello(address=joined_address(self._context.host, 0), layout="", facts=_facts(self._spec))
+        )
+        while True:
+            world = self._run(self._participant.next_round())
+            try:
+                return self._take_part(world)
+            except RoundChanged:
+                self.end_command(self._grace)
+
+    def end_command(self, grace: float = _AFTER_DEATH) -> None:
+        """End the command's process, if there is one, and all that it has started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.ask_to_end(grace)
+        while process.status is None:
+            process.press()
+            self._beat()
+            self._link.listen(_LOOK / 5)
+        process.clear_away()
+
+    # In a round -----------------------------------------------------------------------------------
+
+    def _take_part(self, world: World) -> int:
+        """Start the command with the others, and see it to its end.
+
+        Raises:
+            RoundChanged: another round comes.
+        """
+        if self._participant.rank == 0:
+            self._saved.put_aside()
+        with take_port(self._context.host) as taken:  # closed once all are known: theirs from then
+            port = taken.getsockname()[1]
+            ports = self._arrive("begin", str(port).encode())
+        self._start(world, [int(payload) for payload in ports])
+        self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment
+        status = self._wait_for_end(world)
+        if status:
+            self._fail(status)
+        self._arrive("end")
+        if self._participant.rank == 0:
+            self._tell(Completed(weights_sha256=""))
+        self._run(self._participant.await_dismissal())
+        return 0
+
+    def _start(self, world: World, ports: list[int]) -> None:
+        seat = seat_of(world, self._context.worker, self._spec.workers.maximum)
+        if seat is None:
+            return
+        hosts = [split_address(member.address)[0] for member in world.members[: seat.size]]
+        environment = os.environ | variables_of(
+            seat,
+            list(zip(hosts, ports, strict=False)),
+            start=world.round - 1,
+            maximum=self._spec.workers.maximum,
+            run=Path(self._context.run_dir).name,
+        )
+        environment["BRIM_CHECKPOINTS"] = str(self._saved.directory)
+        environment.setdefault("OMP_NUM_THREADS", str(self._spec.threads))
+        try:
+            self._process = CommandProcess(self._spec.command, environment)
+        except OSError as error:
+            self._refuse(error)
+
+    def _wait_for_end(self, world: World) -> int:
+        """Return the exit status of the command's process; 0 where this worker has none."""
+        looked = monotonic()
+        while self._process is not None and self._process.status is None:
+            message = self._receive(_LOOK)
+            if message is not None:
+                self._participant.take(message)
+            self._send_out()
+            if self._participant.rank == 0 and monotonic() - looked > _LOOK:
+                looked = monotonic()
+                if self._saved.has_grown():
+                    self._tell(CommandProgress(round=world.round, saved=True))
+        if self._process is None:
+            return 0
+        status, process = self._process.status or 0, self._process
+        self._process = None
+        process.clear_away()
+        return status
+
+    def _fail(self, status: int) -> NoReturn:
+        """End as the command's process has ended, so that others see it, and start all again."""
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        raise SystemExit(abs(status))
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        """The command cannot be started on this host: another start would not help."""
+        wrong = SpecError(
+            "COMMAND",
+            got=f"{self._spec.command[0]!r}, which cannot be started ({error.strerror})",
+            need="a program that each host has",
+            hint="is it installed, and executable?",
+        )
+        self._tell(failure_of(wrong))
+        raise SystemExit(_SHELLS_NOT_FOUND)
+
+    def _arrive(self, phase: str, payload: bytes = b"") -> list[bytes]:
+        return self._run(self._participant.arrive(0, phase, payload)).payloads
+
+    # The protocol ---------------------------------------------------------------------------------
+
+    def _tell(self, message: WorkerMessage) -> None:
+        self._participant.say(message)
+        self._send_out()
+
+    def _send_out(self) -> None:
+        for message in self._participant.outgoing():
+            with contextlib.suppress(EnvironmentFault):  # the next look at the link finds out
+                self._link.send(message)
+
+    def _run(self, flow: Flow[T]) -> T:
+        """Run a flow of the protocol to its end."""
+        answer: Any = None
+        while True:
+            try:
+                need = flow.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._send_out()
+            answer = self._meet(need)
+
+    def _meet(self, need: Need) -> object:
+        """Meet a need of the protocol: there is no state but the command's own."""
+        match need:
+            case Receive(within):
+                return self._receive(math.inf if within is None else within)
+            case RestoreState():
+                return "", 0
+            case FetchState() | CatchUp():
+                return 0
+            case EnterRound(world):
+                return world
+            case BeHeir():
+                return False
+            case GiveState() | WriteState() | LeaveState():
+                return None
+
+    def _receive(self, timeout: float) -> Incoming | None:
+        """Hear the next that comes, or None after so many seconds, or where a process has ended."""
+        deadline = monotonic() + timeout
+        while True:
+            if self._leave.is_requested:
+                self._leave.is_requested = False
+                return AskedToLeave()
+            remaining = max(0.0, deadline - monotonic())
+            message = self._link.receive(min(remaining, _LOOK))
+            if isinstance(message, InstallRound):
+                # A round without a step comes where somebody joins, leaves or ends the job: there is
+                # time for a checkpoint. Another comes where a process has died.
+                self._grace = self._spec.grace if message.still else _AFTER_DEATH
+            elif message is not None:
+                self._grace = self._spec.grace
+            self._beat()
+            has_ended = self._process is not None and self._process.status is not None
+            if message is not None or remaining <= 0 or has_ended:
+                return message
+
+    def _beat(self) -> None:
+        """Send a sign of life, and that this worker waits on purpose."""
+        now = monotonic()
+        if now - self._beaten > self._spec.heartbeat_timeout / 4:
+            self._beaten, self._beats = now, self._beats + 1
+            with contextlib.suppress(EnvironmentFault):
+                self._link.send(Beat(moves=self._beats))
+
+
+def _facts(spec: JobSpec) -> Facts:
+    """Return what is known of a command: nothing of its data, its steps or its model."""
+    return Facts(
+        samples=0,
+        steps=0,
+        steps_per_epoch=0,
+        global_batch_size=0,
+        epochs=0,
+        seed=spec.seed,
+        clip_norm=None,
+        on_nan=spec.on_nan,
+        parameters=0,
+        versions={"python": platform.python_version()},
+        start_method="exec",
+        transport="none",
+    )
