@@ -5,6 +5,7 @@ Pure: parsing a command line or a file happens at the edge.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -158,6 +159,25 @@ _BEST = Kind(metavar="METRIC[:max|:min]", read=lambda text, option: Best.parse(t
 _FAULTS = Kind(metavar="TEXT", read=lambda text, _: parse_faults(text))
 
 
+def _check_pattern(pattern: str, option: str) -> None:
+    problem = ""
+    try:
+        if pattern and "step" not in re.compile(pattern).groupindex:
+            problem = "without a group of the name step"
+    except (re.error, OverflowError, RecursionError) as error:
+        problem = str(error)
+    if problem:
+        raise SpecError(
+            option,
+            got=f"{pattern!r} ({problem})",
+            need="a regular expression with a group of the name step",
+            hint=f"{option.split()[0]} 'step (?P<step>[0-9]+)/(?P<total>[0-9]+)'",
+        )
+
+
+_PATTERN = Kind(metavar="REGEX", read=lambda text, _: text, check=_check_pattern)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """The spec of a run: all that it was asked to do.
@@ -282,6 +302,12 @@ class JobSpec:
         default="30s",
         help="With --restart: give the command this long from SIGTERM to SIGKILL, to write a "
         "checkpoint.",
+    )
+    progress: str = option(
+        _PATTERN,
+        default="",
+        help="With --restart: read the progress in what the command prints, by a regular expression "
+        "with the groups step and, where it is printed, total: 'step (?P<step>[0-9]+)'.",
     )
     # Over all parameters.
     clip_norm: float | None = option(
@@ -559,10 +585,18 @@ class JobSpec:
             ("--ps", self.servers > 0, "a loop that calls brim.join"),
             ("--async", self.asynchronous is not None, "a loop that calls brim.join"),
             ("--capture", self.capture, "a loop that calls brim.join"),
-            ("--transport distributed", self.transport == "distributed", "a loop that calls brim.join"),
+            (
+                "--transport distributed",
+                self.transport == "distributed",
+                "a loop that calls brim.join",
+            ),
             ("--keep-best", self.keep_best is not None, "a loop that calls brim.join"),
             ("--faults", bool(self.faults), "brim resize, brim suspend, or kill"),
-            ("--checkpoints URL", "://" in self.checkpoints, "a directory, where the command writes"),
+            (
+                "--checkpoints URL",
+                "://" in self.checkpoints,
+                "a directory, where the command writes",
+            ),
             ("--runs URL", "://" in self.runs, "a directory, where the command writes"),
         ):
             if is_given:

@@ -35,7 +35,7 @@ class CommandProcess:
             env=environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
         self._deadline: float | None = None
 

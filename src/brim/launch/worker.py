@@ -13,7 +13,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -37,10 +37,12 @@ from brim.coordination.job.participant import (
     WriteState,
 )
 from brim.domain.job import JobSpec
+from brim.domain.reported import Report
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic
 from brim.launch.command import CommandProcess
-from brim.launch.saved import SavedFiles, saved_directory
+from brim.launch.progress import PrintedProgress, ProgressServer
+from brim.storage.saved_files import SavedFiles, saved_directory
 from brim.train.context import WorkerContext
 from brim.train.signals import LeaveRequest
 from brim.wire.link import WorkerLink
@@ -53,6 +55,7 @@ from brim.wire.messages import (
     Hello,
     Idle,
     InstallRound,
+    Warn,
     WorkerMessage,
     failure_of,
 )
@@ -60,6 +63,7 @@ from brim.wire.messages import (
 T = TypeVar("T")
 
 _LOOK = 0.5  # seconds between looks at what no message and no signal tells
+_BETWEEN_REPORTS = 1.0  # seconds between two words on a command's progress
 # seconds that processes have to end by themselves where another one has died: they wait for it
 _AFTER_DEATH = 3.0
 _SHELLS_NOT_FOUND = 127  # the exit status of a program that was not found
@@ -77,7 +81,7 @@ def run_command(context: WorkerContext) -> int:
     except SystemExit as leaving:
         return int(leaving.code or 0)
     finally:
-        keeper.end_command()
+        keeper.close()
 
 
 class _Keeper:
@@ -90,6 +94,9 @@ class _Keeper:
         self._participant = Participant(context.worker)
         self._process: CommandProcess | None = None
         self._saved = SavedFiles(saved_directory(context.spec, context.run_dir))
+        self._reports: ProgressServer | None = None  # where this worker is the first of a round
+        self._printed: PrintedProgress | None = None
+        self._total = 0
         self._grace = _AFTER_DEATH
         self._beaten = 0.0
         self._beats = 0
@@ -97,7 +104,9 @@ class _Keeper:
     def work(self) -> int:
         """Take part in rounds until the job is done, or this worker is needed no more."""
         self._tell(
-            Hello(address=joined_address(self._context.host, 0), layout="", facts=_facts(self._spec))
+            Hello(
+                address=joined_address(self._context.host, 0), layout="", facts=_facts(self._spec)
+            )
         )
         while True:
             world = self._run(self._participant.next_round())
@@ -105,6 +114,12 @@ class _Keeper:
                 return self._take_part(world)
             except RoundChanged:
                 self.end_command(self._grace)
+
+    def close(self) -> None:
+        """End all that this worker has started."""
+        self.end_command()
+        if self._reports is not None:
+            self._reports.close()
 
     def end_command(self, grace: float = _AFTER_DEATH) -> None:
         """End the command's process, if there is one, and all that it has started."""
@@ -127,7 +142,7 @@ class _Keeper:
             RoundChanged: another round comes.
         """
         if self._participant.rank == 0:
-            self._saved.put_aside()
+            self._begin_to_report()
         with take_port(self._context.host) as taken:  # closed once all are known: theirs from then
             port = taken.getsockname()[1]
             ports = self._arrive("begin", str(port).encode())
@@ -155,6 +170,8 @@ class _Keeper:
             run=Path(self._context.run_dir).name,
         )
         environment["BRIM_CHECKPOINTS"] = str(self._saved.directory)
+        if seat.rank == 0 and self._reports is not None:
+            environment |= self._reports.variables(world.round)
         environment.setdefault("OMP_NUM_THREADS", str(self._spec.threads))
         try:
             self._process = CommandProcess(self._spec.command, environment)
@@ -169,10 +186,11 @@ class _Keeper:
             if message is not None:
                 self._participant.take(message)
             self._send_out()
-            if self._participant.rank == 0 and monotonic() - looked > _LOOK:
+            if self._participant.rank == 0 and monotonic() - looked > _BETWEEN_REPORTS:
                 looked = monotonic()
-                if self._saved.has_grown():
-                    self._tell(CommandProgress(round=world.round, saved=True))
+                self._tell_of_progress(world)
+        if self._participant.rank == 0:
+            self._tell_of_progress(world)
         if self._process is None:
             return 0
         status, process = self._process.status or 0, self._process
@@ -180,10 +198,38 @@ class _Keeper:
         process.clear_away()
         return status
 
+    def _begin_to_report(self) -> None:
+        for name in self._saved.put_aside():
+            self._tell(
+                Warn(message=f"{name} was not finished and is put aside: {self._saved.aside}")
+            )
+        if self._reports is None:
+            self._reports = ProgressServer()
+        if self._spec.progress and self._printed is None:
+            log = Path(self._context.run_dir) / "logs" / f"{self._context.worker}.log"
+            self._printed = PrintedProgress(log, self._spec.progress)
+
+    def _tell_of_progress(self, world: World) -> None:
+        """Tell the last that the command reported, and whether it has saved a checkpoint."""
+        reports = [*(self._reports.fresh(world.round) if self._reports else [])]
+        reports += self._printed.fresh() if self._printed else []
+        saved = self._saved.has_grown()
+        if not (reports or saved):
+            return
+        last = max(reports, key=attrgetter("step"), default=Report())
+        self._total = max((report.total for report in reports), default=0) or self._total
+        values = {name: value for report in reports for name, value in report.values.items()}
+        self._tell(
+            CommandProgress(
+                round=world.round, step=last.step, total=self._total, values=values, saved=saved
+            )
+        )
+
     def _fail(self, status: int) -> NoReturn:
         """End as the command's process has ended, so that others see it, and start all again."""
         if status < 0:
-            signal.signal(-status, signal.SIG_DFL)
+            with contextlib.suppress(OSError):  # of SIGKILL nobody can have another idea
+                signal.signal(-status, signal.SIG_DFL)
             os.kill(os.getpid(), -status)
         raise SystemExit(abs(status))
 

@@ -629,8 +629,9 @@ class Decisions:
         re_formed = self.state.rounds.install(worker, round, step, now=self.state.now)
         if re_formed is None:
             return
-        redone = re_formed.in_flight + max(0, self.progress.step - step)
-        self.progress.steps_redone += re_formed.in_flight
+        in_flight = 0 if self.spec.restart else re_formed.in_flight
+        redone = in_flight + max(0, self.progress.step - step)
+        self.progress.steps_redone += in_flight
         self.progress.installed(step, self.state.at)
         if round > 1:
             self.progress.re_forming += re_formed.seconds

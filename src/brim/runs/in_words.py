@@ -44,11 +44,13 @@ def describe_run(values: Mapping[str, Any], history: RunHistory) -> list[str]:
     training = (
         f" · epoch {values['epoch']}/{values['epochs']} · {loss}" if history.verb == "train" else ""
     )
-    lines = [
-        f"{values['run']}: {values['state']}",
+    progress = (
         f"step {values['step']:,}/{values['steps']:,}{training} · {values['samples_per_second']:,.0f} "
-        "samples/s",
-    ]
+        "samples/s"
+    )
+    if history.verb == "restart":
+        progress = history.command.words if history.command else "no progress reported"
+    lines = [f"{values['run']}: {values['state']}", progress]
     if history.staleness:
         lines.append(
             f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}"

@@ -15,6 +15,7 @@ from brim.interfaces import Clock
 from brim.runs.times import clock_time, time_left
 from brim.telemetry.events import (
     CheckpointPublished,
+    CommandProgressed,
     Event,
     RoundFormed,
     RunFailed,
@@ -65,7 +66,7 @@ class Drawing:
     def _remember(self, event: Event) -> None:
         """Keep the events for people; a loss, its round and its pause become one line."""
         match event:
-            case RunStarted() | CheckpointPublished() | RunFailed():
+            case RunStarted() | CheckpointPublished() | CommandProgressed() | RunFailed():
                 return
             case WorkerChanged(state="leaving" | "left" | "suspect"):
                 return  # the strip shows it
@@ -122,6 +123,8 @@ class Drawing:
     def _bar(self) -> Table:
         started = self._history.started
         assert started is not None
+        if self._history.verb == "restart":
+            return self._bar_of_command()
         step, per_epoch = self._history.step, max(1, started.steps_per_epoch)
         epochs = max(1, round(started.steps / per_epoch))
         epoch = min(step // per_epoch, epochs - 1)
@@ -135,6 +138,15 @@ class Drawing:
         )
         return row
 
+    def _bar_of_command(self) -> Table:
+        step, planned = self._history.step, self._history.planned
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(
+            total=planned or None, completed=step, width=36, complete_style="cyan", pulse=not planned
+        )
+        row.add_row(bar, Text(f"step {step:,}/{planned:,}" if planned else "no total reported"))
+        return row
+
     def _numbers(self) -> Text:
         history = self._history
         loss = history.steps[-1].loss if history.steps else None
@@ -143,7 +155,10 @@ class Drawing:
             text.append("loss ", "dim").append(f"{loss:.4f}" if loss is not None else "–").append(
                 "   "
             )
-        text.append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
+        if history.verb == "restart":
+            text.append(history.command.words if history.command else "no progress reported")
+        else:
+            text.append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
         seconds = history.seconds_left()
         if seconds is not None and not history.ended:
             text.append("   ").append(time_left(seconds)).append(" left", "dim")

@@ -9,7 +9,7 @@ from brim.domain.step_records import StepRecord
 from brim.host.terminal import guarded
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, time_left
-from brim.telemetry.events import Event, RunFailed
+from brim.telemetry.events import CommandProgressed, Event, RunFailed
 from brim.telemetry.history import RunHistory, describe_event
 
 
@@ -28,7 +28,7 @@ class PlainView:
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         for record in fresh:
-            if isinstance(record, StepRecord):
+            if isinstance(record, StepRecord | CommandProgressed):
                 if record.at >= self._next_step_line:
                     self._next_step_line = record.at + self._interval
                     self._line(record.at, describe_progress(record, history))
@@ -57,13 +57,17 @@ class PlainView:
             self._stream.flush()
 
 
-def describe_progress(step: StepRecord, history: RunHistory) -> str:
+def describe_progress(step: StepRecord | CommandProgressed, history: RunHistory) -> str:
     """`step 120/1,170 · epoch 1/2 · loss 0.4312 · 52,310 samples/s · 4 workers · 0:12 left`."""
-    planned = history.started.steps if history.started else 0
-    parts = [f"step {step.step:,}/{planned:,}"]
-    if history.verb == "train":
-        parts.append(f"epoch {step.epoch + 1}/{history.planned_epochs}")
-        parts.append(f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number")
+    if isinstance(step, CommandProgressed):
+        parts = [step.words]
+    else:
+        parts = [f"step {step.step:,}/{history.planned:,}"]
+        if history.verb == "train":
+            parts.append(f"epoch {step.epoch + 1}/{history.planned_epochs}")
+            parts.append(
+                f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number"
+            )
     if rate := history.samples_per_second():
         parts.append(f"{rate:,.0f} samples/s")
     if history.round:

@@ -282,7 +282,7 @@ class Run:
     def _summary(self) -> str:
         """Describe the run in a line: its name, its state, its steps and its metrics."""
         history = self._history()
-        planned = f"/{history.started.steps:,}" if history.started else ""
+        planned = f"/{history.planned:,}" if history.planned else ""
         values: dict[str, float | None] = {**self.metrics}
         return (
             f"{self._handle.name}: {self.status}, step {history.step:,}{planned}"

@@ -43,6 +43,7 @@ class JobOptions(TypedDict, total=False):
     capture: bool
     restart: bool
     grace: float | str
+    progress: str
     clip_norm: float
     on_nan: str
     threads: int

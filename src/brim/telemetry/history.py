@@ -171,6 +171,7 @@ class RunHistory(RunState):
     Attributes:
         former: the workers of earlier lives of the run, by name.
         staleness: of asynchronous training, how many steps had each.
+        reported: the last reports of a command in its present round.
     """
 
     keep_steps: bool = True
@@ -182,6 +183,7 @@ class RunHistory(RunState):
     restores: list[Restore] = field(default_factory=list)
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
     staleness: Counter[int] = field(default_factory=Counter)
+    reported: deque[CommandProgressed] = field(default_factory=lambda: deque(maxlen=200))
     _lead: float | None = None
 
     @property
@@ -250,11 +252,12 @@ class RunHistory(RunState):
 
     def seconds_left(self) -> float | None:
         """Seconds until the planned end at the present rate; None where there is no rate."""
-        if not self.started or len(self.recent) < 2:
+        timed = [(step.at, number) for number, step in enumerate(self.recent)]
+        timed = timed or [(report.at, report.step) for report in self.reported]
+        if not self.planned or len(timed) < 2 or timed[-1][1] <= timed[0][1]:
             return None
-        span = self.recent[-1].at - self.recent[0].at
-        per_step = span / (len(self.recent) - 1)
-        return max(0, self.started.steps - self.step) * per_step
+        per_step = (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
+        return max(0, self.planned - self.step) * per_step
 
     def add_step(self, step: StepRecord, number: int) -> None:
         RunState.add_step(self, step, number)
@@ -275,6 +278,10 @@ class RunHistory(RunState):
         match event:
             case RunStarted():
                 self.recent.clear()
+            case RoundFormed():
+                self.reported.clear()
+            case CommandProgressed(step=step) if step:
+                self.reported.append(event)
             case EpochEnded():
                 self.epochs[event.epoch] = event
             case Restored():
@@ -365,7 +372,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
-            return f"round {event.round}: {event.members}{shares} from step {event.step}{cause}"
+            start = "" if history.verb == "restart" else f" from step {event.step}"
+            return f"round {event.round}: {event.members}{shares}{start}{cause}"
         case WorldReFormed():
             redone = (
                 f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone"

@@ -10,7 +10,7 @@ from pathlib import Path
 from brim.domain.job import JobSpec
 
 SAVED = "saved"  # in a run's directory
-_ASIDE = ".incomplete"
+_ASIDE = ".incomplete"  # in it
 # Of transformers: a folder that lacks the first, or has the second, was being written.
 _FOLDER = re.compile(r"checkpoint-\d+")
 _LAST_WRITTEN, _BEING_WRITTEN = "trainer_state.json", "checkpoint-is-incomplete.txt"
@@ -31,6 +31,7 @@ class SavedFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        self.aside = directory / _ASIDE
         self._newest = self._time_of_newest()
 
     def has_grown(self) -> bool:
@@ -48,10 +49,9 @@ class SavedFiles:
         with os.scandir(self.directory) as entries:
             unfinished = [entry.name for entry in entries if _is_unfinished(entry)]
         for name in sorted(unfinished):
-            place = self.directory / _ASIDE
-            place.mkdir(exist_ok=True)
-            number = sum(1 for _ in place.iterdir())
-            os.rename(self.directory / name, place / f"{name}-{number}")
+            self.aside.mkdir(exist_ok=True)
+            number = sum(1 for _ in self.aside.iterdir())
+            os.rename(self.directory / name, self.aside / f"{name}-{number}")
             names.append(name)
         return names
 
