@@ -19,6 +19,7 @@ from brim.domain.measuring import Measured
 from brim.domain.step_records import StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
+    CommandProgressed,
     Event,
     Restored,
     RunFailed,
@@ -63,7 +64,9 @@ class RunWatch:
     def __init__(self, run_dir: Path) -> None:
         self._events = follow_events(run_dir)
         self._steps = follow_steps(run_dir, at_most=_READ_BYTES)
-        self._last: StepRecord | None = None  # since the run began or was restored
+        # since the run began or was restored; of a command, its last report
+        self._last: StepRecord | CommandProgressed | None = None
+        self._first_report: float | None = None  # when a command first reported a step
         self.state = RunState()
         self.measured = Measured()
         self.reached: Reached | None = None
@@ -120,12 +123,12 @@ class RunWatch:
     @property
     def steps(self) -> int | None:
         """The number that the run will have; None until it has said so."""
-        return self.state.started.steps if self.state.started else None
+        return self.state.planned
 
     @property
     def first_step(self) -> float | None:
         """The time of the first step."""
-        return self.state.first.at if self.state.first else None
+        return self.state.first.at if self.state.first else self._first_report
 
     @property
     def last_step(self) -> float | None:
@@ -208,6 +211,12 @@ class RunWatch:
                 self.saved = max(self.saved, record.at)
             case CheckpointPublished():
                 self.saved = record.at
+            case CommandProgressed():
+                if record.saved:
+                    self.saved = record.at
+                if record.step:
+                    self._first_report = self._first_report or record.at
+                    self._measure(record)
             case Restored():
                 self._last = None
             case WorkerChanged(state="lost" | "left"):
@@ -215,7 +224,7 @@ class RunWatch:
             case _:
                 pass
 
-    def _measure(self, step: StepRecord) -> None:
+    def _measure(self, step: StepRecord | CommandProgressed) -> None:
         last = self._last
         self._last = step
         round = self.state.round
@@ -224,9 +233,11 @@ class RunWatch:
             self.reached = Reached(size, step.at, step.step)
         # The first step of a round paid for the change; its time belongs to no number of workers.
         # Nor does the time between two steps with others between them that were left out.
-        follows = last and last.round == step.round and last.step + 1 == step.step
-        if last and follows and size and step.at > last.at:
-            self.measured.add(size, step.at - last.at)
+        if last is None or last.round != step.round or not size or step.at <= last.at:
+            return
+        steps = step.step - last.step
+        if steps == 1 or (isinstance(step, CommandProgressed) and steps > 0):
+            self.measured.add(size, (step.at - last.at) / steps)
 
     def _note_end(self, event: WorkerChanged) -> None:
         # The owner of the records may write anything into them: a scheduler keeps little of that.

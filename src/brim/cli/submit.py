@@ -72,7 +72,7 @@ def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) ->
 def submit(
     ctx: click.Context,
     /,
-    file: str,
+    file: tuple[str, ...],
     wait: bool,
     dry_run: bool,
     as_json: bool,
@@ -83,11 +83,13 @@ def submit(
     state: Path | None,
     **values: Any,
 ) -> int:
-    """Hand a job to the scheduler: a training file, or a job.yaml that has the options as its keys.
+    """Hand a job to the scheduler: a training file, a job.yaml that has the options as its keys, or
+    any command.
 
     \b
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
+    brim submit --restart --workers 1:4 -- python train.py      (any command, from its checkpoints)
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
     brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
     brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)

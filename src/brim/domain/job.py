@@ -299,7 +299,7 @@ class JobSpec:
     )
     grace: float = option(
         DURATION,
-        default="30s",
+        default="20s",
         help="With --restart: give the command this long from SIGTERM to SIGKILL, to write a "
         "checkpoint.",
     )

@@ -142,7 +142,11 @@ class Drawing:
         step, planned = self._history.step, self._history.planned
         row = Table.grid(padding=(0, 1))
         bar = ProgressBar(
-            total=planned or None, completed=step, width=36, complete_style="cyan", pulse=not planned
+            total=planned or None,
+            completed=step,
+            width=36,
+            complete_style="cyan",
+            pulse=not planned,
         )
         row.add_row(bar, Text(f"step {step:,}/{planned:,}" if planned else "no total reported"))
         return row

@@ -65,7 +65,7 @@ def facts_of(history: RunHistory) -> dict[str, Any]:
     last = history.steps[-1] if history.steps else None
     return {
         "step": history.step,
-        "steps": history.planned,
+        "steps": history.planned or 0,
         "epoch": last.epoch + 1 if last else 0,
         "epochs": history.planned_epochs,
         "loss": last.loss if last else None,

@@ -62,7 +62,7 @@ def describe_progress(step: StepRecord | CommandProgressed, history: RunHistory)
     if isinstance(step, CommandProgressed):
         parts = [step.words]
     else:
-        parts = [f"step {step.step:,}/{history.planned:,}"]
+        parts = [f"step {step.step:,}/{history.planned or 0:,}"]
         if history.verb == "train":
             parts.append(f"epoch {step.epoch + 1}/{history.planned_epochs}")
             parts.append(

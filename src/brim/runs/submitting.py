@@ -35,7 +35,10 @@ def submission(function: Decorated) -> Decorated:
         (
             click.argument(
                 "file",
-                metavar="FILE",
+                metavar="FILE|COMMAND...",
+                nargs=-1,
+                required=True,
+                type=click.UNPROCESSED,
                 is_eager=True,
                 callback=_from_file,
                 shell_complete=completing.files,
@@ -68,10 +71,11 @@ def submission(function: Decorated) -> Decorated:
     return function
 
 
-def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
+def _from_file(ctx: click.Context, _: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
     """Let a job.yaml add to the options."""
-    if ctx.resilient_parsing or Path(file).suffix not in (".yaml", ".yml"):
-        return file
+    if ctx.resilient_parsing or len(words) != 1 or Path(words[0]).suffix not in (".yaml", ".yml"):
+        return words
+    file = words[0]
     from brim.storage.yaml_file import read_yaml
 
     content = read_yaml(Path(file), words=True)
@@ -98,16 +102,21 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
                 [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
             )
     ctx.default_map = {**(ctx.default_map or {}), **values}
-    return file
+    return words
 
 
 def request_of(
-    ctx: click.Context, file: str, values: Mapping[str, Any], *, warn: Callable[[str], None]
+    ctx: click.Context,
+    words: tuple[str, ...],
+    values: Mapping[str, Any],
+    *,
+    warn: Callable[[str], None],
 ) -> Submit:
     """Return the request by the argument and options of `submission`, with the job's code.
 
     Args:
         ctx: of the command that they were parsed for.
+        words: a file, or with `restart` a program and its arguments.
         values: of its options.
         warn: is told what the job visibly needs and is not sent with it.
 
@@ -121,7 +130,16 @@ def request_of(
     require_train_extra()
     command = ctx.meta.get("brim.command", ())
     command = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
-    source = "" if command else ctx.meta.get("brim.file", file)
+    if values["restart"] and not ctx.meta.keys() & {"brim.command", "brim.file"}:
+        command = words
+    elif len(words) > 1:
+        raise SpecError(
+            "FILE",
+            got=" ".join(words),
+            need="one training file or job.yaml, or a command with --restart",
+            hint=f"brim submit --restart -- {shlex.join(words)}",
+        )
+    source = "" if command else ctx.meta.get("brim.file", words[0])
     if command:
         check_command(command)
     else:
@@ -136,6 +154,7 @@ def request_of(
         deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
+        opaque=spec.restart,
     )
     return Submit(
         submission=submission, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle

@@ -97,6 +97,13 @@ _RUN = click.command("run")(run_options(_no_command))
 _SUBMIT = click.command("submit")(submission(_no_command))
 
 
+def _words_of(command: str | os.PathLike[str] | Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command that is one string, or a list."""
+    if isinstance(command, str | os.PathLike):
+        return tuple(shlex.split(os.fspath(command)))
+    return tuple(map(os.fspath, command))
+
+
 def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=4)
 
@@ -155,7 +162,7 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
     Example:
         >>> brim.run(["python", "loop.py"], workers=4)    # doctest: +SKIP
     """
-    words = tuple(shlex.split(command) if isinstance(command, str) else map(os.fspath, command))
+    words = _words_of(command)
     if not words:
         need = "a program and its arguments"
         raise SpecError(
@@ -171,7 +178,7 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
 
 
 def submit(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | Sequence[str],
     /,
     *,
     state_dir: Path | None = None,
@@ -183,7 +190,8 @@ def submit(
     `job.promised` of the result.
 
     Args:
-        file: a training file, or a job.yaml with options.
+        file: a training file, or a job.yaml with options; with `restart=True` a command, as a list or
+            as one string.
         state_dir: the scheduler's state directory; None means the default.
         options: see `SubmitOptions`.
 
@@ -197,8 +205,10 @@ def submit(
     Example:
         >>> brim.submit("flights.py", workers="1:4", deadline="2h").wait().metrics    # doctest: +SKIP
     """
-    context = context_of(_SUBMIT, "brim.submit", options, os.fspath(file))
+    is_command = options.get("restart") or not isinstance(file, str | os.PathLike)
+    words = _words_of(file) if is_command else (os.fspath(file),)
+    context = context_of(_SUBMIT, "brim.submit", options, *words)
     with in_python():
-        request = request_of(context, os.fspath(file), context.params, warn=_warn)
+        request = request_of(context, words, context.params, warn=_warn)
     view = hand_in(Client(state_dir), request)
     return Run(view.job, state_dir=state_dir)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from brim.coordination.cluster.reconcile import force_begins
 from brim.coordination.cluster.scheduled_jobs import (
     Event,
     KindFreed,
@@ -27,7 +28,7 @@ from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.names import check_name
-from brim.domain.quantities import counted, format_bytes
+from brim.domain.quantities import counted, format_bytes, format_duration
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import (
@@ -426,6 +427,15 @@ class Scheduler:
                 got=str(submission.spec.workers),
                 need=f"at least one number that this cluster has: 1 to {capacity}",
                 hint=f"--workers 1:{capacity}",
+            )
+        longest = force_begins(spec.grace)
+        if submission.spec.restart and submission.spec.grace > longest:
+            raise SpecError(
+                "--grace",
+                got=format_duration(submission.spec.grace),
+                need=f"at most {format_duration(longest)}: after {format_duration(spec.grace)} this "
+                "cluster takes devices by force",
+                hint=f"--grace {format_duration(longest)}, or a longer grace: in cluster.yaml",
             )
         check_name(submission.tenant, field="--tenant")
         tenants_declared = [tenant.id for tenant in spec.tenants]

@@ -80,11 +80,11 @@ class RunState:
         return self.last.step if self.last else 0
 
     @property
-    def planned(self) -> int:
-        """Steps that the run will have; 0 where nobody has said so."""
-        if self.command:
-            return self.command.total
-        return self.started.steps if self.started else 0
+    def planned(self) -> int | None:
+        """Steps that the run will have; None where nobody has said so."""
+        if self.started is None or not self.started.spec.get("restart"):
+            return self.started.steps if self.started else None
+        return (self.command.total or None) if self.command else None
 
     @property
     def present(self) -> list[WorkerLife]:

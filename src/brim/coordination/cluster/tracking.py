@@ -424,6 +424,8 @@ class Tracking:
 def _parts(job: ScheduledJob) -> int:
     """Return the micro-batches of a step for each process of a worker, where they take whole ones."""
     spec = job.submission.spec
+    if spec.restart:
+        return spec.workers.maximum  # only sizes that divide it are of use: see `size_of`
     return spec.micro_batches // job.submission.processes if spec.exact else 0
 
 
