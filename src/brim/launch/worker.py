@@ -297,15 +297,24 @@ class _Keeper:
             remaining = max(0.0, deadline - monotonic())
             message = self._link.receive(min(remaining, _LOOK))
             if isinstance(message, InstallRound):
-                # A round without a step comes where somebody joins, leaves or ends the job: there is
-                # time for a checkpoint. Another comes where a process has died.
-                self._grace = self._spec.grace if message.still else _AFTER_DEATH
+                # Where somebody joins, leaves or ends the job, there is time for a checkpoint. Where
+                # a process has died, the others wait for it and can write none.
+                self._grace = self._spec.grace if self._are_all_in(message) else _AFTER_DEATH
             elif message is not None:
                 self._grace = self._spec.grace
             self._beat()
             has_ended = self._process is not None and self._process.status is not None
             if message is not None or remaining <= 0 or has_ended:
                 return message
+
+    def _are_all_in(self, named: InstallRound) -> bool:
+        """Return whether all members of the present round live, who stand at a boundary."""
+        if self._participant.world is None:
+            return True
+        members = {member.worker for member in named.world.members}
+        return named.still and all(
+            member.worker in members for member in self._participant.world.members
+        )
 
     def _beat(self) -> None:
         """Send a sign of life, and that this worker waits on purpose."""

@@ -93,6 +93,7 @@ _GRACE = 10.0
 _GRACE_EXTENSION = 1.0  # and until it looks again
 # seconds that a newcomer waits for others that were started with it: a fork is warm in .15 to .3
 _FOR_OTHERS = 0.5
+_FOR_ALL = 15.0  # and where each change starts all of them again
 _BEFORE_ADVICE = 20.0  # seconds of a run that is worth making quicker
 _SHORT_PASS = 0.003  # a micro-batch of fewer seconds is mostly not arithmetic
 
@@ -689,7 +690,8 @@ class Decisions:
             case Hold(round):
                 self._hold(round)
             case AwaitOthers(round):
-                self.state.others_due = (round, self.state.now + _FOR_OTHERS)
+                patience = _FOR_ALL if self.spec.restart else _FOR_OTHERS
+                self.state.others_due = (round, self.state.now + patience)
             case WriteCheckpoint(worker):
                 self.state.barrier.close()
                 self._tell_worker(worker, wire.WriteNow(recorded=self.progress.step))

@@ -194,6 +194,7 @@ class State:
                 parts=spec.micro_batches if spec.exact else 0,
                 roster=Roster(places=Places(dict(beginning.places))),
                 stands_alone=beginning.stands_alone,
+                restarts=spec.restart,
             ),
             faults=sorted(spec.faults, key=lambda fault: fault.step),
             sizes=dict(beginning.before.sizes),

@@ -206,7 +206,7 @@ def submit(
         >>> brim.submit("flights.py", workers="1:4", deadline="2h").wait().metrics    # doctest: +SKIP
     """
     is_command = options.get("restart") or not isinstance(file, str | os.PathLike)
-    words = _words_of(file) if is_command else (os.fspath(file),)
+    words = _words_of(file) if is_command else (str(file),)
     context = context_of(_SUBMIT, "brim.submit", options, *words)
     with in_python():
         request = request_of(context, words, context.params, warn=_warn)

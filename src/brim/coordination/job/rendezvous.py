@@ -89,6 +89,8 @@ class Rendezvous:
         attempts: how hosts are treated whose workers die young.
         roster: of agents and workers.
         stands_alone: the job outlives its last agent, and waits for another.
+        restarts: its members begin anew in each round, all at once. So a change waits for all who
+            are on their way to it, and a death is one: the others leave their work at once.
     """
 
     minimum: int
@@ -100,12 +102,14 @@ class Rendezvous:
     attempts: Attempts = field(default_factory=Attempts)
     roster: Roster = field(default_factory=Roster)
     stands_alone: bool = False
+    restarts: bool = False
 
     phase: RendezvousPhase = RendezvousPhase.GATHERING
     round: int = 0
     _held_round: int = 0
-    _patient_round: int = 0  # in which who is ready waits for others
-    _impatient_round: int = 0  # the last in which that has taken long enough
+    _patient_round: int = -1  # in which who is ready waits for others
+    _impatient_round: int = -1  # the last in which that has taken long enough
+    _resting_round: int = -1  # at whose boundary all stand, and wait for others
     _still_round: int = 0  # the last in which nobody makes a step
     _standing: set[str] = field(default_factory=set)  # its members that have left their step
     _progress: bool = False
@@ -153,6 +157,18 @@ class Rendezvous:
         )
         has_made_none = worker in self.workers and not self.workers[worker].steps
         return has_made_none and any(colleague.steps for colleague in experienced)
+
+    @property
+    def _fewest(self) -> int:
+        """Return the fewest workers of a round; where none begins anew, one goes on by itself."""
+        is_gang = self.restarts or not self.round
+        return min(self.minimum, self.roster.places.waited_for or self.target) if is_gang else 1
+
+    @property
+    def _lacks_others(self) -> bool:
+        """Return whether others are on their way to a round, and have some time left for it."""
+        others_come = self.roster.awaits_others(self._newcomers, self.target, self.servers)
+        return others_come and self._impatient_round != self.round
 
     @property
     def _newcomers(self) -> Newcomers:
@@ -437,6 +453,9 @@ class Rendezvous:
             commands += self._at_boundary()
         elif was_member and self._stopping and not at_work(self.roster.members):
             commands += self._end_with_servers()
+        elif was_member and self.restarts and self.roster.members:
+            if self.phase is RendezvousPhase.RUNNING:
+                commands += self._stand_still()
         elif was_member:
             commands += self._install()
         commands += self._fill()
@@ -470,6 +489,9 @@ class Rendezvous:
         return self._fill()
 
     def _at_boundary(self) -> list[Command]:
+        if not self._stopping and self.restarts and self._lacks_others:
+            self._resting_round = self.round
+            return self._await_others()
         if not self._stopping:
             return self._install(at_boundary=True)
         if (
@@ -608,7 +630,7 @@ class Rendezvous:
     def _go_on_with(self, alive: Sequence[Worker]) -> list[Command]:
         """Continue with the workers that are left, since no host keeps a new worker alive."""
         workers = len(at_work(alive))
-        if workers < (1 if self.round else min(self.minimum, self.target)):
+        if workers < self._fewest:
             return self._fail(self._last_straw)
         self.target, self.servers = (
             min(self.target, workers),
@@ -619,16 +641,13 @@ class Rendezvous:
     def _use_ready(self) -> list[Command]:
         """Bring in the workers that are ready and wanted; those not wanted may go."""
         if self.phase is RendezvousPhase.GATHERING:
-            # Later rounds go on with the workers that are there.
-            gang = (
-                min(self.minimum, self.roster.places.waited_for or self.target)
-                if not self.round
-                else 1
-            )
             newcomers = self._newcomers
             coming = self.roster.places.attended(serving(self.roster.alive), self.servers)
             served = bool(self.round) or len(newcomers.servers) >= len(coming)
-            commands = self._install() if len(newcomers.workers) >= gang and served else []
+            commands = []
+            if len(newcomers.workers) >= self._fewest and served:
+                waits = self.restarts and self._lacks_others
+                commands = self._await_others() if waits else self._install()
         else:
             commands = self._hold_if_due()
         return commands + self._dismiss_surplus()
@@ -647,6 +666,8 @@ class Rendezvous:
         """Ask for a boundary where a member wants to leave or a ready worker may come in."""
         if self.phase is not RendezvousPhase.RUNNING:
             return []
+        if self._resting_round == self.round:
+            return self._at_boundary()
         staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
         goes_elsewhere = bool(self.roster.places or self.roster.departing)
@@ -658,10 +679,7 @@ class Rendezvous:
         newcomers = self._newcomers
         if not newcomers.all:
             return []
-        others_come = self.roster.awaits_others(newcomers, self.target, self.servers)
-        if others_come and self._impatient_round != self.round:
-            return self._await_others()
-        return self._hold()
+        return self._await_others() if self._lacks_others else self._hold()
 
     @property
     def _is_patient(self) -> bool:
@@ -670,20 +688,25 @@ class Rendezvous:
 
     def _await_others(self) -> list[Command]:
         """Have newcomers that are started together come in together: one change, not several."""
-        if self.round in (self._patient_round, self._held_round):
+        is_held = self._held_round == self.round and not self.restarts
+        if self._patient_round == self.round or is_held:
             return []
         self._patient_round = self.round
         return [AwaitOthers(self.round)]
 
     def _patience_over(self, round: int) -> list[Command]:
         """Bring in who is ready: the others have taken too long."""
-        if round != self.round or self.phase is not RendezvousPhase.RUNNING:
+        if round != self.round or self.is_stopping:
             return []
         self._impatient_round = round
+        if self.phase is RendezvousPhase.GATHERING:
+            return self._use_ready()
         request = self._hold_if_due()  # first: no spare is started beside a change
         return [*request, *self._fill()]
 
     def _hold(self) -> list[Command]:
+        if self._resting_round == self.round and self._stopping:
+            return self._at_boundary()
         if self.phase is not RendezvousPhase.RUNNING or self._held_round == self.round:
             return []
         if any(member.is_idle for member in self.roster.members):
@@ -694,8 +717,10 @@ class Rendezvous:
     def _stand_still(self) -> list[Command]:
         """Have all members leave a step in which one of them waits for data.
 
-        That data may be long in coming.
+        That data may be long in coming. So may be the end of a command's step.
         """
+        if self._impatient_round == self.round:
+            self._impatient_round += 1  # who is waited for had its time
         self.round += 1
         self._held_round = self._still_round = self.round
         self._progress = False
@@ -720,7 +745,9 @@ class Rendezvous:
             # of its host share; and where only leavers have the state, they must give it away
             # first. Both leave at a boundary.
             staying, dismissed = self.roster.members, []
-        has_workers = bool(at_work(staying) or newcomers.workers)
+        has_workers = len(at_work(staying)) + len(newcomers.workers) >= (
+            self._fewest if self.restarts else 1
+        )
         if not has_workers or would_overtake([*staying, *newcomers.all], self.workers.values()):
             return self._gather()
         for worker in dismissed:
