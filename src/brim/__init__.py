@@ -21,6 +21,7 @@ _LAZY = {
     "metrics": "brim.train",
     "models": "brim",
     "param": "brim.train.params",
+    "progress": "brim.wire.reporting",
     "run": "brim.runs.verbs",
     "submit": "brim.runs.verbs",
     "train": "brim",  # a package that can be called, see there

@@ -37,6 +37,7 @@ LOG_LIMIT = 256 << 20  # bytes: of 64 workers that all print without end, 3.5 Mi
 _LEAST_LOG_LIMIT = 1 << 20  # the logs of a few processes, in whole blocks of a disk
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 _LARGEST_SEED = 2**63 - 1
+PER_WORKER, PER_NODE = "worker", "node"
 AUTOMATIC = "auto"  # `--micro-batches auto`
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -296,6 +297,12 @@ class JobSpec:
         default=False,
         help="Run any command as it is, with torchrun's variables, and start it again at each change "
         "of its workers: it goes on from its own checkpoints.",
+    )
+    per: str = option(
+        choice(PER_WORKER, PER_NODE),
+        default=PER_WORKER,
+        help="With --restart: start the command once for each worker, or once on each node, where it "
+        "starts a process for each worker itself, as torchrun does.",
     )
     grace: float = option(
         DURATION,

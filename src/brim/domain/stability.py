@@ -59,7 +59,7 @@ FEATURES = (
     Feature(
         name="any command, started again at each change",
         stability=Stability.ALPHA,
-        options=("--restart", "--grace", "--progress"),
+        options=("--restart", "--per", "--grace", "--progress"),
     ),
     Feature(
         name="records of a run",

@@ -22,6 +22,7 @@ from brim.storage.files import temporary_folder, write_whole
 from brim.wire.listening import joined_address, take_port
 
 _HOST = "127.0.0.1"
+_NO_PROXY = ("no_proxy", "NO_PROXY")
 _PIPE_BYTES = 1 << 16
 _LONGEST_LINE = 4096  # characters that a pattern is looked for in
 _LINE_END = re.compile(r"[\r\n]")  # a bar that moves ends none of its lines but by the first
@@ -92,7 +93,9 @@ class ProgressServer:
         if not self.is_there:
             return {}
         url = f"{self._url}/{start}"
-        return {**self._variables, "BRIM_PROGRESS_URL": url, "KUBEFLOW_TRAINER_SERVER_URL": url}
+        direct = {name: ",".join(filter(None, (os.environ.get(name), _HOST))) for name in _NO_PROXY}
+        addresses = dict.fromkeys(("BRIM_PROGRESS_URL", "KUBEFLOW_TRAINER_SERVER_URL"), url)
+        return {**self._variables, **direct, **addresses}
 
     def fresh(self, start: int) -> list[Report]:
         """Return the reports of a start that have come since the last call."""

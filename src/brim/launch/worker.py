@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from brim.coordination.job.launches import seat_of, variables_of
+from brim.coordination.job.launches import seat_of, variables_of, words_of_surplus
 from brim.coordination.job.membership import World
 from brim.coordination.job.participant import (
     AskedToLeave,
@@ -36,7 +36,7 @@ from brim.coordination.job.participant import (
     RoundChanged,
     WriteState,
 )
-from brim.domain.job import JobSpec
+from brim.domain.job import PER_NODE, JobSpec
 from brim.domain.reported import Report
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic
@@ -160,7 +160,10 @@ class _Keeper:
     def _start(self, world: World, ports: list[int]) -> None:
         seat = seat_of(world, self._context.worker, self._spec.workers.maximum)
         if seat is None:
+            self._tell(Warn(message=words_of_surplus(world.world_size, self._spec.workers.maximum)))
             return
+        if self._spec.per == PER_NODE and seat.local_rank:
+            return  # the first worker of this host starts the command, and that the processes
         hosts = [split_address(member.address)[0] for member in world.members[: seat.size]]
         environment = os.environ | variables_of(
             seat,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +87,7 @@ def make_ready(
     spec = build_spec(values, file=file, command=command)
     if has_workers:
         have_ready(spec)
-    notes: list[str] = []
+    notes = notes_on_python(spec)
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
@@ -120,6 +122,15 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     for name, file in sorted(left_behind(code.variables(), os.environ, spec.env).items()):
         warn(f"not sent with the job: the variable {name}, which {file} reads: --env {name}")
     return pack(code.files)
+
+
+def notes_on_python(spec: JobSpec) -> list[str]:
+    """Return a sentence where a command that is run as it is means another Python than brim's."""
+    name = Path(spec.command[0]).name if spec.restart else ""
+    path = shutil.which(spec.command[0]) if name.startswith("python") else None
+    if path is None or Path(path).absolute().parent == Path(sys.executable).parent:
+        return []
+    return [f"{spec.command[0]} is {path}, not the Python that brim runs in: {sys.executable}"]
 
 
 def left_behind(

@@ -17,7 +17,7 @@ from brim.domain.submission import FARTHEST_DEADLINE, Submission, fingerprint, p
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.options import build_spec, option, scheduled_options
-from brim.runs.starting import bundle_of, name_of, require_train_extra
+from brim.runs.starting import bundle_of, name_of, notes_on_python, require_train_extra
 from brim.runs.training_file import check_command, check_training_file
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ def request_of(
         check_training_file(Path(source))
     # A scheduler starts another worker where one is lost: none waits for that.
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
+    for note in notes_on_python(spec):
+        warn(note)
     bundle = bundle_of(spec, warn=warn)
     spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
     submission = Submission(

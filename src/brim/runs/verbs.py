@@ -42,6 +42,7 @@ class JobOptions(TypedDict, total=False):
     audit: bool
     capture: bool
     restart: bool
+    per: str
     grace: float | str
     progress: str
     clip_norm: float

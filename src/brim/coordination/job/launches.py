@@ -27,6 +27,20 @@ def size_of(members: int, maximum: int) -> int:
     return next(size for size in range(min(members, maximum), 0, -1) if maximum % size == 0)
 
 
+def words_of_surplus(members: int, maximum: int) -> str:
+    """Return what a worker says that has no process.
+
+    >>> words_of_surplus(3, 4)
+    '3 workers, and 2 processes: only sizes that divide 4 keep the global batch; brim resize has others'
+    """
+    size = size_of(members, maximum)
+    processes = f"{size} process{'' if size == 1 else 'es'}"
+    return (
+        f"{members} workers, and {processes}: only sizes that divide {maximum} keep the global batch; "
+        "brim resize has others"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """The place of one process of a command among all of them.
@@ -56,13 +70,13 @@ def seat_of(world: World, worker: str, maximum: int) -> Seat | None:
         return None
     agents = [member.agent for member in world.members[:size]]
     hosts = list(dict.fromkeys(agents))
-    first = agents.index(agents[rank])
+    group = hosts.index(agents[rank])
     return Seat(
         rank=rank,
         size=size,
-        local_rank=rank - first,
+        local_rank=rank - agents.index(agents[rank]),
         local_size=agents.count(agents[rank]),
-        group_rank=hosts.index(agents[rank]),
+        group_rank=group,
         groups=len(hosts),
     )
 
@@ -85,6 +99,13 @@ def variables_of(
     ('1', '10.0.0.1', '4001', '4')
     """
     host, port = addresses[0]
+    nodes = {
+        "PET_NNODES": seat.groups,
+        "PET_NODE_RANK": seat.group_rank,
+        "PET_NPROC_PER_NODE": seat.local_size,
+        "PET_MASTER_ADDR": host,
+        "PET_MASTER_PORT": port,
+    }
     numbers = {
         "RANK": seat.rank,
         "WORLD_SIZE": seat.size,
@@ -103,7 +124,7 @@ def variables_of(
     }
     cluster = {"worker": [_joined(*address) for address in addresses]}
     return {
-        **{name: str(number) for name, number in numbers.items()},
+        **{name: str(value) for name, value in {**numbers, **nodes}.items()},
         "MASTER_ADDR": host,
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": run,
