@@ -321,6 +321,55 @@ def stands(view: JobView, state: str, wish: str) -> bool:
     return (view.state, view.wish) == (state, wish)
 
 
+def test_commands_have_deadlines_and_give_way(home: Home) -> None:
+    """A command that knows nothing of brim: it is measured, promised, resized and started again."""
+    counting = (sys.executable, str(FILES / "counting.py"))
+    pattern = ("--progress", "step (?P<step>[0-9]+)/(?P<total>[0-9]+)")
+    common = ("--restart", "--grace", "10s", *pattern)
+    refused = home.begin(
+        "submit", *common, "--tenant", "ads", "--grace", "28s", "--", *counting, "9"
+    )
+    assert "got 28s, need at most 16s" in refused.communicate(timeout=DEADLINE)[1]
+    job = home.brim(
+        "submit",
+        *common,
+        "--tenant",
+        "ads",
+        "--workers",
+        "1:4",
+        "--deadline",
+        "30m",
+        "--",
+        *counting,
+        "150",
+    ).strip()
+    until(lambda: home.job(job).promised, "a promise")
+    assert (home.job(job).steps, home.job(job).workers) == (150, 4)
+    script = "import time; time.sleep(3); print('ready')"
+    owner = home.brim(
+        "submit",
+        *common,
+        "--tenant",
+        "web",
+        "--workers",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ).strip()
+    saved = home.run_dir(job) / "saved"
+    until(lambda: len(lines(saved / "starts-0")) == 2, "the start of two")
+    (saved / "hurry").touch()
+    assert home.finished(owner)["exit"] == "done"
+    ended = home.finished(job)
+    assert (ended["exit"], ended["steps"]) == ("done", 150)
+    starts = lines(saved / "starts-0")
+    assert [start["size"] for start in starts[:2]] == [4, 2]
+    assert "forced" not in [line["event"] for line in home.story(job)]
+    assert "ready" in home.brim("logs", owner)
+
+
 # With a pause for each of its micro-batches a job really is faster on 4 workers, also on 2 busy
 # cores.
 FASTER_ON_MORE = ("--set", "pause=0.01")

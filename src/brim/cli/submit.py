@@ -83,8 +83,7 @@ def submit(
     state: Path | None,
     **values: Any,
 ) -> int:
-    """Hand a job to the scheduler: a training file, a job.yaml that has the options as its keys, or
-    any command.
+    """Hand a job to the scheduler: a training file, a job.yaml with options as its keys, or a command.
 
     \b
     brim submit flights.py --workers 1:4 --deadline 2h

@@ -613,6 +613,15 @@ class JobSpec:
                     need=f"{need}: brim starts the command and does not look inside",
                     hint="leave out " + ("--restart" if self.file else name.split()[0]),
                 )
+        fewest, most = self.workers.minimum, self.workers.maximum
+        if most % fewest:
+            divisor = max(size for size in range(1, fewest) if most % size == 0)
+            raise SpecError(
+                "--workers",
+                got=repr(str(self.workers)),
+                need=f"a minimum that divides {most}: other sizes do not keep the global batch",
+                hint=f"--workers {divisor}:{most}",
+            )
 
     def _check_faults(self) -> None:
         total = self.workers.maximum

@@ -1,4 +1,4 @@
-"""What a command reports of its progress, in the forms that others have given it. Pure."""
+"""Reports of a command on its progress, in brim's form and that of Kubeflow's trainers. Pure."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Report:
 
 
 def read_report(content: object) -> Report:
-    """Read what a command has posted: plain fields, or the status of Kubeflow's trainers.
+    """Read the report that a command has posted: plain fields, or the status of Kubeflow's trainers.
 
     Of the latter only the numbers of steps and the metrics count: percentages and times are made
-    from them, and are wrong where a command stops before its end or has begun anew.
+    from them, and are wrong where a command stops before its end or was started again.
 
     Args:
         content: of the JSON, or the fields of a form.

@@ -157,6 +157,8 @@ class JobState(NamedTuple):
         nodes: the workers by node id, where they are placed.
         unmeasured: its deadline will be judged once a few steps of it were measured.
         anywhere: nobody here decides where its workers are: they are not moved.
+        restart: seconds that a change of workers takes this job, where that is more than the
+            overheads say.
     """
 
     job: Job
@@ -171,6 +173,7 @@ class JobState(NamedTuple):
     nodes: Mapping[str, int] = MappingProxyType({})
     unmeasured: bool = False
     anywhere: bool = False
+    restart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ FEATURES = (
         name="any command, started again at each change",
         stability=Stability.ALPHA,
         options=("--restart", "--per", "--grace", "--progress"),
+        names=("progress",),
     ),
     Feature(
         name="records of a run",

@@ -16,7 +16,7 @@ _TO_DIE = 10.0  # seconds that the kernel has for the end of what was killed
 
 
 class CommandProcess:
-    """A command's process, the first of a group of its own, and what it starts.
+    """A command's process, the first of a group of its own, and its descendants.
 
     Signals go to the group, as torchrun sends them.
 

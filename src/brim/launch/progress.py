@@ -133,7 +133,7 @@ class PrintedProgress:
         self._rest = ""
 
     def fresh(self) -> list[Report]:
-        """Return the last report of what was printed since the last call, or none."""
+        """Return the last report that was printed since the last call, or none."""
         with contextlib.suppress(OSError), self._log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             # Old lines of a long log are taken out, and of many new ones the last say it all.
@@ -146,7 +146,8 @@ class PrintedProgress:
             for line in reversed(lines):
                 if found := self._pattern.search(line[:_LONGEST_LINE]):
                     with contextlib.suppress(SpecError):  # it was another line, or is no number
-                        return [read_report(found.groupdict(default=0))]
+                        groups = found.groupdict()
+                        return [read_report({k: v for k, v in groups.items() if v is not None})]
         return []
 
 

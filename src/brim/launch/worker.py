@@ -311,7 +311,7 @@ class _Keeper:
                 return message
 
     def _are_all_in(self, named: InstallRound) -> bool:
-        """Return whether all members of the present round live, who stand at a boundary."""
+        """Return whether all members of the present round live and are in the one that is named."""
         if self._participant.world is None:
             return True
         members = {member.worker for member in named.world.members}
@@ -329,7 +329,7 @@ class _Keeper:
 
 
 def _facts(spec: JobSpec) -> Facts:
-    """Return what is known of a command: nothing of its data, its steps or its model."""
+    """Return the facts of a command: none of its data, its steps or its model."""
     return Facts(
         samples=0,
         steps=0,

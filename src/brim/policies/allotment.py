@@ -182,7 +182,7 @@ class _Allotment:
 
     def _worthwhile(self, state: JobState, goal: int) -> bool:
         best, time_left = state.job.curve.best, state.remaining / state.pace
-        cost = self.snapshot.overheads.cost(state.workers, goal)
+        cost = max(self.snapshot.overheads.cost(state.workers, goal), state.restart)
         if self.now - state.changed < _COOLDOWN * cost:
             return False
         return time_left / best[state.workers] - time_left / best[goal] > _WORTH * cost

@@ -60,7 +60,7 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float =
         (max(now, state.ready) if workers else now) + doubt,
         job.deadline,
         workers,
-        overheads.cost(0, ceiling),
+        max(overheads.cost(0, ceiling), state.restart),
         job.minimum,
         ceiling,
         curve.floor if curve.stepped else None,  # in between devices are held for nothing

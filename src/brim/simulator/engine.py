@@ -87,6 +87,7 @@ class _SimulatedJob:
         factor: its true speed over that of its curve.
         caution: what plans count on, over what was measured.
         unsaved: seconds since its last checkpoint, where nothing says how far apart these are.
+        restart: seconds that a change takes, where that is more than the overheads say.
     """
 
     job: Job
@@ -95,6 +96,7 @@ class _SimulatedJob:
     caution: float = 1.0
     unsaved: float = 0.0
     unmeasured: bool = False
+    restart: float = 0.0
     workers: int = 0
     judgement: Judgement = UNJUDGED
     attained: float = 0.0
@@ -233,6 +235,7 @@ class _World:
             caution=state.pace,
             unsaved=state.unsaved,
             unmeasured=state.unmeasured,
+            restart=state.restart,
             workers=state.workers,
             judgement=Judgement(standing=state.standing),
             attained=state.attained,
@@ -344,6 +347,7 @@ class _World:
                 JobState(
                     job.job, job.remaining, job.workers, job.judgement.standing, job.attained, self._ready(job),
                     job.changed, job.pace, self._unsaved(job) if rights else 0.0, _NOWHERE, job.unmeasured,
+                    restart=job.restart,
                 )
                 for job in self.jobs.values()
             ]
@@ -421,7 +425,8 @@ class _World:
                 Change(now, job.job.id, "workers", job.workers, workers, str(reason), detail)
             )
         if workers:
-            job.ready = now + settings.overheads.cost(job.workers, workers, moved=moved)
+            cost = settings.overheads.cost(job.workers, workers, moved=moved)
+            job.ready = now + (max(cost, job.restart) if cost else 0.0)
             if job.started is None:
                 job.started = now
             if settings.stragglers:

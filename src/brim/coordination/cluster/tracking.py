@@ -28,6 +28,9 @@ _CAUTION = (
 _FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
+_RESTART = (
+    10.0  # seconds that a command is believed to lose where it is started again, until one was
+)
 _BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
 
@@ -104,6 +107,7 @@ class Tracking:
         self._learn_cost = learn_cost
         self._tracks: dict[str, Track] = {}
         self._looked = math.inf  # when the last look began
+        self._restarts: dict[str, float] = {}  # seconds, by fingerprint
 
     def track(self, job: ScheduledJob) -> Track:
         """Return the knowledge of a present job."""
@@ -209,6 +213,8 @@ class Tracking:
             self._learn_cost("handover", now - track.wanted)
         track.wanted = None
         moved = targets != job.allocation.told
+        if job.submission.spec.restart:
+            return self._restart_of(job) if workers and moved else 0.0
         return self._lessons.overheads.cost(job.target, workers, moved=moved)
 
     def reckon(self, job: ScheduledJob) -> None:
@@ -225,7 +231,14 @@ class Tracking:
         if track.agrees:
             # The time that the steps made meanwhile do not account for at the new speed.
             cost = reached.at - changed_at - (reached.step - step) / rate
+            if job.submission.spec.restart:  # of no other kind of job
+                self._restarts[job.submission.fingerprint] = max(0.0, cost)
+                return
             self._learn_cost("resize" if workers_before else "start", cost)
+
+    def _restart_of(self, job: ScheduledJob) -> float:
+        """Return the seconds that a command loses where it is started again, as it was seen to."""
+        return self._restarts.get(job.submission.fingerprint, _RESTART)
 
     # How fast it is -------------------------------------------------------------------------------
 
@@ -418,6 +431,7 @@ class Tracking:
             nodes=job.held,  # its home is left last
             unmeasured=not is_profiled,
             anywhere=submission.anywhere,
+            restart=self._restart_of(job) if submission.spec.restart else 0.0,
         )
 
 

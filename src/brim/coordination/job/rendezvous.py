@@ -89,8 +89,8 @@ class Rendezvous:
         attempts: how hosts are treated whose workers die young.
         roster: of agents and workers.
         stands_alone: the job outlives its last agent, and waits for another.
-        restarts: its members begin anew in each round, all at once. So a change waits for all who
-            are on their way to it, and a death is one: the others leave their work at once.
+        restarts: each round starts the work of all members again. So a change waits for workers
+            that are on their way to it, and a death is one: the others leave their work at once.
     """
 
     minimum: int
@@ -160,7 +160,7 @@ class Rendezvous:
 
     @property
     def _fewest(self) -> int:
-        """Return the fewest workers of a round; where none begins anew, one goes on by itself."""
+        """Return the fewest workers of a round: one goes on by itself, unless all start again."""
         is_gang = self.restarts or not self.round
         return min(self.minimum, self.roster.places.waited_for or self.target) if is_gang else 1
 

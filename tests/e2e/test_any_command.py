@@ -1,0 +1,129 @@
+"""Commands that know nothing of brim: one process a worker, started again at each change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from brim import client
+from brim_lab.driver import Driver
+from e2e.running import FILES, Run, has_ended, lines, started, until
+
+pytestmark = pytest.mark.e2e
+
+COUNTING = (sys.executable, str(FILES / "counting.py"))
+PATTERN = "step (?P<step>[0-9]+)/(?P<total>[0-9]+) loss (?P<loss>[0-9.]+)"
+
+
+def starts(run: Run, rank: int = 0) -> list[dict[str, Any]]:
+    return lines(run.directory / "saved" / f"starts-{rank}")
+
+
+def processes(run: Run, rank: int) -> list[psutil.Process]:
+    """The processes of the command with this rank."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            variables = process.environ()
+            ours = variables.get("BRIM_CHECKPOINTS") == str(run.directory / "saved")
+            if ours and variables.get("RANK") == str(rank):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def wait_for_progress(run: Run, step: int) -> None:
+    until(lambda: any(e["step"] >= step for e in run.events("progress")), f"step {step}", run)
+
+
+def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
+    command = ("--", *COUNTING, "120")
+    options = ("--restart", "--workers", "1:4", "--progress", PATTERN)
+    with started(tmp_path / "run", "run", *options, *command) as run:
+        wait_for_progress(run, 5)
+        client.resize(run.directory, 2)
+        until(lambda: len(starts(run)) == 2, "the start of two", run)
+        wait_for_progress(run, starts(run)[1]["step"] + 12)
+        (process,) = processes(run, 1)
+        process.kill()
+        until(lambda: len(starts(run)) == 3, "the start behind the death", run)
+        wait_for_progress(run, starts(run)[2]["step"] + 3)
+        client.suspend(run.directory)
+        summary = run.finish()
+    first, second, third = starts(run)
+    assert [start["size"] for start in (first, second, third)] == [4, 2, 2]
+    assert [start["accumulate"] for start in (first, second)] == [1, 2]
+    assert second["step"] >= 5  # SIGTERM came first, and all that was made is saved
+    assert third["step"] >= 10  # a killed process saves nothing: from the checkpoint before
+    assert len(run.events("worker")) > 4
+    assert (summary["exit"], summary["metrics"].keys()) == ("suspended", {"loss"})
+    saved = int((run.directory / "saved" / "state").read_text())
+    (run.directory / "saved" / "hurry").touch()
+    with started(tmp_path / "run", "run", *options, "--resume", *command) as resumed:
+        ended = resumed.finish()
+    assert starts(run)[3] == {"size": 4, "step": saved, "accumulate": 1}
+    assert (ended["exit"], ended["steps"], resumed.process.returncode) == ("done", 120, 0)
+
+
+@pytest.mark.long
+def test_failing_command_is_given_up(tmp_path: Path) -> None:
+    script = "import os, sys; print('no such table', file=sys.stderr); sys.exit(3)"
+    command = ("--workers", "2", "--", sys.executable, "-c", script)
+    with started(tmp_path / "run", "run", "--restart", *command) as run:
+        summary = run.finish()
+    assert (summary["exit"], run.process.returncode) == ("failed", 1)
+    assert "6 in a row died young" in run.err
+    assert "exit status 3" in run.err
+    assert "no such table" in (run.directory / "logs" / "w1.log").read_text()
+
+
+def test_grace_ends_what_does_not_end(tmp_path: Path) -> None:
+    """A command that ignores SIGTERM, and has left a process of its own, is gone with its worker."""
+    script = (
+        "import os, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "subprocess.Popen(['sleep', '1000']); open(sys.argv[1], 'w').close(); time.sleep(1000)"
+    )
+    ready = tmp_path / "ready"
+    command = ("--grace", "500ms", "--", sys.executable, "-c", script, str(ready))
+    with started(tmp_path / "run", "run", "--restart", *command) as run:
+        until(ready.exists, "the command", run)
+        begun = processes(run, 0)
+        assert len(begun) == 2
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert all(has_ended(process.pid) for process in begun)
+
+
+def test_agent_takes_the_command_with_it(tmp_path: Path) -> None:
+    with started(tmp_path / "run", "run", "--restart", "--", *COUNTING, "1000") as run:
+        until(lambda: len(starts(run)) == 1, "the start", run)
+        (process,) = processes(run, 0)
+        agent = psutil.Process(run.pid(run.members()[0])).parent()
+        assert agent is not None
+        agent.kill()
+        until(lambda: len(starts(run)) == 2, "another start", run)
+        assert has_ended(process.pid)
+
+
+def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
+    """A rank that ends at once waits for the others: the job is done when all are."""
+    script = (
+        "import os, time; time.sleep(int(os.environ['RANK'])); print('rank', os.environ['RANK'])"
+    )
+    with started(
+        tmp_path / "run", "run", "--restart", "--workers", "2", "--", sys.executable, "-c", script
+    ) as run:
+        assert run.finish()["exit"] == "done"
+    printed = [path.read_text() for path in (run.directory / "logs").glob("w*.log")]
+    assert sorted(filter(None, printed)) == ["rank 0\n", "rank 1\n"]
+    done = Driver().call("status", str(run.directory), "--json")
+    assert json.loads(done.stdout)["state"] == "done"
+    assert os.listdir(run.directory / "saved") == []

@@ -1,0 +1,245 @@
+"""What a worker does for a command that knows nothing of brim: checkpoints, reports, prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brim
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.reported import Report
+from brim.errors import SpecError
+from brim.launch.progress import PrintedProgress, ProgressServer
+from brim.storage.saved_files import SavedFiles
+from brim.wire import reporting
+
+
+def until_told(server: ProgressServer, start: int) -> list[Report]:
+    end = time.monotonic() + 30.0
+    while time.monotonic() < end:
+        if found := server.fresh(start):
+            return found
+        time.sleep(0.01)
+    raise AssertionError("no report came")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ProgressServer]:
+    server = ProgressServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def command(server: ProgressServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgressServer]:
+    """This process, as a command of the third start."""
+    for name, value in server.variables(3).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(reporting, "_sent_at", -10.0)
+    yield server
+    server.fresh(3)
+
+
+def post(body: bytes, *, token: str | None = None, start: str = "3") -> int:
+    """The status of the answer to a report."""
+    context = ssl.create_default_context(cafile=os.environ["KUBEFLOW_TRAINER_SERVER_CA_CERT"])
+    token = token or Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text()
+    url = os.environ["KUBEFLOW_TRAINER_SERVER_URL"].removesuffix("3") + start
+    request = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_reports_of_transformers_are_read(command: ProgressServer) -> None:
+    metrics = [
+        {"name": "current_step", "value": "120"},
+        {"name": "total_steps", "value": "960"},
+        {"name": "loss", "value": "0.5"},
+        {"name": "odd", "value": "nan"},
+    ]
+    status = {"progressPercentage": 100, "estimatedRemainingSeconds": 0, "metrics": metrics}
+    assert post(json.dumps({"trainerStatus": status}).encode()) == 200
+    assert until_told(command, 3) == [Report(step=120, total=960, values={"loss": 0.5})]
+
+
+def test_two_lines_of_curl_report(command: ProgressServer) -> None:
+    line = (
+        'curl --silent --show-error --cacert "$BRIM_PROGRESS_CA" -H @"$BRIM_PROGRESS_HEADER" '
+        '-d step=3 -d total=9 "$BRIM_PROGRESS_URL"'
+    )
+    subprocess.run(["sh", "-c", line], check=True, timeout=30, capture_output=True)
+    assert until_told(command, 3) == [Report(step=3, total=9)]
+
+
+def test_brim_progress_reports(command: ProgressServer) -> None:
+    brim.progress(5, 10, loss=0.25)
+    assert until_told(command, 3) == [Report(step=5, total=10, values={"loss": 0.25})]
+    brim.progress(6, 10)  # less than a second later
+    brim.progress(10, 10)  # the last step is told at once
+    assert until_told(command, 3) == [Report(step=10, total=10)]
+
+
+def test_progress_alone_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BRIM_PROGRESS_URL", raising=False)
+    brim.progress(5, 10)
+    with pytest.raises(SpecError, match="got 101 of 100, need at most the total"):
+        brim.progress(101, 100)
+
+
+WRONG = {
+    "101 of 100": (b"step=101&total=100", 400),
+    "a step below 0": (b"step=-1", 400),
+    "half a step": (b"step=1.5", 400),
+    "a step without end": (b"step=inf", 400),
+    "no fields": (b"hello", 400),
+    "no object": (b"[1]", 400),
+    "half of an object": (b'{"step": 3', 400),
+    "too many values": ("&".join(f"v{n}=1" for n in range(40)).encode(), 400),
+    "too long": (b"step=1&name=" + b"x" * (17 << 10), 413),
+}
+
+
+@pytest.mark.parametrize(("body", "status"), WRONG.values(), ids=WRONG)
+def test_wrong_reports_are_refused(command: ProgressServer, body: bytes, status: int) -> None:
+    assert post(body) == status
+    assert post(b"step=1") == 200
+    assert until_told(command, 3) == [Report(step=1)]
+
+
+def test_strangers_and_late_reports_do_not_count(command: ProgressServer) -> None:
+    assert post(b"step=9", token="wrong") == 401
+    assert post(b"step=9", start="2") == 200  # of a start that is over
+    assert post(b"step=9", start="x") == 404
+    assert post(b"step=1") == 200
+    assert until_told(command, 3) == [Report(step=1)]
+
+
+def test_addresses_files_are_private_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "a.example")
+    server = ProgressServer()
+    variables = server.variables(1)
+    files = [Path(variables[name]) for name in ("BRIM_PROGRESS_CA", "BRIM_PROGRESS_HEADER")]
+    assert {file.stat().st_mode & 0o077 for file in files} == {0}
+    assert variables["NO_PROXY"] == "a.example,127.0.0.1"
+    server.close()
+    assert not any(file.exists() for file in files)
+
+
+# What it saves ------------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, number: int, *names: str) -> None:
+    place = folder / f"checkpoint-{number}"
+    place.mkdir(parents=True)
+    for name in names:
+        (place / name).touch()
+
+
+def test_unfinished_checkpoints_are_put_aside(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 10, "trainer_state.json")
+    checkpoint(tmp_path, 20, "model.safetensors")
+    checkpoint(tmp_path, 30, "trainer_state.json", "checkpoint-is-incomplete.txt")
+    (tmp_path / "model-20").mkdir()
+    saved = SavedFiles(tmp_path)
+    assert saved.put_aside() == ["checkpoint-20", "checkpoint-30"]
+    assert sorted(path.name for path in saved.aside.iterdir()) == [
+        "checkpoint-20-0",
+        "checkpoint-30-1",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".incomplete",
+        "checkpoint-10",
+        "model-20",
+    }
+    checkpoint(tmp_path, 20)
+    assert saved.put_aside() == ["checkpoint-20"]  # a second time, beside the first
+
+
+def test_new_checkpoints_are_noticed_once(tmp_path: Path) -> None:
+    saved = SavedFiles(tmp_path / "saved")
+    assert not saved.has_grown()
+    checkpoint(saved.directory, 10)
+    assert not saved.has_grown()  # it is being written
+    (saved.directory / "checkpoint-10" / "trainer_state.json").touch()
+    assert saved.has_grown()
+    assert not saved.has_grown()
+    os.utime(saved.directory / "checkpoint-10", (1e9, 1e9))
+    assert not saved.has_grown()
+
+
+# What it prints -----------------------------------------------------------------------------------
+
+PATTERN = r"step (?P<step>\d+)/(?P<total>\d+)(?: loss (?P<loss>\S+))?"
+PRINTED: dict[str, tuple[str, list[Report]]] = {
+    "the last of several": ("step 1/9\nstep 2/9\n", [Report(step=2, total=9)]),
+    "with a value": ("step 2/9 loss 0.5\n", [Report(step=2, total=9, values={"loss": 0.5})]),
+    "a bar that moves": ("\rstep 3/9 ###\rstep 4/9 ####\r", [Report(step=4, total=9)]),
+    "half a line": ("step 5/9 lo", []),
+    "another line that fits": ("step 5/9\nstep 7/3\n", [Report(step=5, total=9)]),
+    "nothing": ("hello\n", []),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), PRINTED.values(), ids=PRINTED)
+def test_progress_is_read_in_prints(tmp_path: Path, text: str, found: list[Report]) -> None:
+    log = tmp_path / "w1.log"
+    log.write_text("step 1/9 of an earlier start\n")
+    printed = PrintedProgress(log, PATTERN)
+    with log.open("a") as file:
+        file.write(text)
+    assert printed.fresh() == found
+    assert printed.fresh() == []
+
+
+def test_shortened_log_is_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "w1.log"
+    log.write_text("x" * 1000)
+    printed = PrintedProgress(log, PATTERN)
+    log.write_text("")
+    assert printed.fresh() == []
+    log.write_text("step 3/9\n")
+    assert printed.fresh() == [Report(step=3, total=9)]
+
+
+# What is asked of it ------------------------------------------------------------------------------
+
+
+def spec(**options: Any) -> JobSpec:
+    usual: dict[str, Any] = {
+        "command": ("python", "x.py"),
+        "workers": WorkerRange(minimum=1, maximum=4),
+    }
+    return JobSpec(restart=True, **(usual | options))
+
+
+REFUSED: dict[str, Callable[[], JobSpec]] = {
+    "--restart: got it beside a training file": lambda: spec(file="a.py", command=()),
+    "--restart: got it beside --ps": lambda: spec(servers=1),
+    "--restart: got it beside --checkpoints URL": lambda: spec(checkpoints="s3://b/c"),
+    "--progress: got 'step' (without a group": lambda: spec(progress="step"),
+    "--progress: got '(' (missing": lambda: spec(progress="("),
+    "--workers: got '3:4'": lambda: spec(workers=WorkerRange(minimum=3, maximum=4)),
+}
+
+
+@pytest.mark.parametrize(("message", "make"), REFUSED.items(), ids=REFUSED)
+def test_what_no_command_can_do_is_refused(message: str, make: Callable[[], JobSpec]) -> None:
+    with pytest.raises(SpecError) as error:
+        make()
+    assert str(error.value).startswith(message)
