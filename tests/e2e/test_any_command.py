@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 
 from brim import client
 from brim_lab.driver import Driver
-from e2e.running import FILES, Run, has_ended, lines, started, until
+from e2e.running import FILES, ROOT, Run, has_ended, lines, started, until
 
 pytestmark = pytest.mark.e2e
 
+EXAMPLE = ROOT / "examples" / "06-any-command"
 COUNTING = (sys.executable, str(FILES / "counting.py"))
 PATTERN = "step (?P<step>[0-9]+)/(?P<total>[0-9]+) loss (?P<loss>[0-9.]+)"
 
@@ -127,3 +129,26 @@ def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
     done = Driver().call("status", str(run.directory), "--json")
     assert json.loads(done.stdout)["state"] == "done"
     assert os.listdir(run.directory / "saved") == []
+
+
+@pytest.mark.long
+def test_trainer_reads_each_sample_once_an_epoch(tmp_path: Path) -> None:
+    """transformers' Trainer on real data: it grows, gives way, is killed and paused."""
+    command = ("--", sys.executable, str(EXAMPLE / "trainer.py"), "30")
+    options = ("--restart", "--workers", "1:2", "--grace", "60s")
+    with started(tmp_path / "run", "run", *options, *command) as run:
+        wait_for_progress(run, 60)
+        client.resize(run.directory, 1)
+        until(lambda: run.events("round")[-1]["world_size"] == 1, "one worker", run)
+        begun = run.events("progress")[-1]["step"]
+        wait_for_progress(run, begun + 60)
+        (process,) = processes(run, 0)
+        process.kill()
+        until(lambda: any(e["state"] == "lost" for e in run.events("worker")), "a death", run)
+        client.resize(run.directory, 2)
+        summary = run.finish()
+    assert (summary["exit"], run.process.returncode) == ("done", 0), run.err
+    count = [sys.executable, str(EXAMPLE / "samples.py"), str(run.directory / "saved")]
+    found = json.loads(subprocess.run(count, check=True, capture_output=True, timeout=60).stdout)
+    assert found["samples_per_step"] == [32]
+    assert (found["steps"], found["reads"]) == (30 * 1792 // 32, {"30": 1792})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
@@ -34,6 +35,7 @@ from brim.report.drawing import (
 )
 from brim.report.page import duration, page, table, tiles
 from brim.telemetry.events import (
+    CommandProgressed,
     FaultPerformed,
     Restored,
     RoundFormed,
@@ -156,9 +158,7 @@ def _facts(history: RunHistory) -> str:
         ),
         ("steps", f"{history.step:,}", f"{redone} redone"),
         ("time", duration(_RunTime(history.sessions).end), _first_step(seconds)),
-        ("speed", f"{summary['samples_per_second']:,.0f}", "samples per second")
-        if summary.get("samples_per_second")
-        else ("speed", f"{history.samples_per_second():,.0f}", "samples per second, lately"),
+        _speed(history, summary.get("samples_per_second")),
         _arithmetic(history),
     ]
     digest = summary.get("weights_sha256")
@@ -168,7 +168,19 @@ def _facts(history: RunHistory) -> str:
     return f'<section aria-label="Facts">{tiles(facts)}{weights}</section>'
 
 
+def _speed(history: RunHistory, samples_per_second: float | None) -> tuple[str, str, str]:
+    if history.verb == "restart":
+        _, paces = _course_of_command(history, _RunTime(history.sessions))
+        middle = f"{median(pace for _, pace in paces):,.1f}" if paces else "unknown"
+        return "speed", middle, "steps per second between reports, the median"
+    if samples_per_second:
+        return "speed", f"{samples_per_second:,.0f}", "samples per second"
+    return "speed", f"{history.samples_per_second():,.0f}", "samples per second, lately"
+
+
 def _arithmetic(history: RunHistory) -> tuple[str, str, str]:
+    if history.verb == "restart":
+        return "result", "restarts", "started again at each change, from its checkpoints"
     if history.ahead is not None:
         return "arithmetic", "asynchronous", f"at most {history.ahead} ahead: depends on timing"
     if history.spec.get("exact", True):
@@ -198,6 +210,21 @@ def render_timeline(history: RunHistory) -> str:
 def _timeline_svg(
     history: RunHistory, times: _RunTime, marks: Sequence[Flag], *, narrow: bool = False
 ) -> str:
+    formed = [
+        (times(event.at), float(event.world_size)) for event in _events_of(history, RoundFormed)
+    ]
+    if history.verb == "restart":
+        steps_made, paces = _course_of_command(history, times)
+        return _timeline_chart(
+            loss=steps_made,
+            throughput=paces,
+            world=formed,
+            marks=marks,
+            epochs=(),
+            end=times.end,
+            narrow=narrow,
+            titles=("step", "steps per second"),
+        )
     steps = [replace(step, at=times(step.at)) for step in history.steps]
     first = steps[0].at if steps else 0.0  # before that there is no speed
     return _timeline_chart(
@@ -205,15 +232,29 @@ def _timeline_svg(
         throughput=throughput(
             steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))
         ),
-        world=[
-            (times(event.at), float(event.world_size)) for event in _events_of(history, RoundFormed)
-        ],
+        world=formed,
         marks=marks,
         epochs=[times(event.at) for event in history.epochs.values()],
         end=times.end,
         rates=_rates_that_change(steps),
         narrow=narrow,
     )
+
+
+def _course_of_command(
+    history: RunHistory, times: _RunTime
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """The steps that a command reported over time, and how fast it made them between reports."""
+    reports = [event for event in _events_of(history, CommandProgressed) if event.step]
+    steps = [(times(report.at), float(report.step)) for report in reports]
+    paces = [
+        (times(report.at), (report.step - previous.step) / (report.at - previous.at))
+        for previous, report in pairwise(reports)
+        if report.round == previous.round
+        and report.step > previous.step
+        and report.at > previous.at
+    ]
+    return steps, paces
 
 
 def _rates_that_change(steps: Sequence[StepRecord]) -> dict[str, list[tuple[float, float]]]:
@@ -490,6 +531,9 @@ def _number(value: object) -> str:
 _PHASES = ("p1", "p2", "p3", "p4", "p5")  # the colours of `STEP_PHASES`
 
 
+_OF_TRAINING = ("loss", "samples per second")  # the titles of the first two panels
+
+
 def _timeline_chart(
     *,
     loss: Line,
@@ -500,6 +544,7 @@ def _timeline_chart(
     end: float,
     rates: Mapping[str, Line] | None = None,
     narrow: bool = False,
+    titles: tuple[str, str] = _OF_TRAINING,
 ) -> str:
     """Loss, throughput and world size over one axis of time, with flags where something happened.
 
@@ -511,13 +556,14 @@ def _timeline_chart(
         end: seconds, the right edge.
         rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no
             such panel.
+        titles: of the first two panels, where they show other figures.
     """
     with drawing(ON_PAGE):
         figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
         heights = [3, 2, 1.3, *([1.3] if rates else [])]
         axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        _draw_loss(axes[0], loss)
-        _draw_throughput(axes[1], throughput)
+        _draw_loss(axes[0], loss, titles[0])
+        _draw_throughput(axes[1], throughput, titles[1])
         _draw_world(axes[2], world, end)
         if rates:
             _draw_rates(axes[3], rates)
@@ -532,14 +578,15 @@ def _timeline_chart(
             wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow)
         )
         drawn = [
-            [Series(name="loss", points=loss, colour="accent")],
-            [Series(name="samples per second", points=throughput, colour="accent")],
+            [Series(name=titles[0], points=loss, colour="accent")],
+            [Series(name=titles[1], points=throughput, colour="accent")],
             [Series(name="workers", points=world, colour="good", steps=True)],
             [Series(name=name, points=line, colour="warm") for name, line in (rates or {}).items()],
         ]
+        others = ", world size and learning rate" if rates else " and world size"
+        subject = "Loss, throughput" if titles == _OF_TRAINING else "Step, speed"
         return as_svg(
-            figure, "timeline", f"Loss, throughput{', world size and learning rate' if rates else ' and world size'} "
-            "over time",
+            figure, "timeline", f"{subject}{others} over time",
             panels=list(zip(axes, drawn, strict=False)), unit=" s", narrow=narrow,
         )  # fmt: skip
 
@@ -608,8 +655,8 @@ def _metrics_chart(
         )  # fmt: skip
 
 
-def _draw_loss(axis: Axes, loss: Line) -> None:
-    axis.set_title("loss")
+def _draw_loss(axis: Axes, loss: Line, title: str) -> None:
+    axis.set_title(title)
     if not loss:
         return
     times, values = zip(*thinned(loss, 1500), strict=True)
@@ -624,8 +671,8 @@ def _draw_loss(axis: Axes, loss: Line) -> None:
     axis.set_ylim(low - margin, high + margin)
 
 
-def _draw_throughput(axis: Axes, throughput: Line) -> None:
-    axis.set_title("samples per second")
+def _draw_throughput(axis: Axes, throughput: Line, title: str) -> None:
+    axis.set_title(title)
     if throughput:
         times, rates = zip(*throughput, strict=True)
         axis.fill_between(times, rates, color=ON_PAGE["accent-faint"], alpha=0.45, linewidth=0)
