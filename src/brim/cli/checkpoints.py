@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.runs import completing
 from brim.runs.options import STATE, option
 
@@ -58,12 +58,21 @@ def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     from brim.runs.copies import is_stored_run
     from brim.runs.directories import find_run
     from brim.storage.file_stores import is_url, location_of
+    from brim.storage.saved_files import SAVED
     from brim.telemetry.history import read_history
 
     if run is not None and is_url(run) and not is_stored_run(run):
         return run, None
     run_dir = find_run(run, state=state, checkpoints=True)
-    spec = read_history(run_dir).spec
+    history = read_history(run_dir)
+    if history.verb == "restart":
+        raise SpecError(
+            str(run_dir),
+            got="a command, which writes checkpoints of its own",
+            need="a run that brim writes them for",
+            hint=f"ls {run_dir / SAVED}",
+        )
+    spec = history.spec
     best_setting = spec.get("keep_best")
     best = Best(**best_setting) if isinstance(best_setting, dict) else None
     return location_of(str(spec.get("checkpoints") or ""), run_dir), best

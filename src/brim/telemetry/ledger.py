@@ -24,7 +24,9 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     if dataset is None or started is None:
         raise SpecError(
             str(run_dir),
-            got="a run that never read its data",
+            got="a command, which reads its data itself"
+            if history.verb == "restart"
+            else "a run that never read its data",
             need="one that trained",
             hint="brim report",
         )
