@@ -174,6 +174,7 @@ def test_unfinished_checkpoints_are_put_aside(tmp_path: Path) -> None:
 def test_new_checkpoints_are_noticed_once(tmp_path: Path) -> None:
     saved = SavedFiles(tmp_path / "saved")
     assert not saved.has_grown()
+    assert saved.put_aside() == []
     checkpoint(saved.directory, 10)
     assert not saved.has_grown()  # it is being written
     (saved.directory / "checkpoint-10" / "trainer_state.json").touch()
@@ -243,3 +244,12 @@ def test_what_no_command_can_do_is_refused(message: str, make: Callable[[], JobS
     with pytest.raises(SpecError) as error:
         make()
     assert str(error.value).startswith(message)
+
+
+def test_marks_show_whether_a_disk_is_shared(tmp_path: Path) -> None:
+    saved, other_host = SavedFiles(tmp_path / "a"), SavedFiles(tmp_path / "b")
+    saved.mark(1)
+    saved.mark(2)
+    assert [saved.is_marked(round) for round in (1, 2)] == [False, True]
+    assert not other_host.is_marked(2)
+    assert not saved.has_grown()

@@ -34,6 +34,7 @@ from brim.interfaces import Clock
 from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
+from brim.storage.saved_files import saved_directory
 from brim.telemetry.log_limit import LogLimit
 from brim.wire.messages import (
     AgentMessage,
@@ -344,6 +345,8 @@ class Agent:
         reach: the folder of this agent is gone with it.
         """
         spec, master = replace(configure.spec, bundle=configure.bundle), self._settings.master
+        if spec.restart:  # only a disk that all share will do
+            return replace(spec, checkpoints=str(saved_directory(spec, configure.run_dir)))
         location = location_of(spec.checkpoints, configure.run_dir)
         if not master or is_url(location):
             return spec

@@ -143,9 +143,12 @@ class _Keeper:
         """
         if self._participant.rank == 0:
             self._begin_to_report()
+            self._saved.mark(world.round)
         with take_port(self._context.host) as taken:  # closed once all are known: theirs from then
             port = taken.getsockname()[1]
             ports = self._arrive("begin", str(port).encode())
+        if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
+            self._refuse_own_disk()
         self._start(world, [int(payload) for payload in ports])
         self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment
         status = self._wait_for_end(world)
@@ -246,6 +249,17 @@ class _Keeper:
         )
         self._tell(failure_of(wrong))
         raise SystemExit(_SHELLS_NOT_FOUND)
+
+    def _refuse_own_disk(self) -> NoReturn:
+        """This host has checkpoints of its own: its processes would begin at other steps."""
+        wrong = SpecError(
+            "--checkpoints",
+            got=f"{str(self._saved.directory)!r}, which the hosts of this run do not share",
+            need="a directory on a disk that all of them share: the command goes on from there",
+            hint="--checkpoints DIR, or workers on one host",
+        )
+        self._tell(failure_of(wrong))
+        raise SystemExit(1)
 
     def _arrive(self, phase: str, payload: bytes = b"") -> list[bytes]:
         return self._run(self._participant.arrive(0, phase, payload)).payloads

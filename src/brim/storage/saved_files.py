@@ -11,6 +11,7 @@ from brim.domain.job import JobSpec
 
 SAVED = "saved"  # in a run's directory
 _ASIDE = ".incomplete"  # in it
+_MARK = ".round-"  # and the number of the present one
 # Of transformers: a folder that lacks the first, or has the second, was being written.
 _FOLDER = re.compile(r"checkpoint-\d+")
 _LAST_WRITTEN, _BEING_WRITTEN = "trainer_state.json", "checkpoint-is-incomplete.txt"
@@ -25,12 +26,11 @@ class SavedFiles:
     """The checkpoints of a command, as far as names and times tell.
 
     Args:
-        directory: is made where it is missing.
+        directory: may be missing, until this host is the one that marks it.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
         self.aside = directory / _ASIDE
         self._newest = self._time_of_newest()
 
@@ -40,12 +40,25 @@ class SavedFiles:
         has_grown, self._newest = newest > self._newest, newest
         return has_grown
 
+    def mark(self, round: int) -> None:
+        """Leave a mark of a round, by which other hosts see whether they share the directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for stale_mark in self.directory.glob(f"{_MARK}*"):
+            stale_mark.unlink(missing_ok=True)
+        (self.directory / f"{_MARK}{round}").touch()
+
+    def is_marked(self, round: int) -> bool:
+        """Return whether the mark of a round is in this host's directory of the same name."""
+        return (self.directory / f"{_MARK}{round}").exists()
+
     def put_aside(self) -> list[str]:
         """Put aside the checkpoints that were not finished, and return their names.
 
         A script that goes on from the folder with the highest number takes it for whole.
         """
-        names = []
+        names: list[str] = []
+        if not self.directory.exists():
+            return names
         with os.scandir(self.directory) as entries:
             unfinished = [entry.name for entry in entries if _is_unfinished(entry)]
         for name in sorted(unfinished):
@@ -60,7 +73,7 @@ class SavedFiles:
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):  # it is gone
-                    if not (entry.name == _ASIDE or _is_unfinished(entry)):
+                    if not (entry.name.startswith(".") or _is_unfinished(entry)):
                         newest = max(newest, entry.stat().st_mtime)
         return newest
 
