@@ -251,7 +251,7 @@ class _Keeper:
         raise SystemExit(_SHELLS_NOT_FOUND)
 
     def _refuse_own_disk(self) -> NoReturn:
-        """This host has checkpoints of its own: its processes would begin at other steps."""
+        """Fail where this host has checkpoints of its own: its processes would begin at other steps."""
         wrong = SpecError(
             "--checkpoints",
             got=f"{str(self._saved.directory)!r}, which the hosts of this run do not share",
