@@ -372,7 +372,7 @@ def test_commands_have_deadlines_and_give_way(home: Home) -> None:
 
 # With a pause for each of its micro-batches a job really is faster on 4 workers, also on 2 busy
 # cores.
-FASTER_ON_MORE = ("--set", "pause=0.01")
+FASTER_ON_MORE = ("--set", "pause=0.04")
 
 
 @pytest.mark.long
