@@ -140,7 +140,7 @@ from brim.wire.messages import (
 
 T = TypeVar("T")
 
-MOST_NOTES = 24  # that a board has room for
+MOST_NOTES = 3  # of the first rank that a board has room for; the second has room for one more …
 PARTS = 4
 ELEMENTS = 4  # of the gradient: enough for four ranks to own a slice each
 SCHEDULE = Schedule(samples=11, global_batch_size=4, epochs=2)
@@ -494,7 +494,8 @@ class SimWorker:
         yield "go"
         match need:
             case Pin(note):
-                if len(self.agent.notes) >= MOST_NOTES and note.kind is NoteKind.ARRIVE:
+                own = [other for other in self.agent.notes if other.member == note.member]
+                if note.kind is NoteKind.ARRIVE and len(own) >= MOST_NOTES + note.member:
                     return False
                 self.agent.pin(structs.replace(note, at=float(self.cluster.events)))
                 yield "go"
@@ -868,7 +869,6 @@ class SimAgent:
         self.held_round = 0  # whose next commit is to be its last
         self.notes: list[Note] = []  # on the board
         self.notes_read, self.generation = 0, 0
-        self.held_at: int | None = None  # notes that lay there when the hold came
         if cluster.setting.board:
             self.hub.waker = self.waker
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
@@ -899,8 +899,6 @@ class SimAgent:
             case Gone(reason):
                 self.hub.lose(worker.name)
                 del self.workers[worker.name]
-                for survivor in self.workers.values():
-                    survivor.woken = True  # who let them pass may have died before it told them
                 self.outbox.append(LoseWorker(worker=worker.name, reason=reason))
             case _:
                 if isinstance(message, Installed):
@@ -921,7 +919,6 @@ class SimAgent:
                     self.outbox.append(command)
                 case Open(generation):
                     self.notes, self.notes_read, self.generation = [], 0, generation
-                    self.held_at = None
                 case Write(note):
                     self.pin(note)
                 case Flush() | Expect() | Stands():
@@ -930,7 +927,7 @@ class SimAgent:
     # The board
 
     def waker(self, worker: str) -> int | None:
-        """Its number; some workers have none."""
+        """Return its number; some workers have none."""
         number = int(worker[1:])
         return None if number % 7 == 6 else number
 
@@ -941,8 +938,10 @@ class SimAgent:
         """Read the board, which may be at any time."""
         notes, self.notes_read = self.notes[self.notes_read :], len(self.notes)
         now = float(self.cluster.events)
+        steps_before = sum(isinstance(said, Commits) for said in self.outbox)
         self._perform(self.hub.noted(notes, now=now, wall=now))
-        self.cluster.board_reads += bool(notes)
+        steps = sum(isinstance(said, Commits) for said in self.outbox)
+        self.cluster.met_on_boards += steps - steps_before
 
     def seal(self) -> None:
         self._perform(self.hub.seal())
@@ -1023,7 +1022,7 @@ class Cluster:
         self._stored: dict[int, State] = {}
         self.payloads: dict[bytes, Any] = {}  # they are bytes: nobody on the way looks inside
         self.trades: dict[tuple[int, int], dict[Any, Any]] = {}
-        self.events, self.board_reads = 0, 0
+        self.events, self.met_on_boards = 0, 0  # steps that count without their agent
         self.steps: list[StepRecord] = []
         self.restores: list[Restore] = []
         self.end: End | None = None

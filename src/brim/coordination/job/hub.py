@@ -102,6 +102,7 @@ class Hub:
         self.board: Board | None = None
         self.waker: Callable[[str], int | None] | None = None
         self._generation = 0
+        self._handed_over = False  # one may still look at the last board
         self._doing: dict[str, Doing | None] = {}  # of members at the board, when it was read last
 
     @property
@@ -123,6 +124,7 @@ class Hub:
             ProtocolError: it cannot follow the one that is there.
         """
         self._check_sealed()
+        self._handed_over = False
         world = self._world = named.world
         members = (member.worker for member in world.members if member.agent == self._agent)
         self.members = tuple(members)
@@ -247,6 +249,7 @@ class Hub:
     def _release(self, release: Release) -> list[HubCommand]:
         point = release.point
         opened, wakers = self._open(release)
+        self._handed_over = False
         message = Released(
             round=release.round,
             step=point.step,
@@ -269,12 +272,15 @@ class Hub:
     def _open(self, release: Release) -> tuple[list[HubCommand], list[int]]:
         """Return the command that opens a board, and the members' wakers; nothing where none is.
 
-        It opens behind a commit of this hub: there all members stand, and none looks at another.
+        It opens behind a commit of this hub at which all arrived on their links: so none still looks
+        at the board before.
         """
         world = self._world
         if self.waker is None or self.turns is not None or world is None or world.servers:
             return [], []
         if release.point.phase != COMMIT or release.hold or not self._is_root:
+            return [], []
+        if self._handed_over:
             return [], []
         wakers = [self.waker(worker) for worker in self.members]
         numbers = [number for number in wakers if number is not None]
@@ -327,6 +333,7 @@ class Hub:
         commands += self._watch(board)
         if board.is_sealed:
             self.board = None
+            self._handed_over = bool(board.arrived)
             for rank, note in board.arrived.items():
                 point = Point(note.step, note.phase)
                 self._barrier.arrive(self.members[rank], self.round, point, note.report)
