@@ -190,7 +190,7 @@ def a_member_hears_a_round_before_it_looks_at_the_board(patch: Patch) -> None:
 def a_member_takes_its_waking_for_the_release(patch: Patch) -> None:
     def meet(self: Participant, board: Board, point: Point, payload: bytes) -> Flow[Released]:
         rank, round = self.rank, self.round.round
-        arrive = {"generation": board.generation, "member": rank, "report": payload}
+        arrive: dict[str, Any] = {"generation": board.generation, "member": rank, "report": payload}
         step, phase = point.step, point.phase
         yield Pin(Note(kind=NoteKind.ARRIVE, step=step, phase=phase, **arrive))
         yield from self._look(board)

@@ -121,7 +121,9 @@ class Board:
 
     def _arrive(self, note: Note) -> None:
         if note.member >= self.members or note.member in self.arrived or self.is_over:
-            raise ProtocolError(f"rank {note.member} cannot stand at {note.phase}, step {note.step}")
+            raise ProtocolError(
+                f"rank {note.member} cannot stand at {note.phase}, step {note.step}"
+            )
         point = Point(note.step, note.phase)
         self.arrived[note.member] = note
         if self.point is None:

@@ -323,9 +323,7 @@ class Hub:
         commands: list[HubCommand] = []
         for step in board.counted:
             reports, at = list(step.reports), wall - now + step.at
-            commands.append(
-                self._count(self.round, step.step - 1, at, reports, is_held=step.held)
-            )
+            commands.append(self._count(self.round, step.step - 1, at, reports, is_held=step.held))
             commands += _flush(step.held)
         if board.counted:
             commands += self.heard(board.counted[-1].step)
