@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from typing import Any
 
 from brim.coordination.job.board import PHASES, Note, NoteKind
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
 
 _NOTE = struct.Struct("<BBHIQdII")  # kind, phase, member, generation, step, at, report: start, size
+_KINDS = {int(kind): kind for kind in NoteKind}
 _MOST_BYTES = 1 << 20  # of notes; then the agent empties the board
 _ROOM = 1 << 20  # bytes of each member's reports
 _MOST_WAKERS = 64  # descriptors that every worker has
@@ -129,19 +130,19 @@ class BoardFile:
         self._read += len(found) * _NOTE.size
         return found
 
-    def _note(self, values: Sequence[int | float], *, with_reports: bool) -> Note:
+    def _note(self, values: tuple[Any, ...], *, with_reports: bool) -> Note:
         kind, phase, member, generation, step, at, start, size = values
-        if kind not in list(NoteKind) or phase >= len(PHASES) or size > _ROOM:
+        if kind not in _KINDS or phase >= len(PHASES) or size > _ROOM:
             raise ProtocolError("something else than a note is on the board")
-        report = os.pread(self._reports, int(size), int(start)) if size and with_reports else b""
+        report = os.pread(self._reports, size, start) if size and with_reports else b""
         if with_reports and len(report) != size:
             raise ProtocolError("a report is missing behind a note of the board")
         return Note(
-            kind=NoteKind(int(kind)),
-            generation=int(generation),
-            member=int(member),
-            step=int(step),
-            phase=PHASES[int(phase)] if kind == NoteKind.ARRIVE else "",
-            at=float(at),
+            kind=_KINDS[kind],
+            generation=generation,
+            member=member,
+            step=step,
+            phase=PHASES[phase] if kind == NoteKind.ARRIVE else "",
+            at=at,
             report=report,
         )
