@@ -360,7 +360,7 @@ class SimWorker:
             self.inbox.remove(message)
             if self.flight is not None and self.flight.state[0] == message.step:
                 self.flight.stage = "permitted"
-        return bool(self.inbox) or self.participant.has_kept
+        return bool(self.inbox) or self.participant.has_deferred
 
     @property
     def _called(self) -> bool:
@@ -497,7 +497,7 @@ class SimWorker:
                 own = [other for other in self.agent.notes if other.member == note.member]
                 if note.kind is NoteKind.ARRIVE and len(own) >= MOST_NOTES + note.member:
                     return False
-                self.agent.pin(structs.replace(note, at=float(self.cluster.events)))
+                self.agent.pin(structs.replace(note, time=float(self.cluster.events)))
                 yield "go"
                 return True
             case Look(generation):

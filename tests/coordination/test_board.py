@@ -26,7 +26,7 @@ def stands(member: int, step: int = 1, phase: str = "commit", generation: int = 
         member=member,
         step=step,
         phase=phase,
-        at=5.0 + member,
+        time=5.0 + member,
         report=report,
     )
 
@@ -42,7 +42,7 @@ def test_the_last_arrival_lets_a_step_count() -> None:
     assert read(stands(0)).counted == []
     board = read(stands(1), stands(0))
     assert (board.last, board.counted[0].step, board.counted[0].reports) == (0, 2, (b"r0", b"r1"))
-    assert board.counted[0].at == 5.0
+    assert board.counted[0].time == 5.0
     assert board.has_passed(Point(1, "commit"))
 
 
@@ -55,14 +55,14 @@ def test_nothing_counts_behind_a_seal() -> None:
 
 def test_a_hold_ends_the_next_commit() -> None:
     board = read(stands(0), HOLD, stands(1))
-    assert board.counted[0].held
+    assert board.counted[0].is_last
     with pytest.raises(ProtocolError, match="cannot stand"):
         board.take(stands(0, 2))
 
 
 def test_recorded_steps_are_not_left_twice() -> None:
-    heard = Note(kind=NoteKind.HEARD, generation=1, step=2)
-    board = read(stands(0), stands(1), heard, stands(0, 2), stands(1, 2))
+    recorded = Note(kind=NoteKind.RECORDED, generation=1, step=2)
+    board = read(stands(0), stands(1), recorded, stands(0, 2), stands(1, 2))
     assert [step.step for step in board.counted] == [3]
 
 
@@ -91,8 +91,8 @@ def test_a_hub_counts_steps_of_its_board() -> None:
     commands = hub().noted([stands(0), stands(1)], now=6.0, wall=106.0)
     (record,) = (command.record for command in commands if isinstance(command, Count))
     assert (record.step, record.at, record.payloads) == (2, 106.0, [b"r0", b"r1"])
-    heard = Write(Note(kind=NoteKind.HEARD, generation=1, step=2))
-    assert commands[1] == heard
+    recorded = Write(Note(kind=NoteKind.RECORDED, generation=1, step=2))
+    assert commands[1] == recorded
     assert [command.worker for command in commands if isinstance(command, Expect)] == ["w1", "w2"]
 
 

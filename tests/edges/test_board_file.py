@@ -30,7 +30,7 @@ def arrival(member: int, report: bytes = b"", *, generation: int = 1) -> Note:
         member=member,
         step=7,
         phase="commit",
-        at=1.5,
+        time=1.5,
         report=report,
     )
 

@@ -563,7 +563,7 @@ class Membership:
     def _use_board(self, need: Pin | Look | AwaitNews | Wake) -> object:
         match need:
             case Pin(note):
-                return self._board.pin(structs.replace(note, at=monotonic()))
+                return self._board.pin(structs.replace(note, time=monotonic()))
             case Look(generation, whole):
                 return self._board.look(generation, whole=whole, with_reports=whole)
             case Wake(wakers):
@@ -581,7 +581,7 @@ class Membership:
 
     @property
     def _has_news(self) -> bool:
-        return self._participant.has_kept or self._leave.is_requested or self._link.pending()
+        return self._participant.has_deferred or self._leave.is_requested or self._link.pending()
 
     def _next_message(self, timeout: float, *, waker: int = -1) -> Incoming | None:
         if self._leave.is_requested:
@@ -730,7 +730,7 @@ class Membership:
         Such a wait is no hang of its own.
         """
         self._moves += 1
-        return self._participant.has_kept or self._link.pending()
+        return self._participant.has_deferred or self._link.pending()
 
     def _call(self, address: str, greeting: str) -> socket.socket:
         """Call another worker; raises as `connect` does."""

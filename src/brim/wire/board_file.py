@@ -16,7 +16,9 @@ from brim.coordination.job.board import PHASES, Note, NoteKind
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
 
-_NOTE = struct.Struct("<BBHIQdII")  # kind, phase, member, generation, step, at, report: start, size
+_NOTE = struct.Struct(
+    "<BBHIQdII"
+)  # kind, phase, member, generation, step, time, report: start, size
 _KINDS = {int(kind): kind for kind in NoteKind}
 _MOST_BYTES = 1 << 20  # of notes; then the agent empties the board
 _ROOM = 1 << 20  # bytes of each member's reports
@@ -99,7 +101,7 @@ class BoardFile:
             return False
         self._used += size
         phase = PHASES.index(note.phase) if is_arrival else 0
-        where = (note.member, note.generation, note.step, note.at)
+        where = (note.member, note.generation, note.step, note.time)
         data = _NOTE.pack(note.kind, phase, *where, start if size else 0, size)
         if os.write(self._notes, data) != _NOTE.size:
             raise ProtocolError("a part of a note is on the board")
@@ -131,7 +133,7 @@ class BoardFile:
         return found
 
     def _note(self, values: tuple[Any, ...], *, with_reports: bool) -> Note:
-        kind, phase, member, generation, step, at, start, size = values
+        kind, phase, member, generation, step, time, start, size = values
         if kind not in _KINDS or phase >= len(PHASES) or size > _ROOM:
             raise ProtocolError("something else than a note is on the board")
         report = os.pread(self._reports, size, start) if size and with_reports else b""
@@ -143,6 +145,6 @@ class BoardFile:
             member=member,
             step=step,
             phase=PHASES[phase] if kind == NoteKind.ARRIVE else "",
-            at=at,
+            time=time,
             report=report,
         )

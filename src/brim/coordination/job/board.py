@@ -1,7 +1,7 @@
 """The board on which workers of one host meet without their agent: what its notes come to. Pure.
 
 A board is a list of notes in one order that all see: the members' arrivals, and the agent's words
-between them. A note is there or not, whoever dies over it. So all who read as far come to the same:
+between them. A note is there or not, even if its writer dies. So all who read as far come to the same:
 a point is passed with the note of the last member that stands there, and a step counts with that
 note. Nothing counts behind a seal.
 """
@@ -25,7 +25,7 @@ class NoteKind(enum.IntEnum):
     ARRIVE = 1  # a member stands at a point
     HOLD = 2  # the next commit is the round's last
     SEAL = 3  # nothing counts behind it: the agent keeps the barriers of the round from here on
-    HEARD = 4  # the agent has on record all that counts up to this step
+    RECORDED = 4  # the agent has on record all that counts up to this step
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +34,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         generation: of the board: one of another is void.
         member: the rank of the member that wrote it; 0 for the agent.
-        step: committed steps before the point; of HEARD the number of the step.
+        step: committed steps before the point; of RECORDED the number of the step.
         phase: of the point.
-        at: when, in seconds by the host's monotonic clock.
+        time: when, in seconds by the host's monotonic clock.
         report: of a commit; empty where the reader did not ask for it.
     """
 
@@ -45,24 +45,24 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     member: int = 0
     step: int = 0
     phase: str = ""
-    at: float = 0.0
+    time: float = 0.0
     report: bytes = b""
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
+class CountedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that counts.
 
     Args:
         step: its number, from 1.
-        at: when, by the host's monotonic clock.
+        time: when, by the host's monotonic clock.
         reports: of the members, in rank order.
-        held: it is the round's last.
+        is_last: it is the round's last.
     """
 
     step: int
-    at: float
+    time: float
     reports: tuple[bytes, ...]
-    held: bool
+    is_last: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Board:
     last: int = -1
     is_sealed: bool = False
     is_over: bool = False  # the last step that counts is the round's last
-    counted: list[Counted] = field(default_factory=list)
+    counted: list[CountedStep] = field(default_factory=list)
     _hold: bool = False
 
     def take(self, note: Note) -> None:
@@ -116,7 +116,7 @@ class Board:
                 self._hold = True
             case NoteKind.SEAL:
                 self.is_sealed = True
-            case NoteKind.HEARD:
+            case NoteKind.RECORDED:
                 self.counted = [step for step in self.counted if step.step > note.step]
 
     def _arrive(self, note: Note) -> None:
@@ -138,7 +138,9 @@ class Board:
         if point.phase == COMMIT:
             self.is_over = self._hold
             reports = tuple(self.arrived[rank].report for rank in range(self.members))
-            step = Counted(step=point.step + 1, at=note.at, reports=reports, held=self.is_over)
+            step = CountedStep(
+                step=point.step + 1, time=note.time, reports=reports, is_last=self.is_over
+            )
             self.counted.append(step)
         self.passed, self.last = point, note.member
         self.arrived, self.point = {}, None

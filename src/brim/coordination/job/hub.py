@@ -56,7 +56,7 @@ class Expect(msgspec.Struct, frozen=True):
 
 
 class Stands(msgspec.Struct, frozen=True):
-    """This worker waits for others."""
+    """The note that a worker waits for others."""
 
     worker: str
 
@@ -295,9 +295,9 @@ class Hub:
         """Keep the barriers of this round here again, once `noted` has read this note."""
         return self._write(NoteKind.SEAL)
 
-    def heard(self, step: int) -> list[HubCommand]:
+    def recorded(self, step: int) -> list[HubCommand]:
         """Note that all steps up to this are on record."""
-        return self._write(NoteKind.HEARD, step=step)
+        return self._write(NoteKind.RECORDED, step=step)
 
     def _write(self, kind: NoteKind, *, step: int = 0) -> list[HubCommand]:
         if self.board is None:
@@ -322,11 +322,13 @@ class Hub:
             board.take(note)
         commands: list[HubCommand] = []
         for step in board.counted:
-            reports, at = list(step.reports), wall - now + step.at
-            commands.append(self._count(self.round, step.step - 1, at, reports, is_held=step.held))
-            commands += _flush(step.held)
+            reports, timestamp = list(step.reports), wall - now + step.time
+            commands.append(
+                self._count(self.round, step.step - 1, timestamp, reports, is_held=step.is_last)
+            )
+            commands += _flush(step.is_last)
         if board.counted:
-            commands += self.heard(board.counted[-1].step)
+            commands += self.recorded(board.counted[-1].step)
             board.counted = []
         commands += self._watch(board)
         if board.is_sealed:

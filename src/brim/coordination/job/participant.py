@@ -276,16 +276,18 @@ class Participant:
         self._idle_at = (0, 0)  # the round and step where it said last that it waits for data
         # what was said of the last two steps of which anything was: it may not have been heard
         self._messages_said: list[Evaluated | Logged] = []
-        self._kept: deque[Incoming] = deque()  # messages that came behind a point that was passed
+        self._deferred: deque[Incoming] = (
+            deque()
+        )  # messages that came behind a point that was passed
         self._board: Board | None = None  # the last of this round
         self._meets_on_board = False
         self._notes_left: Sequence[Note] = ()  # of the board, where the agent is gone
         self._wakers: tuple[int, ...] = ()  # of the others
 
     @property
-    def has_kept(self) -> bool:
+    def has_deferred(self) -> bool:
         """Return whether a message is to be taken that was heard already."""
-        return bool(self._kept)
+        return bool(self._deferred)
 
     @property
     def round(self) -> World:
@@ -359,9 +361,9 @@ class Participant:
                 record = CommitRecord(
                     round=self.round.round,
                     step=step.step,
-                    at=wall_offset + step.at,
+                    at=wall_offset + step.time,
                     payloads=list(step.reports),
-                    held=step.held,
+                    held=step.is_last,
                 )
                 words.append((step.step, Commits(records=[record])))
         for record_made in [
@@ -432,8 +434,8 @@ class Participant:
 
     def _hear(self, need: Receive) -> Flow[Any]:
         """Receive the next message: first those that were heard already."""
-        if self._kept:
-            return self._kept.popleft()
+        if self._deferred:
+            return self._deferred.popleft()
         return (yield need)
 
     # On the board ---------------------------------------------------------------------------------
@@ -461,7 +463,7 @@ class Participant:
             yield from self._look(board)
             if board.has_passed(point):
                 if message is not None:
-                    self._kept.append(message)
+                    self._deferred.append(message)
                 if board.last == rank:
                     yield Wake(self._wakers)
                 hold = board.is_over and point.phase == COMMIT
@@ -474,7 +476,7 @@ class Participant:
                 continue
             if message is not None:
                 if board.is_sealed and isinstance(message, Released):
-                    self._kept.append(message)
+                    self._deferred.append(message)
                 else:
                     self.take(message)
             if board.is_sealed:
@@ -516,9 +518,9 @@ class Participant:
             message = yield from self._hear(_RECEIVE)
             if isinstance(message, Released) and message.round == self.round.round:
                 if message.board:
-                    others = list(message.wakers)
-                    others.pop(self.rank)
-                    self._wakers = tuple(others)
+                    wakers = list(message.wakers)
+                    wakers.pop(self.rank)
+                    self._wakers = tuple(wakers)
                     self._board = Board(generation=message.board, members=self.round.world_size)
                     self._meets_on_board = True
                 return message
