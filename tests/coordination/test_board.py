@@ -66,12 +66,17 @@ def test_recorded_steps_are_not_left_twice() -> None:
     assert [step.step for step in board.counted] == [3]
 
 
-@pytest.mark.parametrize(
-    "note", [stands(2), stands(0), stands(1, generation=2)], ids=["stranger", "twice", "generation"]
-)
+@pytest.mark.parametrize("note", [stands(2), stands(0)], ids=["stranger", "twice"])
 def test_impossible_notes_are_errors(note: Note) -> None:
     with pytest.raises(ProtocolError):
         read(stands(0), note)
+
+
+def test_notes_of_other_boards_count_for_nobody() -> None:
+    board = read(stands(0), stands(1, generation=0))
+    assert (board.counted, board.is_replaced) == ([], False)
+    board.take(stands(1, generation=2))
+    assert (board.counted, board.is_replaced) == ([], True)
 
 
 def hub() -> Hub:

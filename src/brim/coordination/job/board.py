@@ -79,6 +79,7 @@ class Board:
         passed: the last point that all have passed.
         last: the rank whose note let them.
         is_sealed: nothing counts any more.
+        is_replaced: another board is there: the reader has no part in the round any more.
         counted: steps that count, and are not known to be on record.
 
     >>> board = Board(generation=1, members=2)
@@ -95,6 +96,7 @@ class Board:
     passed: Point | None = None
     last: int = -1
     is_sealed: bool = False
+    is_replaced: bool = False
     is_over: bool = False  # the last step that counts is the round's last
     counted: list[CountedStep] = field(default_factory=list)
     _hold: bool = False
@@ -105,10 +107,9 @@ class Board:
         Raises:
             ProtocolError: nobody can have written it.
         """
-        if note.generation != self.generation:
-            raise ProtocolError(f"a note of board {note.generation} is on board {self.generation}")
-        if self.is_sealed:
-            return
+        self.is_replaced |= note.generation > self.generation
+        if self.is_sealed or note.generation != self.generation:
+            return  # one that left the round may write late
         match note.kind:
             case NoteKind.ARRIVE:
                 self._arrive(note)

@@ -272,13 +272,13 @@ class Hub:
     def _open(self, release: Release) -> tuple[list[HubCommand], list[int]]:
         """Return the command that opens a board, and the members' wakers; nothing where none is.
 
-        It opens behind a commit of this hub at which all arrived on their links: so none still looks
-        at the board before.
+        It opens behind a point of this hub at which all arrived on their links: so no member still
+        looks at the board before.
         """
         world = self._world
         if self.waker is None or self.turns is not None or world is None or world.servers:
             return [], []
-        if release.point.phase != COMMIT or release.hold or not self._is_root:
+        if release.point.phase == "end" or release.hold or not self._is_root:
             return [], []
         if self._handed_over:
             return [], []
@@ -289,7 +289,8 @@ class Hub:
         self._generation += 1
         self.board = Board(generation=self._generation, members=len(wakers))
         self._doing = {}
-        return [Open(self._generation)], numbers
+        hold = self._write(NoteKind.HOLD) if self._barrier.is_holding else []
+        return [Open(self._generation), *hold], numbers
 
     def seal(self) -> list[HubCommand]:
         """Keep the barriers of this round here again, once `noted` has read this note."""

@@ -470,6 +470,11 @@ class Participant:
                 return Released(
                     round=self.round.round, step=point.step, phase=point.phase, hold=hold
                 )
+            if board.is_replaced:  # the round ended without this worker, which will hear so
+                while True:
+                    if message is not None:
+                        self.take(message)
+                    message = yield from self._hear(_RECEIVE)
             if isinstance(message, AgentGone) and not board.is_sealed:
                 # Nobody seals it any more: this step is to count for all or for nobody.
                 yield Pin(Note(kind=NoteKind.SEAL, generation=board.generation, member=rank))
