@@ -1459,6 +1459,7 @@ def at_random(seed: int, *, extra_kinds: tuple[str, ...] = ()) -> Cluster:
         spares=rng.randint(0, 1),
         every=rng.choice((1, 2, 1000)),
         patience=rng.choice((1, 2, 3, 1000)),
+        board=seed % 4 != 3,  # not every system has one
     )
     if "depart" in extra_kinds:
         agents, room = rng.choice((1, 2, 3)), rng.choice((None, 1, 2))
