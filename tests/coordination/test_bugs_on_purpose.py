@@ -391,7 +391,7 @@ BUGS: list[tuple[Bug, int]] = [
     (a_board_is_opened_while_one_may_look_at_the_last, 685),
     (notes_of_the_last_board_are_read_on_this_one, 7),
     (a_member_counts_as_a_source_of_state_once_it_is_named, 0),
-    (a_leaver_is_dismissed_in_the_middle_of_a_step, 395),
+    (a_leaver_is_dismissed_in_the_middle_of_a_step, 526585),
     (a_round_restores_while_somebody_who_had_the_state_is_there, 1097),
     (a_death_while_one_writes_is_forgotten, 47),
     (a_step_is_applied_before_it_counts, 0),

@@ -219,6 +219,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         workers, self._workers = self._workers, None
+        self._hub.board = None  # what they still let count on it ends with them
         if workers is not None:
             await workers.end()
         elif self._template is not None:
