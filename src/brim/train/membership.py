@@ -567,8 +567,7 @@ class Membership:
             case Look(generation, whole):
                 return self._board.look(generation, whole=whole, with_reports=whole)
             case Wake(wakers):
-                for number in wakers:
-                    wake(self._wakers[number])
+                wake(self._wakers[number] for number in wakers)
                 return None
             case AwaitNews():
                 if self._overlap is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 from brim.coordination.job.board import PHASES, Note, NoteKind
@@ -50,10 +51,16 @@ def open_board() -> list[int]:
     return [notes, reports]
 
 
-def wake(waker: int) -> None:
-    """Wake the worker that waits for this descriptor, now or soon."""
-    with contextlib.suppress(OSError):  # it is awake
-        os.eventfd_write(waker, 1)
+def wake(wakers: Iterable[int]) -> None:
+    """Wake the workers that wait for these descriptors, now or soon, and let them go first.
+
+    Who always comes last would otherwise never rest, and have to wait for all other programs once
+    its slice of the processor is used up, with the workers that wait for it.
+    """
+    for waker in wakers:
+        with contextlib.suppress(OSError):  # it is awake
+            os.eventfd_write(waker, 1)
+    os.sched_yield()
 
 
 def fall_asleep(waker: int) -> None:
