@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from brim.coordination.job.board import Note, NoteKind
+from brim.agent.conversation import Conversation
+from brim.agent.loop import Agent, AgentSettings
+from brim.agent.workers import Workers
+from brim.coordination.job.board import Board, Note, NoteKind
+from brim.coordination.job.membership import Member, World
 from brim.errors import ProtocolError
+from brim.host.clock import VirtualClock
 from brim.wire import board_file
 from brim.wire.board_file import BoardFile, open_board, open_wakers
+from brim.wire.messages import InstallRound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no boards")
 
@@ -83,3 +92,35 @@ def test_systems_without_eventfd_have_no_board(monkeypatch: pytest.MonkeyPatch) 
     assert open_wakers(1) == []
     monkeypatch.delattr(os, "eventfd")
     assert open_wakers(4) == []
+
+
+class Ending:
+    """Workers that are being ended, of which the agent hears meanwhile."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.ended = False
+
+    async def end(self) -> None:
+        self.agent._on_end("w1", -9, "signal 9")
+        self.ended = True
+
+
+class Listener:
+    """A conversation in which nothing is answered."""
+
+    def post(self, message: object) -> None:
+        """Take what an agent says."""
+
+
+def test_an_open_board_disturbs_no_end(tmp_path: Path) -> None:
+    settings = AgentSettings(name="a1", host="", run_dir=tmp_path)
+    agent = Agent(settings, cast(Conversation, Listener()), VirtualClock(0.0))
+    members = tuple(Member(worker=name, agent="a1", address="") for name in ("w1", "w2"))
+    world = World(round=1, members=members, donors={}, restore=True, shares=(1, 1))
+    agent._hub.begin(InstallRound(world=world))
+    agent._hub.board = Board(generation=1, members=2)
+    ending = Ending(agent)
+    agent._workers = cast(Workers, ending)
+    asyncio.run(agent._clean_up())
+    assert ending.ended
