@@ -13,6 +13,7 @@ measures them.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from brim_lab import warm
@@ -40,7 +42,6 @@ collect_ignore_glob = [
     "zoo/ports/*",
     "zoo/pace.py",
 ]
-_MODULES = [Path(__file__).parents[1] / place for place in ("src", "lab/src")]
 DURATIONS = Path(__file__).with_name("durations.json")
 MEASURE = "BRIM_TEST_DURATIONS"  # a variable that has them written down
 _AT_LEAST = 1.0  # seconds of a file that is worth a line
@@ -50,14 +51,18 @@ _shared = contextlib.ExitStack()  # by the process that starts all others
 
 
 class _DoctestFiles:
-    """Leaves modules without a doctest unimported: all processes collect, and some import for seconds."""
+    """Leaves a file without a doctest to its tests: all processes collect, and some modules import
+    for seconds.
+    """
 
     @staticmethod
-    def pytest_ignore_collect(collection_path: Path) -> bool | None:
-        is_module = collection_path.suffix == ".py" and any(
-            collection_path.is_relative_to(place) for place in _MODULES
-        )
-        return True if is_module and ">>>" not in collection_path.read_text() else None
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(file_path: Path) -> Generator[None, list[object], list[object]]:
+        found = yield
+        has_doctest = any(isinstance(collector, DoctestModule) for collector in found)
+        if not has_doctest or ">>>" in file_path.read_text():
+            return found
+        return [collector for collector in found if not isinstance(collector, DoctestModule)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,6 +88,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     is_cold = item.get_closest_marker("cold") is not None
     with warm.cold() if is_cold else contextlib.nullcontext():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: what is imported stays, and is not looked at again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

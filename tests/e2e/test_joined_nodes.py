@@ -198,11 +198,11 @@ def test_exact_jobs_stay_on_one_node_kind(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.told().get(name, {}).get("state") == "up", "that it is back")
     assert f"MKL_CBWR COMPATIBLE on {name} and none on host-2" in cluster.told()[name]["problem"]
 
-    waiting = cluster.submit("--workers", "6")
+    waiting = cluster.submit("--workers", "6", "--micro-batches", "8")
     cluster.until(lambda: "are not alike" in cluster.brim("explain", waiting), "why it waits")
     assert not cluster.on(waiting)
     cluster.brim("cancel", waiting)
-    job = cluster.submit("--workers", "2:6")
+    job = cluster.submit("--workers", "2:6", "--micro-batches", "8")
     cluster.until(lambda: sum(cluster.on(job).values()) == 4, "all that are alike")
     cluster.until_steps(job)  # before its first one it may begin again on another kind
     assert name not in cluster.on(job)

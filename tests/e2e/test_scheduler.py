@@ -323,7 +323,7 @@ def stands(view: JobView, state: str, wish: str) -> bool:
 
 # With a pause for each of its micro-batches a job really is faster on 4 workers, also on 2 busy
 # cores.
-FASTER_ON_MORE = ("--set", "pause=0.01")
+FASTER_ON_MORE = ("--set", "pause=0.04")
 
 
 @pytest.mark.long

@@ -57,14 +57,14 @@ def has_master(node: psutil.Process) -> bool:
 def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", describe(home, "n1", "n2"))
-    first, mover, third = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
+    first, mover, third = (home.submit("--workers", "1", "--set", "pause=0.03") for _ in range(3))
     until(
         lambda: [placement_of(home, job) for job in (mover, third)] == [{"n1": 1}, {"n2": 1}],
         "a job on each node",
     )
     home.brim("cancel", first)
     whole = home.submit(
-        "--workers", "2", "--set", "pause=0.008"
+        "--workers", "2", "--set", "pause=0.03"
     )  # nowhere is there room for all of it
     until(
         lambda: (placement_of(home, mover), placement_of(home, whole)) == ({"n2": 1}, {"n1": 2}),

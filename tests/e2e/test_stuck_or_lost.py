@@ -72,7 +72,7 @@ def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
     """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of
     the others.
     """
-    with started(tmp_path / "run", *STUCK, "--set", "how=regex") as run:
+    with started(tmp_path / "run", *STUCK, "--set", "how=deadlock") as run:
         run.wait_for_step(20)
         words = "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"
         until(lambda: bool(warnings_of(run, *words)), "a word", run)
@@ -104,7 +104,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
         "--set",
         "call=30",
     )
-    with started(tmp_path / "run", *STUCK, *options, "--set", "how=regex") as run:
+    with started(tmp_path / "run", *STUCK, *options, "--set", "how=deadlock") as run:
         run.finish()
         assert run.process.returncode == 1
     assert "hangs: no progress for 5." in run.err

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,21 +135,22 @@ LAWS = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        yield name, ast.parse(path.read_bytes())
+@functools.cache
+def calls() -> Mapping[str, list[ast.Call]]:
+    """The calls of each module of brim."""
+    return {
+        path.relative_to(SOURCE).as_posix(): [
+            node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)
+        ]
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_a_law_holds_but_for_its_named_exceptions(law: str) -> None:
     found = {
-        name: [
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and LAWS[law].breaks(node)
-        ]
-        for name, tree in modules()
+        name: [call.lineno for call in made if LAWS[law].breaks(call)]
+        for name, made in calls().items()
         if not name.startswith(LAWS[law].home)
     }
     broken = {name: lines for name, lines in found.items() if lines}
@@ -202,7 +204,8 @@ def test_modules_are_started_without_the_folder() -> None:
     found = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_bytes()))
+        if "-m" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.List | ast.Tuple)
         and any(isinstance(elt, ast.Constant) and elt.value == "-m" for elt in node.elts)
     ]

@@ -93,10 +93,22 @@ def sources() -> Mapping[str, ast.Module]:
     }
 
 
+def definitions(tree: ast.Module) -> Iterator[_Definition]:
+    """Yield a module and what it defines at any depth; no expression is looked at."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Definition):
+            yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            held = getattr(node, block, ())
+            waiting += held if isinstance(held, list) else ()
+
+
 def classes() -> dict[str, list[str]]:
     found = defaultdict(list)
     for path, tree in sources().items():
-        for node in ast.walk(tree):
+        for node in definitions(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(f"{path}:{node.lineno}")
     return found
@@ -112,6 +124,7 @@ def poor_heads(docstring: str) -> Iterator[str]:
         yield "does not begin with a verb or a noun"
 
 
+@functools.cache
 def refused_words() -> dict[str, str]:
     """The refused words of the glossary, each with its substitute."""
     _, _, table = GLOSSARY.read_text().partition("## Refused words")
@@ -239,8 +252,8 @@ def share_of_relatives(trees: tuple[ast.Module, ...]) -> Share:
     texts = [
         docstring
         for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, _Definition) and (docstring := ast.get_docstring(node))
+        for node in definitions(tree)
+        if (docstring := ast.get_docstring(node))
     ]
     words = sum(len(re.findall(r"[A-Za-z][A-Za-z'-]*", text)) for text in texts)
     return Share(sum(len(RELATIVES.findall(text)) for text in texts), words)
@@ -250,7 +263,7 @@ def long_test_names() -> list[str]:
     return [
         node.name
         for tree in modules_of_packages()["tests"]
-        for node in ast.walk(tree)
+        for node in definitions(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
         and len(node.name.split("_")[1:]) > MAX_TEST_WORDS

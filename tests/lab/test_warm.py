@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from brim.storage.contact import read_scheduler_contact
 from brim_lab import warm
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, Run, started
@@ -50,6 +51,32 @@ def test_a_mark_is_in_the_environment_of_each(paced: Run) -> None:
     ]
     assert len(set(variables)) == 1
     assert "BRIM_ROOM" not in psutil.Process(paced.pid("w1")).environ()
+
+
+@pytest.mark.e2e
+def test_a_scheduler_is_a_fork(tmp_path: Path) -> None:
+    """Its environment has the variables of jobs alone, and so none of certificates."""
+    state, roots = tmp_path / "state", str(tmp_path / "roots.pem")
+    driver = Driver(tmp_path, BRIM_HOME=str(state), GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=roots)
+    try:
+        driver.call("up")
+        scheduler = read_scheduler_contact(state)
+        assert scheduler is not None
+        assert "libtorch" in Path(f"/proc/{scheduler.pid}/maps").read_text()
+    finally:
+        driver.call("down", "--kill")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-P -m brim.backends.up state", True),
+        ("-m brim.cli node --join 10.0.0.7:4001", True),
+        ("-m brim.cli nodes --json", False),
+    ],
+)
+def test_programs_that_start_others_in_loops(words: str, expected: bool) -> None:
+    assert warm._forks_in_loop([sys.executable, *words.split()]) == expected
 
 
 @pytest.mark.parametrize(

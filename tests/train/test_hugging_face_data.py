@@ -12,13 +12,16 @@ from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 
-datasets = pytest.importorskip("datasets")
-
 SIZE, BATCH = 20, 8
 
 
 @pytest.fixture(scope="module")
-def rows() -> Any:
+def datasets() -> Any:
+    return pytest.importorskip("datasets")  # imported here: it takes seconds
+
+
+@pytest.fixture(scope="module")
+def rows(datasets: Any) -> Any:
     return datasets.Dataset.from_dict(
         {"x": [[float(i), 1.0] for i in range(SIZE)], "label": list(range(SIZE))}
     )
@@ -89,7 +92,7 @@ def test_a_stream_needs_its_number_of_samples(rows: Any) -> None:
         Feed(rows.to_iterable_dataset(), seed=0, global_batch_size=BATCH)
 
 
-def test_one_of_several_splits_is_wanted(rows: Any) -> None:
+def test_one_of_several_splits_is_wanted(datasets: Any, rows: Any) -> None:
     both_splits = datasets.DatasetDict({"train": rows, "test": rows})
     with pytest.raises(SpecError) as refusal:
         Feed(both_splits, seed=0, global_batch_size=BATCH)

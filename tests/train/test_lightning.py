@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -13,29 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import brim
 from brim.errors import SpecError
 
-lightning = pytest.importorskip("lightning")
+pytestmark = pytest.mark.skipif(not find_spec("lightning"), reason="Lightning is not installed")
 
 LINE = TensorDataset(torch.arange(40.0)[:, None] / 40, torch.arange(40.0) / 20)
-
-
-class Line(lightning.LightningModule):  # type: ignore[misc, name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(1, 1)
-        self.heard: list[Any] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        x, y = batch
-        loss = functional.mse_loss(self.net(x).flatten(), y)
-        self.log("train_loss", loss)
-        return {"loss": loss}
-
-    def validation_step(self, batch: Any) -> None:
-        x, y = batch
-        self.log_dict({"val_error": functional.l1_loss(self.net(x).flatten(), y)})
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def loader() -> DataLoader[Any]:
@@ -50,6 +31,8 @@ def fit(module: Any, **options: Any) -> Any:
 
 
 def test_validation_logs_are_sample_means() -> None:
+    from train.lightning_modules import Line
+
     module = Line()
     job = fit(module)
     with torch.no_grad():
@@ -59,6 +42,8 @@ def test_validation_logs_are_sample_means() -> None:
 
 
 def test_modules_know_epoch_step_and_batch() -> None:
+    from train.lightning_modules import Line
+
     class Curious(Line):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             seen.add((self.current_epoch, self.global_step, batch_idx))
@@ -76,6 +61,8 @@ def test_modules_know_epoch_step_and_batch() -> None:
 
 @pytest.mark.parametrize("form", ["described", "lists", "plateau"])
 def test_schedulers_step_when_lightning_would(form: str) -> None:
+    from train.lightning_modules import Line
+
     class Scheduled(Line):
         def configure_optimizers(self) -> Any:
             self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
@@ -99,62 +86,23 @@ def test_schedulers_step_when_lightning_would(form: str) -> None:
     assert module.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
-class ByHand(Line):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-
-class Counting(Line):
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.heard.append(batch_idx)
-
-
-class Two(Line):
-    def configure_optimizers(self) -> Any:
-        return [
-            torch.optim.SGD(self.parameters(), lr=0.1),
-            torch.optim.SGD(self.parameters(), lr=0.1),
-        ]
-
-
-class Nosy(Line):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.trainer.callbacks
-
-
-class Objects(Line):
-    def validation_step(self, batch: Any) -> None:
-        self.log("val_error", nn.Linear(1, 1))
-
-
-class Sums(Line):
-    def validation_step(self, batch: Any) -> None:
-        self.log("val_error", torch.tensor(1.0), reduce_fx="sum")
-
-
-class Often(Line):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (ByHand, "manual optimization"),
-        (Counting, "Counting.on_train_batch_end"),
-        (Two, "one torch optimizer"),
-        (Nosy, "trainer.callbacks"),
-        (Objects, "got a Linear"),
-        (Sums, "got a reduce_fx"),
-        (Often, "a frequency of 2"),
+        ("ByHand", "manual optimization"),
+        ("Counting", "Counting.on_train_batch_end"),
+        ("Two", "one torch optimizer"),
+        ("Nosy", "trainer.callbacks"),
+        ("Objects", "got a Linear"),
+        ("Sums", "got a reduce_fx"),
+        ("Often", "a frequency of 2"),
     ],
 )
-def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None:
+def test_what_would_be_left_out_is_refused(kind: str, words: str) -> None:
+    from train import lightning_modules
+
     with pytest.raises(SpecError, match=words):
-        fit(kind())
+        fit(getattr(lightning_modules, kind)())
 
 
 @pytest.mark.parametrize(
@@ -173,6 +121,8 @@ def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None
     ids=["regression", "classification", "aggregation"],
 )
 def test_a_logged_torchmetrics_object_gets_the_line_instead(make_metric: Any, line: str) -> None:
+    from train.lightning_modules import Line
+
     metric = make_metric(pytest.importorskip("torchmetrics"))
 
     class Logging(Line):
@@ -186,6 +136,8 @@ def test_a_logged_torchmetrics_object_gets_the_line_instead(make_metric: Any, li
 
 
 def test_torchmetrics_hold_one_batch() -> None:
+    from train.lightning_modules import Line
+
     torchmetrics = pytest.importorskip("torchmetrics")
 
     class Measured(Line):

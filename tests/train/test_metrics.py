@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss as sklearn_log_loss
-from sklearn.metrics import roc_auc_score
 
 from brim.errors import SpecError
 from brim.train import metrics
@@ -36,6 +34,8 @@ def chunks_of(
 @pytest.mark.parametrize("decimals", [1, 7])
 @pytest.mark.parametrize("size", [64, 1000, 5000])
 def test_auc_equals_scikit_learn(decimals: int, size: int) -> None:
+    from sklearn.metrics import roc_auc_score
+
     target = rng.integers(0, 2, 3000)
     scores = (rng.normal(size=3000) + target).round(decimals).astype(np.float32)
     metric = metrics.auc()
@@ -74,9 +74,11 @@ def test_which_worker_observed_a_chunk_does_not_matter(make: Callable[[], metric
 
 
 def test_log_loss_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import log_loss
+
     output, target = torch.randn(500), torch.randint(0, 2, (500,)).float()
     metric = metrics.log_loss()
-    expected = sklearn_log_loss(target.numpy(), torch.sigmoid(output.double()).numpy())
+    expected = log_loss(target.numpy(), torch.sigmoid(output.double()).numpy())
     assert metric.result(chunks_of(metric, output, target, 64)) == pytest.approx(
         expected, rel=1e-12
     )

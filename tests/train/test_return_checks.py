@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
@@ -63,11 +62,6 @@ def test_self_describing_data_is_left_alone() -> None:
         (lambda: GOOD, "the function <lambda>", "call it"),
         ("flights.csv", "the path 'flights.csv'", "brim.data.csv"),
         (Path("flights.csv"), "the path 'flights.csv'", "brim.data.csv"),
-        (
-            pandas.DataFrame({"a": [1.0], "b": [2.0]}),
-            "a pandas.DataFrame of shape [1, 2]",
-            "to_numpy",
-        ),
         ((np.zeros((4, 2)), np.zeros(4)), "a tuple of two arrays", "TensorDataset(inputs, target)"),
         (
             [torch.zeros(4, 2), torch.zeros(4)],
@@ -96,6 +90,14 @@ def test_what_is_no_dataset(dataset: Any, actual: str, hint: str) -> None:
     assert wrong.field in ("dataset('train')", "dataset('train')[0]")
     assert actual in wrong.got
     assert hint in wrong.hint
+
+
+def test_a_data_frame_is_no_dataset() -> None:
+    import pandas
+
+    wrong = refused(check_dataset, pandas.DataFrame({"a": [1.0], "b": [2.0]}), "train")
+    assert "a pandas.DataFrame of shape [1, 2]" in wrong.got
+    assert "to_numpy" in wrong.hint
 
 
 @pytest.mark.parametrize(

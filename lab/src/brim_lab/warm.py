@@ -54,6 +54,8 @@ _PR_GET_CHILD_SUBREAPER = 37
 _ARG_START = 45  # of /proc/self/stat, behind the name: arg_start, arg_end, env_start, env_end
 # Variables that the interpreter or a library reads once, as it starts.
 _READ_ONCE = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "GRPC_", "CUDA_", "LC_", "LANG")
+# Read as often as it is needed. A scheduler leaves it out of the environment of its jobs.
+_READ_OFTEN = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 _MODULES = (
     "brim.agent.__main__",
     "brim.cli.__main__",
@@ -64,9 +66,8 @@ _MODULES = (
     "brim.worker.process",
     "brim.backends.up",
 )
-_FORK_IN_LOOP = (
-    "brim.backends.up",
-)  # programs that start others where they cannot be forked any more
+# Programs that start others where they cannot be forked any more.
+_FORK_IN_LOOP = (("brim.backends.up",), ("brim.cli", "node"))
 _AS_IMPORTED = dict(os.environ)  # the environment of the warm process
 _PATH = sys.path[1:]  # without the folder in which the warm process was started
 _start_new: Any = subprocess._fork_exec  # type: ignore[attr-defined]
@@ -284,12 +285,21 @@ def _module_in(words: Sequence[str]) -> int:
     return 3 if words[1] == "-P" and len(words) > 3 else 2
 
 
+def _forks_in_loop(words: Sequence[str]) -> bool:
+    typed = words[_module_in(words) :]
+    return any(tuple(typed[: len(known)]) == known for known in _FORK_IN_LOOP)
+
+
 def _enters_host(words: Sequence[str]) -> bool:
     return list(words[:4]) == [sys.executable, "-I", "-S", entrance.__file__]
 
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    found = {name: value for name, value in environment.items() if name.startswith(_READ_ONCE)}
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_ONCE) and name != _READ_OFTEN
+    }
     if found.get("PYTHONHASHSEED") == "0":  # as the warm process has it
         del found["PYTHONHASHSEED"]
     return found
@@ -446,7 +456,7 @@ def _begin(program: _Program) -> NoReturn:
         _be_seen_as(program.words, program.environment)
         _take(program.descriptors)
         _be_new(program.environment)
-        if program.words[_module_in(program.words)] in _FORK_IN_LOOP:
+        if _forks_in_loop(program.words):
             _warm = _WarmProcess.fork_from_here()
         status = _run(program.words)
     except BaseException:  # noqa: BLE001 the outermost frame of a process

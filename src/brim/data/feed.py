@@ -66,11 +66,12 @@ def requests(
     """
     numbers = tuple(micro_batches)
     for step in range(after, schedule.steps):
-        spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
+        span, epoch = schedule.span(step), schedule.epoch_of(step)
+        spans, has_empty = cut(span, parts), len(span) < parts
         coming_steps = [
             MicroBatchRequest(step, number, epoch, spans[number])
             for number in numbers
-            if len(spans[number])
+            if not has_empty or len(spans[number])
         ]
         audited_number = audited(step)
         if coming_steps and audited_number is not None and len(spans[audited_number]):
@@ -271,8 +272,10 @@ class Feed:
             EnvironmentFault: processes that read died three times over the same data.
         """
         if self._quick:
+            order = self._description.order
             for request in requests:
-                indices = self.indices(request.epoch, request.span)
+                span = request.span
+                indices = order.at(request.epoch, span.start, span.stop)
                 yield Read(request, fetch(self.dataset, indices), sample_checksum(indices))
             return
         works = map(self._work, requests)

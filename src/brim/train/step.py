@@ -53,7 +53,6 @@ _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in
 # Stands in for the number of a micro-batch when seeding the update.
 _UPDATE = 1 << 41
 
-_NOTHING = nullcontext()
 _NO_OWNED_ROWS = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
 )
@@ -269,14 +268,20 @@ class Steps:
             parts.embeddings.sample_lookups()
         parts.optimization.begin()
         parts.contributions.begin()  # the script may have changed buffers since the last step
-        self._skip_empty(round, step)
+        if step.samples < round.parts:
+            self._skip_empty(round, step)
         coming_reads = self._replay(round, step, reads)
         if step.promised is not None:
             yield from self._lend_replayed(round, step, *step.promised)
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
-            yield from self._lend(round, step, next(coming_reads))
+            read = next(coming_reads)
+            if read.request.is_audit:
+                with parts.state.registered_kept():
+                    yield from self._lend(round, step, read)
+            else:
+                yield from self._lend(round, step, read)
         if parts.state.committed == number:
             self.commit(round, step)
 
@@ -400,7 +405,8 @@ class Steps:
         )
         parts.optimization.begin()
         parts.contributions.begin()
-        yield from self._lend(round, step, next(reads))
+        with parts.state.registered_kept():
+            yield from self._lend(round, step, next(reads))
         self.give_up()
         assert step.audit is not None, "it has one"
         parts.state.ahead = step.audit.early_digests(number)
@@ -411,23 +417,20 @@ class Steps:
         Raises:
             RoundChanged: the round ended meanwhile.
         """
-        keeps = self._parts.state.registered_kept() if read.request.is_audit else _NOTHING
-        with keeps:
-            micro_batch = self._hand_out(round, step, read)
-            self.is_amid_batch = True
-            try:
-                yield micro_batch
-            finally:
-                self.is_amid_batch = False
+        micro_batch = self._hand_out(round, step, read)
+        self.is_amid_batch = True
+        try:
+            yield micro_batch
+        finally:
+            self.is_amid_batch = False
         if self.under_way is not step:
             raise RoundChanged  # job.step found it out
         if step.micro is not None:
             self._complete(round, step)
 
     def _skip_empty(self, round: Round, step: StepUnderWay) -> None:
+        """Add nothing for the micro-batches without samples that come next."""
         parts = self._parts
-        if step.samples >= round.parts:
-            return
         spans = cut(step.span, round.parts)
         while step.todo and not len(spans[step.todo[0]]):
             contribution = parts.contributions.no_contribution(
@@ -448,12 +451,13 @@ class Steps:
         if not step.done:
             parts.contributions.watch()
         parts.contributions.reset()
-        parts.embeddings.begin()
+        if parts.embeddings.weights:
+            parts.embeddings.begin()
         parts.sources.seed(mix(parts.spec.seed, step.batch, read.request.micro))
         span = read.request.span
-        carried = {
-            name: carried.copy_at(step.places(span)) for name, carried in parts.carried.items()
-        }
+        carried = {}
+        for name, values in parts.carried.items():
+            carried[name] = values.copy_at(step.places(span))
         read_at = parts.spent("data", started)
         step.micro = MicroUnderWay(
             read=read,
@@ -494,7 +498,8 @@ class Steps:
         micro = step.micro
         assert micro is not None, "the loop looks"
         self.is_amid_batch = False
-        index = self._index_of(optimizer, micro)
+        is_only_loss = len(micro.losses) == 1 and optimizer is None
+        index = 0 if is_only_loss else self._index_of(optimizer, micro)
         _check_loss(loss)
         if parts.captured is not None:
             parts.captured.check_loss(loss)
@@ -504,11 +509,13 @@ class Steps:
         if not micro.taken:
             parts.contributions.check_untouched()
         is_last = len(step.todo) == 1 and not micro.read.request.is_audit
-        early = round.early if round.early is not None and is_last else None
-        with parts.embeddings.in_backward, early.in_backward() if early else _NOTHING:
+        early = round.early if is_last else None
+        if early is None and not parts.embeddings.weights:
             parts.optimization.backward(loss, micro.weight, optimizer)
-        if early is not None:
-            step.void = early.settle()
+        else:
+            with parts.embeddings.in_backward, early.in_backward() if early else nullcontext():
+                parts.optimization.backward(loss, micro.weight, optimizer)
+            step.void = early is not None and early.settle()
         is_at_hand = loss.is_cpu and len(micro.losses) == 1
         micro.losses[index] = loss.item() if is_at_hand else loss.detach().reshape(1)
         micro.taken += 1 if optimizer is not None else len(micro.losses)
@@ -575,13 +582,12 @@ class Steps:
         micro = step.micro
         assert micro is not None
         step.micro = None
-        losses = [loss for loss in micro.losses if loss is not None]
-        if not losses:
+        if not micro.taken:
             raise _no_step()
         parts.contributions.check_unchanged()
         if round.commits < _WATCHED_STEPS:
             parts.attributes.check()
-        rows, by_rows = parts.embeddings.take()
+        rows, by_rows = parts.embeddings.take() if parts.embeddings.weights else ([], [])
         contribution = parts.contributions.take(
             micro.weight, micro.losses, by_rows=by_rows, stop=self.is_stop_asked, due=step.due
         )
@@ -601,10 +607,11 @@ class Steps:
             return
         round.rows.add(step.todo[0], rows)
         round.accumulator.add(step.todo.popleft(), contribution)
-        step.losses.append(_sum_of(losses))
+        step.losses.append(_sum_of(micro.losses))
         step.done.append((micro.read.request, micro.read.crc32))
         step.marks.update(micro.read.marks)
-        self._skip_empty(round, step)
+        if step.samples < round.parts:
+            self._skip_empty(round, step)
         parts.spent("compute", micro.since)
 
     # The sum, and what it changes ----------------------------------------------------------------
@@ -902,9 +909,7 @@ class Steps:
 
     def _moves(self, outcome: StepOutcome) -> bool:
         """Return whether a step is applied: its losses are numbers, or `--on-nan` only warns."""
-        return (
-            all(math.isfinite(loss) for loss in outcome.losses) or self._parts.spec.on_nan == "warn"
-        )
+        return all(map(math.isfinite, outcome.losses)) or self._parts.spec.on_nan == "warn"
 
     def _is_to_be_applied(self, outcome: StepOutcome) -> bool:
         """Return whether the losses of a step are numbers; else follow `--on-nan`.
@@ -913,7 +918,7 @@ class Steps:
             UserCodeError: it says stop.
         """
         parts = self._parts
-        if all(math.isfinite(loss) for loss in outcome.losses):
+        if all(map(math.isfinite, outcome.losses)):
             parts.state.unsound_since = None
             return True
         number, is_first = parts.state.committed, parts.state.unsound_since is None
@@ -947,21 +952,20 @@ class Steps:
         )
 
 
-def _sum_of(losses: Sequence[Tensor | float]) -> Tensor | float:
-    """Return the sum of a micro-batch's losses, of shape [1] where it is a tensor."""
-    if len(losses) == 1:
-        return losses[0]
-    return torch.cat([loss for loss in losses if isinstance(loss, Tensor)]).sum().reshape(1)
+def _sum_of(losses: Sequence[Tensor | float | None]) -> Tensor | float:
+    """Return the sum of a micro-batch's losses that came, of shape [1] where it is a tensor."""
+    came = [loss for loss in losses if loss is not None]
+    if len(came) == 1:
+        return came[0]
+    return torch.cat([loss for loss in came if isinstance(loss, Tensor)]).sum().reshape(1)
 
 
 def _numbers(losses: Sequence[Tensor | float]) -> list[float]:
     """Return the value of each loss; those of tensors come from a device at once."""
-    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
-    if not tensors:
-        return [float(loss) for loss in losses]
-    if all(loss.is_cpu for loss in tensors):
-        return [loss.item() if isinstance(loss, Tensor) else loss for loss in losses]
-    return torch.cat(tensors).tolist()
+    tensors = [loss for loss in losses if isinstance(loss, Tensor) and not loss.is_cpu]
+    if tensors:  # all are
+        return torch.cat(tensors).tolist()
+    return list(map(float, losses))
 
 
 def _no_step() -> SpecError:

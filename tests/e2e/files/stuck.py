@@ -42,7 +42,11 @@ def stuck_here():
             time.sleep(SECONDS)
         case "lock":  # in C code, with Python's lock in hand
             ctypes.PyDLL(None).usleep(ctypes.c_uint(int(SECONDS * 1e6)))
-        case "regex":  # the same, for longer than anybody lives
+        case "deadlock":  # the same, for ever: a signal interrupts it, and it goes on to wait
+            mutex = ctypes.create_string_buffer(64)
+            for _ in range(2):
+                ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+        case "regex":  # the same, busy for longer than anybody lives
             re.match(r"(a*)*b", "a" * 100)
         case "exit":
             os._exit(0)

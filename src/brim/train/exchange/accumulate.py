@@ -43,25 +43,24 @@ class Accumulator:
     ) -> None:
         self._sums: dict[int, Contribution] = {}  # by the first micro-batch that they cover
         self._rows = {block.start: rows[block] for block in blocks if block in rows}
-        self._additions: list[
-            tuple[int, int, int, bool]
-        ] = []  # left, right, due after, finishes its block
+        # Due after each micro-batch: left, right, whether that finishes the block.
+        self._additions: dict[int, list[tuple[int, int, bool]]] = {}
         self._single: set[int] = set()
         self._last = blocks[-1] if blocks else None
+        self._last_micro = min(blocks[-1].start + blocks[-1].size, parts) - 1 if blocks else 0
         for block in blocks:
             leaves = [
                 Block(micro, 1)
                 for micro in range(block.start, min(block.start + block.size, parts))
             ]
-            additions = fold(leaves, block, parts)
+            additions, due = fold(leaves, block, parts), block.start
             for left, right in additions:
-                due = min(right.start + right.size, parts) - 1
-                self._additions.append(
-                    (left.start, right.start, due, (left, right) == additions[-1])
+                due = max(due, right.start)  # the last leaf that the sums so far consist of
+                self._additions.setdefault(due, []).append(
+                    (left.start, right.start, (left, right) == additions[-1])
                 )
             if not additions:
                 self._single.add(block.start)
-        self._next = 0
         self._early: set[int] = set()  # tensors of the last block that are in its row
         self._added: list[bool] = []  # of each tensor of a contribution, whether it is added up
         self._compared: list[int] = []  # the others
@@ -69,7 +68,6 @@ class Accumulator:
     def begin(self) -> None:
         """Start a step; unfinished work of a step before it is forgotten."""
         self._sums.clear()
-        self._next = 0
         self._early.clear()
 
     def add_early(self, index: int, tensor: Tensor) -> None:
@@ -80,10 +78,10 @@ class Accumulator:
         """
         assert self._last is not None, "a contribution was computed"
         row = self._rows[self._last.start]
-        pairs = self._additions[self._next :]
+        pairs = self._additions.get(self._last_micro, ())
         if not pairs:
             row[index].copy_(tensor)
-        for left, _, _, finishes in pairs:
+        for left, _, finishes in pairs:
             target = row[index] if finishes else torch.empty_like(tensor)
             tensor = torch.add(self._sums[left][index], tensor, out=target)
         self._early.add(index)
@@ -104,14 +102,12 @@ class Accumulator:
             torch._foreach_copy_(self._rows[micro], contribution)
             contribution = self._rows[micro]
         self._sums[micro] = contribution
-        while self._next < len(self._additions) and self._additions[self._next][2] <= micro:
-            left, right, _, finishes = self._additions[self._next]
+        for left, right, finishes in self._additions.get(micro, ()):
             if finishes and left in self._rows:
                 combine(self._sums[left], self._sums.pop(right), self._rows[left])
                 self._sums[left] = self._rows[left]
             else:
                 self._take_in(self._sums[left], self._sums.pop(right))
-            self._next += 1
 
     def _take_in(self, left: Contribution, right: Contribution) -> None:
         """Compute `left += right` where `left` has no other readers.
@@ -148,14 +144,13 @@ class Accumulator:
         rest = [index for index in range(len(contribution)) if index not in self._early]
         row, sums = self._rows[self._last.start], [contribution[index] for index in rest]
         target = [row[index] for index in rest]
-        pairs = self._additions[self._next :]
+        pairs = self._additions.get(self._last_micro, ())
         if not pairs:
             torch._foreach_copy_(target, sums)
-        for left, _, _, finishes in pairs:
+        for left, _, finishes in pairs:
             out = target if finishes else [torch.empty_like(tensor) for tensor in sums]
             combine([self._sums[left][index] for index in rest], sums, out)
             sums = out
-        self._next = len(self._additions)
 
     def local_sum(self) -> Contribution:
         """The sum over all micro-batches, where this worker had them all."""

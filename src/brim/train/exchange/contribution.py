@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
@@ -207,11 +208,11 @@ class Contributions:
         self._all_marks = self._no_marks.clone()
         self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
-        self._one_loss = torch.ones(1, dtype=torch.float64, device=device)
         self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._own_gradients: list[Tensor] = []
         self._buffers_seen: list[tuple[int, int]] = []
         self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
+        self._losses_at = len(self._parameters) + len(self._averaged)
         self._strides = [p.stride() for p in self._parameters]
         self.like = [
             *self._parameters,
@@ -395,8 +396,11 @@ class Contributions:
                 )
             parameter.grad = None
             gradients.append(gradient)
+        marks += map(int, by_rows)
+        words = self._words(marks, stop=stop, due=due)
+        if not self._homes:
+            return [*gradients, self._weighed(losses, weight), words]
         changed = [buffer.changed_by(weight) for buffer in self._averaged]
-        words = self._words([*marks, *map(int, by_rows)], stop=stop, due=due)
         counted = [buffer.now().clone() for buffer in self._counted]
         return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
 
@@ -432,7 +436,7 @@ class Contributions:
         if len(losses) == 1:
             (loss,) = losses
             if isinstance(loss, float):
-                return self._one_loss * (loss * weight)
+                return torch.from_numpy(np.array([loss * weight])).to(self._no_losses.device)
             if loss is not None:
                 if weight not in self._weights:
                     self._weights[weight] = self._no_losses + weight
@@ -499,10 +503,6 @@ class Contributions:
             due=bool(words[_DUE]),
         )
 
-    @property
-    def _losses_at(self) -> int:
-        return len(self._parameters) + len(self._averaged)
-
     def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 
@@ -538,10 +538,7 @@ class Contributions:
 
         A norm adds up in that order, on any worker.
         """
-        if not shared and all(
-            gradient.stride() == stride
-            for gradient, stride in zip(gradients, self._strides, strict=True)
-        ):
+        if not shared and [gradient.stride() for gradient in gradients] == self._strides:
             return gradients
         targets = self._own_gradients or [
             torch.empty_like(parameter) for parameter in self._parameters

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.autograd.graph import _engine_run_backward
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
@@ -80,6 +81,11 @@ class Optimization:
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
+        # torch's function around the engine shows its caller's context to the threads of devices; of
+        # a network on the CPU there are none, and each node would only copy it.
+        is_on_host = all(parameter.is_cpu for parameter in self._parameters)
+        engine: Any = Variable._execution_engine
+        self._run_backward = engine.run_backward if is_on_host else _engine_run_backward
         self._group_count = len(list(self._groups()))
         self.schedules = ScheduleWatch(optimizers, schedulers)
         self._own_before = [_plain_ones(optimizer) for optimizer in optimizers]
@@ -129,7 +135,7 @@ class Optimization:
                 return
             # What torch.autograd.backward ends in. It first imports sympy, a second's worth of
             # modules, and compares the shapes of the two by it, which are the same here.
-            _engine_run_backward(
+            self._run_backward(
                 (loss,),
                 (self._weight_as(loss, weight),),
                 False,  # keep_graph
@@ -147,9 +153,10 @@ class Optimization:
     def _weight_as(self, loss: Tensor, weight: float) -> Tensor:
         """The gradient that `(loss * weight).backward()` begins with, without the product."""
         key = (weight, loss.shape, loss.dtype, loss.device)
-        if key not in self._weights:
-            self._weights[key] = torch.full_like(loss, weight, requires_grad=False)
-        return self._weights[key]
+        gradient = self._weights.get(key)
+        if gradient is None:
+            gradient = self._weights[key] = torch.full_like(loss, weight, requires_grad=False)
+        return gradient
 
     def begin(self) -> None:
         """Begin a step.
@@ -193,8 +200,15 @@ class Optimization:
         """
         if self._schedulers:
             self.schedules.check_steps()
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        if len(groups) != self._group_count:
+        # What a loop may change by hand: of each group some numbers, of each parameter whether it
+        # is trained.
+        now = [
+            group.get(name)
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for name in _BY_HAND
+        ]
+        if len(now) != self._group_count * len(_BY_HAND):
             raise SpecError(
                 "your training loop",
                 got="another parameter group, added while training",
@@ -202,9 +216,6 @@ class Optimization:
                 "those",
                 hint="add every group before brim.join, with lr=0 if it should not train yet",
             )
-        # What a loop may change by hand: of each group some numbers, of each parameter whether it
-        # is trained.
-        now = [group.get(name) for group in groups for name in _BY_HAND]
         if self._rates is None:
             self._has_tensors = any(isinstance(value, Tensor) for value in now)
         if self._has_tensors:
