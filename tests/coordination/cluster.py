@@ -24,11 +24,22 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from brim.coordination.job import steps
 from brim.coordination.job.attempts import Attempts
 from brim.coordination.job.barrier import COMMIT, Barrier, Point
-from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.board import Note, NoteKind
+from brim.coordination.job.hub import (
+    Count,
+    Expect,
+    Flush,
+    Hub,
+    HubCommand,
+    Open,
+    Stands,
+    Write,
+)
 from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
@@ -69,6 +80,7 @@ from brim.coordination.job.membership import (
 from brim.coordination.job.membership import JobCompleted as WorkerCompleted
 from brim.coordination.job.participant import (
     AskedToLeave,
+    AwaitNews,
     BeHeir,
     CatchUp,
     EnterRound,
@@ -76,12 +88,15 @@ from brim.coordination.job.participant import (
     Flow,
     GiveState,
     Incoming,
+    Look,
     Need,
     Participant,
     PeerLost,
+    Pin,
     Receive,
     RestoreState,
     RoundChanged,
+    Wake,
     WriteState,
     round_of,
 )
@@ -127,6 +142,7 @@ from brim.wire.messages import (
 
 T = TypeVar("T")
 
+MOST_NOTES = 3  # of the first rank that a board has room for; the second has room for one more …
 PARTS = 4
 ELEMENTS = 4  # of the gradient: enough for four ranks to own a slice each
 SCHEDULE = Schedule(samples=11, global_batch_size=4, epochs=2)
@@ -148,6 +164,7 @@ class Setting:
     every: int = 1  # steps of an epoch from one checkpoint to the next
     patience: int = 1000  # deaths in a row of young workers that a host is forgiven
     room: int | None = None  # workers that each agent but the first takes at most
+    board: bool = True  # workers of one host may meet on it
     machines: int = 0  # that the agents are on by turns; 0: each is on one of its own
 
 
@@ -303,6 +320,8 @@ class SimWorker:
         self.alive, self.asked = True, False
         self.is_strange = cluster.is_estranged
         self.inbox: deque[WorkerBound] = deque()
+        self.woken = False  # by a member that let all pass
+        self.notes_read, self.seen_generation = 0, 0
         self.outbox: deque[WorkerMessage | Gone] = deque()
         self.backlog: deque[Stream] = deque()
         self.greeted: dict[str, Stream] = {}
@@ -347,7 +366,12 @@ class SimWorker:
             self.inbox.remove(message)
             if self.flight is not None and self.flight.state[0] == message.step:
                 self.flight.stage = "permitted"
-        return bool(self.inbox)
+        return bool(self.inbox) or self.participant.has_deferred
+
+    @property
+    def _called(self) -> bool:
+        """Whether a message, a signal or another member ends a wait at the board."""
+        return bool(self.inbox) or self.asked or self.woken
 
     def die(self, reason: str) -> None:
         """The kernel closes its link behind its last messages."""
@@ -424,6 +448,8 @@ class SimWorker:
         match need:
             case Receive(timeout):
                 return (yield from self._receive(timeout))
+            case Pin() | Look() | AwaitNews() | Wake():
+                return (yield from self._use_board(need))
             case RestoreState():
                 yield "go"
                 if self.cluster.storage is None:
@@ -460,7 +486,7 @@ class SimWorker:
             if self.asked:
                 self.asked = False
                 return AskedToLeave()
-            if self.pending:
+            if self.pending and self.inbox:
                 message = self.inbox.popleft()
                 assert not isinstance(message, Publish)
                 return message
@@ -468,6 +494,37 @@ class SimWorker:
                 self.is_cut_off = self.is_cut_off and timeout < 1.0
                 return None  # other long waits are as good as endless ones
             yield "message"
+
+    def _use_board(self, need: Pin | Look | AwaitNews | Wake) -> Generator[Wait, None, Any]:
+        """Each store, look and wake-up is one event, before and behind which anybody may die."""
+        yield "go"
+        match need:
+            case Pin(note):
+                own = [other for other in self.agent.notes if other.member == note.member]
+                if note.kind is NoteKind.ARRIVE and len(own) >= MOST_NOTES + note.member:
+                    return False
+                self.agent.pin(structs.replace(note, time=float(self.cluster.events)))
+                yield "go"
+                return True
+            case Look(generation):
+                if generation != self.seen_generation:
+                    self.seen_generation, self.notes_read = generation, 0
+                notes = self.agent.notes[self.notes_read :]
+                self.notes_read += len(notes)
+                return notes
+            case AwaitNews():
+                yield lambda: self._called
+                self.woken = False
+                if self.asked or self.pending:
+                    return (yield from self._receive(0.0))
+                return None
+            case Wake(wakers):
+                for waker in wakers:
+                    for worker in self.agent.workers.values():
+                        if self.agent.waker(worker.name) == waker:
+                            worker.woken = True
+                    yield "go"
+        return None
 
     def _arrive(self, phase: str, payload: Any = None) -> Generator[Wait, None, list[Any]]:
         key = self.cluster.key_of(payload)
@@ -815,6 +872,10 @@ class SimAgent:
         self.workers: dict[str, SimWorker] = {}
         self.waiting: list[str] = []  # to be started later
         self.held_round = 0  # whose next commit is to be its last
+        self.notes: list[Note] = []  # on the board
+        self.notes_read, self.generation = 0, 0
+        if cluster.setting.board:
+            self.hub.waker = self.waker
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
 
     def lose(self, unsent: int = 0) -> None:
@@ -833,11 +894,15 @@ class SimAgent:
 
     def hear(self, worker: SimWorker) -> None:
         message = worker.outbox.popleft()
+        self.read()
         match message:
             case Arrive():
+                if message.round == self.hub.round:
+                    self.seal()
                 now = float(self.cluster.events)
                 self._perform(self.hub.arrived(worker.name, message, now=now, wall=now))
             case Gone(reason):
+                self.seal()
                 self.hub.lose(worker.name)
                 del self.workers[worker.name]
                 self.outbox.append(LoseWorker(worker=worker.name, reason=reason))
@@ -858,8 +923,35 @@ class SimAgent:
                     self.outbox.append(Commits(records=[record]))
                 case ArriveTogether():
                     self.outbox.append(command)
-                case Flush() | Expect():
+                case Open(generation):
+                    self.notes, self.notes_read, self.generation = [], 0, generation
+                case Write(note):
+                    self.pin(note)
+                case Flush() | Expect() | Stands():
                     pass
+
+    # The board
+
+    def waker(self, worker: str) -> int | None:
+        """Return its number; some workers have none."""
+        number = int(worker[1:])
+        return None if number % 7 == 6 else number
+
+    def pin(self, note: Note) -> None:
+        self.notes.append(note)
+
+    def read(self) -> None:
+        """Read the board, which may be at any time."""
+        notes, self.notes_read = self.notes[self.notes_read :], len(self.notes)
+        now = float(self.cluster.events)
+        steps_before = sum(isinstance(said, Commits) for said in self.outbox)
+        self._perform(self.hub.noted(notes, now=now, wall=now))
+        steps = sum(isinstance(said, Commits) for said in self.outbox)
+        self.cluster.met_on_boards += steps - steps_before
+
+    def seal(self) -> None:
+        self._perform(self.hub.seal())
+        self.read()
 
     def start(self, name: str) -> None:
         self.waiting.remove(name)
@@ -882,13 +974,16 @@ class SimAgent:
                     for name in names:
                         self.start(name)
             case InstallRound():
+                self.seal()
                 self._perform(self.hub.begin(message))
             case HoldRound(round=round):
-                self.hub.hold(round)
+                self.read()
+                self._perform(self.hub.hold(round))
                 self.held_round = round
             case ReleaseTogether():
                 self._perform(self.hub.release(message))
             case ToWorker(worker=name, message=WriteNow() as request):
+                self.seal()
                 self._perform(self.hub.write(name, request))
             case ToWorker(worker=name, message=inner):
                 if isinstance(inner, Dismissed):
@@ -933,7 +1028,7 @@ class Cluster:
         self._stored: dict[int, State] = {}
         self.payloads: dict[bytes, Any] = {}  # they are bytes: nobody on the way looks inside
         self.trades: dict[tuple[int, int], dict[Any, Any]] = {}
-        self.events = 0
+        self.events, self.met_on_boards = 0, 0  # steps that count without their agent
         self.steps: list[StepRecord] = []
         self.restores: list[Restore] = []
         self.end: End | None = None
@@ -1186,6 +1281,8 @@ class Cluster:
                 continue
             if agent.inbox:
                 able.append(agent.obey)
+            if len(agent.notes) > agent.notes_read:
+                able.append(agent.read)
             able += [partial(agent.start, name) for name in agent.waiting]
             for worker in agent.workers.values():
                 if worker.outbox:
@@ -1375,6 +1472,7 @@ def at_random(seed: int, *, extra_kinds: tuple[str, ...] = ()) -> Cluster:
         spares=rng.randint(0, 1),
         every=rng.choice((1, 2, 1000)),
         patience=rng.choice((1, 2, 3, 1000)),
+        board=seed % 4 != 3,  # not every system has one
     )
     if "depart" in extra_kinds:
         agents, room = rng.choice((1, 2, 3)), rng.choice((None, 1, 2))

@@ -4,28 +4,40 @@ a few hundred schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from brim.coordination.job import participant, rendezvous, steps
 from brim.coordination.job.barrier import Barrier, Point, Release
-from brim.coordination.job.hub import Hub, HubCommand
+from brim.coordination.job.board import Board, Note, NoteKind
+from brim.coordination.job.hub import Hub, HubCommand, Open
 from brim.coordination.job.membership import Command, RendezvousPhase, Worker, World
-from brim.coordination.job.participant import Flow, Incoming, Participant
+from brim.coordination.job.participant import (
+    AwaitNews,
+    Flow,
+    Incoming,
+    Participant,
+    Pin,
+    Receive,
+    Wake,
+)
 from brim.coordination.job.rendezvous import Rendezvous
 from brim.coordination.job.steps import Act, Action, Add, Stand
 from brim.errors import ProtocolError
 from brim.wire.messages import (
     Arrive,
+    InstallRound,
     Made,
     Released,
     ToWorker,
     WorkerMessage,
     WriteNow,
 )
+from coordination import cluster
 from coordination.cluster import at_random
 
 MOST = 1000  # schedules in which a bug must show
@@ -138,6 +150,129 @@ def a_hub_releases_who_comes_first(patch: Patch) -> None:
     patch.setattr(Hub, "arrived", arrived)
 
 
+def a_step_counts_behind_the_death_of_a_member(patch: Patch) -> None:
+    patch.setattr(Hub, "lose", lambda self, worker: self._lost.add(worker))
+    usual = cluster.SimAgent.hear
+
+    def hear(self: cluster.SimAgent, worker: cluster.SimWorker) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            if isinstance(worker.outbox[0], cluster.Gone):
+                inner.setattr(cluster.SimAgent, "seal", lambda self: None)
+            usual(self, worker)
+
+    patch.setattr(cluster.SimAgent, "hear", hear)
+
+
+# On the board -------------------------------------------------------------------------------------
+
+
+def a_new_round_is_named_before_the_board_is_sealed(patch: Patch) -> None:
+    usual = Hub.begin
+
+    def begin(self: Hub, named: InstallRound) -> list[HubCommand]:
+        self.board = None
+        return usual(self, named)
+
+    patch.setattr(Hub, "begin", begin)
+    patch.setattr(cluster.SimAgent, "seal", lambda self: None)
+    patch.setattr(Hub, "_check_sealed", lambda self: None)
+
+
+def steps_count_behind_a_seal(patch: Patch) -> None:
+    usual = Board.take
+
+    def take(self: Board, note: Note) -> None:
+        is_sealed, self.is_sealed = self.is_sealed, False
+        usual(self, note)
+        self.is_sealed |= is_sealed
+
+    patch.setattr(Board, "take", take)
+
+
+def a_member_hears_a_round_before_it_looks_at_the_board(patch: Patch) -> None:
+    usual = Participant._look
+
+    def look(self: Participant, board: Board) -> Flow[None]:
+        message = yield Receive(0.0)
+        if message is not None:
+            self.take(message)
+        yield from usual(self, board)
+
+    patch.setattr(Participant, "_look", look)
+
+
+def a_member_takes_its_waking_for_the_release(patch: Patch) -> None:
+    def meet(self: Participant, board: Board, point: Point, payload: bytes) -> Flow[Released]:
+        rank, round = self.rank, self.round.round
+        arrive: dict[str, Any] = {"generation": board.generation, "member": rank, "report": payload}
+        step, phase = point.step, point.phase
+        yield Pin(Note(kind=NoteKind.ARRIVE, step=step, phase=phase, **arrive))
+        yield from self._look(board)
+        if not board.has_passed(point):
+            message = yield AwaitNews()
+            if message is not None:
+                self.take(message)
+        yield Wake(self._wakers)
+        return Released(round=round, step=step, phase=phase, hold=board.is_over)
+
+    patch.setattr(Participant, "_meet", meet)
+
+
+def arrivals_before_a_seal_are_forgotten(patch: Patch) -> None:
+    usual = Hub.noted
+
+    def noted(self: Hub, notes: Iterable[Note], **times: float) -> list[HubCommand]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Barrier, "arrive", lambda *_: None)
+            commands = usual(self, notes, **times)
+        return commands
+
+    patch.setattr(Hub, "noted", noted)
+
+
+def an_arrival_behind_a_seal_is_not_repeated(patch: Patch) -> None:
+    patch.setattr(Board, "is_handed_over", lambda self, rank: True)
+
+
+def a_hold_does_not_reach_the_board(patch: Patch) -> None:
+    usual = Hub.hold
+
+    def hold(self: Hub, round: int) -> list[HubCommand]:
+        usual(self, round)
+        return []
+
+    patch.setattr(Hub, "hold", hold)
+
+
+def a_board_is_opened_while_one_may_look_at_the_last(patch: Patch) -> None:
+    usual = Hub._open
+
+    def opened(self: Hub, release: Release) -> tuple[list[HubCommand], list[int]]:
+        self._handed_over = False
+        return usual(self, release)
+
+    patch.setattr(Hub, "_open", opened)
+
+
+def notes_of_the_last_board_are_read_on_this_one(patch: Patch) -> None:
+    """Two guards see to it: neither alone is missed."""
+    usual_take = Board.take
+
+    def take(self: Board, note: Note) -> None:
+        usual_take(self, structs.replace(note, generation=self.generation))
+
+    patch.setattr(Board, "take", take)
+    usual = cluster.SimAgent._perform
+
+    def perform(self: cluster.SimAgent, commands: Sequence[HubCommand]) -> None:
+        notes = self.notes
+        usual(self, commands)
+        if any(isinstance(command, Open) for command in commands):
+            self.notes = [*notes, *self.notes]
+
+    patch.setattr(cluster.SimAgent, "_perform", perform)
+
+
 # In the rendezvous --------------------------------------------------------------------------------
 
 
@@ -245,8 +380,18 @@ BUGS: list[tuple[Bug, int]] = [
     (a_hub_releases_workers_while_one_writes_what_the_job_ends_with, 54),
     (a_hub_forgets_that_a_commit_is_to_be_the_last, 0),
     (a_hub_releases_who_comes_first, 0),
+    (a_step_counts_behind_the_death_of_a_member, 51388),
+    (a_new_round_is_named_before_the_board_is_sealed, 7),
+    (steps_count_behind_a_seal, 8),
+    (a_member_hears_a_round_before_it_looks_at_the_board, 7),
+    (a_member_takes_its_waking_for_the_release, 7),
+    (arrivals_before_a_seal_are_forgotten, 7),
+    (an_arrival_behind_a_seal_is_not_repeated, 8),
+    (a_hold_does_not_reach_the_board, 268),
+    (a_board_is_opened_while_one_may_look_at_the_last, 685),
+    (notes_of_the_last_board_are_read_on_this_one, 7),
     (a_member_counts_as_a_source_of_state_once_it_is_named, 0),
-    (a_leaver_is_dismissed_in_the_middle_of_a_step, 395),
+    (a_leaver_is_dismissed_in_the_middle_of_a_step, 526585),
     (a_round_restores_while_somebody_who_had_the_state_is_there, 1097),
     (a_death_while_one_writes_is_forgotten, 47),
     (a_step_is_applied_before_it_counts, 0),

@@ -167,17 +167,33 @@ def test_awaited_workers_are_reported_with_their_activity() -> None:
     assert hub.installed("w1", 0, 4) == []
 
 
-def test_workers_dead_after_their_last_arrival_are_ignored() -> None:
-    """The others may come to that commit after its death; a master that has not heard of it may name it again."""
+def test_behind_a_death_nobody_is_released() -> None:
+    """Not even where the dead stands there: another host may tell of the step before this one."""
     hub = hub_in(1, w1="A", w2="A")
+    assert arrive(hub, "w2", 4, COMMIT) == []
+    hub.lose("w2")
+    assert arrive(hub, "w1", 4, COMMIT) == []
+    hub.begin(named(2, w1="A"))
+    assert arrive(hub, "w1", 4, COMMIT, round=2) == [
+        counted(5, b"", round=2),
+        *released("w1", step=4, phase=COMMIT, round=2),
+    ]
+
+
+def test_the_death_of_no_member_closes_nothing() -> None:
+    hub = hub_in(1, w1="A")
+    hub.lose("w2")
+    assert arrive(hub, "w1", 4, COMMIT)[0] == counted(5, b"")
+
+
+def test_the_dead_are_not_waited_for() -> None:
+    """A master that has not heard of a death may name the dead again."""
+    hub = hub_in(1, w1="A", w2="A")
+    hub.lose("w2")
 
     def expected(commands: list[HubCommand]) -> list[str]:
         return [command.worker for command in commands if isinstance(command, Expect)]
 
-    arrival = Arrive(round=1, step=4, phase=COMMIT)
-    assert expected(hub.arrived("w2", arrival, now=NOW, wall=WALL)) == []
-    hub.lose("w2")
-    assert expected(hub.arrived("w1", arrival, now=NOW, wall=WALL)) == ["w1"]
     assert expected(hub.begin(named(2, w1="A", w2="A"))) == ["w1"]
     assert expected(hub.write("w2", WriteNow(recorded=3))) == []
 

@@ -2,11 +2,13 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from brim.coordination.job.membership import Install, LetGo, WorkerDisagrees
+from brim.wire.messages import Commits
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
@@ -49,8 +51,8 @@ def run_each(batch: int, *, batches: int, extra_kinds: tuple[str, ...] = ()) -> 
 
 @pytest.mark.parametrize("batch", range(10))
 def test_any_schedule(batch: int) -> None:
-    for _ in run_each(batch, batches=10):
-        pass
+    met_on_boards = sum(cluster.met_on_boards for cluster in run_each(batch, batches=10))
+    assert 50 * met_on_boards > SCHEDULES, "hardly a step was made without the agent"
 
 
 @pytest.mark.parametrize("batch", range(5))
@@ -86,6 +88,37 @@ def test_any_schedule_in_which_newcomers_disagree(batch: int) -> None:
     for cluster in run_each(batch, batches=5, extra_kinds=("estrange",) * 8):
         turned_away += sum(isinstance(event, WorkerDisagrees) for _, event in cluster.story)
     assert 40 * turned_away > SCHEDULES, "hardly a newcomer was turned away"
+
+
+class HeardLate(Cluster):
+    """A cluster whose master hears of commits last of all that can happen, but for a few."""
+
+    def _enabled(self) -> list[Callable[[], None]]:
+        able = super()._enabled()
+        late = [a for a in self.agents.values() if a.outbox and isinstance(a.outbox[0], Commits)]
+        if not late or self._choose(50) == 0:
+            return able
+
+        def is_late(event: Callable[[], None]) -> bool:
+            return isinstance(event, partial) and event.func == self._hear and event.args[0] in late
+
+        return [event for event in able if not is_late(event)] or able
+
+
+def heard_late(seed: int) -> HeardLate:
+    """Two hosts, of which the first has all workers until one or two are killed, or move."""
+    rng = random.Random(f"heard late {seed}")
+    setting = Setting(
+        agents=2, minimum=1, target=2, board=bool(seed % 3), every=rng.choice((1, 2, 1000))
+    )
+    kinds = ("kill", "kill", "place", "place", *("idle",) * (seed % 2))
+    faults = tuple(Fault(rng.randrange(20, 160), kind, rng.randrange(4)) for kind in kinds)
+    return HeardLate(setting, rng.randrange, faults)
+
+
+def test_any_schedule_in_which_commits_are_heard_late() -> None:
+    for seed in range(SCHEDULES // 5):
+        heard_late(seed).run()
 
 
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:

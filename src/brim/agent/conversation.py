@@ -140,13 +140,13 @@ class Conversation:
         self._aside.append(Printed(worker=worker, text=text))
         self._news.set()
 
-    def foretell(self, record: CommitRecord) -> None:
-        """Make sure that a commit will be heard, even if this process dies.
+    def foretell(self, records: list[CommitRecord]) -> None:
+        """Make sure that commits will be heard, even if this process dies.
 
-        The commit is a part of the next message.
+        They are a part of the next message.
         """
         if self._unheard is not None:
-            self._unheard.note(self._outbox.last + 1, Commits(records=[record]))
+            self._unheard.note(self._outbox.last + 1, Commits(records=records))
 
     def close(self) -> None:
         """End the conversation: the agent has nothing more to say."""

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
@@ -20,7 +20,16 @@ from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import PrintForwarder
 from brim.agent.templates import Template, start_template
 from brim.agent.workers import Callbacks, Workers, signal_words
-from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.hub import (
+    Count,
+    Expect,
+    Flush,
+    Hub,
+    HubCommand,
+    Open,
+    Stands,
+    Write,
+)
 from brim.coordination.job.liveness import Liveness
 from brim.coordination.job.turns import Turns
 from brim.coordination.job.waits import Doing, Hung, Overdue, Waits
@@ -211,6 +220,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         workers, self._workers = self._workers, None
+        self._hub.board = None  # what they still let count on it ends with them
         if workers is not None:
             await workers.end()
         elif self._template is not None:
@@ -244,7 +254,15 @@ class Agent:
             replaced=self._template_replaced,
             spent=lambda reason: self._post(AskToStop(reason=reason)),
         )
-        self._workers = Workers(self._settings.run_dir, template, tell, host=self._settings.host)
+        self._workers = Workers(
+            self._settings.run_dir,
+            template,
+            tell,
+            host=self._settings.host,
+            meeting=_meeting(spec),
+        )
+        if self._workers.board is not None:
+            self._hub.waker = self._workers.waker
         await self._workers.listen()
         try:
             check_limit(spec.memory)
@@ -370,6 +388,7 @@ class Agent:
 
     def _post(self, message: AgentMessage) -> None:
         """Say something, after all commits that came before it."""
+        self._read_board()
         self._flush()
         self._master.post(message)
 
@@ -396,6 +415,8 @@ class Agent:
             previous, now = now, self._clock.now()
             if now - previous > _BEAT:
                 self._waits.pause(now - previous)
+            if self._read_board():
+                self._flush()
             if self._workers is not None:  # else all are being ended
                 self._end_who_is_stopped(self._workers, now)
                 for overdue in self._waits.look(now=now):
@@ -503,6 +524,7 @@ class Agent:
         self._post(WorkerStarted(worker=worker, pid=pid))
 
     def _on_end(self, worker: str, status: int | None, reason: str) -> None:
+        self._seal_board()
         self._hub.lose(worker)
         self._forget(worker)
         by_itself = status == 0 and worker not in self._may_end
@@ -587,6 +609,7 @@ class Agent:
 
     def _arrived(self, worker: str, arrival: Arrive, *, now: float) -> None:
         if arrival.round == self._hub.round:
+            self._seal_board()
             self._on_time(worker, now=now)
         try:
             commands = self._hub.arrived(worker, arrival, now=now, wall=self._clock.wall())
@@ -595,8 +618,33 @@ class Agent:
             return
         self._perform(commands)
 
-    def _perform(self, commands: Iterable[HubCommand]) -> None:
+    def _read_board(self) -> bool:
+        """Count what workers have let count on their board; return whether that was anything."""
+        board, workers = self._hub.board, self._workers
+        if board is None or workers is None or workers.board is None:
+            return False
+        try:
+            notes = workers.board.look(board.generation, with_reports=True)
+            if not notes:
+                return False
+            now, wall = self._clock.now(), self._clock.wall()
+            commands = self._hub.noted(notes, now=now, wall=wall)
+        except ProtocolError as error:
+            self._hub.board = None
+            self._post(JobFailed(who="internal", message=str(error)))
+            return True
+        self._perform(commands)
+        return True
+
+    def _seal_board(self) -> None:
+        """Keep the barriers of the round here, from the next arrival on."""
+        self._perform(self._hub.seal())
+        self._read_board()
+
+    def _perform(self, commands: Sequence[HubCommand]) -> None:
         """Carry out the commands of the hub, in order."""
+        if records := [command.record for command in commands if isinstance(command, Count)]:
+            self._master.foretell(records)  # before anything of it is told
         for command in commands:
             match command:
                 case ToWorker(worker=worker, message=message):
@@ -605,12 +653,19 @@ class Agent:
                 case Expect(worker, doing):
                     self._expect(worker, doing)
                 case Count(record):
-                    self._master.foretell(record)
                     self._note_commit(record)
                 case Flush():
                     self._flush()
                 case ArriveTogether():
                     self._post(command)
+                case Stands(worker):
+                    self._on_time(worker)
+                case Open(generation):
+                    if self._workers is not None and self._workers.board is not None:
+                        self._workers.board.clear(generation)
+                case Write(note):
+                    if self._workers is not None and self._workers.board is not None:
+                        self._workers.board.pin(note)
                 case _:
                     assert_never(command)
 
@@ -631,10 +686,11 @@ class Agent:
             case InstallRound():
                 self._install(message)
             case HoldRound(round=round):
-                self._hub.hold(round)
+                self._perform(self._hub.hold(round))
             case ReleaseTogether():
                 self._perform(self._hub.release(message))
             case ToWorker(worker=worker, message=WriteNow() as request):
+                self._seal_board()
                 self._perform(self._hub.write(worker, request))
             case ToWorker(worker=worker, message=inner):
                 if isinstance(inner, Dismissed):
@@ -662,6 +718,7 @@ class Agent:
                 self._post(LoseWorker(worker=worker, reason="it was not started"))
 
     def _install(self, named: InstallRound) -> None:
+        self._seal_board()
         commands = self._hub.begin(named)
         if self._prints is not None:
             worker_before = self._prints.worker
@@ -682,6 +739,16 @@ def _start_of(overdue: Overdue, stack: Stack) -> str:
     if stack.imports:
         return f"importing {stack.imports}"
     return "starting" if overdue.doing.kind in _STARTS and not stack.text else ""
+
+
+def _meeting(spec: JobSpec) -> int:
+    """Return how many workers may meet on a board; 0 where they meet at their agent.
+
+    Faults come at a step's number, which the master must hear of before the next is made.
+    """
+    if spec.faults or spec.servers or spec.asynchronous is not None:
+        return 0
+    return spec.workers.maximum
 
 
 def _needs_one_host() -> SpecError:

@@ -24,6 +24,7 @@ from brim.host.process import WORKER, children_of, end_family, state_of, variabl
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
+from brim.wire.board_file import BoardFile, open_board, open_wakers
 from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
@@ -129,10 +130,17 @@ class Workers:
         template: that they are forked from.
         tell: whom to tell what.
         host: address of this host.
+        meeting: workers that may meet on a board; 0 where they meet at this agent.
     """
 
     def __init__(
-        self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = ""
+        self,
+        run_dir: Path,
+        template: Template,
+        tell: Callbacks,
+        *,
+        host: str = "",
+        meeting: int = 0,
     ) -> None:
         self._run_dir, self._tell, self._host = run_dir, tell, host
         self._processes: dict[str, _Process] = {}
@@ -145,6 +153,9 @@ class Workers:
         self._last_frame = b""
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
         self._memory, self._tables = anonymous_file("brim"), anonymous_file("brim-tables")
+        self._wakers = open_wakers(meeting)
+        self._board = open_board() if self._wakers else []
+        self.board = BoardFile(*self._board) if self._wakers else None
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
         self._unanswered: set[str] = set()  # the template has not answered yet
@@ -252,6 +263,8 @@ class Workers:
                 gives_notice,
                 log.fileno(),
                 process.stacks.file,
+                *self._board,
+                *self._wakers,
             ]
             try:
                 request = frame(f"{worker} {place}".encode())
@@ -283,6 +296,13 @@ class Workers:
         if worker in self._waiting:
             self._waiting.remove(worker)
             self._tell.gone(worker, None, "it was not started")
+
+    def waker(self, worker: str) -> int | None:
+        """Return the number of the descriptor that wakes a worker; None where it has none."""
+        process = self._processes.get(worker)
+        if process is None or process.place >= len(self._wakers):
+            return None
+        return process.place
 
     @property
     def pids(self) -> dict[str, int]:
@@ -525,6 +545,8 @@ class Workers:
         for _ in trails_of_the_dead(self._run_dir):
             pass  # who died last was not gone yet when the others looked
         os.close(self._memory)
+        for descriptor in (*self._board, *self._wakers):
+            os.close(descriptor)
         os.close(self._tables)  # an agent that joins again has other workers
 
     async def _end_template(self) -> None:

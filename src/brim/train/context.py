@@ -28,7 +28,7 @@ _LINK, _MEMORY, _TABLES, _STACKS = (
     "BRIM_TABLES_FD",
     "BRIM_STACKS_FD",
 )
-_NOTICE, _PLACE = "BRIM_NOTICE_FD", "BRIM_PLACE"
+_NOTICE, _PLACE, _BOARD = "BRIM_NOTICE_FD", "BRIM_PLACE", "BRIM_BOARD_FDS"
 _SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -50,6 +50,8 @@ class WorkerContext:
         tables: descriptor of the memory that holds the tables of embeddings of this host.
         notice: the pipe that closes when this process is dead.
         start_method: how this process was started, for the record.
+        board: descriptors of the board on which workers of this host meet: its notes, its reports,
+            and a waker for each place. Empty where they meet at their agent.
         before_failing: called before this worker reports a failure, for what is to be told before
             it.
     """
@@ -65,6 +67,7 @@ class WorkerContext:
     tables: int
     notice: int
     start_method: str
+    board: tuple[int, ...] = ()
     before_failing: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -81,6 +84,7 @@ def environment_for(
     tables: int,
     notice: int,
     stacks: int,
+    board: tuple[int, ...] = (),
 ) -> dict[str, str]:
     """The variables by which a new process learns its context."""
     return {
@@ -95,6 +99,7 @@ def environment_for(
         _TABLES: str(tables),
         _NOTICE: str(notice),
         _STACKS: str(stacks),
+        _BOARD: " ".join(map(str, board)),
     }
 
 
@@ -135,6 +140,7 @@ def context_from_environment() -> WorkerContext | None:
         tables=int(os.environ[_TABLES]),
         notice=int(os.environ[_NOTICE]),
         start_method="spawn",
+        board=tuple(map(int, os.environ.get(_BOARD, "").split())),
     )
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from msgspec import structs
 from torch import Tensor
 
 from brim.coordination.job.barrier import COMMIT
@@ -17,6 +18,7 @@ from brim.coordination.job.membership import World
 from brim.coordination.job.participant import (
     AgentGone,
     AskedToLeave,
+    AwaitNews,
     BeHeir,
     CatchUp,
     EnterRound,
@@ -26,11 +28,14 @@ from brim.coordination.job.participant import (
     Incoming,
     Interrupted,
     LeaveState,
+    Look,
     Need,
     Participant,
     PeerLost,
+    Pin,
     Receive,
     RestoreState,
+    Wake,
     WriteState,
     round_of,
 )
@@ -50,6 +55,7 @@ from brim.train.exchange.trade import Trade
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state.heir import Inheritance
 from brim.train.state.transfer import receive_state, send_state
+from brim.wire.board_file import BoardFile, fall_asleep, wake
 from brim.wire.link import WorkerLink
 from brim.wire.messages import (
     Beat,
@@ -400,6 +406,8 @@ class Membership:
         self._looked = 0.0
         self._overlap: Callable[[], None] | None = None  # until the next wait
         self._moves = 0  # of the main thread: it does not hang in the user's code
+        notes, reports, *self._wakers = context.board or (-1, -1)
+        self._board = BoardFile(notes, reports)
         self._waiting: tuple[Flow[Any], Need] | None = None  # for what comes next to be noted
         context.before_failing.append(self._tell_made)
         beat_forever(self._beat, interval=context.spec.heartbeat_timeout / 4)
@@ -524,6 +532,9 @@ class Membership:
             if isinstance(current, Receive):
                 answer = self._receive(current.within)
                 continue
+            if isinstance(current, Pin | Look | AwaitNews | Wake):
+                answer = self._use_board(current)
+                continue
             assert kept is not None, f"{current} outside of next_round"
             try:
                 answer = self._meet(current, kept)
@@ -549,15 +560,33 @@ class Membership:
                 return message
             self._moves += timeout is not None  # who waits for long on purpose does not hang
 
+    def _use_board(self, need: Pin | Look | AwaitNews | Wake) -> object:
+        match need:
+            case Pin(note):
+                return self._board.pin(structs.replace(note, time=monotonic()))
+            case Look(generation, whole):
+                return self._board.look(generation, whole=whole, with_reports=whole)
+            case Wake(wakers):
+                wake(self._wakers[number] for number in wakers)
+                return None
+            case AwaitNews():
+                if self._overlap is not None:
+                    overlap, self._overlap = self._overlap, None
+                    overlap()
+                waker = self._wakers[self._context.place]
+                message = self._next_message(_POLL_INTERVAL, waker=waker)
+                fall_asleep(waker)
+                return message
+
     @property
     def _has_news(self) -> bool:
-        return self._leave.is_requested or self._link.pending()
+        return self._participant.has_deferred or self._leave.is_requested or self._link.pending()
 
-    def _next_message(self, timeout: float) -> Incoming | None:
+    def _next_message(self, timeout: float, *, waker: int = -1) -> Incoming | None:
         if self._leave.is_requested:
             self._leave.is_requested = False
             return AskedToLeave()
-        message = self._link.receive(timeout)
+        message = self._link.receive(timeout, waker=waker)
         if isinstance(message, Dismissed):
             self._inheritance.settle(on_me=False)
         return message
@@ -700,7 +729,7 @@ class Membership:
         Such a wait is no hang of its own.
         """
         self._moves += 1
-        return self._link.pending()
+        return self._participant.has_deferred or self._link.pending()
 
     def _call(self, address: str, greeting: str) -> socket.socket:
         """Call another worker; raises as `connect` does."""

@@ -55,12 +55,17 @@ class WorkerLink:
             self._read(0.0)
         return bool(self._inbox) or self.is_over
 
-    def receive(self, timeout: float) -> WorkerBound | AgentGone | None:
-        """The next message, or None when a signal or the timeout came first."""
+    def receive(self, timeout: float, *, waker: int = -1) -> WorkerBound | AgentGone | None:
+        """The next message, or None when a signal, the waker or the timeout came first.
+
+        Args:
+            timeout: seconds.
+            waker: descriptor that is readable once another worker has woken this one; -1: none.
+        """
         deadline = monotonic() + timeout
         while not (self._inbox or self.is_over):
             remaining = deadline - monotonic()
-            if remaining < 0 or self._read(remaining):
+            if remaining < 0 or self._read(remaining, waker):
                 break
         if self._inbox:
             return self._inbox.popleft()
@@ -70,11 +75,12 @@ class WorkerLink:
         """Hear messages, and keep them for `receive`."""
         self._read(seconds)
 
-    def _read(self, timeout: float) -> bool:
-        """Wait once; True when a signal ended the wait."""
+    def _read(self, timeout: float, waker: int = -1) -> bool:
+        """Wait once; True when a signal or the waker ended the wait."""
         wakeup = self._wakeup if timeout else None
         link = None if self.is_over else self._socket
-        ready = readable([source.fileno() for source in (link, wakeup) if source], timeout)
+        sources = [source.fileno() for source in (link, wakeup) if source]
+        ready = readable([*sources, waker] if waker >= 0 else sources, timeout)
         if link and link.fileno() in ready:
             try:
                 data = self._socket.recv(READ_BYTES)
@@ -89,7 +95,7 @@ class WorkerLink:
         if wakeup and wakeup.fileno() in ready:
             wakeup.recv(64)
             return True
-        return False
+        return waker in ready
 
     def close(self) -> None:
         self._socket.close()

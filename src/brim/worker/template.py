@@ -49,6 +49,7 @@ from brim.wire.run_identity import WORKER as AS_WORKER
 from brim.wire.run_identity import is_encrypted, run_identity
 
 _LONGEST_ADDRESS = 256  # bytes
+_MOST_DESCRIPTORS = 128  # that come with a request
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
@@ -63,6 +64,7 @@ class _Birth(NamedTuple):
     notice: int
     log: int
     stacks: int
+    board: tuple[int, ...]
 
 
 class _UnderWay(NamedTuple):
@@ -79,7 +81,7 @@ class TemplateProcess:
 
     Args:
         control: socket to the agent. A request is a worker's name and place, with its link, memory,
-            tables, notice, log and stacks attached.
+            tables, notice, log and stacks attached, and the board where there is one.
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
@@ -178,14 +180,16 @@ class TemplateProcess:
 
     def _take_request(self) -> bool:
         """One request; False once the agent is gone. Descriptors keep requests apart."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 6)
+        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, _MOST_DESCRIPTORS)
         if not data:
             return False
         (request,) = FrameBuffer().feed(data)
         name, place = request.decode().split()
         forked = _fork_for_another_parent()
         if forked is None:
-            self._become_worker(_Birth(name, int(place), *descriptors))
+            self._become_worker(
+                _Birth._make((name, int(place), *descriptors[:6], tuple(descriptors[6:])))
+            )
         for descriptor in descriptors:
             os.close(descriptor)
         reader, intermediate = forked
@@ -220,6 +224,7 @@ class TemplateProcess:
                 tables=birth.tables,
                 notice=birth.notice,
                 start_method="fork",
+                board=birth.board,
             )
             status = self._work(context)
         finally:
@@ -254,8 +259,10 @@ class TemplateProcess:
             tables=birth.tables,
             notice=birth.notice,
             stacks=birth.stacks,
+            board=birth.board,
         )
-        for descriptor in (birth.link, birth.memory, birth.tables, birth.notice, birth.stacks):
+        single = (birth.link, birth.memory, birth.tables, birth.notice, birth.stacks)
+        for descriptor in (*single, *birth.board):
             os.set_inheritable(descriptor, True)
         command = self._spec.command
         if not command or runs_python(command):

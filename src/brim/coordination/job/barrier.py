@@ -68,6 +68,11 @@ class Barrier:
             return ()
         return tuple(member for member in self._members if member not in self._arrived)
 
+    @property
+    def is_holding(self) -> bool:
+        """Return whether the next commit of the round is to be its last."""
+        return self._hold
+
     def begin(self, round: int, members: Iterable[str]) -> None:
         """Replace the round; those that waited in the old one wait no more."""
         if round <= self.round:

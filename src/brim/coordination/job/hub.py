@@ -8,11 +8,12 @@ order (`agent/loop.py`), and so does the scheduler of schedules in the tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from brim.coordination.job.barrier import COMMIT, Barrier, Point, Release
+from brim.coordination.job.board import Board, Note, NoteKind
 from brim.coordination.job.membership import World
 from brim.coordination.job.messages.agents import (
     ArriveTogether,
@@ -29,6 +30,7 @@ from brim.coordination.job.messages.workers import (
 )
 from brim.coordination.job.turns import TURN, Answer, Applied, Granted, Proceed, Turns
 from brim.coordination.job.waits import Doing
+from brim.errors import InternalError
 
 _LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
 
@@ -53,7 +55,25 @@ class Expect(msgspec.Struct, frozen=True):
     doing: Doing
 
 
-HubCommand = ToWorker | Count | Flush | Expect | ArriveTogether
+class Stands(msgspec.Struct, frozen=True):
+    """The note that a worker waits for others."""
+
+    worker: str
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Empty the board: all members of the round stand here, and meet on it from now on."""
+
+    generation: int
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Put a note on the board."""
+
+    note: Note
+
+
+HubCommand = ToWorker | Count | Flush | Expect | ArriveTogether | Stands | Open | Write
 
 
 class Hub:
@@ -65,6 +85,10 @@ class Hub:
     Attributes:
         members: its workers that are in the round, in rank order.
         turns: of a job whose workers apply whole batches in turns, or None.
+        board: on which the members meet without this hub, as far as it was read; None: they meet
+            here.
+        waker: the number by which others wake a worker that waits at the board; None where it
+            cannot be there. Where the job has no board it is None itself.
     """
 
     def __init__(self, agent: str) -> None:
@@ -75,6 +99,11 @@ class Hub:
         self._lost: set[str] = set()  # workers; no name is given twice
         self.members: tuple[str, ...] = ()
         self.turns: Turns | None = None
+        self.board: Board | None = None
+        self.waker: Callable[[str], int | None] | None = None
+        self._generation = 0
+        self._handed_over = False  # one may still look at the last board
+        self._doing: dict[str, Doing | None] = {}  # of members at the board, when it was read last
 
     @property
     def round(self) -> int:
@@ -94,6 +123,8 @@ class Hub:
         Raises:
             ProtocolError: it cannot follow the one that is there.
         """
+        self._check_sealed()
+        self._handed_over = False
         world = self._world = named.world
         members = (member.worker for member in world.members if member.agent == self._agent)
         self.members = tuple(members)
@@ -107,11 +138,12 @@ class Hub:
             commands += self._expect(worker, doing)
         return commands
 
-    def hold(self, round: int) -> None:
+    def hold(self, round: int) -> list[HubCommand]:
         """Have the next commit of this round be its last; for a past round nothing happens."""
         self._barrier.hold(round)
         if self.turns is not None:
             self.turns.hold(round)
+        return self._write(NoteKind.HOLD) if round == self.round else []
 
     def release(self, release: ReleaseTogether) -> list[HubCommand]:
         """Let the workers go on that the master releases; for a past round nothing happens."""
@@ -123,6 +155,7 @@ class Hub:
 
     def write(self, worker: str, request: WriteNow) -> list[HubCommand]:
         """Have a worker write the final checkpoint: no member is released any more."""
+        self._check_sealed()
         self._barrier.close()
         if self.turns is not None:
             self.turns.close()
@@ -132,13 +165,16 @@ class Hub:
     # From the workers -----------------------------------------------------------------------------
 
     def lose(self, worker: str) -> None:
-        """A worker is dead: where it was a member, no turn of this round is given or counts any more.
+        """A worker is dead: where it was a member, nothing of this round counts any more.
 
-        Only turns must be closed. A barrier opens once all members stand at it: without this one no
-        step can be committed except the one at whose commit it has arrived already. No member waits
-        for it behind that.
+        The master hears of it, and names a round. A member of that on another host may tell of the
+        state sooner than this agent tells of a step that counts behind the death: so none does, even
+        where the dead stands at its commit.
         """
         self._lost.add(worker)
+        if worker in self.members:
+            self._check_sealed()
+            self._barrier.close()
         if self.turns is not None:
             self.turns.lose(worker)
 
@@ -156,6 +192,8 @@ class Hub:
         Raises:
             ProtocolError: as `Barrier.arrive` and `Turns` do.
         """
+        if arrival.round == self.round:
+            self._check_sealed()
         turns = self.turns if len(self.members) > 1 else None
         point = Point(arrival.step, arrival.phase)
         if turns is not None and point.phase == TURN:
@@ -213,19 +251,116 @@ class Hub:
 
     def _release(self, release: Release) -> list[HubCommand]:
         point = release.point
+        opened, wakers = self._open(release)
+        self._handed_over = False
         message = Released(
             round=release.round,
             step=point.step,
             phase=point.phase,
             hold=release.hold,
             payloads=[] if point.phase == COMMIT else list(release.payloads),
+            board=self._generation if opened else 0,
+            wakers=wakers,
         )
-        commands: list[HubCommand] = []
+        commands: list[HubCommand] = list(opened)
         doing = _doing_behind(release)
         for worker in self.members:
             commands.append(ToWorker(worker=worker, message=message))
             if doing is not None and (point.phase != "end" or self._is_first(worker)):
                 commands += self._expect(worker, doing)
+        return commands
+
+    # The board ------------------------------------------------------------------------------------
+
+    def _open(self, release: Release) -> tuple[list[HubCommand], list[int]]:
+        """Return the command that opens a board, and the members' wakers; nothing where none is.
+
+        It opens behind a point of this hub at which all arrived on their links: so no member still
+        looks at the board before.
+        """
+        world = self._world
+        if self.waker is None or self.turns is not None or world is None or world.servers:
+            return [], []
+        if release.point.phase == "end" or release.hold or not self._is_root:
+            return [], []
+        if self._handed_over:
+            return [], []
+        wakers = [self.waker(worker) for worker in self.members]
+        numbers = [number for number in wakers if number is not None]
+        if len(wakers) < 2 or len(numbers) < len(wakers):
+            return [], []
+        self._generation += 1
+        self.board = Board(generation=self._generation, members=len(wakers))
+        self._doing = {}
+        hold = self._write(NoteKind.HOLD) if self._barrier.is_holding else []
+        return [Open(self._generation), *hold], numbers
+
+    def seal(self) -> list[HubCommand]:
+        """Keep the barriers of this round here again, once `noted` has read this note."""
+        return self._write(NoteKind.SEAL)
+
+    def recorded(self, step: int) -> list[HubCommand]:
+        """Note that all steps up to this are on record."""
+        return self._write(NoteKind.RECORDED, step=step)
+
+    def _write(self, kind: NoteKind, *, step: int = 0) -> list[HubCommand]:
+        if self.board is None:
+            return []
+        return [Write(Note(kind=kind, generation=self.board.generation, step=step))]
+
+    def _check_sealed(self) -> None:
+        """Raise InternalError where members may still let each other go on."""
+        if self.board is not None:
+            raise InternalError("the board is not sealed")
+
+    def noted(self, notes: Iterable[Note], *, now: float, wall: float) -> list[HubCommand]:
+        """Read what came onto the board; arguments as of `arrived`.
+
+        Raises:
+            ProtocolError: members stand at different points, or nobody can have written a note.
+        """
+        board = self.board
+        if board is None:
+            return []
+        for note in notes:
+            board.take(note)
+        commands: list[HubCommand] = []
+        for step in board.counted:
+            reports, timestamp = list(step.reports), wall - now + step.time
+            commands.append(
+                self._count(self.round, step.step - 1, timestamp, reports, is_held=step.is_last)
+            )
+            commands += _flush(step.is_last)
+        if board.counted:
+            commands += self.recorded(board.counted[-1].step)
+            board.counted = []
+        commands += self._watch(board)
+        if board.is_sealed:
+            self.board = None
+            self._handed_over = bool(board.arrived)
+            for rank, note in board.arrived.items():
+                point = Point(note.step, note.phase)
+                self._barrier.arrive(self.members[rank], self.round, point, note.report)
+        return commands
+
+    def _watch(self, board: Board) -> list[HubCommand]:
+        """Return whom the job waits for, where that has changed since the board was read last."""
+        commands: list[HubCommand] = []
+        passed = board.passed
+        awaited = None
+        if passed is not None:
+            awaited = _doing_behind(Release(self.round, passed, board.is_over, ()))
+        for rank, worker in enumerate(self.members):
+            doing = None if rank in board.arrived else awaited
+            if worker in self._doing and self._doing[worker] == doing:
+                continue
+            if doing is not None:
+                commands += self._expect(worker, doing)
+            elif rank in board.arrived or board.is_over:
+                commands.append(Stands(worker))
+            else:
+                continue
+            self._doing[worker] = doing
         return commands
 
     def _is_first(self, worker: str) -> bool:

@@ -13,12 +13,14 @@ worker sees to that, and empties the outbox before anything else is said.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.barrier import COMMIT, Point
+from brim.coordination.job.board import PHASES, Board, Note, NoteKind
 from brim.coordination.job.membership import Member, World
 from brim.coordination.job.messages.agents import (
     AgentMessage,
@@ -98,6 +100,40 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """Put a note on the board. The answer is whether there was room for it."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read the board. The answer is the notes that were not read yet.
+
+    Args:
+        whole: read all of this generation, and with reports.
+    """
+
+    generation: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitNews:
+    """Wait until somebody wakes this worker, a message comes, or for a while.
+
+    The answer is a message, or None: then the board is to be looked at.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Wake all others that wait at the board, by these numbers."""
+
+    wakers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreState:
     """Take the state of the job from storage, up to the last step on record, or start afresh.
 
@@ -174,6 +210,10 @@ class EnterRound:
 
 Need = (
     Receive
+    | Pin
+    | Look
+    | AwaitNews
+    | Wake
     | RestoreState
     | FetchState
     | GiveState
@@ -236,6 +276,18 @@ class Participant:
         self._idle_at = (0, 0)  # the round and step where it said last that it waits for data
         # what was said of the last two steps of which anything was: it may not have been heard
         self._messages_said: list[Evaluated | Logged] = []
+        self._deferred: deque[Incoming] = (
+            deque()
+        )  # messages that came behind a point that was passed
+        self._board: Board | None = None  # the last of this round
+        self._meets_on_board = False
+        self._notes_left: Sequence[Note] = ()  # of the board, where the agent is gone
+        self._wakers: tuple[int, ...] = ()  # of the others
+
+    @property
+    def has_deferred(self) -> bool:
+        """Return whether a message is to be taken that was heard already."""
+        return bool(self._deferred)
 
     @property
     def round(self) -> World:
@@ -301,6 +353,19 @@ class Participant:
             wall_offset: seconds from the clock that `commit` was given to the time since 1970.
         """
         words: list[tuple[int, AgentMessage]] = []
+        if self._board is not None:
+            board = Board(generation=self._board.generation, members=self._board.members)
+            for note in self._notes_left:
+                board.take(note)
+            for step in board.counted:
+                record = CommitRecord(
+                    round=self.round.round,
+                    step=step.step,
+                    at=wall_offset + step.time,
+                    payloads=list(step.reports),
+                    held=step.is_last,
+                )
+                words.append((step.step, Commits(records=[record])))
         for record_made in [
             *(self._told_of if self._step_told is not None else []),
             *self._steps_made,
@@ -367,21 +432,102 @@ class Participant:
         expected = (self.round.round, self._step_told, COMMIT)
         return (released.round, released.step, released.phase) == expected
 
+    def _hear(self, need: Receive) -> Flow[Any]:
+        """Receive the next message: first those that were heard already."""
+        if self._deferred:
+            return self._deferred.popleft()
+        return (yield need)
+
+    # On the board ---------------------------------------------------------------------------------
+
+    def _meet(self, board: Board, point: Point, payload: bytes) -> Flow[Released | None]:
+        """Stand at a point on the board.
+
+        Returns:
+            The release, or None where the agent keeps the barriers, which has not heard of this
+            arrival.
+        """
+        rank = self.rank
+        note = Note(
+            kind=NoteKind.ARRIVE,
+            generation=board.generation,
+            member=rank,
+            step=point.step,
+            phase=point.phase,
+            report=payload,
+        )
+        if not (yield Pin(note)):
+            return None
+        message: Incoming | None = None
+        while True:
+            yield from self._look(board)
+            if board.has_passed(point):
+                if message is not None:
+                    self._deferred.append(message)
+                if board.last == rank:
+                    yield Wake(self._wakers)
+                hold = board.is_over and point.phase == COMMIT
+                return Released(
+                    round=self.round.round, step=point.step, phase=point.phase, hold=hold
+                )
+            if board.is_replaced:  # the round ended without this worker, which will hear so
+                while True:
+                    if message is not None:
+                        self.take(message)
+                    message = yield from self._hear(_RECEIVE)
+            if isinstance(message, AgentGone) and not board.is_sealed:
+                # Nobody seals it any more: this step is to count for all or for nobody.
+                yield Pin(Note(kind=NoteKind.SEAL, generation=board.generation, member=rank))
+                continue
+            if message is not None:
+                if board.is_sealed and isinstance(message, Released):
+                    self._deferred.append(message)
+                else:
+                    self.take(message)
+            if board.is_sealed:
+                return (yield from self._await_release(board, rank))
+            message = yield AwaitNews()
+
+    def _await_release(self, board: Board, rank: int) -> Flow[Released | None]:
+        """Wait for the agent, which has this arrival if it came before the seal."""
+        self._meets_on_board = False
+        if not board.is_handed_over(rank):
+            return None
+        return (yield from self._await_released())
+
+    def _look(self, board: Board) -> Flow[None]:
+        for note in (yield Look(board.generation)):
+            board.take(note)
+
     # Within a round -------------------------------------------------------------------------------
 
     def poll(self) -> Flow[None]:
         """Take all waiting messages."""
-        while (message := (yield _POLL)) is not None:
+        while (message := (yield from self._hear(_POLL))) is not None:
             self.take(message)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Flow[Released]:
         """Stand at a point until all members do; raises as `take` where that will not be."""
         if self._steps_made or self._step_told is not None:
             yield from self.settle()
+        if self._board is not None and self._meets_on_board and phase in PHASES:
+            released = yield from self._meet(self._board, Point(step, phase), payload)
+            if released is not None:
+                return released
+        self._meets_on_board = False  # the agent seals it
         self.say(Arrive(round=self.round.round, step=step, phase=phase, payload=payload))
+        return (yield from self._await_released())
+
+    def _await_released(self) -> Flow[Released]:
         while True:
-            message = yield _RECEIVE
+            message = yield from self._hear(_RECEIVE)
             if isinstance(message, Released) and message.round == self.round.round:
+                if message.board:
+                    wakers = list(message.wakers)
+                    wakers.pop(self.rank)
+                    self._wakers = tuple(wakers)
+                    self._board = Board(generation=message.board, members=self.round.world_size)
+                    self._meets_on_board = True
                 return message
             self.take(message)
 
@@ -418,14 +564,14 @@ class Participant:
             self.tell_made()
             yield from self._await_answer()
         elif self._step_told is not None:
-            message = yield Receive(timeout)
+            message = yield from self._hear(Receive(timeout))
             while message is not None:
                 self.take(message)
-                message = None if self._step_told is None else (yield _POLL)
+                message = None if self._step_told is None else (yield from self._hear(_POLL))
 
     def _await_answer(self) -> Flow[None]:
         while self._step_told is not None:
-            self.take((yield _RECEIVE))
+            self.take((yield from self._hear(_RECEIVE)))
 
     def wait_for_data(self, step: int, seconds: float) -> Flow[None]:
         """Say so, once, where the data of a step has not come for so many seconds."""
@@ -446,11 +592,13 @@ class Participant:
         """
         serves = self.rank not in self.round.workers
         try:
-            while (message := (yield Receive(_TO_HEAR_OF_A_DEATH))) is not None:
+            while (message := (yield from self._hear(Receive(_TO_HEAR_OF_A_DEATH)))) is not None:
                 self.take(message)
             self.say(CutOff(round=self.round.round))
             while (
-                message := (yield Receive(_TO_BE_JOINED if serves else _ROUND_TIMEOUT))
+                message := (
+                    yield from self._hear(Receive(_TO_BE_JOINED if serves else _ROUND_TIMEOUT))
+                )
             ) is not None:
                 self.take(message)
         except RoundChanged:
@@ -466,7 +614,7 @@ class Participant:
         """
         try:
             while True:
-                self.take((yield _RECEIVE))
+                self.take((yield from self._hear(_RECEIVE)))
         except SystemExit:
             return
 
@@ -481,6 +629,7 @@ class Participant:
         while True:
             named = yield from self._await_round()
             self.world, self._next = named.world, None
+            self._board, self._meets_on_board = None, False
             try:
                 yield from self._install(named)
                 if not named.still:
@@ -493,6 +642,8 @@ class Participant:
     def _await_round(self) -> Flow[InstallRound]:
         while True:
             if self.is_orphan:
+                if self._board is not None:
+                    self._notes_left = yield Look(self._board.generation, whole=True)
                 yield LeaveState()
                 raise SystemExit(0)
             if self._to_write is not None:
@@ -502,7 +653,7 @@ class Participant:
             if self._next is not None:
                 return self._next
             with contextlib.suppress(RoundChanged):
-                self.take((yield _RECEIVE))
+                self.take((yield from self._hear(_RECEIVE)))
 
     def _install(self, named: InstallRound) -> Flow[None]:
         """Get the state of the job, and give it to this worker's recipients."""

@@ -272,11 +272,20 @@ class InstallRound(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
+    """All members stand at a point, and go on.
+
+    Args:
+        board: the generation of the board on which they meet from here on; 0: at their agent.
+        wakers: the number of each member's, in rank order.
+    """
+
     round: int
     step: int
     phase: str
     hold: bool
     payloads: list[bytes] = []
+    board: int = 0
+    wakers: list[int] = []
 
 
 class WriteNow(Message, frozen=True):

@@ -1,0 +1,58 @@
+"""Real signals to each of those who meet on a board, while steps take milliseconds: one digest."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from e2e.running import DIGITS, Run, check_ledger, started, undisturbed, until
+from tiers import long_after
+
+pytestmark = pytest.mark.e2e
+
+JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "32", "--checkpoint-every", "10000")
+FAST = ("--heartbeat-timeout", "3s")
+CASES = [
+    ("rank 0", signal.SIGKILL),
+    ("agent", signal.SIGKILL),
+    ("follower", signal.SIGSTOP),
+    ("follower", signal.SIGKILL),
+    ("rank 0", signal.SIGSTOP),
+    ("agent", signal.SIGSTOP),
+]
+
+
+def _pid(run: Run, who: str) -> int:
+    if who == "agent":
+        children = psutil.Process(run.process.pid).children()
+        agents = (c for c in children if any("brim.agent" in word for word in c.cmdline()))
+        return int(next(agents).pid)
+    return run.pid(run.members()[0 if who == "rank 0" else -1])
+
+
+@pytest.mark.parametrize(("who", "number"), long_after(3, CASES))
+def test_signals_at_a_board_change_no_digest(
+    tmp_path: Path, who: str, number: signal.Signals
+) -> None:
+    calm = undisturbed(*JOB)
+    with started(tmp_path / "run", "train", *JOB, *FAST, "--workers", "2") as run:
+        for hit in (1, 2):
+            run.wait_for_step(200 * hit)
+            rounds = len(run.events("round"))
+            victim = _pid(run, who)
+            os.kill(victim, number)
+            if number == signal.SIGSTOP and who == "agent":
+                stopped = psutil.Process(victim)
+                until(lambda p=stopped: p.status() == psutil.STATUS_STOPPED, "a stop", run)  # type: ignore[misc]
+                os.kill(victim, signal.SIGCONT)
+                continue
+            until(lambda rounds=rounds: len(run.events("round")) > rounds, "a new round", run)  # type: ignore[misc]
+        summary = run.finish()
+    assert summary["exit"] == "done", run.err
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert summary["steps_redone"] <= 4
+    check_ledger(tmp_path / "run")
