@@ -744,9 +744,10 @@ def _start_of(overdue: Overdue, stack: Stack) -> str:
 def _meeting(spec: JobSpec) -> int:
     """Return how many workers may meet on a board; 0 where they meet at their agent.
 
-    Faults come at a step's number, which the master must hear of before the next is made.
+    Faults come at a step's number, which the master must hear of before the next is made. Members
+    that keep a command's processes make no steps.
     """
-    if spec.faults or spec.servers or spec.asynchronous is not None:
+    if spec.faults or spec.servers or spec.asynchronous is not None or spec.restart:
         return 0
     return spec.workers.maximum
 
