@@ -21,6 +21,7 @@ from brim.coordination.job.launches import seat_of, variables_of, words_of_surpl
 from brim.coordination.job.membership import World
 from brim.coordination.job.participant import (
     AskedToLeave,
+    AwaitNews,
     BeHeir,
     CatchUp,
     EnterRound,
@@ -29,16 +30,19 @@ from brim.coordination.job.participant import (
     GiveState,
     Incoming,
     LeaveState,
+    Look,
     Need,
     Participant,
+    Pin,
     Receive,
     RestoreState,
     RoundChanged,
+    Wake,
     WriteState,
 )
 from brim.domain.job import PER_NODE, JobSpec
 from brim.domain.reported import Report
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.host.clock import monotonic
 from brim.launch.command import CommandProcess
 from brim.launch.progress import PrintedProgress, ProgressServer
@@ -303,6 +307,8 @@ class _Keeper:
                 return False
             case GiveState() | WriteState() | LeaveState():
                 return None
+            case Pin() | Look() | AwaitNews() | Wake():
+                raise InternalError(f"{need} of a worker that meets the others at its agent")
 
     def _receive(self, timeout: float) -> Incoming | None:
         """Hear the next that comes, or None after so many seconds, or where a process has ended."""
