@@ -6,6 +6,7 @@ Two variables make it elastic: BRIM_CHECKPOINTS, and BRIM_WORLD_MAX for an equal
 import json
 import os
 import sys
+import time
 
 import torch
 from sklearn.datasets import load_digits
@@ -18,6 +19,7 @@ FOLDER = os.environ.get("BRIM_CHECKPOINTS", "digits")
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 MOST = int(os.environ.get("BRIM_WORLD_MAX", WORLD))
 EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+PAUSE = float(sys.argv[2]) if len(sys.argv) > 2 else 0.1  # seconds a step: it is worth watching
 
 
 class Digits(Dataset):
@@ -56,6 +58,7 @@ class Samples(TrainerCallback):
         with open(self.path, "a") as file:
             file.write(json.dumps({"step": state.global_step, "samples": self.net.seen}) + "\n")
         self.net.seen = []
+        time.sleep(PAUSE)
 
 
 os.makedirs(FOLDER, exist_ok=True)

@@ -134,7 +134,7 @@ def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_trainer_reads_each_sample_once_an_epoch(tmp_path: Path) -> None:
     """transformers' Trainer on real data: it grows, gives way, is killed and paused."""
-    command = ("--", sys.executable, str(EXAMPLE / "trainer.py"), "30")
+    command = ("--", sys.executable, str(EXAMPLE / "trainer.py"), "10", "0.05")
     options = ("--restart", "--workers", "1:2", "--grace", "60s")
     with started(tmp_path / "run", "run", *options, *command) as run:
         wait_for_progress(run, 60)
@@ -151,4 +151,4 @@ def test_trainer_reads_each_sample_once_an_epoch(tmp_path: Path) -> None:
     count = [sys.executable, str(EXAMPLE / "samples.py"), str(run.directory / "saved")]
     found = json.loads(subprocess.run(count, check=True, capture_output=True, timeout=60).stdout)
     assert found["samples_per_step"] == [32]
-    assert (found["steps"], found["reads"]) == (30 * 1792 // 32, {"30": 1792})
+    assert (found["steps"], found["reads"]) == (10 * 1792 // 32, {"10": 1792})
