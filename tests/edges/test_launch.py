@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -130,6 +133,16 @@ def test_strangers_and_late_reports_do_not_count(command: ProgressServer) -> Non
     assert until_told(command, 3) == [Report(step=1)]
 
 
+def test_killed_server_takes_reports_again(command: ProgressServer) -> None:
+    assert post(b"step=7") == 200
+    assert until_told(command, 3)
+    os.kill(command.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
+    assert command.fresh(3) == []
+    assert post(b"step=8") == 200  # at the same address, by the same token
+    assert until_told(command, 3) == [Report(step=8)]
+
+
 def test_addresses_files_are_private_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "a.example")
     server = ProgressServer()
@@ -160,7 +173,7 @@ def test_unfinished_checkpoints_are_put_aside(tmp_path: Path) -> None:
     assert saved.put_aside() == ["checkpoint-20", "checkpoint-30"]
     assert sorted(path.name for path in saved.aside.iterdir()) == [
         "checkpoint-20-0",
-        "checkpoint-30-1",
+        "checkpoint-30-0",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {
         ".incomplete",
@@ -169,6 +182,26 @@ def test_unfinished_checkpoints_are_put_aside(tmp_path: Path) -> None:
     }
     checkpoint(tmp_path, 20)
     assert saved.put_aside() == ["checkpoint-20"]  # a second time, beside the first
+
+
+def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 10, "model.safetensors", "optimizer.bin", "random_states_0.pkl")
+    checkpoint(tmp_path, 20, "model.pt")
+    saved = SavedFiles(tmp_path)
+    assert saved.put_aside() == []
+    checkpoint(tmp_path, 30, "training_args.bin")
+    checkpoint(tmp_path, 40)
+    assert saved.put_aside() == ["checkpoint-30", "checkpoint-40"]
+
+
+def test_removed_asides_leave_room_for_more(tmp_path: Path) -> None:
+    saved = SavedFiles(tmp_path)
+    for number in (10, 20):
+        checkpoint(tmp_path, number, "training_args.bin")
+    saved.put_aside()
+    shutil.rmtree(min(saved.aside.iterdir()))  # somebody clears up
+    checkpoint(tmp_path, 20, "training_args.bin")
+    assert saved.put_aside() == ["checkpoint-20"]
 
 
 def test_new_checkpoints_are_noticed_once(tmp_path: Path) -> None:
@@ -253,3 +286,28 @@ def test_marks_show_whether_a_disk_is_shared(tmp_path: Path) -> None:
     assert [saved.is_marked(round) for round in (1, 2)] == [False, True]
     assert not other_host.is_marked(2)
     assert not saved.has_grown()
+
+
+def test_all_that_a_command_started_ends(tmp_path: Path) -> None:
+    # A shell ends at once, what it has started saves first; and torchrun's processes leave its group.
+    script = """
+import os, signal, sys, time
+from brim.host.process import adopt_orphans, children_of
+from brim.launch.command import CommandProcess
+
+signal.signal(signal.SIGCHLD, lambda *_: None)
+adopt_orphans()
+inner = "trap 'sleep 0.3; touch saved; exit' TERM; touch ready; while :; do sleep 0.05; done"
+command = CommandProcess(["sh", "-c", f'setsid sleep 60 & sh -c "{inner}"; true'], os.environ)
+while not os.path.exists("ready"):
+    time.sleep(0.01)
+command.ask_to_end(20.0)
+while not command.is_over:
+    command.press()
+    time.sleep(0.01)
+assert os.path.exists("saved")
+assert children_of(os.getpid())
+command.clear_away()
+assert not children_of(os.getpid())
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=30)

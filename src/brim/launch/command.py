@@ -6,19 +6,21 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from brim.host.clock import monotonic
-from brim.host.process import die_with_parent
+from brim.host.clock import monotonic, sleep
+from brim.host.process import Orphans, children_of, die_with_parent, end_family
 
 _TO_DIE = 10.0  # seconds that the kernel has for the end of what was killed
+_KILLED_LOOK = 0.01  # seconds between looks at what was killed
 
 
 class CommandProcess:
     """A command's process, the first of a group of its own, and its descendants.
 
-    Signals go to the group, as torchrun sends them.
+    Signals go to the group, as torchrun sends them. Descendants that have left it, as torchrun's own
+    processes do, are found as children of this process, which adopts them (`adopt_orphans`).
 
     Args:
         command: the program and its arguments.
@@ -37,6 +39,7 @@ class CommandProcess:
             start_new_session=True,
             preexec_fn=partial(die_with_parent, os.getpid()),
         )
+        self._orphans = Orphans()
         self._deadline: float | None = None
 
     @property
@@ -45,9 +48,20 @@ class CommandProcess:
         return self._process.poll()
 
     @property
-    def is_ending(self) -> bool:
-        """Return whether it was asked to end."""
-        return self._deadline is not None
+    def is_over(self) -> bool:
+        """Return whether all of its group have ended: a shell ends before what it has started."""
+        if self.status is None:
+            return False
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
+                pass
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
 
     def ask_to_end(self, grace: float) -> None:
         """Send SIGTERM; `press` kills it once so many seconds have passed."""
@@ -59,11 +73,28 @@ class CommandProcess:
         if self._deadline is not None and monotonic() >= self._deadline:
             self._signal(signal.SIGKILL)
 
-    def clear_away(self) -> None:
-        """Kill all that is left of the group: data loaders, servers in the background."""
+    def bury_orphans(self, spared: Collection[int] = ()) -> None:
+        """Take note of the ends of descendants that this process has adopted.
+
+        Args:
+            spared: children of this process that are not the command's.
+        """
+        self._orphans.clear_away(awaited=(self._process.pid, *spared))
+
+    def clear_away(self, spared: Collection[int] = ()) -> None:
+        """Kill all that is left of it: data loaders, servers in the background.
+
+        Args:
+            spared: children of this process that are not the command's.
+        """
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_TO_DIE)
+        deadline = monotonic() + _TO_DIE
+        while end_family(set(children_of(os.getpid())).difference(spared)):
+            if monotonic() >= deadline:
+                return
+            sleep(_KILLED_LOOK)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -10,6 +10,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ class ProgressServer:
 
     Attributes:
         is_there: False where the packages that it takes are not installed.
+        pid: of the process; 0 where there is none.
     """
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._buffer = b""
-        self._pid, self._reader = 0, -1
+        self.pid, self._reader = 0, -1
         self._variables: dict[str, str] = {}
         try:
             from brim.wire.authority import Authority
@@ -56,14 +58,19 @@ class ProgressServer:
         write_whole(folder / "ca.pem", identity.authority, mode=0o600)
         write_whole(folder / "token", token.encode(), mode=0o600)
         write_whole(folder / "header", f"Authorization: Bearer {token}\n".encode(), mode=0o600)
-        listener = take_port(_HOST)
+        # It stays open here: where the process is killed, another one answers at the same address.
+        listener = self._stack.enter_context(take_port(_HOST))
         self._url = f"https://{joined_address(_HOST, listener.getsockname()[1])}"
         self._variables = _variables(folder)
+        context = open_context(identity)
+        self._take = partial(take_reports, listener, context, token)
+        self._begin()
+
+    def _begin(self) -> None:
         self._reader, writer = os.pipe()
         parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid:
-            listener.close()
+        self.pid = os.fork()
+        if self.pid:
             os.close(writer)
             os.set_blocking(self._reader, False)
             return
@@ -78,7 +85,7 @@ class ProgressServer:
             def tell(start: int, report: Report) -> None:
                 os.write(writer, encoder.encode((start, report)) + b"\n")
 
-            asyncio.run(take_reports(listener, open_context(identity), token, tell))
+            asyncio.run(self._take(tell))
         except BaseException as error:  # noqa: BLE001 - the outermost frame of a process
             print(f"brim: reports of progress end: {error!r}", file=sys.stderr)  # noqa: T201
         finally:
@@ -102,21 +109,29 @@ class ProgressServer:
         if not self.is_there:
             return []
         with contextlib.suppress(BlockingIOError):
-            self._buffer += os.read(self._reader, _PIPE_BYTES)
+            told = os.read(self._reader, _PIPE_BYTES)
+            self._buffer += told
+            if not told:  # it was killed
+                self._end()
+                self._begin()
         *lines, self._buffer = self._buffer.split(b"\n")
         numbered: list[Any] = [_decoder.decode(line) for line in lines]
         return [report for number, report in numbered if number == start]
 
     def close(self) -> None:
         """End the process, and remove its files."""
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
-            os.close(self._reader)
-        self._pid, self.is_there = 0, False
+        if self.pid:
+            self._end()
+        self.is_there = False
         self._stack.close()
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self._reader)
+        self.pid, self._buffer = 0, b""
 
 
 class PrintedProgress:

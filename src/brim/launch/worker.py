@@ -44,6 +44,7 @@ from brim.domain.job import PER_NODE, JobSpec
 from brim.domain.reported import Report
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.host.clock import monotonic
+from brim.host.process import adopt_orphans
 from brim.launch.command import CommandProcess
 from brim.launch.progress import PrintedProgress, ProgressServer
 from brim.storage.saved_files import SavedFiles, saved_directory
@@ -76,6 +77,7 @@ _SHELLS_NOT_FOUND = 127  # the exit status of a program that was not found
 def run_command(context: WorkerContext) -> int:
     """Do a worker's part in a job that starts a command again at each change; the exit status."""
     signal.signal(signal.SIGCHLD, lambda *_: None)  # so that its end wakes this process up
+    adopt_orphans()  # what the command leaves behind ends with it
     keeper = _Keeper(context)
     try:
         return keeper.work()
@@ -131,11 +133,16 @@ class _Keeper:
         if process is None:
             return
         process.ask_to_end(grace)
-        while process.status is None:
+        while not process.is_over:
             process.press()
             self._beat()
             self._link.listen(_LOOK / 5)
-        process.clear_away()
+        process.clear_away(self._helpers)
+
+    @property
+    def _helpers(self) -> list[int]:
+        """Children of this process that are not the command's."""
+        return [self._reports.pid] if self._reports is not None else []
 
     # In a round -----------------------------------------------------------------------------------
 
@@ -196,16 +203,18 @@ class _Keeper:
             if message is not None:
                 self._participant.take(message)
             self._send_out()
-            if self._participant.rank == 0 and monotonic() - looked > _BETWEEN_REPORTS:
+            if monotonic() - looked > _BETWEEN_REPORTS:
                 looked = monotonic()
-                self._tell_of_progress(world)
+                self._process.bury_orphans(self._helpers)
+                if self._participant.rank == 0:
+                    self._tell_of_progress(world)
         if self._participant.rank == 0:
             self._tell_of_progress(world)
         if self._process is None:
             return 0
         status, process = self._process.status or 0, self._process
         self._process = None
-        process.clear_away()
+        process.clear_away(self._helpers)
         return status
 
     def _begin_to_report(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from itertools import count
 from pathlib import Path
 
 from brim.domain.job import JobSpec
@@ -12,9 +13,11 @@ from brim.domain.job import JobSpec
 SAVED = "saved"  # in a run's directory
 _ASIDE = ".incomplete"  # in it
 _MARK = ".round-"  # and the number of the present one
-# Of transformers: a folder that lacks the first, or has the second, was being written.
+# Of transformers: a folder that lacks the first, or has the second, was being written. Others, as
+# diffusers, give theirs the same names, and know none of these files.
 _FOLDER = re.compile(r"checkpoint-\d+")
 _LAST_WRITTEN, _BEING_WRITTEN = "trainer_state.json", "checkpoint-is-incomplete.txt"
+_OF_TRAINER = "training_args.bin"
 
 
 def saved_directory(spec: JobSpec, run_dir: str) -> Path:
@@ -63,8 +66,8 @@ class SavedFiles:
             unfinished = [entry.name for entry in entries if _is_unfinished(entry)]
         for name in sorted(unfinished):
             self.aside.mkdir(exist_ok=True)
-            number = sum(1 for _ in self.aside.iterdir())
-            os.rename(self.directory / name, self.aside / f"{name}-{number}")
+            asides = (self.aside / f"{name}-{number}" for number in count())
+            os.rename(self.directory / name, next(path for path in asides if not path.exists()))
             names.append(name)
         return names
 
@@ -82,4 +85,12 @@ def _is_unfinished(entry: os.DirEntry[str]) -> bool:
     if not (_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)):
         return False
     folder = Path(entry.path)
-    return not (folder / _LAST_WRITTEN).exists() or (folder / _BEING_WRITTEN).exists()
+    if (folder / _BEING_WRITTEN).exists():
+        return True
+    if (folder / _LAST_WRITTEN).exists():
+        return False
+    return (
+        (folder / _OF_TRAINER).exists()
+        or not any(folder.iterdir())
+        or any(folder.parent.glob(f"checkpoint-*/{_LAST_WRITTEN}"))
+    )
