@@ -215,6 +215,11 @@ def test_new_checkpoints_are_noticed_once(tmp_path: Path) -> None:
     assert not saved.has_grown()
     os.utime(saved.directory / "checkpoint-10", (1e9, 1e9))
     assert not saved.has_grown()
+    deep = saved.directory / "version_0" / "checkpoints"
+    deep.mkdir(parents=True)
+    assert saved.has_grown()
+    (deep / "last.ckpt").touch()
+    assert saved.has_grown()
 
 
 # What it prints -----------------------------------------------------------------------------------

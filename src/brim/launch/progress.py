@@ -109,9 +109,9 @@ class ProgressServer:
         if not self.is_there:
             return []
         with contextlib.suppress(BlockingIOError):
-            told = os.read(self._reader, _PIPE_BYTES)
-            self._buffer += told
-            if not told:  # it was killed
+            received = os.read(self._reader, _PIPE_BYTES)
+            self._buffer += received
+            if not received:  # it was killed
                 self._end()
                 self._begin()
         *lines, self._buffer = self._buffer.split(b"\n")
@@ -159,9 +159,9 @@ class PrintedProgress:
             *lines, self._rest = _LINE_END.split(self._rest + printed.decode(errors="replace"))
             self._rest = self._rest[-_PIPE_BYTES:]
             for line in reversed(lines):
-                if found := self._pattern.search(line[:_LONGEST_LINE]):
+                if match := self._pattern.search(line[:_LONGEST_LINE]):
                     with contextlib.suppress(SpecError):  # it was another line, or is no number
-                        groups = found.groupdict()
+                        groups = match.groupdict()
                         return [read_report({k: v for k, v in groups.items() if v is not None})]
         return []
 

@@ -84,6 +84,9 @@ def run_command(context: WorkerContext) -> int:
     except EnvironmentFault as fault:
         print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
         return 1
+    except OSError as error:  # of the directory for checkpoints: full, or not for this account
+        print(f"brim: cannot prepare the next start: {error}", file=sys.stderr)  # noqa: T201
+        return 1
     except SystemExit as leaving:
         return int(leaving.code or 0)
     finally:
@@ -103,6 +106,7 @@ class _Keeper:
         self._reports: ProgressServer | None = None  # where this worker is the first of a round
         self._printed: PrintedProgress | None = None
         self._total = 0
+        self._start_time = 0.0  # when the command's process was started last
         self._grace = _AFTER_DEATH
         self._beaten = 0.0
         self._beats = 0
@@ -155,8 +159,10 @@ class _Keeper:
         if self._participant.rank == 0:
             self._begin_to_report()
             self._saved.mark(world.round)
-        with take_port(self._context.host) as taken:  # closed once all are known: theirs from then
-            port = taken.getsockname()[1]
+        with take_port(
+            self._context.host
+        ) as listener:  # closed once all are known: theirs from then
+            port = listener.getsockname()[1]
             ports = self._arrive("begin", str(port).encode())
         if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
             self._refuse_own_disk()
@@ -197,14 +203,14 @@ class _Keeper:
 
     def _wait_for_end(self, world: World) -> int:
         """Return the exit status of the command's process; 0 where this worker has none."""
-        looked = monotonic()
+        look_time = self._start_time = monotonic()
         while self._process is not None and self._process.status is None:
             message = self._receive(_LOOK)
             if message is not None:
                 self._participant.take(message)
             self._send_out()
-            if monotonic() - looked > _BETWEEN_REPORTS:
-                looked = monotonic()
+            if monotonic() - look_time > _BETWEEN_REPORTS:
+                look_time = monotonic()
                 self._process.bury_orphans(self._helpers)
                 if self._participant.rank == 0:
                     self._tell_of_progress(world)
@@ -235,12 +241,17 @@ class _Keeper:
         saved = self._saved.has_grown()
         if not (reports or saved):
             return
-        last = max(reports, key=attrgetter("step"), default=Report())
+        newest = max(reports, key=attrgetter("step"), default=Report())
         self._total = max((report.total for report in reports), default=0) or self._total
         values = {name: value for report in reports for name, value in report.values.items()}
         self._tell(
             CommandProgress(
-                round=world.round, step=last.step, total=self._total, values=values, saved=saved
+                round=world.round,
+                step=newest.step,
+                total=self._total,
+                values=values,
+                saved=saved,
+                seconds=monotonic() - self._start_time,
             )
         )
 
@@ -304,8 +315,8 @@ class _Keeper:
     def _meet(self, need: Need) -> object:
         """Meet a need of the protocol: there is no state but the command's own."""
         match need:
-            case Receive(within):
-                return self._receive(math.inf if within is None else within)
+            case Receive(limit):
+                return self._receive(math.inf if limit is None else limit)
             case RestoreState():
                 return "", 0
             case FetchState() | CatchUp():

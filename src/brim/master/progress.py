@@ -18,6 +18,7 @@ from brim.wire.messages import CommandProgress, CommitRecord, Facts, MicroReport
 # what a rank does by itself, and the more of it the larger its share is
 _OWN_WORK = ("data", "compute")
 _micro = attrgetter("micro")
+_LONG_ENOUGH = 20.0  # seconds of a command behind which a checkpoint of it counts
 _REMEMBERED = 256  # steps whose losses are known, if a checkpoint is older than they are
 
 
@@ -148,13 +149,18 @@ class Progress:
     def command_told(self, message: CommandProgress) -> bool:
         """Take the progress of a command, and return whether it is farther than ever.
 
-        So it is as well where it has saved a checkpoint.
+        So it is as well where it has run for a while and saved something: one that writes at its
+        start and then dies gets on no more for that.
 
         >>> progress = Progress(run="run", started=0.0)
         >>> [progress.command_told(CommandProgress(round=1, step=step)) for step in (3, 2, 3, 4)]
         [True, False, False, True]
+        >>> saves = [CommandProgress(round=1, saved=True, seconds=seconds) for seconds in (1.0, 30.0)]
+        >>> [progress.command_told(message) for message in saves]
+        [False, True]
         """
-        is_farther = message.saved or message.step > self.farthest
+        has_lasted = message.seconds >= _LONG_ENOUGH
+        is_farther = (message.saved and has_lasted) or message.step > self.farthest
         if message.step:
             self.steps_redone += max(0, self.command_step - message.step)
         self.command_step = message.step or self.command_step

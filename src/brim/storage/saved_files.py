@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 from brim.domain.job import JobSpec
 
 SAVED = "saved"  # in a run's directory
 _ASIDE = ".incomplete"  # in it
+_DEPTH = 3  # folders: Lightning has version_0/checkpoints/FILE
+_MOST_LOOKED_AT = 1000  # entries in one look
 _MARK = ".round-"  # and the number of the present one
 # Of transformers: a folder that lacks the first, or has the second, was being written. Others, as
 # diffusers, give theirs the same names, and know none of these files.
@@ -72,13 +75,19 @@ class SavedFiles:
         return names
 
     def _time_of_newest(self) -> float:
-        newest = 0.0
-        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):  # it is gone
-                    if not (entry.name.startswith(".") or _is_unfinished(entry)):
-                        newest = max(newest, entry.stat().st_mtime)
-        return newest
+        return max(islice(_times_in(self.directory, _DEPTH), _MOST_LOOKED_AT), default=0.0)
+
+
+def _times_in(folder: Path, depth: int) -> Iterator[float]:
+    """The times of all finished entries of a folder, and so many folders deep."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be gone
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.name.startswith(".") or _is_unfinished(entry):
+                    continue
+                yield entry.stat().st_mtime
+                if depth and entry.is_dir(follow_symlinks=False):
+                    yield from _times_in(Path(entry.path), depth - 1)
 
 
 def _is_unfinished(entry: os.DirEntry[str]) -> bool:

@@ -145,6 +145,7 @@ class CommandProgress(Message, frozen=True, tag="Progress"):
         total: steps of the whole command; 0 where it has not said.
         values: that it tells of the step, by name.
         saved: it has written a checkpoint since the last such message.
+        seconds: for which it has run in this round.
     """
 
     round: int
@@ -152,6 +153,7 @@ class CommandProgress(Message, frozen=True, tag="Progress"):
     total: int = 0
     values: dict[str, float] = {}
     saved: bool = False
+    seconds: float = 0.0
 
 
 class Disagree(Message, frozen=True):
