@@ -22,6 +22,7 @@ import brim
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.reported import Report
 from brim.errors import SpecError
+from brim.launch.command import CommandProcess
 from brim.launch.progress import PrintedProgress, ProgressServer
 from brim.storage.saved_files import SavedFiles
 from brim.wire import reporting
@@ -316,3 +317,17 @@ command.clear_away()
 assert not children_of(os.getpid())
 """
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=30)
+
+
+def test_commands_can_be_interrupted() -> None:
+    """Workers ignore SIGINT; what they start would inherit that."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        script = "import signal, sys; sys.exit(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
+        process = CommandProcess([sys.executable, "-c", script], os.environ)
+        end = time.monotonic() + 30.0
+        while process.status is None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert process.status == 0
+    finally:
+        signal.signal(signal.SIGINT, usual)

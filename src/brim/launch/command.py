@@ -37,7 +37,7 @@ class CommandProcess:
             env=environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid()),
+            preexec_fn=partial(_begin, os.getpid()),
         )
         self._orphans = Orphans()
         self._deadline: float | None = None
@@ -99,3 +99,9 @@ class CommandProcess:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def _begin(parent: int) -> None:
+    """Be as a process that nobody of brim has started, but end with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which workers ignore, and exec would leave so
+    die_with_parent(parent)
