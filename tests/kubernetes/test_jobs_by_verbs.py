@@ -48,6 +48,24 @@ def as_made(thing: dict[str, Any]) -> dict[str, Any]:
 # What is written ----------------------------------------------------------------------------------
 
 
+def test_commands_that_start_again_round_trip() -> None:
+    spec = JobSpec(command=("python", "train.py"), restart=True, grace=9.0)
+    request = Submission(spec=spec, fingerprint="", opaque=True)
+    written = as_made(elastic_job("flights", "team", request))
+    fields = written["spec"]
+    assert (fields["command"], fields["restart"], fields["grace"]) == (
+        list(spec.command),
+        True,
+        "9s",
+    )
+    understood = submitted(written).submission
+    names = ("command", "restart", "grace", "exact", "epochs", "workers")
+    assert understood.opaque
+    assert [getattr(understood.spec, name) for name in names] == [
+        getattr(spec, name) for name in names
+    ]
+
+
 @pytest.mark.parametrize("mode", ["planned", "opportunistic"])
 def test_submissions_round_trip(mode: str) -> None:
     thing = everything()
@@ -64,6 +82,7 @@ def test_submissions_round_trip(mode: str) -> None:
         "delay",
         "servers",
         "mode",
+        "restart",
     }  # said, and so by default
     assert fields - spec.keys() <= pods | usual
     found = read_job(written)

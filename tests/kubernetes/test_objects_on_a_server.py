@@ -224,7 +224,7 @@ def test_what_a_run_was_begun_with_cannot_change(server: ControlPlane, name: str
     applied(server, name, **whole)
     changes = {
         "parameters": {"rate": "0.02"}, "env": {"B": "1"}, "faults": "kill rank 2 at step 40", "exact": False,
-        "audit": True, "capture": False, "restart": False, "per": "worker", "grace": "20s", "progress": "",
+        "audit": True, "capture": False, "restart": True, "per": "worker", "grace": "20s", "progress": "",
         "onNan": "warn", "checkpointEvery": 60, "checkpoints": "/x", "runs": "/x", "keepBest": "loss",
         "heartbeatTimeout": "6s", "hangTimeout": "1h", "memory": "5GiB", "logLimit": "65MiB",
         "startMethod": "fork", "transport": "distributed", "device": "cuda", "embeddings": "auto",

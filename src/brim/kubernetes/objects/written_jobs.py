@@ -170,7 +170,8 @@ def _spec(submission: Submission, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _options(job: JobSpec, processes: int) -> Iterator[tuple[str, Any]]:
-    usual = JobSpec(file="usual.py", workers=job.workers.times(processes), parameters={})
+    source: dict[str, Any] = {"file": "usual.py"} if job.file else {"command": ("usual",)}
+    usual = JobSpec(**source, workers=job.workers.times(processes), parameters={})
     for name, pairs in ((PARAMETERS, job.parameters), (ENV, job.env)):
         if pairs:
             yield name, dict(pairs)
