@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from brim.domain.course import sentence_of
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
 from brim.domain.workload import Priority
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.cluster_client import read_line
 from brim.kubernetes.objects.elastic_jobs import code_in, read_job
 from brim.kubernetes.objects.schemas import crds, in_yaml
@@ -185,6 +186,19 @@ def test_story_lines_are_read_as_written(sentence: str) -> None:
 # By the verbs, on a server ------------------------------------------------------------------------
 
 
+def wait_until_served(api_server: ControlPlane) -> None:
+    """Wait for the kind of jobs: a server takes a definition some time before it serves it."""
+    end = time.monotonic() + 60.0
+    while True:
+        try:
+            api_server.api.ask("/apis/brim.dev/v1alpha1/elasticjobs")
+            return
+        except EnvironmentFault:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def home(
     api_server: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +206,7 @@ def home(
     """The URL of a namespace without jobs yet; the directory has a training file."""
     text = "---\n".join(map(in_yaml, crds().values()))
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+    wait_until_served(api_server)
     api_server.api.ask("/api/v1/namespaces", method="POST", body={"metadata": {"name": namespace}})
     for name in [name for name in os.environ if name.startswith("BRIM_")]:
         monkeypatch.delenv(name)
