@@ -259,7 +259,13 @@ def test_launchers_on_nodes_find_each_other() -> None:
     seat = seat_of(world("1", "1", "2"), "w2", 3)
     assert seat is not None
     found = variables_of(
-        seat, [("10.0.0.1", 41), ("10.0.0.1", 42), ("10.0.0.2", 43)], start=2, maximum=3, run="r"
+        seat,
+        ["10.0.0.1:41", "10.0.0.1:42", "10.0.0.2:43"],
+        host="10.0.0.1",
+        port=41,
+        start=2,
+        maximum=3,
+        run="r",
     )
     names = (
         "PET_NNODES",

@@ -1,4 +1,4 @@
-"""Real signals to each of those who meet on a board, while steps take milliseconds: one digest."""
+"""Real signals to workers that meet on a board, and to their agent, at steps of milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
-JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "32", "--checkpoint-every", "10000")
+# 720 steps of a few milliseconds, with one micro-batch for each of the two.
+BATCHES = ("--global-batch-size", "32", "--micro-batches", "2")
+JOB = (DIGITS, "--epochs", "16", *BATCHES, "--checkpoint-every", "10000")
 FAST = ("--heartbeat-timeout", "3s")
 CASES = [
     ("rank 0", signal.SIGKILL),
@@ -26,26 +28,26 @@ CASES = [
 ]
 
 
-def _pid(run: Run, who: str) -> int:
-    if who == "agent":
+def _pid(run: Run, role: str) -> int:
+    if role == "agent":
         children = psutil.Process(run.process.pid).children()
         agents = (c for c in children if any("brim.agent" in word for word in c.cmdline()))
         return int(next(agents).pid)
-    return run.pid(run.members()[0 if who == "rank 0" else -1])
+    return run.pid(run.members()[0 if role == "rank 0" else -1])
 
 
-@pytest.mark.parametrize(("who", "number"), long_after(3, CASES))
+@pytest.mark.parametrize(("role", "number"), long_after(3, CASES))
 def test_signals_at_a_board_change_no_digest(
-    tmp_path: Path, who: str, number: signal.Signals
+    tmp_path: Path, role: str, number: signal.Signals
 ) -> None:
     calm = undisturbed(*JOB)
     with started(tmp_path / "run", "train", *JOB, *FAST, "--workers", "2") as run:
         for hit in (1, 2):
             run.wait_for_step(200 * hit)
             rounds = len(run.events("round"))
-            victim = _pid(run, who)
+            victim = _pid(run, role)
             os.kill(victim, number)
-            if number == signal.SIGSTOP and who == "agent":
+            if number == signal.SIGSTOP and role == "agent":
                 stopped = psutil.Process(victim)
                 until(lambda p=stopped: p.status() == psutil.STATUS_STOPPED, "a stop", run)  # type: ignore[misc]
                 os.kill(victim, signal.SIGCONT)

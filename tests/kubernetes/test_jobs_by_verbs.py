@@ -51,7 +51,7 @@ def as_made(thing: dict[str, Any]) -> dict[str, Any]:
 
 def test_commands_that_start_again_round_trip() -> None:
     spec = JobSpec(command=("python", "train.py"), restart=True, grace=9.0)
-    request = Submission(spec=spec, fingerprint="", opaque=True)
+    request = Submission(spec=spec, fingerprint="")
     written = as_made(elastic_job("flights", "team", request))
     fields = written["spec"]
     assert (fields["command"], fields["restart"], fields["grace"]) == (
@@ -61,7 +61,6 @@ def test_commands_that_start_again_round_trip() -> None:
     )
     understood = submitted(written).submission
     names = ("command", "restart", "grace", "exact", "epochs", "workers")
-    assert understood.opaque
     assert [getattr(understood.spec, name) for name in names] == [
         getattr(spec, name) for name in names
     ]

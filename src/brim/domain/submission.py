@@ -29,8 +29,7 @@ class Submission:
         fingerprint: names jobs whose steps take equally long, see `fingerprint`.
         deadline: seconds since 1970; None for a job that has none.
         tenant: who pays, see `brim.domain.tenancy`.
-        opaque: its processes are none of brim's. Nobody hears of their steps, or only as far as they
-            report them, and no size is tried to see how fast it is.
+        opaque: its processes are none of brim's, and nobody hears of their steps.
         anywhere: others decide where its workers are: the nodes of a plan say how many there are to
             be, and no worker is moved.
         processes: training processes of each worker, which share what it gets: to its run each is a

@@ -71,7 +71,6 @@ _LOOK = 0.5  # seconds between looks at what no message and no signal tells
 _BETWEEN_REPORTS = 1.0  # seconds between two words on a command's progress
 # seconds that processes have to end by themselves where another one has died: they wait for it
 _AFTER_DEATH = 3.0
-_SHELLS_NOT_FOUND = 127  # the exit status of a program that was not found
 
 
 def run_command(context: WorkerContext) -> int:
@@ -165,7 +164,7 @@ class _Keeper:
             port = listener.getsockname()[1]
             ports = self._arrive("begin", str(port).encode())
         if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
-            self._refuse_own_disk()
+            self._refuse(_own_disk(self._saved.directory))
         self._start(world, [int(payload) for payload in ports])
         self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment
         status = self._wait_for_end(world)
@@ -187,7 +186,9 @@ class _Keeper:
         hosts = [split_address(member.address)[0] for member in world.members[: seat.size]]
         environment = os.environ | variables_of(
             seat,
-            list(zip(hosts, ports, strict=False)),
+            list(map(joined_address, hosts, ports)),
+            host=hosts[0],
+            port=ports[0],
             start=world.round - 1,
             maximum=self._spec.workers.maximum,
             run=Path(self._context.run_dir).name,
@@ -199,7 +200,7 @@ class _Keeper:
         try:
             self._process = CommandProcess(self._spec.command, environment)
         except OSError as error:
-            self._refuse(error)
+            self._refuse(_not_started(self._spec.command[0], error))
 
     def _wait_for_end(self, world: World) -> int:
         """Return the exit status of the command's process; 0 where this worker has none."""
@@ -263,25 +264,8 @@ class _Keeper:
             os.kill(os.getpid(), -status)
         raise SystemExit(abs(status))
 
-    def _refuse(self, error: OSError) -> NoReturn:
-        """The command cannot be started on this host: another start would not help."""
-        wrong = SpecError(
-            "COMMAND",
-            got=f"{self._spec.command[0]!r}, which cannot be started ({error.strerror})",
-            need="a program that each host has",
-            hint="is it installed, and executable?",
-        )
-        self._tell(failure_of(wrong))
-        raise SystemExit(_SHELLS_NOT_FOUND)
-
-    def _refuse_own_disk(self) -> NoReturn:
-        """Fail where this host has checkpoints of its own: its processes would begin at other steps."""
-        wrong = SpecError(
-            "--checkpoints",
-            got=f"{str(self._saved.directory)!r}, which the hosts of this run do not share",
-            need="a directory on a disk that all of them share: the command goes on from there",
-            hint="--checkpoints DIR, or workers on one host",
-        )
+    def _refuse(self, wrong: SpecError) -> NoReturn:
+        """End the job: another start would not help."""
         self._tell(failure_of(wrong))
         raise SystemExit(1)
 
@@ -383,4 +367,23 @@ def _facts(spec: JobSpec) -> Facts:
         versions={"python": platform.python_version()},
         start_method="exec",
         transport="none",
+    )
+
+
+def _not_started(program: str, error: OSError) -> SpecError:
+    return SpecError(
+        "COMMAND",
+        got=f"{program!r}, which cannot be started ({error.strerror})",
+        need="a program that each host has",
+        hint="is it installed, and executable?",
+    )
+
+
+def _own_disk(directory: Path) -> SpecError:
+    """Return the error of a host whose processes would begin at other steps than those of others."""
+    return SpecError(
+        "--checkpoints",
+        got=f"{str(directory)!r}, which the hosts of this run do not share",
+        need="a directory on a disk that all of them share: the command goes on from there",
+        hint="--checkpoints DIR, or workers on one host",
     )

@@ -156,7 +156,6 @@ def request_of(
         deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
-        opaque=spec.restart,
     )
     return Submit(
         submission=submission, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle

@@ -28,9 +28,7 @@ _CAUTION = (
 _FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
-_RESTART = (
-    10.0  # seconds that a command is believed to lose where it is started again, until one was
-)
+_RESTART = 10.0  # seconds that a command is believed to lose at a restart, until one was seen
 _BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
 
@@ -309,7 +307,9 @@ class Tracking:
 
         Only an unmeasured model gets one, if sizes can be tried.
         """
-        if job.submission.opaque or job.starts.launches or self._measured(job).rates:
+        # Each size that is tried is a restart to a command, whose steps may never be heard of.
+        is_opaque = job.submission.opaque or job.submission.spec.restart
+        if is_opaque or job.starts.launches or self._measured(job).rates:
             return None
         sizes = self._sizes(job, capacity)
         return Profile(size=sizes[0]) if len(sizes) > 1 else None

@@ -82,23 +82,31 @@ def seat_of(world: World, worker: str, maximum: int) -> Seat | None:
 
 
 def variables_of(
-    seat: Seat, addresses: Sequence[tuple[str, int]], *, start: int, maximum: int, run: str
+    seat: Seat,
+    addresses: Sequence[str],
+    *,
+    host: str,
+    port: int,
+    start: int,
+    maximum: int,
+    run: str,
 ) -> dict[str, str]:
     """Return the variables by which a process finds the others, as torchrun and others set them.
 
     Args:
         seat: of the process.
-        addresses: host and free port of each, in rank order.
+        addresses: `HOST:PORT` of each, in rank order, with ports that are free.
+        host, port: those of the first.
         start: how often the command was started before.
         maximum: workers that the job has at most.
         run: its name.
 
     >>> seat = Seat(rank=1, size=2, local_rank=0, local_size=1, group_rank=1, groups=2)
-    >>> variables = variables_of(seat, [("10.0.0.1", 4001), ("10.0.0.2", 4002)], start=3, maximum=4, run="r")
+    >>> where = {"addresses": ["10.0.0.1:4001", "10.0.0.2:4002"], "host": "10.0.0.1", "port": 4001}
+    >>> variables = variables_of(seat, **where, start=3, maximum=4, run="r")
     >>> variables["RANK"], variables["MASTER_ADDR"], variables["MASTER_PORT"], variables["BRIM_WORLD_MAX"]
     ('1', '10.0.0.1', '4001', '4')
     """
-    host, port = addresses[0]
     nodes = {
         "PET_NNODES": seat.groups,
         "PET_NODE_RANK": seat.group_rank,
@@ -122,19 +130,15 @@ def variables_of(
         "JAX_PROCESS_ID": seat.rank,
         "BRIM_WORLD_MAX": maximum,
     }
-    cluster = {"worker": [_joined(*address) for address in addresses]}
+    cluster = {"worker": list(addresses)}
     return {
         **{name: str(value) for name, value in {**numbers, **nodes}.items()},
         "MASTER_ADDR": host,
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "JAX_COORDINATOR_ADDRESS": _joined(host, port),
+        "JAX_COORDINATOR_ADDRESS": addresses[0],
         "TF_CONFIG": json.dumps(
             {"cluster": cluster, "task": {"type": "worker", "index": seat.rank}}
         ),
     }
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -122,7 +122,6 @@ def read_job(
         deadline=deadline,
         tenant=tenant or NO_TENANT,
         priority=parse_priority(spec.priority),
-        opaque=job.restart,
         anywhere=templates is not None and templates.anywhere,
         processes=spec.processes_per_worker,
     )
