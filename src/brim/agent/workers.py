@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from brim.agent.templates import TO_PART, Template, start_template
+from brim.coordination.job.attempts import EXIT_STATUS
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
 from brim.host.death_notice import signal_that_ended
@@ -600,7 +601,7 @@ def _reason(process: _Process) -> str:
         return process.condemned
     if status is None:
         return "its connection closed"
-    return signal_words(-status) if status < 0 else f"exit status {status}"
+    return signal_words(-status) if status < 0 else f"{EXIT_STATUS} {status}"
 
 
 def signal_words(number: int) -> str:

@@ -63,6 +63,11 @@ FEATURES = (
         names=("progress",),
     ),
     Feature(
+        name="jobs behind others, at a time, in arrays",
+        stability=Stability.ALPHA,
+        options=("--after", "--at", "--array", "--retries"),
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),
