@@ -68,6 +68,11 @@ FEATURES = (
         options=("--after", "--at", "--array", "--retries"),
     ),
     Feature(
+        name="hosts that leave by notice",
+        stability=Stability.ALPHA,
+        options=("--notice",),
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),
