@@ -154,7 +154,7 @@ _TESTS = (
         "long tests of several hosts",
         _brim(*RUN, *HOSTS),
         "a_job_travels agents_of_one_machine experiments_on_hosts hosts_come_and_go https kept_runs "
-        "master_moves on_the_wire pods silent_hosts slow_and_bad_hosts two_hosts",
+        "master_moves on_the_wire pods silent_hosts slow_and_bad_hosts slurm two_hosts",
     ),
     _long(
         "long-scheduler",
