@@ -5,17 +5,15 @@ Importing this module before Keras chooses Keras' torch backend.
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib.util import find_spec
 from typing import Any
 
 from brim.errors import SpecError
-
-if "keras" not in sys.modules:
-    os.environ.setdefault("KERAS_BACKEND", "torch")
+from brim.train.keras.network import choose_backend
 
 __all__ = ["fit"]
+
+choose_backend()
 
 # Arguments of `model.fit` that have another name here.
 _INSTEAD = {

@@ -8,6 +8,7 @@ numbers come from torch's generator, which brim seeds for every micro-batch.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -27,6 +28,12 @@ def is_keras(thing: object) -> bool:
     if "keras" not in sys.modules:
         return False
     return any(kind.__module__.partition(".")[0] == "keras" for kind in type(thing).__mro__)
+
+
+def choose_backend() -> None:
+    """Have Keras compute with torch, where it is not imported yet and nothing else was chosen."""
+    if "keras" not in sys.modules:
+        os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
 def check_backend() -> None:
@@ -144,3 +151,20 @@ def forward(model: nn.Module, inputs: Any) -> Any:
     if getattr(model, "_call_has_training_arg", False):
         return model(inputs, training=model.training)
     return model(inputs)
+
+
+def forward_in_a_file(model: Any, inputs: Any) -> Any:
+    """Call the Keras model of a training file, whose `loss(output, target)` sees the output alone.
+
+    Raises:
+        SpecError: the model has losses of its own, which that loss would leave out.
+    """
+    output = forward(model, inputs)
+    if model.training and model.losses:
+        raise SpecError(
+            f"Keras model {model.name!r}",
+            got="losses of its own (a regularizer, or add_loss)",
+            need="a loss of output and target, which is all that a training file sees",
+            hint="brim.keras.fit, or a loop of your own: job.step(loss + sum(model.losses))",
+        )
+    return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -65,6 +66,20 @@ class KerasOptimizer(torch.optim.Optimizer):
             for variable, value in zip(variables, state_dict["variables"], strict=True):
                 variable._value.copy_(value)
         self.show_rate()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KerasOptimizer:
+        """Copy all of it; Keras' optimizer knows variables by their addresses."""
+        copied = KerasOptimizer.__new__(KerasOptimizer)
+        memo[id(self)] = copied
+        vars(copied).update({name: copy.deepcopy(part, memo) for name, part in vars(self).items()})
+        indices = self.keras_optimizer._trainable_variables_indices
+        pairs = zip(self._variables, copied._variables, strict=True)
+        of_keras = copied.keras_optimizer
+        of_keras._trainable_variables_indices = {
+            of_keras._var_key(copy_of_it): indices[of_keras._var_key(variable)]
+            for variable, copy_of_it in pairs
+        }
+        return copied
 
     def _check_variables(self, optimizer: Any) -> None:
         try:
