@@ -2,8 +2,8 @@
 
 import keras
 import torch
-from toys import images
 from torch.utils.data import TensorDataset
+from toys import images
 
 import brim
 

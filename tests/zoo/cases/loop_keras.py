@@ -5,9 +5,9 @@ import sys
 import brim.keras  # chooses Keras' torch backend  # isort: skip
 import keras
 import torch
-from toys import clicks, images, sentences
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
+from toys import clicks, images, sentences
 
 import brim
 
@@ -45,7 +45,9 @@ def attention():
 def network():
     match KIND:
         case "norm":
-            return pictures(L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.Dropout(0.2, seed=3))
+            return pictures(
+                L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.Dropout(0.2, seed=3)
+            )
         case "augmented":
             return pictures(
                 L.RandomFlip(), L.RandomRotation(0.1), L.RandomTranslation(0.1, 0.1), L.Conv2D(4, 3)
@@ -93,10 +95,7 @@ def loss_of(output, target):
 
 
 model = network()
-if OPTIMIZER == "torch":
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-else:
-    optimizer = keras.optimizers.get(OPTIMIZER)
-job = brim.join(model, optimizer)
+of_torch = torch.optim.Adam(model.parameters(), lr=1e-2)
+job = brim.join(model, of_torch if OPTIMIZER == "torch" else keras.optimizers.get(OPTIMIZER))
 for batch in job.batches(data(), global_batch_size=24, epochs=2):
     job.step(loss_of(model(batch.inputs, training=True), batch.target))

@@ -39,9 +39,7 @@ class Measures:
         x, y, weights = unpacked(batch)
         model.reset_metrics()
         output = forward(model, x)
-        loss = model._compute_loss(
-            x=x, y=y, y_pred=output, sample_weight=weights, training=True
-        )
+        loss = model._compute_loss(x=x, y=y, y_pred=output, sample_weight=weights, training=True)
         with torch.no_grad():
             detached = import_module("keras").tree.map_structure(_detached, output)
             model._loss_tracker.update_state(loss.detach(), sample_weight=_samples_of(x))

@@ -115,7 +115,11 @@ def with_keras(model: Any, optimizer: Any) -> Any:
         raise SpecError(
             "brim.join",
             got=f"an optimizer of Keras ({type(optimizers[0]).__name__}) beside "
-            + ("several models or optimizers" if len(models) + len(optimizers) > 2 else "no Keras model"),
+            + (
+                "several models or optimizers"
+                if len(models) + len(optimizers) > 2
+                else "no Keras model"
+            ),
             need="one for one Keras model; torch's for several",
             hint="torch.optim.Adam(model.parameters())",
         )
