@@ -47,9 +47,8 @@ def step_of(images, labels, stop):
                 labels, model(images, training=True), from_logits=True
             )
             loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
-        optimizer.apply(gradients)
+        # Keras' optimizer adds up the gradients of all processes itself.
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
         return loss, stop
 
     loss, stops = strategy.run(replica_step)

@@ -62,7 +62,8 @@ def fit(
         options: of `brim.join`: `seed`, `micro_batches`, `clip_norm`, `on_nan`, `threads`, `audit`.
 
     Returns:
-        Keras' History, with the logs of all epochs, also of those before a resume.
+        Keras' History, with the logs of all epochs, also of those before a resume. Its `job` is
+        the job, which is done: `if history.job.rank == 0: model.save("model.keras")`.
 
     Raises:
         SpecError: Keras is missing or has another backend, or something is used that brim does not

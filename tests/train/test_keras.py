@@ -76,7 +76,7 @@ def of_two(keras: ModuleType) -> Any:
     return model
 
 
-def test_one_micro_batch_gives_the_weights_of_model_fit(keras: ModuleType) -> None:
+def test_one_micro_batch_trains_as_model_fit(keras: ModuleType) -> None:
     targets = {"late": LATE[:, None], "hour": HOURS}
     torch.set_num_threads(1)  # as brim does
     theirs, ours = of_two(keras), of_two(keras)
@@ -95,7 +95,7 @@ def test_one_micro_batch_gives_the_weights_of_model_fit(keras: ModuleType) -> No
         np.testing.assert_allclose(one, other, rtol=1e-6)  # moving averages: the sum of changes
 
 
-def test_metrics_and_losses_of_many_micro_batches_are_those_of_one(keras: ModuleType) -> None:
+def test_metrics_do_not_depend_on_micro_batches(keras: ModuleType) -> None:
     """With a rate of zero, weights stay: sums of eight parts are the sum of one."""
     histories = []
     for micro_batches in (1, 8):
@@ -139,7 +139,7 @@ def test_keras_files_have_model_and_optimizer(keras: ModuleType, tmp_path: Path)
     fit(loaded, epochs=1)  # goes on from there
 
 
-def test_datasets_of_torch_and_unbuilt_models_are_welcome(keras: ModuleType) -> None:
+def test_torch_datasets_train_unbuilt_models(keras: ModuleType) -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
@@ -150,7 +150,7 @@ def test_datasets_of_torch_and_unbuilt_models_are_welcome(keras: ModuleType) -> 
     assert len(history["val_loss"]) == 2
 
 
-def test_a_seed_of_a_layer_decides_what_it_draws(keras: ModuleType) -> None:
+def test_a_layer_draws_by_its_seed(keras: ModuleType) -> None:
     outputs = []
     for seed in (1, 2):
         model = network(keras, keras.layers.Dropout(0.5, seed=seed))
@@ -160,7 +160,7 @@ def test_a_seed_of_a_layer_decides_what_it_draws(keras: ModuleType) -> None:
     assert not torch.equal(*outputs)
 
 
-def test_torch_optimizers_and_schedulers_set_rates_of_keras(keras: ModuleType) -> None:
+def test_loops_set_learning_rates_of_keras(keras: ModuleType) -> None:
     model = network(keras)
     optimizer = keras.optimizers.SGD(0.5)
     job = brim.join(model, optimizer)
@@ -197,12 +197,12 @@ def test_arguments_of_model_fit_are_named(keras: ModuleType, options: Any, words
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
-def test_losses_that_are_no_mean_are_refused(keras: ModuleType, reduction: str) -> None:
+def test_losses_without_a_mean_are_refused(keras: ModuleType, reduction: str) -> None:
     model = network(keras, loss=keras.losses.MeanSquaredError(reduction=reduction))
     assert f"reduction={reduction!r}" in refusal(fit, model)
 
 
-def test_models_that_are_not_compiled_or_train_themselves_are_refused(keras: ModuleType) -> None:
+def test_models_that_train_otherwise_are_refused(keras: ModuleType) -> None:
     class Own(keras.Sequential):  # type: ignore[misc, name-defined]
         def train_step(self, data: Any) -> Any:
             return super().train_step(data)
@@ -224,7 +224,7 @@ def test_scaled_losses_are_refused(keras: ModuleType) -> None:
     assert "mixed_bfloat16" in refusal(fit, network(keras, optimizer=scaled))
 
 
-def test_metrics_whose_states_do_not_add_up_are_refused(keras: ModuleType) -> None:
+def test_metrics_that_do_not_add_up_are_refused(keras: ModuleType) -> None:
     class Largest(keras.metrics.Metric):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__(name="largest")
@@ -261,12 +261,12 @@ def test_callbacks_of_batches_are_refused(keras: ModuleType) -> None:
     assert "on_train_batch_end()" in refusal(fit, network(keras), callbacks=[callback])
 
 
-def test_data_of_unequal_or_too_many_parts_is_refused(keras: ModuleType) -> None:
+def test_data_of_wrong_parts_is_refused(keras: ModuleType) -> None:
     assert "arrays of 49 and 50 samples" in refusal(fit, network(keras), (ROWS, LATE[1:]))
     assert "4 parts" in refusal(fit, network(keras), (ROWS, LATE, WEIGHTS, LATE))
 
 
-def test_unbuilt_and_stateful_models_are_refused_by_join(keras: ModuleType) -> None:
+def test_unbuilt_and_stateful_models_are_refused(keras: ModuleType) -> None:
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     assert "without weights yet" in refusal(brim.join, unbuilt, keras.optimizers.SGD(0.1))
     stateful = keras.Sequential(
@@ -275,7 +275,7 @@ def test_unbuilt_and_stateful_models_are_refused_by_join(keras: ModuleType) -> N
     assert "stateful=True" in refusal(brim.join, stateful, keras.optimizers.SGD(0.1))
 
 
-def test_an_optimizer_of_keras_is_for_one_keras_model(keras: ModuleType) -> None:
+def test_a_keras_optimizer_serves_one_keras_model(keras: ModuleType) -> None:
     optimizer = keras.optimizers.SGD(0.1)
     assert "no Keras model" in refusal(brim.join, torch.nn.Linear(1, 1), optimizer)
     models = [network(keras), network(keras)]

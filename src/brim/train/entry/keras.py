@@ -32,8 +32,8 @@ _UNMERGED = ("sum", "mean_with_sample_weight")  # reductions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    """What `model.fit` would train.
+class KerasFitting:
+    """The parts that `model.fit` would train.
 
     Attributes:
         model: compiled and built.
@@ -87,7 +87,10 @@ class Fitting:
             if model.stop_training:
                 job.stop()
         model.eval()
-        return model.history
+        kind = import_module("keras").callbacks.History
+        history = next(item for item in callbacks.callbacks if isinstance(item, kind))
+        history.job = job
+        return history
 
     def _callback_list(self, job: Job, epochs: int) -> Any:
         """Return Keras' list of callbacks, with its History, whose states brim carries."""
@@ -108,7 +111,7 @@ class Fitting:
         return {f"val_{name}": value for name, value in measures.results().items()}
 
 
-def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -> Fitting:
+def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -> KerasFitting:
     """Take a model and its data as `model.fit` does, and build the model from the first samples.
 
     Raises:
@@ -125,7 +128,7 @@ def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -
         model.test_step(unpacked(batch))  # makes the variables of metrics
     _check_losses(model)
     measures.check_sums(batch)
-    return Fitting(
+    return KerasFitting(
         model=model,
         data=data,
         validation=None if validation_data is None else _whole(_dataset(validation_data)),

@@ -102,8 +102,8 @@ def _check_layers(model: Any, layers: Sequence[Any]) -> None:
         raise SpecError(
             f"Keras layer {stateful.name!r}",
             got="stateful=True",
-            need="a layer that begins each batch anew: the state of a batch's samples is on the "
-            "worker that had them",
+            need="a layer that starts each batch from scratch: the state of a batch's samples is on "
+            "the worker that had them",
             hint="stateful=False, or a loop of your own with job.carry",
         )
 
