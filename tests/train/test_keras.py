@@ -264,6 +264,7 @@ def test_callbacks_of_batches_are_refused(keras: ModuleType) -> None:
 def test_data_of_wrong_parts_is_refused(keras: ModuleType) -> None:
     assert "arrays of 49 and 50 samples" in refusal(fit, network(keras), (ROWS, LATE[1:]))
     assert "4 parts" in refusal(fit, network(keras), (ROWS, LATE, WEIGHTS, LATE))
+    assert "got no data" in refusal(fit, network(keras), None)
 
 
 def test_unbuilt_and_stateful_models_are_refused(keras: ModuleType) -> None:
@@ -283,6 +284,11 @@ def test_a_keras_optimizer_serves_one_keras_model(keras: ModuleType) -> None:
     brim.keras.fit(models[0], (ROWS, LATE), global_batch_size=16)
     models[1].optimizer = models[0].optimizer
     assert "built for other variables" in refusal(brim.join, models[1], models[1].optimizer)
+
+
+def test_a_missing_keras_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brim.keras, "find_spec", lambda _: None)
+    assert "pip install brim[train,keras]" in refusal(fit, None)
 
 
 def test_another_backend_is_named(keras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

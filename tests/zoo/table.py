@@ -1236,6 +1236,7 @@ KERAS = [
         epochs=3,
         faults=("term rank 0 at step 13", "kill rank 1 at step 15; add 1 at step 17"),
         workers=(1, 3),
+        is_long=True,
     ),
     *(
         exact(
@@ -1262,16 +1263,8 @@ KERAS = [
             ("attention", "torch", "Keras' MultiHeadAttention and LayerNormalization"),
             ("clicks", "adagrad", "Keras' Embedding"),
             ("own", "adam", "a keras.Model of one's own class, with a shared layer"),
+            ("within", "torch", "layers of Keras in a module of torch"),
         )
-    ),
-    refused(
-        "keras_stateful",
-        "loop_keras.py",
-        "stateful",
-        "torch",
-        like="a stateful LSTM of Keras",
-        words="got stateful=True",
-        needs="keras",
     ),
     refused(
         "keras_file_regularizer",

@@ -30,6 +30,19 @@ class Tower(keras.Model):
         return self.head(self.norm(both, training=training))
 
 
+class Within(torch.nn.Module):
+    """A module of torch with layers of Keras."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.wide = torch.nn.Flatten(), torch.nn.Linear(64, 16)
+        self.norm, self.drop, self.head = L.BatchNormalization(), L.Dropout(0.2), L.Dense(4)
+
+    def forward(self, pictures, training=False):
+        known = self.norm(self.wide(self.flat(pictures)), training=training)
+        return self.head(self.drop(known, training=training))
+
+
 def pictures(*layers):
     """A model of pictures [8, 8, 1] with four classes."""
     return keras.Sequential([L.Input((8, 8, 1)), *layers, L.Flatten(), L.Dense(4)])
@@ -62,20 +75,17 @@ def network():
             return keras.Sequential(
                 [L.Input((9,)), L.Embedding(12, 8), *map(L.Bidirectional, cells), L.Dense(12)]
             )
-        case "stateful":
-            cells = L.LSTM(8, stateful=True)
-            return keras.Sequential([L.Input((9,), batch_size=3), L.Embedding(12, 8), cells])
         case "attention":
             return attention()
         case "clicks":
             return keras.Sequential([L.Input((4,)), L.Embedding(10, 4), L.Flatten(), L.Dense(1)])
-    model = Tower()
+    model = Within() if KIND == "within" else Tower()
     model(torch.zeros(2, 8, 8, 1))
     return model
 
 
 def data():
-    if KIND in ("recurrent", "stateful"):
+    if KIND == "recurrent":
         text = sentences()
         return TensorDataset(text[:, :9], text[:, 9])
     if KIND == "attention":

@@ -157,6 +157,10 @@ class _Arrays(Dataset[Any]):
 
 def _dataset(data: Any) -> Any:
     """Return data as `job.batches` takes it: arrays become a dataset."""
+    if data is None:
+        raise SpecError(
+            "brim.keras.fit", got="no data", need="(x, y), or a dataset or DataLoader of torch"
+        )
     if not isinstance(data, (tuple, list)):
         return data
     if not 1 <= len(data) <= 3:

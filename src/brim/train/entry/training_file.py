@@ -52,6 +52,7 @@ from brim.train.keras.network import (
     copied_by_structure,
     forward_in_a_file,
     is_keras,
+    keras_parts,
 )
 from brim.train.keras.optimizer import with_keras
 from brim.train.metrics import Metric
@@ -171,8 +172,8 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     model = call(lambda: module.model())
     check_model(model)
     model.to(device)
-    if is_keras(model):
-        adopt(model)
+    for part in keras_parts(model):
+        adopt(part)
     returned = call(lambda: module.optimizer(model))
     optimizer, scheduler, interval, monitor = _parts_of(returned, model)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}

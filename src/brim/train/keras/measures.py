@@ -88,13 +88,15 @@ class Measures:
         """Check that the states of metrics add up: two halves apart come to the same as in turn.
 
         Args:
-            batch: of two samples or more, to try them with.
+            batch: of samples to try them with; of one alone, nothing is tried.
 
         Raises:
             SpecError: a metric keeps something else, whose parts cannot be merged.
         """
         tree = import_module("keras").tree
         half = _samples_of(unpacked(batch)[0]) // 2
+        if not half:
+            return
         parts = [
             tree.map_structure(lambda leaf: leaf[:half] if _is_batch(leaf) else leaf, batch),
             tree.map_structure(lambda leaf: leaf[half:] if _is_batch(leaf) else leaf, batch),

@@ -30,6 +30,22 @@ def is_keras(thing: object) -> bool:
     return any(kind.__module__.partition(".")[0] == "keras" for kind in type(thing).__mro__)
 
 
+def keras_parts(model: nn.Module) -> list[Any]:
+    """Return the Keras models and layers in a network that are in no other one of them.
+
+    >>> keras_parts(nn.Linear(1, 1))
+    []
+    """
+    if "keras" not in sys.modules:
+        return []
+    found, inside = [], set[int]()
+    for module in model.modules():  # a module comes before its parts
+        if id(module) not in inside and is_keras(module):
+            found.append(module)
+            inside |= {id(part) for part in module.modules()}
+    return found
+
+
 def choose_backend() -> None:
     """Have Keras compute with torch, where it is not imported yet and nothing else was chosen."""
     if "keras" not in sys.modules:
@@ -53,7 +69,7 @@ def check_backend() -> None:
 
 
 def adopt(model: Any, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
-    """Prepare a Keras model for a job; once more changes nothing.
+    """Prepare a Keras model, or a layer, for a job; once more changes nothing.
 
     Args:
         model: built; trained by `optimizers`, if any.

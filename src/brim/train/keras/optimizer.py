@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from brim.errors import SpecError
-from brim.train.keras.network import adopt, is_keras
+from brim.train.keras.network import adopt, is_keras, keras_parts
 
 
 class KerasOptimizer(torch.optim.Optimizer):
@@ -107,8 +107,9 @@ def with_keras(model: Any, optimizer: Any) -> Any:
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     of_torch = [item for item in optimizers if isinstance(item, torch.optim.Optimizer)]
     keras_models = [item for item in models if is_keras(item)]
-    for item in keras_models:
-        adopt(item, of_torch)
+    for item in models:
+        for part in keras_parts(item):
+            adopt(part, of_torch)
     if not any(map(is_keras, optimizers)):
         return optimizer
     if len(models) > 1 or len(optimizers) > 1 or not keras_models:
