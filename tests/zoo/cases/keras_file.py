@@ -12,7 +12,6 @@ KIND = brim.param("kind", "torch")
 
 
 def model():
-    keras.utils.set_random_seed(1)
     penalty = keras.regularizers.L2(1e-3) if KIND == "regularizer" else None
     return keras.Sequential(
         [

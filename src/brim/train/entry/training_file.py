@@ -30,7 +30,7 @@ from brim.domain.seeds import mix
 from brim.embeddings.embedding import only_looks_up
 from brim.embeddings.keyed import rehearse
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
-from brim.tensors.chance import Sources
+from brim.tensors.chance import Sources, seed_host
 from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.capturing import captured_steps
 from brim.train.checks.attributes import Attributes
@@ -168,6 +168,7 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     """
     train, test = splits or splits_of(module, spec)
     torch.manual_seed(mix(spec.seed))
+    seed_host(mix(spec.seed))  # Keras draws the seeds of its layers from Python's generator
     device = device_of(spec)
     model = call(lambda: module.model())
     check_model(model)
