@@ -150,6 +150,21 @@ def test_torch_datasets_train_unbuilt_models(keras: ModuleType) -> None:
     assert len(history["val_loss"]) == 2
 
 
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_models_that_share_layers_share_state(keras: ModuleType, outer_first: bool) -> None:
+    inner = network(keras, keras.layers.BatchNormalization(momentum=0.0))
+    outer = keras.Sequential([keras.Input((6,)), keras.layers.Rescaling(1.0), inner])
+    models = [outer, inner] if outer_first else [inner, outer]
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    job = brim.join(models, optimizer, micro_batches=1)
+    samples = torch.utils.data.TensorDataset(torch.tensor(ROWS), torch.tensor(LATE))
+    for batch in job.batches(samples, global_batch_size=50, shuffle=False):
+        output = outer(batch.inputs, training=True)[:, 0]
+        job.step((output - batch.target).square().mean())
+    found = inner.layers[0].moving_mean.numpy()
+    np.testing.assert_allclose(found, ROWS.mean(0), rtol=1e-4, atol=1e-5)
+
+
 def test_a_layer_draws_by_its_seed(keras: ModuleType) -> None:
     outputs = []
     for seed in (1, 2):
@@ -259,6 +274,7 @@ def test_callbacks_with_a_counterpart_are_refused(
 def test_callbacks_of_batches_are_refused(keras: ModuleType) -> None:
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
     assert "on_train_batch_end()" in refusal(fit, network(keras), callbacks=[callback])
+    assert "need a list" in refusal(fit, network(keras), callbacks=callback)
 
 
 def test_data_of_wrong_parts_is_refused(keras: ModuleType) -> None:

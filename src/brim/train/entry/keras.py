@@ -118,6 +118,10 @@ def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -
         SpecError: something that brim does not support; the message names it.
     """
     _check_model(model)
+    if not isinstance(callbacks, (list, tuple, type(None))):
+        raise SpecError(
+            "callbacks", got=f"a {type(callbacks).__name__}", need="a list of keras.callbacks"
+        )
     callbacks = list(callbacks or ())
     check_callbacks(callbacks)
     data = _dataset(data)

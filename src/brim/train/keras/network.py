@@ -81,20 +81,23 @@ def adopt(model: Any, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
     check_backend()
     layers = model._flatten_layers()
     _check_layers(model, layers)
-    buffers = {id(buffer) for module in model.modules() for buffer in module.buffers(recurse=False)}
-    state = {id(v): v for layer in layers for v in _own_state(layer) if id(v._value) not in buffers}
-    parameters = {id(variable._value) for variable in state.values()}
+    state = {id(variable): variable for layer in layers for variable in _own_state(layer)}
+    # By their memory: a model that shares a layer with another one has Parameters of its own there.
+    memory = {variable._value.data_ptr() for variable in state.values()}
     for module in model.modules():
         if isinstance(module, nn.ParameterDict):
-            for key in [key for key, value in module.items() if id(value) in parameters]:
+            for key in [key for key, value in module.items() if value.data_ptr() in memory]:
                 del module[key]
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["params"] = [p for p in group["params"] if id(p) not in parameters]
+            group["params"] = [p for p in group["params"] if p.data_ptr() not in memory]
+    buffers = {id(buffer) for module in model.modules() for buffer in module.buffers(recurse=False)}
     for variable in state.values():
-        # Variable.assign copies in place, so that Keras and brim have one tensor.
-        variable._value = variable._value.detach()
-        model.register_buffer(f"{_STATE}{len(model._buffers)}", variable._value)
+        if isinstance(variable._value, nn.Parameter):
+            # Variable.assign copies in place, so that Keras and brim have one tensor.
+            variable._value = variable._value.detach()
+        if id(variable._value) not in buffers:
+            model.register_buffer(f"{_STATE}{len(model._buffers)}", variable._value)
     _draw_seeds_from_torch()
 
 
