@@ -23,7 +23,7 @@ from brim.train.capturing import captured_steps, key_of_code
 from brim.train.checks.return_checks import check_metrics
 from brim.train.context import WorkerContext
 from brim.train.evaluation import Forward, evaluate_together, feed_of
-from brim.train.exchange.carried import Carried, Sums
+from brim.train.exchange.carried import Carried
 from brim.train.job_parts import assemble, not_asynchronous
 from brim.train.logged import logged_numbers
 from brim.train.loop import Loop
@@ -179,28 +179,7 @@ class Job:
             raise not_asynchronous(
                 "job.carry, by which each step starts from what the one before it left"
             )
-        self._carry(name, Carried(name, start, dim=dim, device=self.device))
-
-    def add_up(self, name: str, size: int) -> Sums:
-        """Add up numbers over the micro-batches of an epoch, for brim's own loops.
-
-        Each micro-batch adds `batch.carried[name]`, a tensor [size].
-
-        Raises:
-            SpecError: the loop has begun, or the training is asynchronous.
-        """
-        self._check_before_loop("a sum over micro-batches")
-        if self.parts.asynchrony is not None:
-            raise not_asynchronous(f"{name}, which are added up over steps")
-        sums = Sums(size, device=self.device)
-        self._carry(name, sums)
-        return sums
-
-    def _carry(self, name: str, carried: Carried | Sums) -> None:
-        if self.parts.captured is not None:
-            self.parts.captured.refuse("states are carried from step to step")
-        self.parts.state.register(name, carried)
-        self.parts.carried[name] = carried
+        self.parts.carry(name, Carried(name, start, dim=dim, device=self.device))
 
     def _check_before_loop(self, call: str) -> None:
         if self._loop.has_begun:

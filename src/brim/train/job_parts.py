@@ -86,6 +86,29 @@ class JobParts:
         """Return whether workers apply their batches in turns, each a whole step."""
         return self.asynchrony is not None and self.members.world_size > 1
 
+    def carry(self, name: str, carried: Carried | Sums) -> None:
+        """Carry values from step to step, before the loop begins.
+
+        Raises:
+            SpecError: the name is taken.
+        """
+        if self.captured is not None:
+            self.captured.refuse("states are carried from step to step")
+        self.state.register(name, carried)
+        self.carried[name] = carried
+
+    def add_up(self, name: str, size: int) -> Sums:
+        """Add up so many numbers over the micro-batches of an epoch, in `batch.carried[name]`.
+
+        Raises:
+            SpecError: the training is asynchronous, or the name is taken.
+        """
+        if self.asynchrony is not None:
+            raise not_asynchronous(f"{name}, which are added up over steps")
+        sums = Sums(size, device=self.device)
+        self.carry(name, sums)
+        return sums
+
     def layout(self) -> Layout:
         """Return the layout of a micro-batch's contribution to a step."""
         carried = [tensor for carried in self.carried.values() for tensor in carried.tensors]

@@ -65,7 +65,7 @@ class KerasFitting:
         optimizer = job.parts.optimization.optimizers[0]
         assert isinstance(optimizer, KerasOptimizer), "join made it"
         epochs = agreed("epochs", epochs, job.spec.epochs, default=1)
-        sums = job.add_up(_METRICS, len(self.measures.values()))
+        sums = job.parts.add_up(_METRICS, len(self.measures.values()))
         callbacks = self._callback_list(job, epochs)
         callbacks.on_train_begin()
         for epoch in job.epochs(epochs):
