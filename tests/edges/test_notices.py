@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from brim.errors import SpecError
-from brim.joined.notices import HttpAnswer, azure_notice, source_of
+from brim.joined.notices import MetadataAnswer, azure_notice, source_of
 
 Answers = dict[tuple[str, str], tuple[int, str]]
 
@@ -97,16 +97,16 @@ def test_google_tells_by_one_word(metadata: Metadata) -> None:
     ],
 )
 def test_azure_tells_of_all_machines(events: list[object], expected: str) -> None:
-    def ask(_: str, path: str, __: object) -> HttpAnswer:
+    def ask(_: str, path: str, __: object) -> MetadataAnswer:
         is_name = path.startswith("/metadata/instance/compute/name?")
-        return HttpAnswer(200, "vm_2\n" if is_name else json.dumps({"Events": events}))
+        return MetadataAnswer(200, "vm_2\n" if is_name else json.dumps({"Events": events}))
 
     assert azure_notice(ask) == expected
 
 
 def test_nonsense_of_a_server_is_no_notice() -> None:
     for body in ("", "[]", "{", '{"Events": [1]}', '{"Events": null}'):
-        assert azure_notice(lambda *_, body=body: HttpAnswer(200, body)) == ""
+        assert azure_notice(lambda *_, body=body: MetadataAnswer(200, body)) == ""
 
 
 def test_addresses_files_and_commands_tell(metadata: Metadata, tmp_path: Path) -> None:

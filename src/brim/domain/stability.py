@@ -108,6 +108,11 @@ FEATURES = (
         names=("lightning", "models"),
     ),
     Feature(
+        name="Keras models on the torch backend",
+        stability=Stability.ALPHA,
+        names=("keras",),
+    ),
+    Feature(
         name="embeddings with ids from a large space",
         stability=Stability.BETA,
         options=("--delay",),

@@ -39,14 +39,14 @@ _UNANSWERED = (OSError, http.client.HTTPException, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class MetadataAnswer:
     """The answer of an HTTP server."""
 
     status: int
     body: str = ""
 
 
-Ask = Callable[[str, str, Mapping[str, str]], HttpAnswer]  # (method, path, headers)
+Ask = Callable[[str, str, Mapping[str, str]], MetadataAnswer]  # (method, path, headers)
 
 
 def aws_notice(ask: Ask) -> str:
@@ -185,16 +185,16 @@ def _server(address: str) -> Ask:
     parts = urlsplit(address)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
 
-    def ask(method: str, path: str, headers: Mapping[str, str]) -> HttpAnswer:
+    def ask(method: str, path: str, headers: Mapping[str, str]) -> MetadataAnswer:
         with contextlib.closing(kind(parts.netloc, timeout=_TO_ANSWER)) as connection:
             connection.request(method, path, headers=dict(headers))
             answer = connection.getresponse()
-            return HttpAnswer(answer.status, answer.read(_LARGEST).decode(errors="replace"))
+            return MetadataAnswer(answer.status, answer.read(_LARGEST).decode(errors="replace"))
 
     return ask
 
 
-def _told(answer: HttpAnswer) -> str:
+def _told(answer: MetadataAnswer) -> str:
     return _compact(answer.body) if answer.status == 200 else ""
 
 
