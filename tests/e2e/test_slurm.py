@@ -177,6 +177,8 @@ def test_a_preempted_run_goes_on(slurm: Slurm, calm: str) -> None:
     events = lines(run / "events.jsonl")
     (summary,) = [event["summary"] for event in events if event["kind"] == "run_ended"]
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
+    printed = (slurm.folder / f"slurm-{job}.out").read_text()
+    assert "the template process died" not in printed  # Slurm asks all processes to end
     assert sum(event["redone"] for event in events if event["kind"] == "re_formed") == 0
     assert [event["step"] for event in events if event["kind"] == "restored"] == [before]
 

@@ -161,7 +161,7 @@ class Workers:
         self._waiting: set[str] = set()
         self._unanswered: set[str] = set()  # the template has not answered yet
         self._sweeping: asyncio.TimerHandle | None = None
-        self._ending = False
+        self._ending = self._departing = False
         self._was_ever_ready = False
         self._templates = 0  # that died before they were ready, one after the other
         self._template = template
@@ -189,13 +189,17 @@ class Workers:
             case JobFailed() as failed:
                 self._tell.failed(failed)
 
+    def depart(self) -> None:
+        """Replace the template no more: this host is to be free, and whoever asks may ask all of it."""
+        self._departing = True
+
     def _on_template_gone(self, template: Template) -> None:
         """Replace a template that has ended; its workers live on.
 
         A worker that the template was asked for and did not fork is started again, by another
         template.
         """
-        if self._ending:
+        if self._ending or self._departing:
             return
         was_ready = self._ready.is_set()
         self._ready.clear()
