@@ -190,7 +190,7 @@ class Workers:
                 self._tell.failed(failed)
 
     def depart(self) -> None:
-        """Replace the template no more: this host is to be free, and whoever asks may ask all of it."""
+        """Replace the template no more: this host is to be free, and all its processes may be asked to end."""
         self._departing = True
 
     def _on_template_gone(self, template: Template) -> None:
