@@ -18,7 +18,7 @@ from brim_lab.driver import Driver
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
 from clusters import image, namespace, no_cluster, node_cluster, real_kubeconfig
-from e2e.running import FILES, ROOT, train
+from e2e.running import FILES, ROOT, lines, train
 from example_data import write_clicks
 
 __all__ = ["namespace", "node_cluster", "real_kubeconfig"]
@@ -285,3 +285,31 @@ def test_a_tenant_lends_and_takes_back(jobs: JobsOnNodes, calm: str) -> None:
     assert jobs.until_ended("home")["summary"]["weights_sha256"] == calm
     jobs.hurry("clicks")
     assert jobs.until_ended("clicks")["summary"]["steps_redone"] == 0
+
+
+@pytest.mark.long
+def test_a_command_is_started_again_in_its_pods(jobs: JobsOnNodes) -> None:
+    """It knows nothing of brim, loses a pod and is resized; its checkpoints are on a shared volume."""
+    jobs.install(SLOT)
+    folder = jobs.folder / "saved-by-counting"
+    jobs.submit(
+        "counting", {"counting.py": (FILES / "counting.py").read_bytes()}, file=None,
+        command=["python", "counting.py", "400"], restart=True, grace="9s",
+        progress="step (?P<step>[0-9]+)/(?P<total>[0-9]+) loss (?P<loss>[0-9.]+)",
+        checkpoints=str(folder), workers={"min": 1, "max": 2},
+    )  # fmt: skip
+    starts = folder / "starts-0"
+    until(
+        lambda: len(lines(starts)) == 1 and jobs.step("counting") > 5, lambda: jobs.told("counting")
+    )
+    jobs.kubectl(
+        "delete", "pod", "--force", "--grace-period=0", next(iter(jobs.workers("counting")))
+    )
+    until(lambda: len(lines(starts)) == 2, lambda: jobs.told("counting"))
+    change = json.dumps({"spec": {"workers": {"min": 1, "max": 1}}})
+    jobs.kubectl("patch", "elasticjob", "counting", "--type=merge", f"--patch={change}")
+    until(lambda: len(lines(starts)) == 3, lambda: jobs.told("counting"))
+    (folder / "hurry").touch()
+    status = jobs.until_ended("counting")
+    assert (status["phase"], status["summary"]["steps"]) == ("Done", 400), status
+    assert [start["size"] for start in lines(starts)] == [2, 2, 1]
