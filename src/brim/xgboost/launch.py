@@ -1,0 +1,206 @@
+"""The place of this process among those that a launcher has started, and the way to the others."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import monotonic, sleep
+from brim.xgboost.workers import Alone, Workers
+
+_TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
+_BETWEEN_LOOKS = 0.05  # seconds between two looks for it
+_COLLECTIVE = 1800  # seconds for all others to take part in a collective
+_LOWEST, _ABOVE = (3, 2), (4,)  # versions of xgboost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of a process.
+
+    Args:
+        rank: of `size` processes.
+        address, port: where the first one listens.
+        checkpoints: a directory that outlives this start; None: nothing is kept.
+    """
+
+    rank: int
+    size: int
+    address: str
+    port: int
+    checkpoints: Path | None
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """Return the place that a launcher's variables name.
+
+    Raises:
+        SpecError: they name no place.
+
+    >>> place_of({}).size
+    1
+    """
+    names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+    numbers = {name: environment.get(name, "0") for name in names}
+    for name, number in numbers.items():
+        if not number.isdecimal():
+            raise SpecError(name, got=repr(number), need="a whole number, from the launcher")
+    size = max(int(numbers["WORLD_SIZE"]), 1)
+    address = environment.get("MASTER_ADDR", "")
+    if size > 1 and not (address and int(numbers["MASTER_PORT"])):
+        raise SpecError(
+            "WORLD_SIZE",
+            got=f"{size} without MASTER_ADDR and MASTER_PORT",
+            need="both, from the launcher",
+            hint=f"brim run --restart --workers {size} -- python …",
+        )
+    saved = environment.get("BRIM_CHECKPOINTS")
+    return Place(
+        rank=int(numbers["RANK"]) if size > 1 else 0,
+        size=size,
+        address=address,
+        port=int(numbers["MASTER_PORT"]),
+        checkpoints=Path(saved) if saved else None,
+    )
+
+
+def library() -> Any:
+    """Return the module xgboost.
+
+    Raises:
+        SpecError: it is missing, or of a version that was not tried.
+    """
+    try:
+        import xgboost
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            "brim.xgboost",
+            got="a Python without xgboost",
+            need="xgboost 3.2 or newer",
+            hint="pip install 'brim[xgboost]'",
+        ) from error
+    version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
+    if not _LOWEST <= version < _ABOVE:
+        raise SpecError(
+            "xgboost",
+            got=xgboost.__version__,
+            need="3.2 or newer, below 4",
+            hint="pip install 'xgboost<4'",
+        )
+    return xgboost
+
+
+class _Connected:
+    """All workers of a start, over xgboost's own collectives."""
+
+    def __init__(self, xgb: Any, place: Place) -> None:
+        self._collective, self._error = xgb.collective, xgb.core.XGBoostError
+        self.rank, self.size = place.rank, place.size
+
+    def add(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums over all workers, of the same shape."""
+        return self._reduced(values, self._collective.Op.SUM)
+
+    def largest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the maxima over all workers, of the same shape."""
+        return self._reduced(values, self._collective.Op.MAX)
+
+    def pass_on(self, content: bytes) -> bytes:
+        """Return what the first worker has: the sum of its bytes and of zeros."""
+        own = content if self.rank == 0 else b""
+        length = int(self.add(np.array([len(own)], np.int64))[0])
+        buffer = np.zeros(length, np.uint8)
+        buffer[: len(own)] = np.frombuffer(own, np.uint8)
+        return self.add(buffer).tobytes() if length else b""
+
+    def _reduced(self, values: NDArray[Any], operation: Any) -> NDArray[Any]:
+        try:
+            reduced: NDArray[Any] = self._collective.allreduce(values, operation)
+        except self._error as error:
+            raise _lost(error) from error
+        return reduced.reshape(values.shape)
+
+
+@contextlib.contextmanager
+def tracker_of(xgb: Any, place: Place) -> Iterator[None]:
+    """Have xgboost's tracker listen for all workers, where this process is the first of several.
+
+    Raises:
+        EnvironmentFault: the port is taken.
+    """
+    if place.size == 1 or place.rank:
+        yield
+        return
+    from xgboost.tracker import RabitTracker
+
+    try:
+        tracker = RabitTracker(
+            n_workers=place.size,
+            host_ip=place.address,
+            port=place.port,
+            sortby="task",
+            timeout=_COLLECTIVE,
+        )
+        tracker.start()
+    except xgb.core.XGBoostError as error:
+        raise EnvironmentFault(
+            f"cannot listen on {place.address}:{place.port}: {_first_line(error)}", retryable=True
+        ) from error
+    yield
+    # After an error it is left to the end of the process: to free it would wait for the dead.
+    tracker.wait_for(_COLLECTIVE)
+
+
+@contextlib.contextmanager
+def connected(xgb: Any, place: Place) -> Iterator[Workers]:
+    """Be connected with all workers, until all of them leave this.
+
+    Raises:
+        EnvironmentFault: the first worker does not listen.
+    """
+    if place.size == 1:
+        yield Alone()
+        return
+    deadline = monotonic() + _TO_MEET
+    while True:
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                xgb.collective.init(
+                    dmlc_communicator="rabit",
+                    dmlc_tracker_uri=place.address,
+                    dmlc_tracker_port=place.port,
+                    dmlc_task_id=f"{place.rank:08d}",  # sorted as text
+                    dmlc_retry=1,
+                    dmlc_timeout=_COLLECTIVE,
+                )
+            break
+        except xgb.core.XGBoostError as error:  # the first one is not so far yet
+            if monotonic() > deadline:
+                raise EnvironmentFault(
+                    f"no worker listens on {place.address}:{place.port}: {_first_line(error)}",
+                    retryable=True,
+                ) from error
+            sleep(_BETWEEN_LOOKS)
+    try:
+        yield _Connected(xgb, place)
+    except SystemExit:  # agreed on by all
+        xgb.collective.finalize()
+        raise
+    # After an error the others may be gone, and whoever says goodbye to the dead may wait for ever.
+    xgb.collective.finalize()
+
+
+def _lost(error: Exception) -> EnvironmentFault:
+    return EnvironmentFault(f"another worker was lost: {_first_line(error)}", retryable=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

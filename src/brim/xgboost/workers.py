@@ -1,0 +1,136 @@
+"""The workers of one start, and the proof that all of them have the same. Pure.
+
+An exchange that another worker's death has torn may return without an error, and what it returns may
+be anything: one's own numbers, as if nobody else had any. So a result counts where each worker has
+put its digest into a place of its own, and all places hold the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.errors import EnvironmentFault, SpecError
+
+_MARK = 1  # in each place that is filled: a place that was added twice holds another number
+_WORDS = 4  # of 8 bytes: a sha256
+
+
+class Workers(Protocol):
+    """All workers of one start, as one of them has them.
+
+    Attributes:
+        rank: of this worker, from 0.
+        size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def add(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums over all workers, of the same shape."""
+
+    def largest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the maxima over all workers, of the same shape."""
+
+    def pass_on(self, content: bytes) -> bytes:
+        """Return what the first worker has; what others pass does not count."""
+
+
+class Alone:
+    """The only worker."""
+
+    rank, size = 0, 1
+
+    def add(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values themselves."""
+        return values
+
+    def largest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values themselves."""
+        return values
+
+    def pass_on(self, content: bytes) -> bytes:
+        """Return the content itself."""
+        return content
+
+
+def share_of(rows: int, workers: Workers) -> range:
+    """Return the rows of this worker.
+
+    >>> share_of(10, Alone())
+    range(0, 10)
+    """
+    rank, size = workers.rank, workers.size
+    return range(rank * rows // size, (rank + 1) * rows // size)
+
+
+def slots_of(rank: int, size: int, digest: bytes, *, is_stopping: bool) -> NDArray[np.int64]:
+    """Return a table of zeros in which the row of one worker has its digest.
+
+    Args:
+        digest: 32 bytes.
+        is_stopping: whether it was asked to end.
+
+    Returns:
+        int64 of shape (size, 6).
+    """
+    table = np.zeros((size, 2 + _WORDS), np.int64)
+    table[rank] = _MARK, is_stopping, *np.frombuffer(digest, np.int64)
+    return table
+
+
+def unequal_in(table: NDArray[np.int64], digest: bytes) -> list[int]:
+    """Return the ranks whose digest is another one.
+
+    Args:
+        table: the sum of the tables of all workers.
+        digest: one's own.
+
+    Raises:
+        EnvironmentFault: the exchange was torn.
+
+    >>> tables = [slots_of(rank, 2, bytes(32), is_stopping=False) for rank in range(2)]
+    >>> unequal_in(tables[0] + tables[1], bytes(32))
+    []
+    """
+    if not (table[:, 0] == _MARK).all():
+        raise EnvironmentFault("an exchange between workers was torn: one of them has died")
+    own = np.frombuffer(digest, np.int64)
+    return [int(rank) for rank in np.flatnonzero((table[:, 2:] != own).any(axis=1))]
+
+
+def compare(subject: str, content: str, workers: Workers) -> None:
+    """Refuse what is not the same on all workers.
+
+    Raises:
+        SpecError: it differs.
+        EnvironmentFault: a worker has died.
+    """
+    digest = hashlib.sha256(content.encode()).digest()
+    table = workers.add(slots_of(workers.rank, workers.size, digest, is_stopping=False))
+    if ranks := unequal_in(table, digest):
+        raise SpecError(
+            subject,
+            got=f"others on rank {ranks[0]} than on rank {workers.rank}",
+            need="the same on all workers",
+            hint="do they differ by rank, by chance or by file?",
+        )
+
+
+def agree(digest: bytes, workers: Workers, *, is_stopping: bool) -> bool:
+    """Return whether any worker was asked to end, once all have the same digest.
+
+    Raises:
+        EnvironmentFault: a worker has died, or has another digest.
+    """
+    table = workers.add(slots_of(workers.rank, workers.size, digest, is_stopping=is_stopping))
+    if ranks := unequal_in(table, digest):
+        raise EnvironmentFault(
+            f"rank {ranks[0]} and rank {workers.rank} have made different trees: the round does not count",
+            retryable=True,
+        )
+    return bool(table[:, 1].any())
