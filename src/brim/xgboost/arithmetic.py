@@ -19,8 +19,10 @@ _ONE = np.float32(1.0)
 _SQRT_HALF = np.float32(0.70710678)
 _BIAS, _MANTISSA_BITS = 127, 23  # of a float32
 # Cephes, expf.c and logf.c: polynomials of the remainder, highest power first.
-_EXP = np.float32([1.98756915e-4, 1.39819995e-3, 8.33345191e-3, 4.16657959e-2, 1.66666655e-1, 0.5])
-_LOG = np.float32(
+_EXP = np.array(
+    [1.98756915e-4, 1.39819995e-3, 8.33345191e-3, 4.16657959e-2, 1.66666655e-1, 0.5], np.float32
+)
+_LOG: Floats = np.array(
     [
         7.0376836292e-2,
         -1.1514610310e-1,
@@ -31,7 +33,8 @@ _LOG = np.float32(
         2.0000714765e-1,
         -2.4999993993e-1,
         3.3333331174e-1,
-    ]
+    ],
+    np.float32,
 )
 
 

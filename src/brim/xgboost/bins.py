@@ -51,7 +51,8 @@ def sample_of(features: Floats, rows: range, total: int, seed: int, workers: Wor
     # A sum with the zeros of all others is exact.
     table = np.zeros((int(counts.sum()), features.shape[1]), np.float32)
     table[begin : begin + len(own)] = own
-    return workers.add(table)
+    sample: Floats = workers.add(table)
+    return sample
 
 
 def thresholds_of(values: Floats, largest: float, most: int) -> Floats:
@@ -89,7 +90,8 @@ def thresholds_of(values: Floats, largest: float, most: int) -> Floats:
     groups = max(most + 1 - 2 * int(is_alone.sum()), 1)
     group = (np.cumsum(rest) - rest) * groups // max(int(rest.sum()), 1)
     begins = (group[1:] != group[:-1]) | is_alone[1:] | is_alone[:-1]
-    return distinct[1:][begins].astype(np.float32)
+    thresholds: Floats = distinct[1:][begins].astype(np.float32)
+    return thresholds
 
 
 def reference_of(thresholds: Sequence[Floats], least: Floats) -> Floats:
@@ -106,6 +108,6 @@ def reference_of(thresholds: Sequence[Floats], least: Floats) -> Floats:
     rows = max(map(len, thresholds), default=0) + 1
     table = np.empty((rows, len(thresholds)), np.float32)
     for column, (numbers, lowest) in enumerate(zip(thresholds, least, strict=True)):
-        known = np.concatenate([np.float32([lowest]), numbers])
+        known = np.append(np.float32(lowest), numbers)
         table[:, column] = known[np.minimum(np.arange(rows), len(known) - 1)]
     return table

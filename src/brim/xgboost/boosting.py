@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.errors import EnvironmentFault, InternalError, SpecError
+from brim.errors import InternalError, SpecError
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.bins import reference_of
+from brim.xgboost.launch import lost_worker, reason_of
 from brim.xgboost.parameters import Settings
 from brim.xgboost.trees import Round, joined, trees_in
 
@@ -42,7 +43,7 @@ def skeleton_of(xgb: Any, settings: Settings, names: Sequence[str], features: in
         raw: bytearray = xgb.train(parameters, tiny, 1).save_raw("json")
     except (xgb.core.XGBoostError, ValueError, TypeError) as error:
         raise SpecError(
-            "params", got=str(dict(settings.tree)), need=f"what XGBoost takes ({_reason(error)})"
+            "params", got=str(dict(settings.tree)), need=f"what XGBoost takes ({reason_of(error)})"
         ) from error
     return raw
 
@@ -142,9 +143,7 @@ class Boosting:
             )
             self.margins = [self._predict(table) for table in self._tables]
         except self._xgb.core.XGBoostError as error:
-            raise EnvironmentFault(
-                f"another worker was lost: {_reason(error)}", retryable=True
-            ) from error
+            raise lost_worker(error) from None
         self._made += 1
         self._round += 1
 
@@ -198,9 +197,3 @@ def _rows_first(values: Floats) -> NDArray[np.float32]:
 
 def _margins(predicted: Floats) -> Floats:
     return predicted.reshape(1, -1) if predicted.ndim == 1 else np.ascontiguousarray(predicted.T)
-
-
-def _reason(error: Exception) -> str:
-    """What XGBoost says, without its trace of C++."""
-    lines = str(error).strip().splitlines()
-    return next((line for line in lines if "Stack trace" not in line), "no reason given")

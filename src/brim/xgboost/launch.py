@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from brim.xgboost.workers import Alone, Workers
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
 _BETWEEN_LOOKS = 0.05  # seconds between two looks for it
 _COLLECTIVE = 1800  # seconds for all others to take part in a collective
+_PLACES = re.compile(r"^(- )?(\[[\w.:|]+\]:? *)?(\S+\.(cc|h|cu):\d+: *)?(Check failed: )?")
 _LOWEST, _ABOVE = (3, 2), (4,)  # versions of xgboost
 
 
@@ -125,7 +127,7 @@ class _Connected:
         try:
             reduced: NDArray[Any] = self._collective.allreduce(values, operation)
         except self._error as error:
-            raise _lost(error) from error
+            raise lost_worker(error) from None
         return reduced.reshape(values.shape)
 
 
@@ -152,11 +154,14 @@ def tracker_of(xgb: Any, place: Place) -> Iterator[None]:
         tracker.start()
     except xgb.core.XGBoostError as error:
         raise EnvironmentFault(
-            f"cannot listen on {place.address}:{place.port}: {_first_line(error)}", retryable=True
+            f"cannot listen on {place.address}:{place.port}: {reason_of(error)}", retryable=True
         ) from error
-    yield
-    # After an error it is left to the end of the process: to free it would wait for the dead.
-    tracker.wait_for(_COLLECTIVE)
+    try:
+        yield
+        tracker.wait_for(_COLLECTIVE)
+    finally:
+        with contextlib.suppress(xgb.core.XGBoostError):  # it raises where a worker was lost
+            tracker.free()
 
 
 @contextlib.contextmanager
@@ -185,7 +190,7 @@ def connected(xgb: Any, place: Place) -> Iterator[Workers]:
         except xgb.core.XGBoostError as error:  # the first one is not so far yet
             if monotonic() > deadline:
                 raise EnvironmentFault(
-                    f"no worker listens on {place.address}:{place.port}: {_first_line(error)}",
+                    f"no worker listens on {place.address}:{place.port}: {reason_of(error)}",
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
@@ -198,9 +203,21 @@ def connected(xgb: Any, place: Place) -> Iterator[Workers]:
     xgb.collective.finalize()
 
 
-def _lost(error: Exception) -> EnvironmentFault:
-    return EnvironmentFault(f"another worker was lost: {_first_line(error)}", retryable=True)
+def lost_worker(error: Exception) -> EnvironmentFault:
+    """Return the fault that an error of xgboost's collectives means.
+
+    It is raised without the error, whose trace of C++ all survivors would print.
+    """
+    return EnvironmentFault(f"another worker was lost ({reason_of(error)})", retryable=True)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def reason_of(error: Exception) -> str:
+    """Return what an error of XGBoost says, without its places in C++.
+
+    >>> reason_of(ValueError("[21:01:13] /src/result.cc:83: [a.h:1|21:01:13]:\\n\\n"
+    ...     "- [a.cc:1|21:01:13]: Ring failed.\\n- [b.cc:2|21:01:13]: Encountered EOF.\\nStack trace:\\n"))
+    'Encountered EOF.'
+    """
+    text = str(error).partition("Stack trace:")[0]
+    lines = [_PLACES.sub("", line).strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line), "no reason given")

@@ -19,28 +19,35 @@ _ONE = np.float32(1.0)
 def _log_loss(predicted: Floats, label: Floats) -> Floats:
     share = predicted[0]
     hit, missed = log(np.maximum(share, _LEAST)), log(np.maximum(_ONE - share, _LEAST))
-    return -(label * hit + (_ONE - label) * missed)
+    loss: Floats = -(label * hit + (_ONE - label) * missed)
+    return loss
 
 
 def _error(predicted: Floats, label: Floats) -> Floats:
-    return ((predicted[0] > np.float32(0.5)) != (label > np.float32(0.5))).astype(np.float32)
+    is_missed = (predicted[0] > np.float32(0.5)) != (label > np.float32(0.5))
+    misses: Floats = is_missed.astype(np.float32)
+    return misses
 
 
 def _squared(predicted: Floats, label: Floats) -> Floats:
-    return np.square(predicted[0] - label)
+    squares: Floats = np.square(predicted[0] - label)
+    return squares
 
 
 def _absolute(predicted: Floats, label: Floats) -> Floats:
-    return np.abs(predicted[0] - label)
+    distances: Floats = np.abs(predicted[0] - label)
+    return distances
 
 
 def _class_log_loss(predicted: Floats, label: Floats) -> Floats:
     share = predicted[label.astype(np.intp), np.arange(len(label))]
-    return -log(np.maximum(share, _LEAST))
+    loss: Floats = -log(np.maximum(share, _LEAST))
+    return loss
 
 
 def _class_error(predicted: Floats, label: Floats) -> Floats:
-    return (np.argmax(predicted, axis=0) != label).astype(np.float32)
+    misses: Floats = (np.argmax(predicted, axis=0) != label).astype(np.float32)
+    return misses
 
 
 _OF_ONE: dict[str, Callable[[Floats, Floats], Floats]] = {

@@ -171,7 +171,7 @@ class Softmax(Objective):
             for number in range(self.margins)
         ]
         totals = totals_of([values.astype(np.float32) for values in each], workers)
-        shares = log(np.float32([max(total, _LEAST_MEAN) for total in totals]))
+        shares = log(np.array([max(total, _LEAST_MEAN) for total in totals], np.float32))
         mean = np.float32(sum(shares.tolist()) / self.margins)
         scores: list[float] = (shares - mean).tolist()
         return scores

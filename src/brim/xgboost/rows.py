@@ -17,7 +17,7 @@ from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.grid import MOST_ROWS
 from brim.xgboost.objectives import Objective
-from brim.xgboost.workers import Workers, share_of
+from brim.xgboost.workers import share_of
 
 _SUFFIXES = (".parquet", ".csv")
 _LARGEST = np.float32(1e38)  # XGBoost's last threshold, twice a value, has to be finite
@@ -57,10 +57,10 @@ class Part:
         if not objective.is_valid(self.label):
             ends = f"{self.label.min():g} to {self.label.max():g}"
             raise SpecError(f"{subject}: label", got=f"numbers from {ends}", need=objective.needs)
-        if self.weight is not None:
-            if bad := _first(~(np.isfinite(self.weight) & (self.weight >= 0)), self.rows):
-                got = f"{self.weight[bad[0]]} in row {bad[1]}"
-                raise SpecError(f"{subject}: weight", got=got, need="finite numbers from 0")
+        weight = np.ones_like(self.label) if self.weight is None else self.weight
+        if bad := _first(~(np.isfinite(weight) & (weight >= 0)), self.rows):
+            got = f"{weight[bad[0]]} in row {bad[1]}"
+            raise SpecError(f"{subject}: weight", got=got, need="finite numbers from 0")
         for column, values in enumerate(self.features.T):
             # NaN, a missing value, is not greater than anything.
             if bad := _first(np.abs(values) > _LARGEST, self.rows):
@@ -106,17 +106,16 @@ class Rows:
         for values in self._arrays:
             if values is not None:
                 digest.update(repr(values.shape).encode())
-                digest.update(np.ascontiguousarray(values))
+                digest.update(values.data)
         return digest.hexdigest()
 
-    def part_of(self, workers: Workers) -> Part:
+    def part_of(self, rank: int, size: int) -> Part:
         """Return the rows of one worker."""
-        share = share_of(self.total, workers)
-        features, label, weight = (
-            None if values is None else values[share.start : share.stop] for values in self._arrays
-        )
-        assert features is not None and label is not None
-        return Part(features, label, weight, share, self.total, self._names)
+        share = share_of(self.total, rank, size)
+        own = slice(share.start, share.stop)
+        features, label, weight = self._arrays
+        part_weight = None if weight is None else weight[own]
+        return Part(features[own], label[own], part_weight, share, self.total, self._names)
 
     @cached_property
     def _arrays(self) -> tuple[Floats, Floats, Floats | None]:
@@ -177,9 +176,9 @@ class Files:
             digest.update(table.digest)
         return digest.hexdigest()
 
-    def part_of(self, workers: Workers) -> Part:
+    def part_of(self, rank: int, size: int) -> Part:
         """Return the rows of one worker."""
-        share = share_of(self.total, workers)
+        share = share_of(self.total, rank, size)
         columns = [*self._names, self.label, *([self.weight] if self.weight else [])]
         pieces: list[Floats] = []
         begin = 0
@@ -300,7 +299,7 @@ class _Table:
         return values
 
 
-def check_size(subject: str, total: int, workers: Workers) -> None:
+def check_size(subject: str, total: int, size: int) -> None:
     """Refuse a number of rows for which sums are not exact, or that leaves a worker without any.
 
     Raises:
@@ -313,11 +312,11 @@ def check_size(subject: str, total: int, workers: Workers) -> None:
             need=f"at most {MOST_ROWS:,}: gradients of more are rounded too coarsely",
             hint="train on a sample",
         )
-    if total < workers.size:
+    if total < size:
         raise SpecError(
             f"{subject}: rows",
             got=str(total),
-            need=f"at least one for each of {workers.size} workers",
+            need=f"at least one for each of {size} workers",
             hint="--workers 1" if total else "",
         )
 

@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def train(
     with tracker_of(xgb, place):
         training = _Training(xgb, place, settings, data, evals)
         with connected(xgb, place) as workers:
-            booster = training.work(workers, rounds, early_stopping_rounds)
+            booster: xgboost.Booster = training.work(workers, rounds, early_stopping_rounds)
     if evals_result is not None:
         evals_result.clear()
         evals_result.update(training.results)
@@ -108,8 +107,8 @@ class _Training:
         self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
-            check_size(subject, table.total, place)
-        self._parts = [table.part_of(place) for table in tables.values()]
+            check_size(subject, table.total, place.size)
+        self._parts = [table.part_of(place.rank, place.size) for table in tables.values()]
         for subject, part in zip(tables, self._parts, strict=True):
             part.check(subject, settings.objective)
             if part.features.shape[1] != self._parts[0].features.shape[1]:

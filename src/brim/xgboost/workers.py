@@ -58,13 +58,12 @@ class Alone:
         return content
 
 
-def share_of(rows: int, workers: Workers) -> range:
-    """Return the rows of this worker.
+def share_of(rows: int, rank: int, size: int) -> range:
+    """Return the rows of one of several workers.
 
-    >>> share_of(10, Alone())
-    range(0, 10)
+    >>> [share_of(10, rank, 3) for rank in range(3)]
+    [range(0, 3), range(3, 6), range(6, 10)]
     """
-    rank, size = workers.rank, workers.size
     return range(rank * rows // size, (rank + 1) * rows // size)
 
 
