@@ -61,14 +61,23 @@ def base_margins_of(xgb: Any, empty: bytearray, features: int) -> Floats:
 
 
 def binned(
-    xgb: Any, features: Floats, thresholds: Sequence[Floats], least: Floats, settings: Settings
+    xgb: Any,
+    features: Floats,
+    thresholds: Sequence[Floats],
+    least: Floats,
+    settings: Settings,
+    names: Sequence[str] = (),
 ) -> Any:
     """Return a QuantileDMatrix of exactly these thresholds.
 
     Raises:
         InternalError: XGBoost has taken others.
     """
-    options = {"max_bin": settings.bins, "nthread": settings.tree.get("nthread")}
+    options = {
+        "max_bin": settings.bins,
+        "nthread": settings.tree.get("nthread"),
+        "feature_names": list(names) or None,
+    }
     reference = xgb.QuantileDMatrix(reference_of(thresholds, least), **options)
     # For each feature: below its least value, then its thresholds, then beyond the largest.
     pointers, cuts = reference.get_quantile_cut()

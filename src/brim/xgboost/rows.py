@@ -17,7 +17,7 @@ from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.grid import MOST_ROWS
 from brim.xgboost.objectives import Objective
-from brim.xgboost.workers import share_of
+from brim.xgboost.workers import Workers, share_of
 
 _SUFFIXES = (".parquet", ".csv")
 _LARGEST = np.float32(1e38)  # XGBoost's last threshold, twice a value, has to be finite
@@ -52,14 +52,14 @@ class Part:
         if not self.features.shape[1]:
             raise SpecError(f"{subject}: features", got="none", need="at least one")
         if bad := _first(~np.isfinite(self.label), self.rows):
-            got = f"{self.label[bad[0]]} in row {bad[1]}"
+            got = f"{self.label[bad[0]]:g} in row {bad[1]}"
             raise SpecError(f"{subject}: label", got=got, need="finite numbers")
         if not objective.is_valid(self.label):
             ends = f"{self.label.min():g} to {self.label.max():g}"
             raise SpecError(f"{subject}: label", got=f"numbers from {ends}", need=objective.needs)
         weight = np.ones_like(self.label) if self.weight is None else self.weight
         if bad := _first(~(np.isfinite(weight) & (weight >= 0)), self.rows):
-            got = f"{weight[bad[0]]} in row {bad[1]}"
+            got = f"{weight[bad[0]]:g} in row {bad[1]}"
             raise SpecError(f"{subject}: weight", got=got, need="finite numbers from 0")
         for column, values in enumerate(self.features.T):
             # NaN, a missing value, is not greater than anything.
@@ -67,7 +67,7 @@ class Part:
                 name = repr(self.names[column]) if self.names else column
                 raise SpecError(
                     f"{subject}: feature {name}",
-                    got=f"{values[bad[0]]} in row {bad[1]}",
+                    got=f"{values[bad[0]]:g} in row {bad[1]}",
                     need="numbers below 1e38, or NaN where a value is missing",
                 )
 
@@ -319,6 +319,18 @@ def check_size(subject: str, total: int, size: int) -> None:
             need=f"at least one for each of {size} workers",
             hint="--workers 1" if total else "",
         )
+
+
+def check_weights(subject: str, part: Part, workers: Workers) -> None:
+    """Refuse a table whose rows all weigh nothing.
+
+    Raises:
+        SpecError: there is no weight above 0 on any worker.
+    """
+    if part.weight is not None:
+        heaviest = workers.largest(np.array([part.weight.max(initial=0.0)]))
+        if not heaviest[0]:
+            raise SpecError(f"{subject}: weight", got="only zeros", need="some weight above 0")
 
 
 def _first(is_bad: NDArray[np.bool_], rows: range) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
 from brim.xgboost.metrics import value_of
 from brim.xgboost.objectives import gradients_of
 from brim.xgboost.parameters import Settings, settings_of
-from brim.xgboost.rows import Files, Part, Rows, check_size
+from brim.xgboost.rows import Files, Part, Rows, check_size, check_weights
 from brim.xgboost.sampling import chosen
 from brim.xgboost.saved_rounds import SavedRounds
 from brim.xgboost.trees import Round, content_of, digest_of, joined, rounds_in
@@ -108,6 +108,7 @@ class _Training:
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
             check_size(subject, table.total, place.size)
+        self._subjects = list(tables)
         self._parts = [table.part_of(place.rank, place.size) for table in tables.values()]
         for subject, part in zip(tables, self._parts, strict=True):
             part.check(subject, settings.objective)
@@ -142,6 +143,8 @@ class _Training:
         """Make all rounds, and return the Booster."""
         for subject, content in {**self._decisive, "rounds": f"{rounds} {patience}"}.items():
             compare(subject, content, workers)
+        for subject, part in zip(self._subjects, self._parts, strict=True):
+            check_weights(subject, part, workers)
         saved = self._saved()
         self._rounds = rounds_in(workers.pass_on(content_of(saved.read() if saved else [])))
         self._history = [boosted.values for boosted in self._rounds]
@@ -246,8 +249,15 @@ class _Training:
         boosting = Boosting(
             self._xgb,
             settings,
-            binned(self._xgb, part.features, thresholds, least, settings),
-            [self._xgb.DMatrix(other.features) for other in self._parts[1:]],
+            binned(self._xgb, part.features, thresholds, least, settings, part.names),
+            [
+                self._xgb.DMatrix(
+                    other.features,
+                    feature_names=list(part.names) or None,
+                    nthread=settings.tree.get("nthread"),
+                )
+                for other in self._parts[1:]
+            ],
             [np.repeat(base, len(other.rows), axis=1) for other in self._parts],
             begin=len(self._rounds),
             is_alone=workers.size == 1,
