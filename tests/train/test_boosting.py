@@ -151,14 +151,15 @@ def test_odd_values_are_binned_exactly() -> None:
 
 def test_metrics_are_those_of_xgboost() -> None:
     rows, held_out = table(), table(rows=300)
-    params = {**QUICK, **LOGISTIC, "eval_metric": ["error", "logloss", "rmse", "mae"]}
+    metrics = ["error", "logloss", "rmse", "mae"]
+    params = {**QUICK, **LOGISTIC, "eval_metric": metrics}
     results: dict[str, dict[str, list[float]]] = {}
     booster = train(
         params, rows, 5, evals=[(rows, "train"), (held_out, "test")], evals_result=results
     )
     for name, one in (("train", rows), ("test", held_out)):
         matrix = xgboost.DMatrix(one.features, one.label, weight=one.weight)
-        booster.set_param([("eval_metric", metric) for metric in params["eval_metric"]])
+        booster.set_param([("eval_metric", metric) for metric in metrics])
         said = booster.eval(matrix, name)
         values = {item.split(":")[0]: float(item.split(":")[1]) for item in said.split()[1:]}
         found = {f"{name}-{metric}": value[-1] for metric, value in results[name].items()}
