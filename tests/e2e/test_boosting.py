@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,16 +21,20 @@ from e2e.test_any_command import processes
 pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
-ROUNDS = "150"
+FEW, MANY = "60", "300"  # rounds
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest that one process without a launcher makes."""
-    folder = tmp_path_factory.mktemp("alone")
-    run = [sys.executable, BOOSTED, ROUNDS, str(folder)]
-    subprocess.run(run, check=True, timeout=120)
-    return (folder / "digest-0-1").read_text()
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The digest that one process without a launcher makes in so many rounds."""
+
+    @cache
+    def digest(rounds: str) -> str:
+        folder = tmp_path_factory.mktemp("alone")
+        subprocess.run([sys.executable, BOOSTED, rounds, str(folder)], check=True, timeout=120)
+        return (folder / "digest-0-1").read_text()
+
+    return digest
 
 
 def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
@@ -38,7 +44,7 @@ def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
-            [sys.executable, BOOSTED, ROUNDS, str(folder)],
+            [sys.executable, BOOSTED, FEW, str(folder)],
             env=os.environ | variables | {"RANK": str(rank)},
         )
         for rank in range(2)
@@ -54,31 +60,31 @@ def kept(run: Run) -> int:
     return len(list((run.directory / "saved").glob("xgboost-*/rounds-*")))
 
 
-def command(folder: Path) -> tuple[str, ...]:
-    return ("--", sys.executable, BOOSTED, ROUNDS, str(folder))
+def command(rounds: str, folder: Path) -> tuple[str, ...]:
+    return ("--", sys.executable, BOOSTED, rounds, str(folder))
 
 
-def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(tmp_path: Path, alone: str) -> None:
+def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(tmp_path: Path, alone: Callable[[str], str]) -> None:
     pair = start_pair(tmp_path)
-    with started(tmp_path / "run", "run", "--restart", "--workers", "3", *command(tmp_path)) as run:
+    with started(tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)) as run:
         until(lambda: kept(run) > 0, "rounds that count", run)
         victim = processes(run, 1)[0]
         victim.kill()
         summary = run.finish()
     assert [process.wait(60) for process in pair] == [0, 0]
-    assert (summary["exit"], summary["steps"]) == ("done", int(ROUNDS)), run.err
+    assert (summary["exit"], summary["steps"]) == ("done", int(FEW)), run.err
     assert any(event["state"] == "lost" for event in run.events("worker"))
     assert digests(tmp_path) == dict.fromkeys(
         [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
-        alone,
+        alone(FEW),
     )
 
 
 @pytest.mark.long
-def test_resizes_lose_no_round(tmp_path: Path, alone: str) -> None:
+def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[str], str]) -> None:
     """SIGTERM comes between two rounds, and all of them are kept."""
     with started(
-        tmp_path / "run", "run", "--restart", "--workers", "1:6", *command(tmp_path)
+        tmp_path / "run", "run", "--restart", "--workers", "1:6", *command(MANY, tmp_path)
     ) as run:
         for size in (3, 1, 2):
             before = kept(run)
@@ -87,17 +93,17 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: str) -> None:
             until(lambda: run.events("round")[-1]["world_size"] == size, f"{size} workers", run)  # noqa: B023
         summary = run.finish()
     assert summary["exit"] == "done", run.err
-    assert set(digests(tmp_path).values()) == {alone}
+    assert set(digests(tmp_path).values()) == {alone(MANY)}
     assert not any(event["state"] == "lost" for event in run.events("worker"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_are_the_same_through_random_deaths(tmp_path: Path, alone: str, seed: int) -> None:
+def test_trees_are_the_same_through_random_deaths(tmp_path: Path, alone: Callable[[str], str], seed: int) -> None:
     chance = random.Random(seed)
     size = chance.choice([2, 3, 4])
     with started(
-        tmp_path / "run", "run", "--restart", "--workers", str(size), *command(tmp_path)
+        tmp_path / "run", "run", "--restart", "--workers", str(size), *command(MANY, tmp_path)
     ) as run:
         for _ in range(3):
             before = kept(run)
@@ -107,7 +113,7 @@ def test_trees_are_the_same_through_random_deaths(tmp_path: Path, alone: str, se
                 victim.kill()
                 until(lambda: has_ended(victim.pid), "its end", run)  # noqa: B023
         assert run.finish()["exit"] == "done", run.err
-    assert set(digests(tmp_path).values()) == {alone}
+    assert set(digests(tmp_path).values()) == {alone(MANY)}
 
 
 @pytest.mark.long
