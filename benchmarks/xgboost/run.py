@@ -118,9 +118,9 @@ def trained(
         )
         for rank in range(size)
     ]
-    found = [
-        json.loads(process.communicate(timeout=_END)[0].splitlines()[-1]) for process in processes
-    ]
+    printed = [process.communicate(timeout=_END)[0] for process in processes]
+    # The tracker prints, too.
+    found = [json.loads(text[text.rindex("{") :]) for text in printed]
     return {
         "seconds": sum(one["seconds"] for one in found),
         "digests": sorted({one["digest"] for one in found}),
