@@ -64,9 +64,13 @@ def command(rounds: str, folder: Path) -> tuple[str, ...]:
     return ("--", sys.executable, BOOSTED, rounds, str(folder))
 
 
-def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(tmp_path: Path, alone: Callable[[str], str]) -> None:
+def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(
+    tmp_path: Path, alone: Callable[[str], str]
+) -> None:
     pair = start_pair(tmp_path)
-    with started(tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)) as run:
+    with started(
+        tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)
+    ) as run:
         until(lambda: kept(run) > 0, "rounds that count", run)
         victim = processes(run, 1)[0]
         victim.kill()
@@ -99,7 +103,9 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[str], str]) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_are_the_same_through_random_deaths(tmp_path: Path, alone: Callable[[str], str], seed: int) -> None:
+def test_trees_are_the_same_through_random_deaths(
+    tmp_path: Path, alone: Callable[[str], str], seed: int
+) -> None:
     chance = random.Random(seed)
     size = chance.choice([2, 3, 4])
     with started(

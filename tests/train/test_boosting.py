@@ -306,7 +306,7 @@ def test_damaged_rounds_are_refused(
 
 def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path))
-    monkeypatch.setattr("brim.xgboost.training._BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr("brim.xgboost.training._BATCH", 0.0)
     train(QUICK, table("number"), 5)
     kept = sorted(tmp_path.glob("*/rounds-*"))
     assert [path.name[-8:] for path in kept] == [f"{round:08d}" for round in range(1, 6)]

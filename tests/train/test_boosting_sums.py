@@ -22,6 +22,7 @@ from brim.xgboost.objectives import NAMES, gradients_of, objective_of
 from brim.xgboost.sampling import chosen
 from brim.xgboost.workers import (
     Alone,
+    Report,
     Workers,
     agree,
     compare,
@@ -321,10 +322,7 @@ OWN, OTHER = bytes(range(32)), bytes(32)
 
 
 def slots(*digests: bytes) -> NDArray[np.int64]:
-    tables = [
-        slots_of(rank, len(digests), digest, is_stopping=False)
-        for rank, digest in enumerate(digests)
-    ]
+    tables = [slots_of(rank, len(digests), digest, Report()) for rank, digest in enumerate(digests)]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
@@ -337,11 +335,11 @@ def test_equal_digests_agree() -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        slots_of(0, 3, OWN, is_stopping=False),  # of its own numbers alone
+        slots_of(0, 3, OWN, Report()),  # of its own numbers alone
         2 * slots(OWN, OWN),
-        slots(OWN, OWN) + slots_of(1, 2, OWN, is_stopping=False),
-        np.zeros((2, 6), np.int64),
-        np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (2, 6)),
+        slots(OWN, OWN) + slots_of(1, 2, OWN, Report()),
+        np.zeros((2, 7), np.int64),
+        np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (2, 7)),
     ],
 )
 def test_torn_exchanges_do_not_count(table: NDArray[np.int64]) -> None:
@@ -349,10 +347,13 @@ def test_torn_exchanges_do_not_count(table: NDArray[np.int64]) -> None:
         unequal_in(table, OWN)
 
 
-def test_one_request_to_end_stops_all() -> None:
+def test_reports_are_those_of_any_and_of_the_slowest() -> None:
     for asked in (None, 0, 2):
-        found = each_of(3, lambda w: agree(OWN, w, is_stopping=w.rank == asked))  # noqa: B023
-        assert found == [asked is not None] * 3
+        found = each_of(
+            3,
+            lambda w: agree(OWN, w, Report(is_stopping=w.rank == asked, microseconds=w.rank + 7)),  # noqa: B023
+        )
+        assert found == [Report(is_stopping=asked is not None, microseconds=9)] * 3
 
 
 def test_different_arguments_are_named() -> None:
@@ -371,6 +372,6 @@ def test_different_arguments_are_named() -> None:
 def test_different_trees_do_not_count() -> None:
     def outcome(workers: Workers) -> None:
         with pytest.raises(EnvironmentFault, match="different trees"):
-            agree(OWN if workers.rank else OTHER, workers, is_stopping=False)
+            agree(OWN if workers.rank else OTHER, workers, Report())
 
     each_of(2, outcome)

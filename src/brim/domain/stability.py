@@ -63,6 +63,12 @@ FEATURES = (
         names=("progress",),
     ),
     Feature(
+        name="XGBoost, exact for any number of workers",
+        stability=Stability.ALPHA,
+        names=("xgboost",),
+        note="another version of brim or xgboost may make other trees, and begins anew",
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),

@@ -100,7 +100,6 @@ class Boosting:
         others: tables of the rows that metrics are computed on.
         margins: of each of these tables, of shape (margins, rows).
         begin: rounds that were made before.
-        is_alone: no other worker compares each round.
     """
 
     def __init__(
@@ -112,13 +111,12 @@ class Boosting:
         margins: Sequence[Floats],
         *,
         begin: int,
-        is_alone: bool,
     ) -> None:
         self._xgb, self._settings = xgb, settings
         self._matrix, self._tables = matrix, [matrix, *others]
         self.margins = list(margins)
         self._round = begin
-        self._is_kept = is_alone and not settings.samples_columns
+        self._is_kept = not settings.samples_columns
         self._booster: Any = None
         self._made = self._read = 0  # rounds of this Booster
         self._untaken: list[tuple[str, ...]] = []

@@ -27,12 +27,13 @@ from brim.xgboost.rows import Files, Part, Rows, check_size, check_weights
 from brim.xgboost.sampling import chosen
 from brim.xgboost.saved_rounds import SavedRounds
 from brim.xgboost.trees import Round, content_of, digest_of, joined, rounds_in
-from brim.xgboost.workers import Workers, agree, compare
+from brim.xgboost.workers import Report, Workers, agree, compare
 
 if TYPE_CHECKING:
     import xgboost
 
-_BETWEEN_WRITES = 1.0  # seconds between two writes of the rounds that count
+_BATCH = 0.5  # seconds of the rounds that are compared and kept at once
+_MOST_IN_BATCH = 256
 _MOST_ROUNDS = 1_000_000
 _FORMAT = 1  # of what is kept: another one begins anew
 _TERMINATED = 128 + signal.SIGTERM  # exit status of a process that was asked to end
@@ -150,7 +151,7 @@ class _Training:
         self._history = [boosted.values for boosted in self._rounds]
         scores = self._base_scores(workers)
         boosting = self._boosting(workers, scores)
-        agree(digest_of(self._rounds), workers, is_stopping=False)
+        agree(digest_of(self._rounds), workers, Report())
         with _termination() as request:
             self._boost(boosting, saved, workers, rounds, patience, request)
         return self._finished(scores, rounds, patience)
@@ -164,31 +165,32 @@ class _Training:
         patience: int | None,
         request: _Request,
     ) -> None:
-        written = len(self._rounds)
-        write_time = monotonic()
-        is_stopping = False
+        """Make rounds, a few at a time, which count once all workers have the same.
+
+        What is kept, reported or returned has been compared; to compare each round by itself would
+        take longer than a short round.
+        """
+        batch = 1
         while not self._is_over(rounds, patience):
-            self._step(boosting, workers)
-            if workers.size > 1:
-                self._collect(boosting)
-                is_stopping = agree(
-                    digest_of(self._rounds[-1:]), workers, is_stopping=request.has_come
-                )
-            else:
-                is_stopping = request.has_come
-            if is_stopping or monotonic() - write_time > _BETWEEN_WRITES:
-                self._collect(boosting)
-                if saved:
-                    saved.write(written, self._rounds[written:])
-                written, write_time = len(self._rounds), monotonic()
-            if is_stopping:
+            begin, begin_time = len(self._history), monotonic()
+            while len(self._history) < begin + batch and not self._is_over(rounds, patience):
+                self._step(boosting, workers)
+            self._collect(boosting)
+            made = self._rounds[begin:]
+            microseconds = int((monotonic() - begin_time) * 1e6)
+            report = agree(
+                digest_of(made),
+                workers,
+                Report(is_stopping=request.has_come, microseconds=microseconds),
+            )
+            if saved:
+                saved.write(begin, made)
+            if report.is_stopping:
                 raise SystemExit(_TERMINATED)
             if workers.rank == 0:
                 values = dict(zip(self._names, self._history[-1], strict=True))
                 progress(len(self._history), rounds, **values)
-        self._collect(boosting)
-        if saved:
-            saved.write(written, self._rounds[written:])
+            batch = next_batch(batch, report.microseconds)
 
     def _step(self, boosting: Boosting, workers: Workers) -> None:
         """Make a round."""
@@ -245,7 +247,7 @@ class _Training:
         empty = joined(self._skeleton, [], scores)
         base = base_margins_of(self._xgb, empty, part.features.shape[1])
         decided = hashlib.sha256(np.concatenate([*thresholds, least, *base]).tobytes()).digest()
-        agree(decided, workers, is_stopping=False)
+        agree(decided, workers, Report())
         boosting = Boosting(
             self._xgb,
             settings,
@@ -260,7 +262,6 @@ class _Training:
             ],
             [np.repeat(base, len(other.rows), axis=1) for other in self._parts],
             begin=len(self._rounds),
-            is_alone=workers.size == 1,
         )
         boosting.restore(self._skeleton, self._rounds)
         return boosting
@@ -280,6 +281,20 @@ class _Training:
             best = self._best()
             booster.set_attr(best_iteration=str(best), best_score=str(self._history[best][-1]))
         return booster
+
+
+def next_batch(batch: int, microseconds: int) -> int:
+    """Return how many rounds to make before they are compared.
+
+    Args:
+        batch: rounds that were made last, in `microseconds` by the slowest worker: all workers
+            have the same number, and so the same answer.
+
+    >>> [next_batch(4, microseconds) for microseconds in (1_000, 500_000, 9_000_000)]
+    [8, 4, 1]
+    """
+    fitting = int(batch * _BATCH * 1e6 / max(microseconds, 1))
+    return max(min(fitting, 2 * batch, _MOST_IN_BATCH), 1)
 
 
 class _Request:

@@ -8,6 +8,7 @@ put its digest into a place of its own, and all places hold the same.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from brim.errors import EnvironmentFault, SpecError
 
 _MARK = 1  # in each place that is filled: a place that was added twice holds another number
+_FIELDS = 3  # before the digest: the mark, and what a report has
 _WORDS = 4  # of 8 bytes: a sha256
 
 
@@ -67,18 +69,31 @@ def share_of(rows: int, rank: int, size: int) -> range:
     return range(rank * rows // size, (rank + 1) * rows // size)
 
 
-def slots_of(rank: int, size: int, digest: bytes, *, is_stopping: bool) -> NDArray[np.int64]:
-    """Return a table of zeros in which the row of one worker has its digest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a worker says beside its digest, and what all of them come to.
+
+    Args:
+        is_stopping: whether it, or any, was asked to end.
+        microseconds: that it, or the slowest, took for the rounds.
+    """
+
+    is_stopping: bool = False
+    microseconds: int = 0
+
+
+def slots_of(rank: int, size: int, digest: bytes, report: Report) -> NDArray[np.int64]:
+    """Return a table of zeros in which the row of one worker has its digest and report.
 
     Args:
         digest: 32 bytes.
-        is_stopping: whether it was asked to end.
 
     Returns:
-        int64 of shape (size, 6).
+        int64 of shape (size, 7).
     """
-    table = np.zeros((size, 2 + _WORDS), np.int64)
-    table[rank] = _MARK, is_stopping, *np.frombuffer(digest, np.int64)
+    table = np.zeros((size, _FIELDS + _WORDS), np.int64)
+    words = np.frombuffer(digest, np.int64)
+    table[rank] = _MARK, report.is_stopping, report.microseconds, *words
     return table
 
 
@@ -92,14 +107,14 @@ def unequal_in(table: NDArray[np.int64], digest: bytes) -> list[int]:
     Raises:
         EnvironmentFault: the exchange was torn.
 
-    >>> tables = [slots_of(rank, 2, bytes(32), is_stopping=False) for rank in range(2)]
+    >>> tables = [slots_of(rank, 2, bytes(32), Report()) for rank in range(2)]
     >>> unequal_in(tables[0] + tables[1], bytes(32))
     []
     """
     if not (table[:, 0] == _MARK).all():
         raise EnvironmentFault("an exchange between workers was torn: one of them has died")
     own = np.frombuffer(digest, np.int64)
-    return [int(rank) for rank in np.flatnonzero((table[:, 2:] != own).any(axis=1))]
+    return [int(rank) for rank in np.flatnonzero((table[:, _FIELDS:] != own).any(axis=1))]
 
 
 def compare(subject: str, content: str, workers: Workers) -> None:
@@ -110,7 +125,7 @@ def compare(subject: str, content: str, workers: Workers) -> None:
         EnvironmentFault: a worker has died.
     """
     digest = hashlib.sha256(content.encode()).digest()
-    table = workers.add(slots_of(workers.rank, workers.size, digest, is_stopping=False))
+    table = workers.add(slots_of(workers.rank, workers.size, digest, Report()))
     if ranks := unequal_in(table, digest):
         raise SpecError(
             subject,
@@ -120,16 +135,16 @@ def compare(subject: str, content: str, workers: Workers) -> None:
         )
 
 
-def agree(digest: bytes, workers: Workers, *, is_stopping: bool) -> bool:
-    """Return whether any worker was asked to end, once all have the same digest.
+def agree(digest: bytes, workers: Workers, report: Report) -> Report:
+    """Return what all reports come to, once all workers have the same digest.
 
     Raises:
         EnvironmentFault: a worker has died, or has another digest.
     """
-    table = workers.add(slots_of(workers.rank, workers.size, digest, is_stopping=is_stopping))
+    table = workers.add(slots_of(workers.rank, workers.size, digest, report))
     if ranks := unequal_in(table, digest):
         raise EnvironmentFault(
-            f"rank {ranks[0]} and rank {workers.rank} have made different trees: the round does not count",
+            f"rank {ranks[0]} and rank {workers.rank} have made different trees: they do not count",
             retryable=True,
         )
-    return bool(table[:, 1].any())
+    return Report(is_stopping=bool(table[:, 1].any()), microseconds=int(table[:, 2].max()))
