@@ -113,14 +113,16 @@ def trained(
             cwd=repository(),
             env=os.environ | shared | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(size)
     ]
-    printed = [process.communicate(timeout=_END)[0] for process in processes]
+    printed = [process.communicate(timeout=_END) for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"{side} with {size} workers: {[text[1][-300:] for text in printed]}")
     # The tracker prints, too.
-    found = [json.loads(text[text.rindex("{") :]) for text in printed]
+    found = [json.loads(text[0][text[0].rindex("{") :]) for text in printed]
     return {
         "seconds": sum(one["seconds"] for one in found),
         "digests": sorted({one["digest"] for one in found}),
@@ -141,7 +143,7 @@ def cost(report: Report, found: Mapping[str, Table], times: int, rounds: int) ->
                 seconds: dict[str, list[float]] = {"xgboost": [], "brim": []}
                 for _ in range(times):
                     for side, values in seconds.items():
-                        result = trained(path, side, params, rounds, size)
+                        result = report.attempt(trained, path, side, params, rounds, size)
                         values.append(result["seconds"])
                         if side == "brim":
                             brims.update(result["digests"])

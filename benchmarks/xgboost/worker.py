@@ -30,7 +30,7 @@ def plainly(features: Any, label: Any, params: dict[str, Any], rounds: int) -> x
         tracker = RabitTracker(n_workers=size, host_ip=address, port=port, sortby="task")
         tracker.start()
     else:
-        time.sleep(1.0)  # it tries to connect once every two seconds
+        time.sleep(3.0)  # for the tracker to listen: it tries few times
     rows = slice(rank * len(label) // size, (rank + 1) * len(label) // size)
     with xgboost.collective.CommunicatorContext(
         dmlc_communicator="rabit",

@@ -21,17 +21,18 @@ from e2e.test_any_command import processes
 pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
-FEW, MANY = "60", "300"  # rounds
+FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The digest that one process without a launcher makes in so many rounds."""
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]], str]:
+    """The digest that one process without a launcher makes."""
 
     @cache
-    def digest(rounds: str) -> str:
+    def digest(job: tuple[str, str]) -> str:
         folder = tmp_path_factory.mktemp("alone")
-        subprocess.run([sys.executable, BOOSTED, rounds, str(folder)], check=True, timeout=120)
+        command_line = command(job, folder)[1:]
+        subprocess.run(command_line, check=True, timeout=120)
         return (folder / "digest-0-1").read_text()
 
     return digest
@@ -44,7 +45,7 @@ def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
-            [sys.executable, BOOSTED, FEW, str(folder)],
+            command(FEW, folder)[1:],
             env=os.environ | variables | {"RANK": str(rank)},
         )
         for rank in range(2)
@@ -60,12 +61,13 @@ def kept(run: Run) -> int:
     return len(list((run.directory / "saved").glob("xgboost-*/rounds-*")))
 
 
-def command(rounds: str, folder: Path) -> tuple[str, ...]:
-    return ("--", sys.executable, BOOSTED, rounds, str(folder))
+def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
+    rounds, classes = job
+    return ("--", sys.executable, BOOSTED, rounds, str(folder), classes)
 
 
 def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(
-    tmp_path: Path, alone: Callable[[str], str]
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str]
 ) -> None:
     pair = start_pair(tmp_path)
     with started(
@@ -76,7 +78,7 @@ def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(
         victim.kill()
         summary = run.finish()
     assert [process.wait(60) for process in pair] == [0, 0]
-    assert (summary["exit"], summary["steps"]) == ("done", int(FEW)), run.err
+    assert (summary["exit"], summary["steps"]) == ("done", int(FEW[0])), run.err
     assert any(event["state"] == "lost" for event in run.events("worker"))
     assert digests(tmp_path) == dict.fromkeys(
         [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
@@ -85,7 +87,7 @@ def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(
 
 
 @pytest.mark.long
-def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[str], str]) -> None:
+def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[tuple[str, str]], str]) -> None:
     """SIGTERM comes between two rounds, and all of them are kept."""
     with started(
         tmp_path / "run", "run", "--restart", "--workers", "1:6", *command(MANY, tmp_path)
@@ -104,7 +106,7 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[str], str]) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_trees_are_the_same_through_random_deaths(
-    tmp_path: Path, alone: Callable[[str], str], seed: int
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], seed: int
 ) -> None:
     chance = random.Random(seed)
     size = chance.choice([2, 3, 4])
