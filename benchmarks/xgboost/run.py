@@ -120,7 +120,9 @@ def trained(
     ]
     printed = [process.communicate(timeout=_END) for process in processes]
     if any(process.returncode for process in processes):
-        raise RuntimeError(f"{side} with {size} workers: {[text[1][-300:] for text in printed]}")
+        raise RuntimeError(
+            f"{side} with {size} workers: {[text[1].strip()[-2000:-1500] for text in printed]}"
+        )
     # The tracker prints, too.
     found = [json.loads(text[0][text[0].rindex("{") :]) for text in printed]
     return {

@@ -30,16 +30,20 @@ def plainly(features: Any, label: Any, params: dict[str, Any], rounds: int) -> x
         tracker = RabitTracker(n_workers=size, host_ip=address, port=port, sortby="task")
         tracker.start()
     else:
-        time.sleep(3.0)  # for the tracker to listen: it tries few times
+        time.sleep(3.0)  # for the tracker to listen
     rows = slice(rank * len(label) // size, (rank + 1) * len(label) // size)
     with xgboost.collective.CommunicatorContext(
         dmlc_communicator="rabit",
         dmlc_tracker_uri=address,
         dmlc_tracker_port=port,
         dmlc_task_id=str(rank),
+        dmlc_retry=10,
     ):
         matrix = xgboost.QuantileDMatrix(features[rows], label[rows])
-        return xgboost.train(params, matrix, rounds)
+        booster = xgboost.train(params, matrix, rounds)
+    if rank == 0:
+        tracker.wait_for()
+    return booster
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
     return ("--", sys.executable, BOOSTED, rounds, str(folder), classes)
 
 
-def test_trees_are_the_same_for_1_2_and_3_workers_and_a_death(
+def test_workers_and_deaths_change_no_bit(
     tmp_path: Path, alone: Callable[[tuple[str, str]], str]
 ) -> None:
     pair = start_pair(tmp_path)
@@ -105,7 +105,7 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[tuple[str, str]]
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_are_the_same_through_random_deaths(
+def test_random_deaths_change_no_bit(
     tmp_path: Path, alone: Callable[[tuple[str, str]], str], seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -22,7 +22,7 @@ from brim.xgboost.bins import ranges_of, thresholds_of
 from brim.xgboost.boosting import Boosting, binned
 from brim.xgboost.launch import place_of
 from brim.xgboost.parameters import settings_of
-from brim.xgboost.workers import Alone
+from brim.xgboost.workers import LoneWorker
 
 ROWS = 600
 LOGISTIC = {"objective": "binary:logistic"}
@@ -131,7 +131,7 @@ def test_odd_values_are_binned_exactly() -> None:
     ]
     features = np.stack(columns, axis=1).astype(np.float32)
     settings = settings_of({**QUICK, "max_bin": 16})
-    least, largest = ranges_of(features, Alone())
+    least, largest = ranges_of(features, LoneWorker())
     thresholds = [
         thresholds_of(values, float(end), 16)
         for values, end in zip(features.T, largest, strict=True)

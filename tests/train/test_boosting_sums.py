@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,9 +21,9 @@ from brim.xgboost.metrics import names_for, value_of
 from brim.xgboost.objectives import NAMES, gradients_of, objective_of
 from brim.xgboost.sampling import chosen
 from brim.xgboost.workers import (
-    Alone,
-    Report,
-    Workers,
+    BatchReport,
+    Collectives,
+    LoneWorker,
     agree,
     compare,
     share_of,
@@ -61,17 +61,17 @@ class Together:
         return result
 
 
-def each_of(size: int, work: Callable[[Workers], T]) -> list[T]:
+def each_of(size: int, work: Callable[[Collectives], T]) -> list[T]:
     """The results of all workers."""
     if size == 1:
-        return [work(Alone())]
+        return [work(LoneWorker())]
     shelf: list[Any] = [None] * size
     barrier = threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(lambda rank: work(Together(rank, shelf, barrier)), range(size)))
 
 
-def same_for_all(work: Callable[[Workers], T], sizes: tuple[int, ...] = SIZES) -> T:
+def same_for_all(work: Callable[[Collectives], T], sizes: tuple[int, ...] = SIZES) -> T:
     """The result, which all workers have, however many there are."""
     results = [result for size in sizes for result in each_of(size, work)]
     assert all(repr(result) == repr(results[0]) for result in results), results
@@ -113,7 +113,7 @@ def test_sums_of_rounded_gradients_are_exact(name: str) -> None:
     for column in gradients(name):
         flat = column.ravel()
         assert len(sums_in_many_orders(flat)) > 1  # as they are
-        (power,) = powers_of([flat], Alone())
+        (power,) = powers_of([flat], LoneWorker())
         rounded = round_to_grid(flat.copy(), power)
         assert sums_in_many_orders(rounded) == {math.fsum(rounded.tolist())}
         assert np.abs(rounded - flat).max() <= math.ldexp(0.5, -power)
@@ -123,7 +123,7 @@ def test_sums_of_rounded_gradients_are_exact(name: str) -> None:
 def test_finer_grids_would_not_be_exact() -> None:
     """The grid is as fine as it may be, but for a few bits."""
     flat = gradients()[0].ravel()
-    (power,) = powers_of([flat], Alone())
+    (power,) = powers_of([flat], LoneWorker())
     assert math.fsum(np.abs(flat).tolist()) * math.ldexp(1.0, power) >= 2**50
 
 
@@ -131,7 +131,7 @@ def test_finer_grids_would_not_be_exact() -> None:
 def test_grids_are_the_same_for_any_split(scale: float) -> None:
     columns = [column.ravel() * np.float32(scale) for column in gradients()]
 
-    def powers(workers: Workers) -> list[int]:
+    def powers(workers: Collectives) -> list[int]:
         share = share_of(ROWS, workers.rank, workers.size)
         return powers_of([values[share.start : share.stop] for values in columns], workers)
 
@@ -143,13 +143,13 @@ def test_grids_are_the_same_for_any_split(scale: float) -> None:
 
 def test_zeros_stay_zeros() -> None:
     for values in (np.zeros(3, np.float32), np.empty(0, np.float32)):
-        assert not round_to_grid(values, *powers_of([values], Alone())).any()
+        assert not round_to_grid(values, *powers_of([values], LoneWorker())).any()
 
 
 def test_totals_are_the_same_for_any_split() -> None:
     values = weights()
 
-    def totals(workers: Workers) -> list[float]:
+    def totals(workers: Collectives) -> list[float]:
         share = share_of(ROWS, workers.rank, workers.size)
         return totals_of([values[share.start : share.stop].copy()], workers)
 
@@ -219,14 +219,14 @@ def test_blocks_of_rows_are_as_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_metrics_and_base_scores_are_the_same_for_any_split(name: str) -> None:
+def test_metrics_are_the_same_for_any_split(name: str) -> None:
     classes = 3 if name.startswith("multi") else 0
     objective = objective_of(name, classes)
     chance = np.random.default_rng(3)
     margins = chance.normal(0, 1, (objective.margins, ROWS)).astype(np.float32)
     label = chance.integers(0, classes or 2, ROWS).astype(np.float32)
 
-    def values(workers: Workers) -> list[float]:
+    def values(workers: Collectives) -> list[float]:
         share = share_of(ROWS, workers.rank, workers.size)
         own = slice(share.start, share.stop)
         part = margins[:, own], label[own], weights()[own]
@@ -292,7 +292,7 @@ def test_bins_are_the_same_for_any_split(monkeypatch: pytest.MonkeyPatch) -> Non
     features[::3, 1] = np.nan
     features[:, 2] = np.nan
 
-    def bins(workers: Workers) -> list[Any]:
+    def bins(workers: Collectives) -> list[Any]:
         share = share_of(ROWS, workers.rank, workers.size)
         own = features[share.start : share.stop]
         least, largest = ranges_of(own, workers)
@@ -322,7 +322,9 @@ OWN, OTHER = bytes(range(32)), bytes(32)
 
 
 def slots(*digests: bytes) -> NDArray[np.int64]:
-    tables = [slots_of(rank, len(digests), digest, Report()) for rank, digest in enumerate(digests)]
+    tables = [
+        slots_of(rank, len(digests), digest, BatchReport()) for rank, digest in enumerate(digests)
+    ]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
@@ -335,9 +337,9 @@ def test_equal_digests_agree() -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        slots_of(0, 3, OWN, Report()),  # of its own numbers alone
+        slots_of(0, 3, OWN, BatchReport()),  # of its own numbers alone
         2 * slots(OWN, OWN),
-        slots(OWN, OWN) + slots_of(1, 2, OWN, Report()),
+        slots(OWN, OWN) + slots_of(1, 2, OWN, BatchReport()),
         np.zeros((2, 7), np.int64),
         np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (2, 7)),
     ],
@@ -347,17 +349,18 @@ def test_torn_exchanges_do_not_count(table: NDArray[np.int64]) -> None:
         unequal_in(table, OWN)
 
 
-def test_reports_are_those_of_any_and_of_the_slowest() -> None:
-    for asked in (None, 0, 2):
-        found = each_of(
-            3,
-            lambda w: agree(OWN, w, Report(is_stopping=w.rank == asked, microseconds=w.rank + 7)),  # noqa: B023
-        )
-        assert found == [Report(is_stopping=asked is not None, microseconds=9)] * 3
+def test_reports_add_up() -> None:
+    def agreed(workers: Collectives, stopped: int | None) -> BatchReport:
+        rank = workers.rank
+        return agree(OWN, workers, BatchReport(is_stopping=rank == stopped, microseconds=rank + 7))
+
+    for stopped in (None, 0, 2):
+        found = each_of(3, partial(agreed, stopped=stopped))
+        assert found == [BatchReport(is_stopping=stopped is not None, microseconds=9)] * 3
 
 
 def test_different_arguments_are_named() -> None:
-    def outcome(workers: Workers) -> str:
+    def outcome(workers: Collectives) -> str:
         with pytest.raises(SpecError) as error:
             compare("params", "eta 0.1" if workers.rank else "eta 0.2", workers)
         return str(error.value)
@@ -370,8 +373,8 @@ def test_different_arguments_are_named() -> None:
 
 
 def test_different_trees_do_not_count() -> None:
-    def outcome(workers: Workers) -> None:
+    def outcome(workers: Collectives) -> None:
         with pytest.raises(EnvironmentFault, match="different trees"):
-            agree(OWN if workers.rank else OTHER, workers, Report())
+            agree(OWN if workers.rank else OTHER, workers, BatchReport())
 
     each_of(2, outcome)

@@ -66,7 +66,7 @@ FEATURES = (
         name="XGBoost, exact for any number of workers",
         stability=Stability.ALPHA,
         names=("xgboost",),
-        note="another version of brim or xgboost may make other trees, and begins anew",
+        note="another version of brim or xgboost may make other trees, and starts from scratch",
     ),
     Feature(
         name="records of a run",

@@ -15,7 +15,7 @@ _LOG2_E = np.float32(1.44269504088896341)
 # ln 2 in two parts: products of the first with whole numbers of 9 bits are exact.
 _LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LARGEST = np.float32(88.0)  # e to this is a float32, and so is its inverse
-_ONE = np.float32(1.0)
+_UNIT = np.float32(1.0)
 _SQRT_HALF = np.float32(0.70710678)
 _BIAS, _MANTISSA_BITS = 127, 23  # of a float32
 # Cephes, expf.c and logf.c: polynomials of the remainder, highest power first.
@@ -56,7 +56,7 @@ def exp(x: Floats) -> Floats:
     result *= x
     result *= x
     result += x
-    result += _ONE
+    result += _UNIT
     result *= _power_of_two(power.astype(np.int32))
     return result
 
@@ -75,7 +75,7 @@ def log(x: Floats) -> Floats:
     mantissa, power = np.frexp(np.maximum(x, np.finfo(np.float32).tiny))
     is_low = mantissa < _SQRT_HALF
     power = (power - is_low).astype(np.float32)
-    z = np.where(is_low, mantissa + mantissa, mantissa) - _ONE
+    z = np.where(is_low, mantissa + mantissa, mantissa) - _UNIT
     square = z * z
     result = _polynomial(_LOG, z)
     result *= z

@@ -13,14 +13,14 @@ import numpy as np
 
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.sampling import chosen
-from brim.xgboost.workers import Workers
+from brim.xgboost.workers import Collectives
 
 SAMPLE_ROWS = 200_000
 _SAMPLE_CELLS = 1 << 25  # of float32: 128 MiB
 _KEY = 0xB145  # another sample than those of rounds
 
 
-def ranges_of(features: Floats, workers: Workers) -> tuple[Floats, Floats]:
+def ranges_of(features: Floats, workers: Collectives) -> tuple[Floats, Floats]:
     """Return the least and the largest value of each feature; NaN where all are missing.
 
     Args:
@@ -34,7 +34,7 @@ def ranges_of(features: Floats, workers: Workers) -> tuple[Floats, Floats]:
     return -ends[1], ends[0]
 
 
-def sample_of(features: Floats, rows: range, total: int, seed: int, workers: Workers) -> Floats:
+def sample_of(features: Floats, rows: range, total: int, seed: int, workers: Collectives) -> Floats:
     """Return the rows of the sample, those of all workers.
 
     Args:
@@ -42,20 +42,20 @@ def sample_of(features: Floats, rows: range, total: int, seed: int, workers: Wor
         rows: their numbers among all.
         total: rows of all workers.
     """
-    most = min(SAMPLE_ROWS, _SAMPLE_CELLS // features.shape[1])
-    own = features[chosen(rows, seed ^ _KEY, most / total)]
+    limit = min(SAMPLE_ROWS, _SAMPLE_CELLS // features.shape[1])
+    drawn = features[chosen(rows, seed ^ _KEY, limit / total)]
     counts = np.zeros(workers.size, np.int64)
-    counts[workers.rank] = len(own)
+    counts[workers.rank] = len(drawn)
     counts = workers.add(counts)
     begin = int(counts[: workers.rank].sum())
     # A sum with the zeros of all others is exact.
     table = np.zeros((int(counts.sum()), features.shape[1]), np.float32)
-    table[begin : begin + len(own)] = own
+    table[begin : begin + len(drawn)] = drawn
     sample: Floats = workers.add(table)
     return sample
 
 
-def thresholds_of(values: Floats, largest: float, most: int) -> Floats:
+def thresholds_of(values: Floats, largest: float, limit: int) -> Floats:
     """Return the thresholds of one feature: a value belongs to the bins below those above it.
 
     Each distinct value has a bin where they are few. Otherwise bins have equal counts, but for values
@@ -65,10 +65,10 @@ def thresholds_of(values: Floats, largest: float, most: int) -> Floats:
     Args:
         values: of the sample; NaN: missing.
         largest: of all rows.
-        most: bins.
+        limit: of bins.
 
     Returns:
-        At most `most - 1` numbers, ascending.
+        At most `limit - 1` numbers, ascending.
 
     >>> thresholds_of(np.float32([3, 1, 1, 2]), 4.0, 256).tolist()
     [2.0, 3.0, 4.0]
@@ -81,25 +81,25 @@ def thresholds_of(values: Floats, largest: float, most: int) -> Floats:
     if not len(distinct) or distinct[-1] < largest:
         distinct = np.append(distinct, np.float32(largest))
         counts = np.append(counts, 0)
-    if len(distinct) <= most:
+    if len(distinct) <= limit:
         return distinct[1:].astype(np.float32)
-    is_alone = counts * (most - 1) >= 2 * counts.sum()
+    is_alone = counts * (limit - 1) >= 2 * counts.sum()
     is_alone[-1] = True
     rest = np.where(is_alone, 0, counts)
     # A value of its own, but for the last, may cut one group of others in two.
-    groups = max(most + 1 - 2 * int(is_alone.sum()), 1)
+    groups = max(limit + 1 - 2 * int(is_alone.sum()), 1)
     group = (np.cumsum(rest) - rest) * groups // max(int(rest.sum()), 1)
     begins = (group[1:] != group[:-1]) | is_alone[1:] | is_alone[:-1]
     thresholds: Floats = distinct[1:][begins].astype(np.float32)
     return thresholds
 
 
-def reference_of(thresholds: Sequence[Floats], least: Floats) -> Floats:
+def reference_of(thresholds: Sequence[Floats], lowest: Floats) -> Floats:
     """Return a table from which XGBoost takes exactly these thresholds.
 
     Args:
         thresholds: of each feature.
-        least: the least value of each feature; NaN where all are missing.
+        lowest: the least value of each feature; NaN where all are missing.
 
     Returns:
         Float32 of shape (rows, features): in each column the least value and the thresholds, the
@@ -107,7 +107,7 @@ def reference_of(thresholds: Sequence[Floats], least: Floats) -> Floats:
     """
     rows = max(map(len, thresholds), default=0) + 1
     table = np.empty((rows, len(thresholds)), np.float32)
-    for column, (numbers, lowest) in enumerate(zip(thresholds, least, strict=True)):
-        known = np.append(np.float32(lowest), numbers)
-        table[:, column] = known[np.minimum(np.arange(rows), len(known) - 1)]
+    for column, (numbers, low) in enumerate(zip(thresholds, lowest, strict=True)):
+        values = np.append(np.float32(low), numbers)
+        table[:, column] = values[np.minimum(np.arange(rows), len(values) - 1)]
     return table

@@ -12,11 +12,13 @@ from brim.errors import InternalError, SpecError
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.bins import reference_of
 from brim.xgboost.launch import lost_worker, reason_of
-from brim.xgboost.parameters import Settings
-from brim.xgboost.trees import Round, joined, trees_in
+from brim.xgboost.parameters import BoostingSettings
+from brim.xgboost.trees import BoostedRound, joined, trees_in
 
 
-def skeleton_of(xgb: Any, settings: Settings, names: Sequence[str], features: int) -> bytearray:
+def skeleton_of(
+    xgb: Any, settings: BoostingSettings, names: Sequence[str], features: int
+) -> bytearray:
     """Return a model file of these settings, whose trees are to be replaced.
 
     Raises:
@@ -64,8 +66,8 @@ def binned(
     xgb: Any,
     features: Floats,
     thresholds: Sequence[Floats],
-    least: Floats,
-    settings: Settings,
+    lowest: Floats,
+    settings: BoostingSettings,
     names: Sequence[str] = (),
 ) -> Any:
     """Return a QuantileDMatrix of exactly these thresholds.
@@ -78,7 +80,7 @@ def binned(
         "nthread": settings.tree.get("nthread"),
         "feature_names": list(names) or None,
     }
-    reference = xgb.QuantileDMatrix(reference_of(thresholds, least), **options)
+    reference = xgb.QuantileDMatrix(reference_of(thresholds, lowest), **options)
     # For each feature: below its least value, then its thresholds, then beyond the largest.
     pointers, cuts = reference.get_quantile_cut()
     for column, numbers in enumerate(thresholds):
@@ -97,7 +99,7 @@ class Boosting:
 
     Args:
         matrix: of this worker's rows.
-        others: tables of the rows that metrics are computed on.
+        eval_matrices: tables of the rows that metrics are computed on.
         margins: of each of these tables, of shape (margins, rows).
         begin: rounds that were made before.
     """
@@ -105,23 +107,23 @@ class Boosting:
     def __init__(
         self,
         xgb: Any,
-        settings: Settings,
+        settings: BoostingSettings,
         matrix: Any,
-        others: Sequence[Any],
+        eval_matrices: Sequence[Any],
         margins: Sequence[Floats],
         *,
         begin: int,
     ) -> None:
         self._xgb, self._settings = xgb, settings
-        self._matrix, self._tables = matrix, [matrix, *others]
+        self._matrix, self._tables = matrix, [matrix, *eval_matrices]
         self.margins = list(margins)
         self._round = begin
         self._is_kept = not settings.samples_columns
         self._booster: Any = None
-        self._made = self._read = 0  # rounds of this Booster
-        self._untaken: list[tuple[str, ...]] = []
+        self._count = self._read = 0  # rounds of this Booster
+        self._untaken: list[tuple[bytes, ...]] = []
 
-    def restore(self, skeleton: bytearray, rounds: Sequence[Round]) -> None:
+    def restore(self, skeleton: bytearray, rounds: Sequence[BoostedRound]) -> None:
         """Compute the margins after rounds that were made before."""
         if not rounds:
             return
@@ -146,15 +148,15 @@ class Boosting:
             self._begin_booster()
         try:
             self._booster.boost(
-                self._matrix, self._made, grad=_rows_first(gradients), hess=_rows_first(hessians)
+                self._matrix, self._count, grad=_rows_first(gradients), hess=_rows_first(hessians)
             )
             self.margins = [self._predict(table) for table in self._tables]
         except self._xgb.core.XGBoostError as error:
             raise lost_worker(error) from None
-        self._made += 1
+        self._count += 1
         self._round += 1
 
-    def take(self) -> list[tuple[str, ...]]:
+    def take(self) -> list[tuple[bytes, ...]]:
         """Return the trees of each round since the last call."""
         self._read_trees()
         rounds, self._untaken = self._untaken, []
@@ -162,13 +164,15 @@ class Boosting:
 
     def _read_trees(self) -> None:
         """Read the trees of this Booster that were not read before."""
-        if self._read == self._made:
+        if self._read == self._count:
             return
         booster = self._booster[self._read :] if self._read else self._booster
         trees = trees_in(booster.save_raw("json"))
-        self._read = self._made
+        self._read = self._count
         classes = self._settings.objective.margins
-        self._untaken += [tuple(trees[at : at + classes]) for at in range(0, len(trees), classes)]
+        self._untaken += [
+            tuple(trees[place : place + classes]) for place in range(0, len(trees), classes)
+        ]
 
     def _begin_booster(self) -> None:
         self._read_trees()
@@ -185,7 +189,7 @@ class Boosting:
         if self._settings.objective.margins > 1:
             parameters["num_class"] = self._settings.objective.margins
         self._booster = self._xgb.Booster(parameters, self._tables)
-        self._made = self._read = 0
+        self._count = self._read = 0
         # With a first prediction XGBoost knows the margins, and keeps them up to date as it grows a
         # tree; without, each round would compute those of all rows anew.
         self._predict(self._matrix)

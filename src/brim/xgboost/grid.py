@@ -1,7 +1,7 @@
 """Sums that are the same in any order, over any split of the rows. Pure.
 
 Numbers are rounded to whole multiples of one power of two, 2**-k, such that no sum of any of them has
-more than the 53 bits of a double. Then each addition is exact, and neither the order nor who adds
+more than the 53 bits of a double. Then each addition is exact, and neither their order nor their place
 can change a bit: so XGBoost's histograms, which are doubles, are the same for any number of workers.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from brim.xgboost.arithmetic import Floats
-from brim.xgboost.workers import Workers
+from brim.xgboost.workers import Collectives
 
 MOST_ROWS = 1 << 30  # more would round the gradients of a mean row to fewer than 22 bits
 _SUM_BITS = 52  # of a sum of absolute values; rounding up may add a bit
@@ -21,7 +21,7 @@ _UNIT_BITS = 20  # a sum is taken in units of 2**-20 of the largest value
 _FINEST = 100  # 2**-100: finer steps would be no normal numbers of a float32
 
 
-def powers_of(columns: Sequence[Floats], workers: Workers) -> list[int]:
+def powers_of(columns: Sequence[Floats], workers: Collectives) -> list[int]:
     """Return for each array the k of its grid: any sum of multiples of 2**-k is exact.
 
     The bound is the sum of the absolute values over all workers, found in whole numbers. The number
@@ -58,7 +58,7 @@ def round_to_grid(values: Floats, power: int) -> Floats:
     return values
 
 
-def totals_of(columns: Sequence[Floats], workers: Workers) -> list[float]:
+def totals_of(columns: Sequence[Floats], workers: Collectives) -> list[float]:
     """Return the sum of each array over all workers, the same to the bit for any split.
 
     Args:

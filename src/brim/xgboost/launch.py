@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
-from brim.xgboost.workers import Alone, Workers
+from brim.xgboost.workers import Collectives, LoneWorker
 
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
 _BETWEEN_LOOKS = 0.05  # seconds between two looks for it
 _COLLECTIVE = 1800  # seconds for all others to take part in a collective
 _PLACES = re.compile(r"^(- )?(\[[\w.:|]+\]:? *)?(\S+\.(cc|h|cu):\d+: *)?(Check failed: )?")
-_LOWEST, _ABOVE = (3, 2), (4,)  # versions of xgboost
+_OLDEST, _TOO_NEW = (3, 2), (4,)  # versions of xgboost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def library() -> Any:
             hint="pip install 'brim[xgboost]'",
         ) from error
     version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
-    if not _LOWEST <= version < _ABOVE:
+    if not _OLDEST <= version < _TOO_NEW:
         raise SpecError(
             "xgboost",
             got=xgboost.__version__,
@@ -116,11 +116,11 @@ class _Connected:
         return self._reduced(values, self._collective.Op.MAX)
 
     def pass_on(self, content: bytes) -> bytes:
-        """Return what the first worker has: the sum of its bytes and of zeros."""
-        own = content if self.rank == 0 else b""
-        length = int(self.add(np.array([len(own)], np.int64))[0])
+        """Return the first worker's content: the sum of its bytes and of zeros."""
+        sent = content if self.rank == 0 else b""
+        length = int(self.add(np.array([len(sent)], np.int64))[0])
         buffer = np.zeros(length, np.uint8)
-        buffer[: len(own)] = np.frombuffer(own, np.uint8)
+        buffer[: len(sent)] = np.frombuffer(sent, np.uint8)
         return self.add(buffer).tobytes() if length else b""
 
     def _reduced(self, values: NDArray[Any], operation: Any) -> NDArray[Any]:
@@ -165,14 +165,14 @@ def tracker_of(xgb: Any, place: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connected(xgb: Any, place: Place) -> Iterator[Workers]:
+def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
     """Be connected with all workers, until all of them leave this.
 
     Raises:
         EnvironmentFault: the first worker does not listen.
     """
     if place.size == 1:
-        yield Alone()
+        yield LoneWorker()
         return
     deadline = monotonic() + _TO_MEET
     while True:
@@ -204,7 +204,7 @@ def connected(xgb: Any, place: Place) -> Iterator[Workers]:
 
 
 def lost_worker(error: Exception) -> EnvironmentFault:
-    """Return the fault that an error of xgboost's collectives means.
+    """Return the fault behind an error of xgboost's collectives.
 
     It is raised without the error, whose trace of C++ all survivors would print.
     """
@@ -212,7 +212,7 @@ def lost_worker(error: Exception) -> EnvironmentFault:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an error of XGBoost says, without its places in C++.
+    """Return the reason in an error of XGBoost, without its places in C++.
 
     >>> reason_of(ValueError("[21:01:13] /src/result.cc:83: [a.h:1|21:01:13]:\\n\\n"
     ...     "- [a.cc:1|21:01:13]: Ring failed.\\n- [b.cc:2|21:01:13]: Encountered EOF.\\nStack trace:\\n"))

@@ -10,16 +10,16 @@ import numpy as np
 from brim.xgboost.arithmetic import Floats, log
 from brim.xgboost.grid import totals_of
 from brim.xgboost.objectives import Objective
-from brim.xgboost.workers import Workers
+from brim.xgboost.workers import Collectives
 
-_LEAST = np.float32(1e-16)  # XGBoost's own bound of a probability
-_ONE = np.float32(1.0)
+_FLOOR = np.float32(1e-16)  # XGBoost's own bound of a probability
+_UNIT = np.float32(1.0)
 
 
 def _log_loss(predicted: Floats, label: Floats) -> Floats:
     share = predicted[0]
-    hit, missed = log(np.maximum(share, _LEAST)), log(np.maximum(_ONE - share, _LEAST))
-    loss: Floats = -(label * hit + (_ONE - label) * missed)
+    hit, missed = log(np.maximum(share, _FLOOR)), log(np.maximum(_UNIT - share, _FLOOR))
+    loss: Floats = -(label * hit + (_UNIT - label) * missed)
     return loss
 
 
@@ -41,7 +41,7 @@ def _absolute(predicted: Floats, label: Floats) -> Floats:
 
 def _class_log_loss(predicted: Floats, label: Floats) -> Floats:
     share = predicted[label.astype(np.intp), np.arange(len(label))]
-    loss: Floats = -log(np.maximum(share, _LEAST))
+    loss: Floats = -log(np.maximum(share, _FLOOR))
     return loss
 
 
@@ -78,7 +78,7 @@ def value_of(
     margins: Floats,
     label: Floats,
     weight: Floats | None,
-    workers: Workers,
+    workers: Collectives,
 ) -> float:
     """Return a metric over the rows of all workers.
 

@@ -10,17 +10,17 @@ import numpy as np
 from brim.errors import SpecError
 from brim.xgboost.arithmetic import Floats, exp, log
 from brim.xgboost.grid import totals_of
-from brim.xgboost.workers import Workers
+from brim.xgboost.workers import Collectives
 
 _BLOCK = 1 << 14  # rows: what is computed of them stays in a processor's cache
 _LEAST_HESSIAN = np.float32(1e-16)  # XGBoost's own
 _LEAST_MEAN = 1e-6
-_ONE, _TWO = np.float32(1.0), np.float32(2.0)
+_UNIT, _TWO = np.float32(1.0), np.float32(2.0)
 _POISSON_STEP = np.float32(0.7)  # XGBoost's default of max_delta_step for it
 
 
 class Objective(ABC):
-    """What a tree is fitted to.
+    """The loss that trees are fitted to.
 
     Attributes:
         margins: of a row: 1, or the number of classes.
@@ -39,10 +39,10 @@ class Objective(ABC):
 
     @abstractmethod
     def prediction(self, margin: Floats) -> Floats:
-        """Return what the margins predict, of shape (margins, rows), as they are."""
+        """Return the predictions of margins, both of shape (margins, rows)."""
 
     @abstractmethod
-    def base_score(self, label: Floats, weight: Floats | None, workers: Workers) -> list[float]:
+    def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return where boosting begins, in XGBoost's words: `base_score`."""
 
     @property
@@ -61,13 +61,13 @@ class SquaredError(Objective):
     def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
         """Write the gradients of a block of rows."""
         np.subtract(margin, label, out=gradient)
-        hessian[:] = _ONE
+        hessian[:] = _UNIT
 
     def prediction(self, margin: Floats) -> Floats:
         """Return the margins."""
         return margin
 
-    def base_score(self, label: Floats, weight: Floats | None, workers: Workers) -> list[float]:
+    def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return the mean."""
         return [_mean(label, weight, workers)]
 
@@ -82,17 +82,17 @@ class Logistic(Objective):
         """Write the gradients of a block of rows."""
         share = self.prediction(margin)
         np.subtract(share, label, out=gradient)
-        np.subtract(_ONE, share, out=hessian)
+        np.subtract(_UNIT, share, out=hessian)
         hessian *= share
         np.maximum(hessian, _LEAST_HESSIAN, out=hessian)
 
     def prediction(self, margin: Floats) -> Floats:
         """Return the probability of 1."""
         share = exp(-margin)
-        share += _ONE
-        return np.divide(_ONE, share, out=share)
+        share += _UNIT
+        return np.divide(_UNIT, share, out=share)
 
-    def base_score(self, label: Floats, weight: Floats | None, workers: Workers) -> list[float]:
+    def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return the mean, off 0 and 1, whose margins are infinite."""
         return [min(max(_mean(label, weight, workers), _LEAST_MEAN), 1.0 - _LEAST_MEAN)]
 
@@ -121,7 +121,7 @@ class Poisson(Objective):
         """Return the mean count."""
         return exp(margin)
 
-    def base_score(self, label: Floats, weight: Floats | None, workers: Workers) -> list[float]:
+    def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return the mean count."""
         return [max(_mean(label, weight, workers), _LEAST_MEAN)]
 
@@ -148,12 +148,12 @@ class Softmax(Objective):
     def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
         """Write the gradients of a block of rows."""
         share = self.prediction(margin)
-        np.subtract(_ONE, share, out=hessian)
+        np.subtract(_UNIT, share, out=hessian)
         hessian *= share
         hessian *= _TWO
         np.maximum(hessian, _LEAST_HESSIAN, out=hessian)
         gradient[:] = share
-        gradient[label.astype(np.intp), np.arange(len(label))] -= _ONE
+        gradient[label.astype(np.intp), np.arange(len(label))] -= _UNIT
 
     def prediction(self, margin: Floats) -> Floats:
         """Return the probability of each class."""
@@ -164,13 +164,13 @@ class Softmax(Objective):
         share /= total
         return share
 
-    def base_score(self, label: Floats, weight: Floats | None, workers: Workers) -> list[float]:
+    def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return the logarithm of each class's share, less their mean."""
-        each = [
-            np.where(label == number, _ONE if weight is None else weight, np.float32(0))
+        weights = [
+            np.where(label == number, _UNIT if weight is None else weight, np.float32(0))
             for number in range(self.margins)
         ]
-        totals = totals_of([values.astype(np.float32) for values in each], workers)
+        totals = totals_of([values.astype(np.float32) for values in weights], workers)
         shares = log(np.array([max(total, _LEAST_MEAN) for total in totals], np.float32))
         mean = np.float32(sum(shares.tolist()) / self.margins)
         scores: list[float] = (shares - mean).tolist()
@@ -253,7 +253,7 @@ def gradients_of(
     return gradients, hessians
 
 
-def _mean(values: Floats, weight: Floats | None, workers: Workers) -> float:
+def _mean(values: Floats, weight: Floats | None, workers: Collectives) -> float:
     """The weighted mean over all workers, as a float32."""
     weights = np.ones_like(values) if weight is None else weight.copy()
     columns: Sequence[Floats] = [values * weights, weights]

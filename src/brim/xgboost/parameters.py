@@ -43,7 +43,7 @@ _OF_TREES = frozenset(
     }
 )
 _COLUMN_SAMPLES = ("colsample_bylevel", "colsample_bynode", "colsample_bytree")
-_OWN = frozenset(
+_OF_BRIM = frozenset(
     {"base_score", "eval_metric", "num_class", "objective", "scale_pos_weight", "seed", "subsample"}
 )
 _PLAIN = "plain xgboost under brim run --restart does that, not exactly"
@@ -63,11 +63,11 @@ _MOST_CLASSES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What `params` and the other arguments ask for.
+class BoostingSettings:
+    """The meaning of `params`.
 
     Args:
-        objective_name, objective: what trees are fitted to.
+        objective_name, objective: of the trees.
         tree: parameters that XGBoost gets as they are.
         metrics: names, in order.
         seed: of all chance.
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def samples_columns(self) -> bool:
-        """Whether chance decides on the columns of a tree."""
+        """True where chance decides on the columns of a tree."""
         return any(float(self.tree.get(name, 1)) < 1 for name in _COLUMN_SAMPLES)
 
     def seed_of(self, round: int) -> int:
@@ -115,7 +115,7 @@ class Settings:
         )
 
 
-def settings_of(params: Mapping[str, Any]) -> Settings:
+def settings_of(params: Mapping[str, Any]) -> BoostingSettings:
     """Return the settings that XGBoost's parameters mean.
 
     Raises:
@@ -141,13 +141,13 @@ def settings_of(params: Mapping[str, Any]) -> Settings:
                 hint="leave it out",
             )
         tree["max_delta_step"] = 0.7
-    return Settings(
+    return BoostingSettings(
         objective_name=name,
         objective=objective_of(name, classes),
         tree=tree,
         metrics=_metrics(named.get("eval_metric"), name),
         seed=_whole(named, "seed", 0, -(2**63), 2**63 - 1),
-        subsample=_number(named, "subsample", 1.0, least=0.0, most=1.0),
+        subsample=_number(named, "subsample", 1.0, low=0.0, high=1.0),
         scale_pos_weight=_positives(named, name),
         base_score=_base_score(named, name),
         bins=_whole(named, "max_bin", 256, 2, _MOST_BINS),
@@ -164,11 +164,11 @@ def _by_their_names(params: Mapping[str, Any]) -> dict[str, Any]:
             hint="{'objective': 'binary:logistic', 'eta': 0.1}",
         )
     named: dict[str, Any] = {}
-    for given, value in params.items():
-        name = _ALIASES.get(given, given)
+    for spelling, value in params.items():
+        name = _ALIASES.get(spelling, spelling)
         if name in named:
             raise SpecError(
-                name, got="two values, by two names", need="one", hint=f"without {given}"
+                name, got="two values, by two names", need="one", hint=f"without {spelling}"
             )
         if value is None:
             continue
@@ -177,30 +177,30 @@ def _by_their_names(params: Mapping[str, Any]) -> dict[str, Any]:
             if value not in allowed:
                 need = " or ".join(map(repr, allowed))
                 raise SpecError(name, got=repr(value), need=need, hint=hint)
-        elif name in _OF_TREES or name in _OWN:
+        elif name in _OF_TREES or name in _OF_BRIM:
             named[name] = value
         else:
-            known = [*_OF_TREES, *_OWN, *_FIXED, *_ALIASES]
+            names = [*_OF_TREES, *_OF_BRIM, *_FIXED, *_ALIASES]
             raise SpecError(
                 "params",
-                got=repr(given),
+                got=repr(spelling),
                 need="a parameter that stays exact",
-                hint=did_you_mean(str(given), known),
+                hint=did_you_mean(str(spelling), names),
             )
     return named
 
 
 def _metrics(value: Any, objective: str) -> tuple[str, ...]:
-    known = names_for(objective)
+    choices = names_for(objective)
     if value is None:
-        return known[:1]
+        return choices[:1]
     names = (value,) if isinstance(value, str) else value
     for name in names if isinstance(names, Sequence) else (names,):
-        if name not in known:
+        if name not in choices:
             raise SpecError(
                 "eval_metric",
                 got=repr(name),
-                need=f"one that is exact, for {objective}: " + ", ".join(known),
+                need=f"one that is exact, for {objective}: " + ", ".join(choices),
                 hint="any other from the Booster's predictions, after training",
             )
     return tuple(dict.fromkeys(names))
@@ -210,13 +210,13 @@ def _base_score(named: Mapping[str, Any], objective: str) -> float | None:
     if named.get("base_score") is None:
         return None
     if "logistic" in objective:
-        return _number(named, "base_score", 0.5, least=0.0, most=1.0, open_end=True)
-    least = 0.0 if objective == "count:poisson" else -math.inf
-    return _number(named, "base_score", 0.5, least=least, most=math.inf, open_end=True)
+        return _number(named, "base_score", 0.5, low=0.0, high=1.0, open_end=True)
+    low = 0.0 if objective == "count:poisson" else -math.inf
+    return _number(named, "base_score", 0.5, low=low, high=math.inf, open_end=True)
 
 
 def _positives(named: Mapping[str, Any], objective: str) -> float:
-    factor = _number(named, "scale_pos_weight", 1.0, least=0.0, most=1e6)
+    factor = _number(named, "scale_pos_weight", 1.0, low=0.0, high=1e6)
     if factor != 1.0 and "logistic" not in objective:
         raise SpecError(
             "scale_pos_weight",
@@ -232,8 +232,8 @@ def _number(
     name: str,
     default: float,
     *,
-    least: float,
-    most: float,
+    low: float,
+    high: float,
     open_end: bool = False,
 ) -> float:
     value = named.get(name, default)
@@ -241,18 +241,18 @@ def _number(
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    is_within = least < number < most if open_end else least < number <= most
+    is_within = low < number < high if open_end else low < number <= high
     if not is_within:
         end = "below" if open_end else "to"
-        raise SpecError(name, got=repr(value), need=f"a number above {least:g}, {end} {most:g}")
+        raise SpecError(name, got=repr(value), need=f"a number above {low:g}, {end} {high:g}")
     return number
 
 
-def _whole(named: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+def _whole(named: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
     value = named.get(name, default)
     is_whole = (
         not isinstance(value, bool) and isinstance(value, int | float) and value == int(value)
     )
-    if not is_whole or not least <= value <= most:
-        raise SpecError(name, got=repr(value), need=f"a whole number from {least} to {most}")
+    if not is_whole or not low <= value <= high:
+        raise SpecError(name, got=repr(value), need=f"a whole number from {low} to {high}")
     return int(value)

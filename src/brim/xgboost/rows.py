@@ -17,7 +17,7 @@ from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.grid import MOST_ROWS
 from brim.xgboost.objectives import Objective
-from brim.xgboost.workers import Workers, share_of
+from brim.xgboost.workers import Collectives, share_of
 
 _SUFFIXES = (".parquet", ".csv")
 _LARGEST = np.float32(1e38)  # XGBoost's last threshold, twice a value, has to be finite
@@ -25,7 +25,7 @@ _FOOTER_END = 8  # bytes of a Parquet file: the length of its footer, and "PAR1"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerRows:
     """The rows of one worker.
 
     Args:
@@ -44,7 +44,7 @@ class Part:
     names: tuple[str, ...]
 
     def check(self, subject: str, objective: Objective) -> None:
-        """Refuse what no tree can be trained on.
+        """Refuse values that no tree can be trained on.
 
         Raises:
             SpecError: the message names it.
@@ -52,24 +52,29 @@ class Part:
         if not self.features.shape[1]:
             raise SpecError(f"{subject}: features", got="none", need="at least one")
         if bad := _first(~np.isfinite(self.label), self.rows):
-            got = f"{self.label[bad[0]]:g} in row {bad[1]}"
-            raise SpecError(f"{subject}: label", got=got, need="finite numbers")
+            raise SpecError(
+                f"{subject}: label",
+                got=f"{self.label[bad[0]]:g} in row {bad[1]}",
+                need="finite numbers",
+            )
         if not objective.is_valid(self.label):
             ends = f"{self.label.min():g} to {self.label.max():g}"
             raise SpecError(f"{subject}: label", got=f"numbers from {ends}", need=objective.needs)
         weight = np.ones_like(self.label) if self.weight is None else self.weight
         if bad := _first(~(np.isfinite(weight) & (weight >= 0)), self.rows):
-            got = f"{weight[bad[0]]:g} in row {bad[1]}"
-            raise SpecError(f"{subject}: weight", got=got, need="finite numbers from 0")
-        for column, values in enumerate(self.features.T):
-            # NaN, a missing value, is not greater than anything.
-            if bad := _first(np.abs(values) > _LARGEST, self.rows):
-                name = repr(self.names[column]) if self.names else column
-                raise SpecError(
-                    f"{subject}: feature {name}",
-                    got=f"{values[bad[0]]:g} in row {bad[1]}",
-                    need="numbers below 1e38, or NaN where a value is missing",
-                )
+            raise SpecError(
+                f"{subject}: weight",
+                got=f"{weight[bad[0]]:g} in row {bad[1]}",
+                need="finite numbers from 0",
+            )
+        # NaN, a missing value, is not greater than anything.
+        for row, column in np.argwhere(np.abs(self.features) > _LARGEST)[:1]:
+            name = repr(self.names[column]) if self.names else column
+            raise SpecError(
+                f"{subject}: feature {name}",
+                got=f"{self.features[row, column]:g} in row {self.rows.start + row}",
+                need="numbers below 1e38, or NaN where a value is missing",
+            )
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Rows:
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._arrays[0])
 
     @cached_property
@@ -109,13 +114,13 @@ class Rows:
                 digest.update(values.data)
         return digest.hexdigest()
 
-    def part_of(self, rank: int, size: int) -> Part:
+    def part_of(self, rank: int, size: int) -> WorkerRows:
         """Return the rows of one worker."""
         share = share_of(self.total, rank, size)
-        own = slice(share.start, share.stop)
+        rows = slice(share.start, share.stop)
         features, label, weight = self._arrays
-        part_weight = None if weight is None else weight[own]
-        return Part(features[own], label[own], part_weight, share, self.total, self._names)
+        part_weight = None if weight is None else weight[rows]
+        return WorkerRows(features[rows], label[rows], part_weight, share, self.total, self._names)
 
     @cached_property
     def _arrays(self) -> tuple[Floats, Floats, Floats | None]:
@@ -165,7 +170,7 @@ class Files:
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(table.rows for table in self._tables)
 
     @cached_property
@@ -176,7 +181,7 @@ class Files:
             digest.update(table.digest)
         return digest.hexdigest()
 
-    def part_of(self, rank: int, size: int) -> Part:
+    def part_of(self, rank: int, size: int) -> WorkerRows:
         """Return the rows of one worker."""
         share = share_of(self.total, rank, size)
         columns = [*self._names, self.label, *([self.weight] if self.weight else [])]
@@ -192,7 +197,7 @@ class Files:
         weight = np.ascontiguousarray(values[:, -1]) if self.weight else None
         label = np.ascontiguousarray(values[:, width])
         features = np.ascontiguousarray(values[:, :width])
-        return Part(features, label, weight, share, self.total, self._names)
+        return WorkerRows(features, label, weight, share, self.total, self._names)
 
     @cached_property
     def _tables(self) -> list[_Table]:
@@ -321,7 +326,7 @@ def check_size(subject: str, total: int, size: int) -> None:
         )
 
 
-def check_weights(subject: str, part: Part, workers: Workers) -> None:
+def check_weights(subject: str, part: WorkerRows, workers: Collectives) -> None:
     """Refuse a table whose rows all weigh nothing.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
-from brim.xgboost.trees import Round, content_of, rounds_in
+from brim.xgboost.trees import BoostedRound, content_of, rounds_in
 
 _NAME = "rounds-{:08d}-{:08d}"
 
@@ -23,29 +23,31 @@ class SavedRounds:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def read(self) -> list[Round]:
+    def read(self) -> list[BoostedRound]:
         """Return all rounds, from the first on.
 
         Raises:
             EnvironmentFault: a file that is not as it was written, or one that is missing.
         """
-        rounds: list[Round] = []
+        rounds: list[BoostedRound] = []
         for path in sorted(self._directory.glob("rounds-*")):
             try:
                 digest, _, content = path.read_bytes().partition(b"\n")
             except OSError as error:
                 raise EnvironmentFault(f"cannot read {path}: {error}") from error
             if hashlib.sha256(content).hexdigest().encode() != digest:
-                raise EnvironmentFault(f"{path} is damaged: remove {self._directory} to begin anew")
+                raise EnvironmentFault(
+                    f"{path} is damaged: remove {self._directory} to start from scratch"
+                )
             found = rounds_in(content)
             if path.name != _NAME.format(len(rounds), len(rounds) + len(found)):
                 raise EnvironmentFault(
-                    f"{self._directory} lacks rounds before {path.name}: remove it to begin anew"
+                    f"{self._directory} lacks rounds before {path.name}: remove it to start from scratch"
                 )
             rounds += found
         return rounds
 
-    def write(self, begin: int, rounds: Sequence[Round]) -> None:
+    def write(self, begin: int, rounds: Sequence[BoostedRound]) -> None:
         """Add rounds, whole or not at all.
 
         Args:

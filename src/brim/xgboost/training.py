@@ -22,12 +22,12 @@ from brim.xgboost.grid import powers_of, round_to_grid
 from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
 from brim.xgboost.metrics import value_of
 from brim.xgboost.objectives import gradients_of
-from brim.xgboost.parameters import Settings, settings_of
-from brim.xgboost.rows import Files, Part, Rows, check_size, check_weights
+from brim.xgboost.parameters import BoostingSettings, settings_of
+from brim.xgboost.rows import Files, Rows, WorkerRows, check_size, check_weights
 from brim.xgboost.sampling import chosen
 from brim.xgboost.saved_rounds import SavedRounds
-from brim.xgboost.trees import Round, content_of, digest_of, joined, rounds_in
-from brim.xgboost.workers import Report, Workers, agree, compare
+from brim.xgboost.trees import BoostedRound, content_of, digest_of, joined, rounds_in
+from brim.xgboost.workers import BatchReport, Collectives, agree, compare
 
 if TYPE_CHECKING:
     import xgboost
@@ -84,9 +84,9 @@ def train(
     _check(data, rounds, evals, early_stopping_rounds)
     xgb, place = library(), place_of(os.environ)
     with tracker_of(xgb, place):
-        training = _Training(xgb, place, settings, data, evals)
+        training = _Training(xgb, place, settings, data, evals, early_stopping_rounds)
         with connected(xgb, place) as workers:
-            booster: xgboost.Booster = training.work(workers, rounds, early_stopping_rounds)
+            booster: xgboost.Booster = training.work(workers, rounds)
     if evals_result is not None:
         evals_result.clear()
         evals_result.update(training.results)
@@ -100,11 +100,13 @@ class _Training:
         self,
         xgb: Any,
         place: Place,
-        settings: Settings,
+        settings: BoostingSettings,
         data: Rows | Files,
         evals: Sequence[tuple[Rows | Files, str]],
+        patience: int | None,
     ) -> None:
         self._xgb, self._settings, self._place = xgb, settings, place
+        self._patience = patience
         self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
@@ -122,13 +124,14 @@ class _Training:
         self._decisive = {
             "params": settings.text,
             "xgboost": xgb.__version__,
+            "early_stopping_rounds": str(patience),
             **{subject: table.identity for subject, table in tables.items()},
         }
-        self._part = self._parts[0]
+        self._part, *self._eval_parts = self._parts
         self._weight = _weight_of(self._part, settings)
         names, width = self._part.names, self._part.features.shape[1]
         self._skeleton = skeleton_of(xgb, settings, names, width)
-        self._rounds: list[Round] = []
+        self._rounds: list[BoostedRound] = []
         self._history: list[tuple[float, ...]] = []
 
     @property
@@ -140,51 +143,51 @@ class _Training:
             results.setdefault(table, {})[metric] = [values[place] for values in self._history]
         return results
 
-    def work(self, workers: Workers, rounds: int, patience: int | None) -> Any:
+    def work(self, workers: Collectives, rounds: int) -> Any:
         """Make all rounds, and return the Booster."""
-        for subject, content in {**self._decisive, "rounds": f"{rounds} {patience}"}.items():
+        for subject, content in {**self._decisive, "rounds": str(rounds)}.items():
             compare(subject, content, workers)
         for subject, part in zip(self._subjects, self._parts, strict=True):
             check_weights(subject, part, workers)
         saved = self._saved()
-        self._rounds = rounds_in(workers.pass_on(content_of(saved.read() if saved else [])))
+        content = workers.pass_on(content_of(saved.read() if saved else []))
+        self._rounds = rounds_in(content)[:rounds]
         self._history = [boosted.values for boosted in self._rounds]
         scores = self._base_scores(workers)
         boosting = self._boosting(workers, scores)
-        agree(digest_of(self._rounds), workers, Report())
+        agree(digest_of(self._rounds), workers, BatchReport())
         with _termination() as request:
-            self._boost(boosting, saved, workers, rounds, patience, request)
-        return self._finished(scores, rounds, patience)
+            self._boost(boosting, saved, workers, rounds, request)
+        return self._finished(scores)
 
     def _boost(
         self,
         boosting: Boosting,
         saved: SavedRounds | None,
-        workers: Workers,
+        workers: Collectives,
         rounds: int,
-        patience: int | None,
         request: _Request,
     ) -> None:
         """Make rounds, a few at a time, which count once all workers have the same.
 
-        What is kept, reported or returned has been compared; to compare each round by itself would
-        take longer than a short round.
+        All rounds that are kept, reported or returned have been compared. To compare each by itself
+        would take longer than a short round.
         """
         batch = 1
-        while not self._is_over(rounds, patience):
+        while not self._is_over(rounds):
             begin, begin_time = len(self._history), monotonic()
-            while len(self._history) < begin + batch and not self._is_over(rounds, patience):
+            while len(self._history) < begin + batch and not self._is_over(rounds):
                 self._step(boosting, workers)
             self._collect(boosting)
-            made = self._rounds[begin:]
+            batch_rounds = self._rounds[begin:]
             microseconds = int((monotonic() - begin_time) * 1e6)
             report = agree(
-                digest_of(made),
+                digest_of(batch_rounds),
                 workers,
-                Report(is_stopping=request.has_come, microseconds=microseconds),
+                BatchReport(is_stopping=request.has_come, microseconds=microseconds),
             )
             if saved:
-                saved.write(begin, made)
+                saved.write(begin, batch_rounds)
             if report.is_stopping:
                 raise SystemExit(_TERMINATED)
             if workers.rank == 0:
@@ -192,7 +195,7 @@ class _Training:
                 progress(len(self._history), rounds, **values)
             batch = next_batch(batch, report.microseconds)
 
-    def _step(self, boosting: Boosting, workers: Workers) -> None:
+    def _step(self, boosting: Boosting, workers: Collectives) -> None:
         """Make a round."""
         settings, part = self._settings, self._part
         gradients, hessians = gradients_of(
@@ -209,8 +212,8 @@ class _Training:
         boosting.boost(gradients, hessians)
         self._history.append(
             tuple(
-                value_of(name, settings.objective, margins, other.label, other.weight, workers)
-                for other, margins in zip(self._parts[1:], boosting.margins[1:], strict=True)
+                value_of(name, settings.objective, margins, rows.label, rows.weight, workers)
+                for rows, margins in zip(self._eval_parts, boosting.margins[1:], strict=True)
                 for name in settings.metrics
             )
         )
@@ -218,27 +221,27 @@ class _Training:
     def _collect(self, boosting: Boosting) -> None:
         """Take the trees of the rounds that were made."""
         for trees in boosting.take():
-            self._rounds.append(Round(trees, self._history[len(self._rounds)]))
+            self._rounds.append(BoostedRound(trees, self._history[len(self._rounds)]))
 
-    def _is_over(self, rounds: int, patience: int | None) -> bool:
-        made = len(self._history)
-        return made >= rounds or (patience is not None and made - self._best() > patience)
+    def _is_over(self, rounds: int) -> bool:
+        count, patience = len(self._history), self._patience
+        return count >= rounds or (patience is not None and count - self._best() > patience)
 
     def _best(self) -> int:
         """The first round of the least metric; 0 where there is none."""
         values = [values[-1] for values in self._history]
         return values.index(min(values)) if values else 0
 
-    def _base_scores(self, workers: Workers) -> list[float]:
-        given = self._settings.base_score
-        if given is not None:
-            return [given] * self._settings.objective.margins
+    def _base_scores(self, workers: Collectives) -> list[float]:
+        score = self._settings.base_score
+        if score is not None:
+            return [score] * self._settings.objective.margins
         return self._settings.objective.base_score(self._part.label, self._weight, workers)
 
-    def _boosting(self, workers: Workers, scores: Sequence[float]) -> Boosting:
+    def _boosting(self, workers: Collectives, scores: Sequence[float]) -> Boosting:
         """Bring all rows to where the rounds have left off."""
         part, settings = self._part, self._settings
-        least, largest = ranges_of(part.features, workers)
+        lowest, largest = ranges_of(part.features, workers)
         sample = sample_of(part.features, part.rows, part.total, settings.seed, workers)
         thresholds = [
             thresholds_of(values, float(end), settings.bins)
@@ -246,38 +249,38 @@ class _Training:
         ]
         empty = joined(self._skeleton, [], scores)
         base = base_margins_of(self._xgb, empty, part.features.shape[1])
-        decided = hashlib.sha256(np.concatenate([*thresholds, least, *base]).tobytes()).digest()
-        agree(decided, workers, Report())
+        decided = hashlib.sha256(np.concatenate([*thresholds, lowest, *base]).tobytes()).digest()
+        agree(decided, workers, BatchReport())
         boosting = Boosting(
             self._xgb,
             settings,
-            binned(self._xgb, part.features, thresholds, least, settings, part.names),
+            binned(self._xgb, part.features, thresholds, lowest, settings, part.names),
             [
                 self._xgb.DMatrix(
-                    other.features,
+                    rows.features,
                     feature_names=list(part.names) or None,
                     nthread=settings.tree.get("nthread"),
                 )
-                for other in self._parts[1:]
+                for rows in self._eval_parts
             ],
-            [np.repeat(base, len(other.rows), axis=1) for other in self._parts],
+            [np.repeat(base, len(rows.rows), axis=1) for rows in self._parts],
             begin=len(self._rounds),
         )
         boosting.restore(self._skeleton, self._rounds)
         return boosting
 
     def _saved(self) -> SavedRounds | None:
-        """Where rounds are kept, by all that decides on them; None on all ranks but the first."""
+        """The place of rounds, by all that decides on them; None on all ranks but the first."""
         if self._place.checkpoints is None or self._place.rank:
             return None
         content = repr((_FORMAT, sorted(self._decisive.items())))
         name = "xgboost-" + hashlib.sha256(content.encode()).hexdigest()[:12]
         return SavedRounds(self._place.checkpoints / name)
 
-    def _finished(self, scores: Sequence[float], rounds: int, patience: int | None) -> Any:
+    def _finished(self, scores: Sequence[float]) -> Any:
         booster = self._xgb.Booster()
-        booster.load_model(joined(self._skeleton, self._rounds[:rounds], scores))
-        if patience is not None:
+        booster.load_model(joined(self._skeleton, self._rounds, scores))
+        if self._patience is not None:
             best = self._best()
             booster.set_attr(best_iteration=str(best), best_score=str(self._history[best][-1]))
         return booster
@@ -298,7 +301,7 @@ def next_batch(batch: int, microseconds: int) -> int:
 
 
 class _Request:
-    """Whether SIGTERM has come."""
+    """A request to end: SIGTERM has come."""
 
     has_come = False
 
@@ -325,7 +328,7 @@ def _termination() -> Iterator[_Request]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _weight_of(part: Part, settings: Settings) -> Floats | None:
+def _weight_of(part: WorkerRows, settings: BoostingSettings) -> Floats | None:
     """The weights of rows, those of the label 1 times `scale_pos_weight`."""
     if settings.scale_pos_weight == 1.0:
         return part.weight

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class BoostedRound:
     """One round of boosting.
 
     Args:
@@ -18,40 +19,69 @@ class Round:
         values: of the metrics, in the order of tables and names.
     """
 
-    trees: tuple[str, ...]
+    trees: tuple[bytes, ...]
     values: tuple[float, ...] = ()
 
 
-def digest_of(rounds: Iterable[Round]) -> bytes:
+class _Model(msgspec.Struct):
+    trees: list[msgspec.Raw]
+
+
+class _GradientBooster(msgspec.Struct):
+    model: _Model
+
+
+class _Learner(msgspec.Struct):
+    gradient_booster: _GradientBooster
+
+
+class _ModelFile(msgspec.Struct):
+    """A model file in JSON, as far as it is read."""
+
+    learner: _Learner
+
+
+class _RoundOnDisk(msgspec.Struct, array_like=True):
+    trees: list[msgspec.Raw]
+    values: tuple[float, ...]
+
+
+_model_files = msgspec.json.Decoder(_ModelFile)
+_rounds_on_disk = msgspec.json.Decoder(list[_RoundOnDisk])
+
+
+def digest_of(rounds: Iterable[BoostedRound]) -> bytes:
     """Return a sha256 of rounds."""
     digest = hashlib.sha256()
     for boosted in rounds:
         digest.update(repr(boosted.values).encode())
         for tree in boosted.trees:
-            digest.update(tree.encode())
+            digest.update(tree)
     return digest.digest()
 
 
-def content_of(rounds: Sequence[Round]) -> bytes:
+def content_of(rounds: Iterable[BoostedRound]) -> bytes:
     """Return rounds as `rounds_in` reads them."""
-    return json.dumps([(boosted.trees, boosted.values) for boosted in rounds]).encode()
+    return msgspec.json.encode(
+        [_RoundOnDisk(list(map(msgspec.Raw, boosted.trees)), boosted.values) for boosted in rounds]
+    )
 
 
-def rounds_in(content: bytes) -> list[Round]:
+def rounds_in(content: bytes) -> list[BoostedRound]:
     """Return the rounds that `content_of` has written."""
-    return [Round(tuple(trees), tuple(values)) for trees, values in json.loads(content)]
+    return [
+        BoostedRound(tuple(map(bytes, boosted.trees)), boosted.values)
+        for boosted in _rounds_on_disk.decode(content)
+    ]
 
 
-def trees_in(model: bytes | bytearray) -> list[str]:
+def trees_in(model: bytes | bytearray) -> list[bytes]:
     """Return the trees of a model file in JSON."""
-    found: list[dict[str, Any]] = json.loads(model)["learner"]["gradient_booster"]["model"]["trees"]
-    for tree in found:
-        tree["id"] = 0  # its place among others says nothing of it
-    return [json.dumps(tree, separators=(",", ":")) for tree in found]
+    return list(map(bytes, _model_files.decode(model).learner.gradient_booster.model.trees))
 
 
 def joined(
-    skeleton: bytes | bytearray, rounds: Sequence[Round], base_scores: Sequence[float] = ()
+    skeleton: bytes | bytearray, rounds: Sequence[BoostedRound], base_scores: Sequence[float] = ()
 ) -> bytearray:
     """Return a model file of all rounds.
 
@@ -59,12 +89,13 @@ def joined(
         skeleton: a model file of the same objective and features.
         base_scores: one, or one a class; none: the skeleton's.
     """
-    document: dict[str, Any] = json.loads(skeleton)
+    document: dict[str, Any] = msgspec.json.decode(skeleton)
     learner = document["learner"]
     if base_scores:
-        learner["learner_model_param"]["base_score"] = json.dumps(list(base_scores))
+        scores = msgspec.json.encode(list(base_scores)).decode()
+        learner["learner_model_param"]["base_score"] = scores
     model = learner["gradient_booster"]["model"]
-    trees = [json.loads(tree) for boosted in rounds for tree in boosted.trees]
+    trees = [msgspec.json.decode(tree) for boosted in rounds for tree in boosted.trees]
     for place, tree in enumerate(trees):
         tree["id"] = place
     model["trees"] = trees
@@ -74,4 +105,4 @@ def joined(
         ends.append(ends[-1] + len(boosted.trees))
     model["iteration_indptr"] = ends
     model["gbtree_model_param"]["num_trees"] = str(len(trees))
-    return bytearray(json.dumps(document).encode())
+    return bytearray(msgspec.json.encode(document))

@@ -1,8 +1,8 @@
-"""The workers of one start, and the proof that all of them have the same. Pure.
+"""Exchanges between the workers of one start, and the proof that all have the same. Pure.
 
-An exchange that another worker's death has torn may return without an error, and what it returns may
-be anything: one's own numbers, as if nobody else had any. So a result counts where each worker has
-put its digest into a place of its own, and all places hold the same.
+An exchange that a worker's death has torn may return without an error, and return anything: the
+caller's own numbers, as if no other worker had any. So a result counts where each worker has put its
+digest into a place of its own, and all places hold the same.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FIELDS = 3  # before the digest: the mark, and what a report has
 _WORDS = 4  # of 8 bytes: a sha256
 
 
-class Workers(Protocol):
-    """All workers of one start, as one of them has them.
+class Collectives(Protocol):
+    """The collectives of all workers of one start, in one of them.
 
     Attributes:
         rank: of this worker, from 0.
@@ -39,10 +39,10 @@ class Workers(Protocol):
         """Return the maxima over all workers, of the same shape."""
 
     def pass_on(self, content: bytes) -> bytes:
-        """Return what the first worker has; what others pass does not count."""
+        """Return the content of the first worker; that of others does not count."""
 
 
-class Alone:
+class LoneWorker:
     """The only worker."""
 
     rank, size = 0, 1
@@ -70,19 +70,19 @@ def share_of(rows: int, rank: int, size: int) -> range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a worker says beside its digest, and what all of them come to.
+class BatchReport:
+    """A worker's report on a batch of rounds, or the sum of all reports.
 
     Args:
-        is_stopping: whether it, or any, was asked to end.
-        microseconds: that it, or the slowest, took for the rounds.
+        is_stopping: it, or any worker, was asked to end.
+        microseconds: of it, or of the slowest.
     """
 
     is_stopping: bool = False
     microseconds: int = 0
 
 
-def slots_of(rank: int, size: int, digest: bytes, report: Report) -> NDArray[np.int64]:
+def slots_of(rank: int, size: int, digest: bytes, report: BatchReport) -> NDArray[np.int64]:
     """Return a table of zeros in which the row of one worker has its digest and report.
 
     Args:
@@ -107,25 +107,25 @@ def unequal_in(table: NDArray[np.int64], digest: bytes) -> list[int]:
     Raises:
         EnvironmentFault: the exchange was torn.
 
-    >>> tables = [slots_of(rank, 2, bytes(32), Report()) for rank in range(2)]
+    >>> tables = [slots_of(rank, 2, bytes(32), BatchReport()) for rank in range(2)]
     >>> unequal_in(tables[0] + tables[1], bytes(32))
     []
     """
     if not (table[:, 0] == _MARK).all():
         raise EnvironmentFault("an exchange between workers was torn: one of them has died")
-    own = np.frombuffer(digest, np.int64)
-    return [int(rank) for rank in np.flatnonzero((table[:, _FIELDS:] != own).any(axis=1))]
+    words = np.frombuffer(digest, np.int64)
+    return [int(rank) for rank in np.flatnonzero((table[:, _FIELDS:] != words).any(axis=1))]
 
 
-def compare(subject: str, content: str, workers: Workers) -> None:
-    """Refuse what is not the same on all workers.
+def compare(subject: str, content: str, workers: Collectives) -> None:
+    """Refuse an argument that is not the same on all workers.
 
     Raises:
         SpecError: it differs.
         EnvironmentFault: a worker has died.
     """
     digest = hashlib.sha256(content.encode()).digest()
-    table = workers.add(slots_of(workers.rank, workers.size, digest, Report()))
+    table = workers.add(slots_of(workers.rank, workers.size, digest, BatchReport()))
     if ranks := unequal_in(table, digest):
         raise SpecError(
             subject,
@@ -135,8 +135,8 @@ def compare(subject: str, content: str, workers: Workers) -> None:
         )
 
 
-def agree(digest: bytes, workers: Workers, report: Report) -> Report:
-    """Return what all reports come to, once all workers have the same digest.
+def agree(digest: bytes, workers: Collectives, report: BatchReport) -> BatchReport:
+    """Return the sum of all reports, once all workers have the same digest.
 
     Raises:
         EnvironmentFault: a worker has died, or has another digest.
@@ -147,4 +147,4 @@ def agree(digest: bytes, workers: Workers, report: Report) -> Report:
             f"rank {ranks[0]} and rank {workers.rank} have made different trees: they do not count",
             retryable=True,
         )
-    return Report(is_stopping=bool(table[:, 1].any()), microseconds=int(table[:, 2].max()))
+    return BatchReport(is_stopping=bool(table[:, 1].any()), microseconds=int(table[:, 2].max()))
