@@ -166,7 +166,7 @@ class _Training:
         saved: SavedRounds | None,
         workers: Collectives,
         rounds: int,
-        request: _Request,
+        request: _StopRequest,
     ) -> None:
         """Make rounds, a few at a time, which count once all workers have the same.
 
@@ -300,19 +300,19 @@ def next_batch(batch: int, microseconds: int) -> int:
     return max(min(fitting, 2 * batch, _MOST_IN_BATCH), 1)
 
 
-class _Request:
+class _StopRequest:
     """A request to end: SIGTERM has come."""
 
     has_come = False
 
 
 @contextlib.contextmanager
-def _termination() -> Iterator[_Request]:
+def _termination() -> Iterator[_StopRequest]:
     """Note SIGTERM, and let the round in flight come to its end.
 
     A handler of the user's stays.
     """
-    request = _Request()
+    request = _StopRequest()
 
     def note(*_: object) -> None:
         request.has_come = True
