@@ -29,7 +29,7 @@ from brim.wire.listening import take_port
 
 HERE = Path(__file__).parent
 USUAL = {"max_depth": 6, "eta": 0.1, "max_bin": 256, "nthread": 1, "tree_method": "hist"}
-LIFE_ROUNDS = 150
+LIFE_ROUNDS = 300
 _END = 300.0  # seconds for one life's phase
 VERSIONS = f"xgboost {xgboost.__version__}, numpy {np.__version__}"
 
@@ -245,7 +245,7 @@ def lives(report: Report, seeds: Sequence[int]) -> dict[str, Any]:
     kills = sum(story.count("kill") for story in stories.values())
     stops = sum(story.count("stop") for story in stories.values())
     report.add(
-        f"{VERSIONS}; {len(stories)} lives of {LIFE_ROUNDS} rounds of 10 trees on the digits, rows and "
+        f"{VERSIONS}; {len(stories)} lives of {LIFE_ROUNDS} rounds on the digits, odd or even, rows and "
         f"columns sampled: {kills} processes killed with SIGKILL, {stops} runs stopped and begun again "
         f"with another number of workers. {len(stories) - len(broken)} of {len(stories)} end with the "
         f"digest of one process alone, {expected[:12]}."
@@ -272,7 +272,7 @@ def main() -> None:
             data = quality(report, found or {"digits": digits()}, 1 if options.quick else 5, rounds)
         case "cost":
             found = {} if options.quick else tables(options.census)
-            data = cost(report, found or {"digits": digits()}, 1 if options.quick else 5, rounds)
+            data = cost(report, found or {"digits": digits()}, 1 if options.quick else 3, rounds)
         case _:
             data = lives(report, range(1 if options.quick else 50))
     if not options.quick:
