@@ -356,7 +356,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "features: got shape (4,)": lambda: Rows(X[:, 0], Y),
     "features: got values that are no numbers": lambda: Rows([["a"]], [1]),
     "names: got 2, 1 of them different": lambda: Rows(X, Y, names=["a", "a"]),
-    "data: label: got nan in row 1, need finite": lambda: train(
+    "data: label: got nan in row 1, need numbers from -1e12": lambda: train(
         {}, Rows(X, [0, math.nan, 1, 1]), 1
     ),
     "data: label: got numbers from 0 to 2, need 0 or 1": lambda: train(

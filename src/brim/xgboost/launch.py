@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,12 @@ def tracker_of(xgb: Any, place: Place) -> Iterator[None]:
         raise EnvironmentFault(
             f"cannot listen on {place.address}:{place.port}: {reason_of(error)}", retryable=True
         ) from error
+    error = xgb.core.XGBoostError
     try:
-        yield
-        tracker.wait_for(_COLLECTIVE)
+        with _orderly(partial(tracker.wait_for, _COLLECTIVE), error):
+            yield
     finally:
-        with contextlib.suppress(xgb.core.XGBoostError):  # it raises where a worker was lost
+        with contextlib.suppress(error):  # it raises where a worker was lost
             tracker.free()
 
 
@@ -194,13 +196,24 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
-    try:
+    with _orderly(xgb.collective.finalize, xgb.core.XGBoostError):
         yield _Connected(xgb, place)
-    except SystemExit:  # agreed on by all
-        xgb.collective.finalize()
+
+
+@contextlib.contextmanager
+def _orderly(leave: Callable[[], None], error: type[Exception]) -> Iterator[None]:
+    """Leave the other workers at an end that all have agreed on, SystemExit among them.
+
+    After any other error some may be gone, and leaving in order would wait for them.
+    """
+    try:
+        yield
+    except SystemExit:
+        with contextlib.suppress(error):
+            leave()
         raise
-    # After an error the others may be gone, and whoever says goodbye to the dead may wait for ever.
-    xgb.collective.finalize()
+    with contextlib.suppress(error):  # one has died at the very end: all rounds are kept
+        leave()
 
 
 def lost_worker(error: Exception) -> EnvironmentFault:

@@ -48,7 +48,7 @@ class Objective(ABC):
     @property
     def needs(self) -> str:
         """Labels that it takes, in words."""
-        return "finite numbers"
+        return "numbers"
 
     def is_valid(self, label: Floats) -> bool:
         """Return whether it takes all of these labels, which are finite."""

@@ -21,6 +21,7 @@ from brim.xgboost.workers import Collectives, share_of
 
 _SUFFIXES = (".parquet", ".csv")
 _LARGEST = np.float32(1e38)  # XGBoost's last threshold, twice a value, has to be finite
+_LARGEST_LABEL = np.float32(1e12)  # and weight: the weighted square of a label is a float32
 _FOOTER_END = 8  # bytes of a Parquet file: the length of its footer, and "PAR1"
 
 
@@ -51,21 +52,22 @@ class WorkerRows:
         """
         if not self.features.shape[1]:
             raise SpecError(f"{subject}: features", got="none", need="at least one")
-        if bad := _first(~np.isfinite(self.label), self.rows):
+        # NaN is not within anything.
+        if bad := _first(~(np.abs(self.label) <= _LARGEST_LABEL), self.rows):
             raise SpecError(
                 f"{subject}: label",
                 got=f"{self.label[bad[0]]:g} in row {bad[1]}",
-                need="finite numbers",
+                need="numbers from -1e12 to 1e12",
             )
         if not objective.is_valid(self.label):
             ends = f"{self.label.min():g} to {self.label.max():g}"
             raise SpecError(f"{subject}: label", got=f"numbers from {ends}", need=objective.needs)
         weight = np.ones_like(self.label) if self.weight is None else self.weight
-        if bad := _first(~(np.isfinite(weight) & (weight >= 0)), self.rows):
+        if bad := _first(~((weight >= 0) & (weight <= _LARGEST_LABEL)), self.rows):
             raise SpecError(
                 f"{subject}: weight",
                 got=f"{weight[bad[0]]:g} in row {bad[1]}",
-                need="finite numbers from 0",
+                need="numbers from 0 to 1e12",
             )
         # NaN, a missing value, is not greater than anything.
         for row, column in np.argwhere(np.abs(self.features) > _LARGEST)[:1]:
