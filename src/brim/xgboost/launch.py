@@ -157,12 +157,12 @@ def tracker_of(xgb: Any, place: Place) -> Iterator[None]:
         raise EnvironmentFault(
             f"cannot listen on {place.address}:{place.port}: {reason_of(error)}", retryable=True
         ) from error
-    error = xgb.core.XGBoostError
+    kind = xgb.core.XGBoostError
     try:
-        with _orderly(partial(tracker.wait_for, _COLLECTIVE), error):
+        with _orderly(partial(tracker.wait_for, _COLLECTIVE), kind):
             yield
     finally:
-        with contextlib.suppress(error):  # it raises where a worker was lost
+        with contextlib.suppress(kind):  # it raises where a worker was lost
             tracker.free()
 
 

@@ -203,9 +203,9 @@ class _Training:
         )
         if settings.subsample < 1:
             seed = settings.seed * 1_000_003 + len(self._history)
-            is_out = ~chosen(part.rows, seed, settings.subsample)
-            gradients[:, is_out] = 0
-            hessians[:, is_out] = 0
+            sample = chosen(part.rows, seed, settings.subsample).astype(np.float32)
+            gradients *= sample
+            hessians *= sample
         columns = gradients, hessians
         for values, power in zip(columns, powers_of(columns, workers), strict=True):
             round_to_grid(values, power)
