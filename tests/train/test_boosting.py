@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,11 @@ import xgboost
 
 import brim
 from brim.errors import EnvironmentFault, SpecError
+from brim.wire.listening import take_port
 from brim.xgboost import Files, Rows, train
 from brim.xgboost.bins import ranges_of, thresholds_of
 from brim.xgboost.boosting import Boosting, binned
-from brim.xgboost.launch import place_of
+from brim.xgboost.launch import Place, connected, place_of, tracker_of
 from brim.xgboost.parameters import settings_of
 from brim.xgboost.workers import LoneWorker
 
@@ -313,6 +317,24 @@ def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(len(json.loads(path.read_bytes().partition(b"\n")[2])) == 1 for path in kept)
 
 
+def test_sigterm_ends_behind_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = table("number")
+    whole = train(QUICK, rows, 6)
+    monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(
+        "brim.xgboost.training.progress", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    with pytest.raises(SystemExit) as ending:
+        train(QUICK, rows, 6)
+    assert ending.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    kept = sorted(path.name for path in tmp_path.glob("*/rounds-*"))
+    assert kept == ["rounds-00000000-00000001", "rounds-00000001-00000003"]
+    monkeypatch.undo()
+    monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path))
+    assert train(QUICK, rows, 6).save_raw("json") == whole.save_raw("json")
+
+
 # What is refused ----------------------------------------------------------------------------------
 
 X, Y = np.arange(8.0).reshape(4, 2), np.array([0.0, 1.0, 1.0, 0.0])
@@ -420,8 +442,28 @@ def test_odd_launchers_are_refused(variables: dict[str, str], message: str) -> N
     assert str(error.value).startswith(message)
 
 
+def test_ports_that_cannot_be_used_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.xgboost.launch._TO_MEET", 0.0)
+    with take_port("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+        first, second = (
+            Place(rank=rank, size=2, address="127.0.0.1", port=port, checkpoints=None)
+            for rank in range(2)
+        )
+        with (
+            pytest.raises(EnvironmentFault, match=f"cannot listen on 127.0.0.1:{port}"),
+            tracker_of(xgboost, first),
+        ):
+            pass
+    with (
+        pytest.raises(EnvironmentFault, match=f"no worker listens on 127.0.0.1:{port}"),
+        connected(xgboost, second),
+    ):
+        pass
+
+
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
+    monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(SpecError, match=r"pip install 'brim\[xgboost\]'"):
         train({}, GOOD, 1)
 
