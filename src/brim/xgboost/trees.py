@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from brim.errors import InternalError
+
+_NUMBER = re.compile(rb'"id":\d+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +100,20 @@ def joined(
         scores = msgspec.json.encode(list(base_scores)).decode()
         learner["learner_model_param"]["base_score"] = scores
     model = learner["gradient_booster"]["model"]
-    trees = [msgspec.json.decode(tree) for boosted in rounds for tree in boosted.trees]
-    for place, tree in enumerate(trees):
-        tree["id"] = place
-    model["trees"] = trees
+    texts = [tree for boosted in rounds for tree in boosted.trees]
+    model["trees"] = [_numbered(tree, place) for place, tree in enumerate(texts)]
     model["tree_info"] = [place for boosted in rounds for place in range(len(boosted.trees))]
     ends = [0]
     for boosted in rounds:
         ends.append(ends[-1] + len(boosted.trees))
     model["iteration_indptr"] = ends
-    model["gbtree_model_param"]["num_trees"] = str(len(trees))
+    model["gbtree_model_param"]["num_trees"] = str(len(texts))
     return bytearray(msgspec.json.encode(document))
+
+
+def _numbered(tree: bytes, place: int) -> msgspec.Raw:
+    """The text of a tree with its number. To decode all of it would take ten times as long."""
+    text, count = _NUMBER.subn(b'"id":%d' % place, tree)
+    if count != 1:
+        raise InternalError(f"a tree of xgboost has {count} fields of the name 'id'")
+    return msgspec.Raw(text)
