@@ -246,8 +246,8 @@ def lives(report: Report, seeds: Sequence[int]) -> dict[str, Any]:
     stops = sum(story.count("stop") for story in stories.values())
     report.add(
         f"{VERSIONS}; {len(stories)} lives of {LIFE_ROUNDS} rounds on the digits, odd or even, rows and "
-        f"columns sampled: {kills} processes killed with SIGKILL, {stops} runs stopped and begun again "
-        f"with another number of workers. {len(stories) - len(broken)} of {len(stories)} end with the "
+        f"columns sampled: {kills} processes killed with SIGKILL, {stops} runs stopped. "
+        f"{len(stories) - len(broken)} of {len(stories)} end with the "
         f"digest of one process alone, {expected[:12]}."
     )
     return {"digest": expected, "broken": broken, "lives": stories}
