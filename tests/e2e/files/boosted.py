@@ -1,0 +1,24 @@
+"""Boosts trees on handwritten digits, and writes down their digest."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+import brim.xgboost
+
+rounds, folder, classes = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+features, digit = load_digits(return_X_y=True)
+features[features == 0] = np.nan  # ink is missing there
+table = brim.xgboost.Rows(features, digit % classes, np.linspace(0.5, 2.0, len(digit)))
+objective = {"objective": "binary:logistic"}
+if classes > 2:
+    objective = {"objective": "multi:softprob", "num_class": classes}
+params = {"max_depth": 4, "subsample": 0.8, "colsample_bynode": 0.5, "seed": 7, "nthread": 1}
+booster = brim.xgboost.train(objective | params, table, rounds)
+digest = hashlib.sha256(booster.save_raw("json")).hexdigest()
+place = f"{os.environ.get('RANK', 0)}-{os.environ.get('WORLD_SIZE', 1)}"
+(folder / f"digest-{place}").write_text(digest)

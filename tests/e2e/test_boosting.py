@@ -1,0 +1,142 @@
+"""`brim.xgboost.train` under `brim run --restart`: the same trees, whatever dies and however many work."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from brim import client
+from brim.wire.listening import take_port
+from e2e.running import FILES, ROOT, Run, has_ended, started, until
+from e2e.test_any_command import processes
+
+pytestmark = pytest.mark.e2e
+
+BOOSTED = str(FILES / "boosted.py")
+FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]], str]:
+    """The digest that one process without a launcher makes."""
+
+    @cache
+    def digest(job: tuple[str, str]) -> str:
+        folder = tmp_path_factory.mktemp("alone")
+        command_line = command(job, folder)[1:]
+        subprocess.run(command_line, check=True, timeout=120)
+        return (folder / "digest-0-1").read_text()
+
+    return digest
+
+
+def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Two processes as any launcher would start them."""
+    with take_port("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            command(FEW, folder)[1:],
+            env=os.environ | variables | {"RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("digest-*")}
+
+
+def kept(run: Run) -> int:
+    """How many files of rounds there are."""
+    return len(list((run.directory / "saved").glob("xgboost-*/rounds-*")))
+
+
+def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
+    rounds, classes = job
+    return ("--", sys.executable, BOOSTED, rounds, str(folder), classes)
+
+
+def test_workers_and_deaths_change_no_bit(
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str]
+) -> None:
+    pair = start_pair(tmp_path)
+    with started(
+        tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)
+    ) as run:
+        until(lambda: kept(run) > 0, "rounds that count", run)
+        victim = processes(run, 1)[0]
+        victim.kill()
+        summary = run.finish()
+    assert [process.wait(60) for process in pair] == [0, 0]
+    assert (summary["exit"], summary["steps"]) == ("done", int(FEW[0])), run.err
+    assert any(event["state"] == "lost" for event in run.events("worker"))
+    assert digests(tmp_path) == dict.fromkeys(
+        [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
+        alone(FEW),
+    )
+
+
+@pytest.mark.long
+def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[tuple[str, str]], str]) -> None:
+    """SIGTERM comes between two rounds, and all of them are kept."""
+    with started(
+        tmp_path / "run", "run", "--restart", "--workers", "1:6", *command(MANY, tmp_path)
+    ) as run:
+        for size in (3, 1, 2):
+            before = kept(run)
+            until(lambda: kept(run) > before, "rounds that count", run)  # noqa: B023
+            client.resize(run.directory, size)
+            until(lambda: run.events("round")[-1]["world_size"] == size, f"{size} workers", run)  # noqa: B023
+        summary = run.finish()
+    assert summary["exit"] == "done", run.err
+    assert set(digests(tmp_path).values()) == {alone(MANY)}
+    assert not any(event["state"] == "lost" for event in run.events("worker"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_random_deaths_change_no_bit(
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], seed: int
+) -> None:
+    chance = random.Random(seed)
+    size = chance.choice([2, 3, 4])
+    with started(
+        tmp_path / "run", "run", "--restart", "--workers", str(size), *command(MANY, tmp_path)
+    ) as run:
+        for _ in range(3):
+            before = kept(run)
+            until(lambda: kept(run) > before, "rounds that count", run)  # noqa: B023
+            time.sleep(chance.uniform(0, 1))
+            for victim in processes(run, chance.randrange(size)):
+                victim.kill()
+                until(lambda: has_ended(victim.pid), "its end", run)  # noqa: B023
+        assert run.finish()["exit"] == "done", run.err
+    assert set(digests(tmp_path).values()) == {alone(MANY)}
+
+
+@pytest.mark.long
+def test_booster_needs_no_brim(tmp_path: Path) -> None:
+    """The example's file, in a fresh process that has plain xgboost alone."""
+    example = ROOT / "examples" / "10-xgboost" / "flights.py"
+    model = tmp_path / "model.json"
+    subprocess.run([sys.executable, str(example), "5", str(model)], check=True, timeout=300)
+    script = f"""
+import sys, numpy, xgboost
+booster = xgboost.Booster(model_file={str(model)!r})
+print(booster.num_boosted_rounds(), booster.feature_names[0])
+assert not any(name.split(".")[0] == "brim" for name in sys.modules)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert found.stdout == "5 month\n"
