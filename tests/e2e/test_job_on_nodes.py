@@ -300,7 +300,8 @@ def test_a_command_is_started_again_in_its_pods(jobs: JobsOnNodes) -> None:
     )  # fmt: skip
     starts = folder / "starts-0"
     until(
-        lambda: len(lines(starts)) == 1 and jobs.step("counting") > 5, lambda: jobs.told("counting")
+        lambda: len(lines(starts)) == 1 and jobs.status("counting").get("step", 0) > 5,
+        lambda: jobs.told("counting"),
     )
     jobs.kubectl(
         "delete", "pod", "--force", "--grace-period=0", next(iter(jobs.workers("counting")))
