@@ -98,6 +98,12 @@ FEATURES = (
         names=("lightning", "models"),
     ),
     Feature(
+        name="transformers' Trainer, exact",
+        stability=Stability.ALPHA,
+        names=("transformers",),
+        note="tried with transformers 5.23",
+    ),
+    Feature(
         name="embeddings with ids from a large space",
         stability=Stability.BETA,
         options=("--delay",),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from brim.data.batches import Collate
 from brim.data.feed import Feed
+from brim.domain.inference import CHUNK
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.captured.captured_steps import tell_of_eager_steps
@@ -399,6 +400,7 @@ class Job:
         *,
         forward: Forward | None = None,
         collate_fn: Collate | None = None,
+        batch_size: int = CHUNK,
     ) -> dict[str, float]:
         """Compute metrics of some data on all workers together.
 
@@ -411,6 +413,7 @@ class Job:
             forward: `forward(model, inputs)` gives the output that metrics look at; None calls
                 `model(inputs)`.
             collate_fn: turns a list of samples into a batch; None collates as torch does.
+            batch_size: samples of a forward pass, each of which one worker computes.
 
         Raises:
             SpecError: called in the middle of a step, or a metric does not fit.
@@ -431,7 +434,13 @@ class Job:
         )
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(
-            evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed
+            evaluate_together,
+            self.model,
+            feed,
+            metrics,
+            forward=forward,
+            size=batch_size,
+            seed=self.spec.seed,
         )
         # Where they do not stand together, each measures everything, and comes to the same.
         if self._loop.stands_together:
