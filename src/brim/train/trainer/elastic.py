@@ -102,7 +102,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
         **keywords: Any,
     ) -> None:
         self._join_options = dict(join_options or {})
-        self._job: Job | None = None
+        self._job: Any = None  # of this process, once its loop has begun
         self._is_in_loop = False
         self._stops = False  # a callback asks to stop, which all workers learn with the next step
         self._stops_now = False  # a callback asks to stop because of metrics, which all have
@@ -147,6 +147,13 @@ class Elastic(_Trainer):  # type: ignore[misc]
             raise SpecError(
                 "train(trial=)", got="a trial", need="none", hint="a run for each set of parameters"
             )
+        if self._job is not None:
+            raise SpecError(
+                "train()",
+                got="a second call",
+                need="one training for each Trainer",
+                hint="a new Trainer, with model=trainer.model",
+            )
         check_arguments(self.args)
         _check_methods(type(self))
         self.args._n_gpu = 1  # else a process that sees several GPUs would use all of them
@@ -179,7 +186,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
             place = {"epoch": self.state.epoch, "step": self.state.global_step}
             self._progress.history.append({**numbers, **place})
         super().log(logs, start_time)
-        if self._is_in_loop and self._job is not None:
+        if self._is_in_loop:
             self._job.log(**numbers)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -262,8 +269,6 @@ class Elastic(_Trainer):  # type: ignore[misc]
             plan: of the training.
             until_the_end: undoes what the Trainer has for brim's loop alone.
         """
-        if self._created_lr_scheduler:
-            self.lr_scheduler, self._created_lr_scheduler = None, False
         self.create_optimizer()
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # for mixed precision
         self.create_scheduler(num_training_steps=plan.steps)
@@ -321,7 +326,6 @@ class Elastic(_Trainer):  # type: ignore[misc]
             follow: logs and evaluates where callbacks ask for it.
         """
         self.callback_handler.train_dataloader = loader
-        self._stops, self._step_begun, self._job = False, -1, None
         samples = None if has_length(loader) else plan.steps * (loader.batch_size or 1)
         for epoch in job.epochs(plan.epochs):
             if self._job is None:
@@ -478,7 +482,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
             metric_key_prefix: of the names of metrics.
         """
         dataset = getattr(dataloader, "dataset", None)
-        if self._job is None or not self._is_in_loop or not has_length(dataset):
+        if not self._is_in_loop or not has_length(dataset):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
