@@ -9,7 +9,6 @@ import os
 import runpy
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,14 +23,15 @@ import torch
 
 from benchmarks.frozen.join import join
 from benchmarks.harness.brim_run import repository
-from benchmarks.harness.report import Report, seconds, table
+from benchmarks.harness.report import Report, seconds, spread, table
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "tune.py"
 KILLED_AT = 15  # the middle between two of the Trainer's checkpoints
-TO_END = 300.0  # seconds
+TO_END = 120.0  # seconds
+TO_COME_BACK = 60.0
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class Found:
         join: bytes that a newcomer is sent.
         lost: seconds from a death to the first step beyond those that were made before.
         again: steps that were made again.
+        stuck: runs that did not come back within a minute.
         digests: of the weights.
     """
 
@@ -52,6 +53,7 @@ class Found:
     join: int = 0
     lost: list[float] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
+    stuck: int = 0
     digests: set[str] = field(default_factory=set)
 
 
@@ -72,7 +74,16 @@ def by_brim(weights: str, found: Found) -> None:
     """Two workers, of which one is killed and replaced."""
     with place() as folder:
         run = folder / "run"
-        command = [sys.executable, "-m", "brim", "run", "--workers", "2", "--checkpoint-every", "10"]
+        command = [
+            sys.executable,
+            "-m",
+            "brim",
+            "run",
+            "--workers",
+            "2",
+            "--checkpoint-every",
+            "10",
+        ]
         command += ["--faults", f"kill rank 1 at step {KILLED_AT}", "--run-dir", str(run), "--json"]
         command += ["--", sys.executable, str(SCRIPT), "brim", weights, str(folder)]
         environment = {**os.environ, "PYTHONPATH": str(repository() / "src")}
@@ -87,42 +98,59 @@ def by_brim(weights: str, found: Found) -> None:
         )
         found.first, found.checkpoint = checkpoints[0]["bytes"], checkpoints[-1]["bytes"]
         steps = lines(run / "steps.jsonl")
-        found.lost.append(min(step["at"] for step in steps if step["at"] > killed["at"]) - killed["at"])
+        found.lost.append(
+            min(step["at"] for step in steps if step["at"] > killed["at"]) - killed["at"]
+        )
         found.again.append(sum(event.get("redone", 0) for event in events))
 
 
 def by_transformers(weights: str, found: Found) -> None:
     """Two processes by torchrun, of which one is killed: it starts both again."""
     with place() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        command += ["--max-restarts", "1", "--master-port", "0", str(SCRIPT), "transformers", weights]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+        ]
+        command += ["--max-restarts", "10", str(SCRIPT), "transformers", weights]
         process = subprocess.Popen(
             [*command, str(folder)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             steps = wait_for_step(folder / "steps.jsonl", KILLED_AT, process)
             killed = time.time()
             os.kill(other_worker(process.pid, steps[-1]["pid"]), signal.SIGKILL)
             reached = max(step["step"] for step in lines(folder / "steps.jsonl"))
-            process.wait(TO_END)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TO_COME_BACK)
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         steps = lines(folder / "steps.jsonl")
         after = [step for step in steps if step["pid"] != steps[0]["pid"]]
         reached = max([reached, *(s["step"] for s in steps if s["pid"] == steps[0]["pid"])])
-        found.lost.append(min(step["at"] for step in after if step["step"] > reached) - killed)
+        saved = folder / "checkpoint-10"
+        found.first = found.checkpoint = sum(path.stat().st_size for path in saved.iterdir())
+        new = [step["at"] for step in after if step["step"] > reached]
+        if not new:
+            found.stuck += 1
+            return
+        found.lost.append(min(new) - killed)
         found.again.append(reached + 1 - after[0]["step"])
-        saved = folder / "checkpoint-20"
-        found.checkpoint = sum(path.stat().st_size for path in saved.iterdir())
-        found.first = found.checkpoint
 
 
-def wait_for_step(path: Path, number: int, process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
+def wait_for_step(
+    path: Path, number: int, process: subprocess.Popen[bytes]
+) -> list[dict[str, Any]]:
     end = time.monotonic() + TO_END
     while time.monotonic() < end and process.poll() is None:
         if path.exists() and (steps := lines(path)) and steps[-1]["step"] >= number:
@@ -135,7 +163,9 @@ def other_worker(launcher: int, first: int) -> int:
     """The process of torchrun that is not the first worker."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     workers = [
-        int(pid) for pid in children if str(SCRIPT).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid)
+        for pid in children
+        if str(SCRIPT).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return next(pid for pid in workers if pid != first)
 
@@ -180,7 +210,7 @@ def main() -> None:
         for name, way in ways.items():
             library, weights = name.split(", ")
             (by_brim if library == "brim" else by_transformers)(weights, way)
-            report.say(f"{number + 1} of {times}, {name}: lost {way.lost[-1]:.2f} s")
+            report.say(f"{number + 1} of {times}, {name}: lost {seconds(way.lost)} s")
     for weights in ("lora", "full"):
         ways[f"brim, {weights}"].join = bytes_of_join(weights)
         if len(ways[f"brim, {weights}"].digests) > 1:
@@ -190,9 +220,12 @@ def main() -> None:
         row(ways, "each further one, MB", lambda way: mb(way.checkpoint)),
         row(ways, "sent to a newcomer, MB", lambda way: mb(way.join)),
         row(ways, "a death to the next new step, s", lambda way: seconds(way.lost)),
-        row(ways, "steps made again", lambda way: f"{statistics.median(way.again):.0f}"),
+        row(ways, "steps made again", lambda way: spread(way.again, digits=0)),
+        row(ways, "not back after a minute", lambda way: f"{way.stuck} of {times}"),
     ]
-    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "peft", "accelerate"))
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("transformers", "peft", "accelerate")
+    )
     report.add(
         f"{times} runs each, by turns: median (minimum–maximum). {packages}. "
         "All runs of brim end with the same weights.\n\n" + table(["", *ways], rows)
@@ -201,7 +234,7 @@ def main() -> None:
         report.write(
             {
                 name: {"first": way.first, "checkpoint": way.checkpoint, "join": way.join}
-                | {"lost": way.lost, "again": way.again}
+                | {"lost": way.lost, "again": way.again, "stuck": way.stuck}
                 for name, way in ways.items()
             }
         )

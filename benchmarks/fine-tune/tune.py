@@ -1,4 +1,4 @@
-"""Tunes a GPT of 30 million weights, by brim's Trainer or by transformers' own.
+"""Tunes a GPT of 6 million weights, by brim's Trainer or by transformers' own.
 
     python tune.py brim|transformers lora|full FOLDER
 
@@ -20,7 +20,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-STEPS, BATCH, LENGTH, WORDS, SAVED_EVERY = 25, 8, 32, 8192, 10
+STEPS, BATCH, LENGTH, WORDS, SAVED_EVERY = 25, 8, 32, 4096, 10
 
 
 class Noting(TrainerCallback):  # type: ignore[misc]
@@ -40,7 +40,7 @@ def model(weights: str) -> Any:
     """The GPT, with LoRA of rank 8 on all linear layers of its blocks, or with all its weights."""
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=WORDS, n_positions=LENGTH, n_embd=512, n_layer=8, n_head=8, bos_token_id=0,
+        vocab_size=WORDS, n_positions=LENGTH, n_embd=256, n_layer=6, n_head=8, bos_token_id=0,
         eos_token_id=0,
     )  # fmt: skip
     base = GPT2LMHeadModel(config)
