@@ -3,9 +3,9 @@
 import codecs
 import importlib.util
 import re
+from pydoc_data.topics import topics
 
 import torch
-from pydoc_data.topics import topics
 
 LETTERS = "\n !\"#%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~"
 LENGTH = 64

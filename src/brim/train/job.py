@@ -432,6 +432,10 @@ class Job:
             field="job.evaluate",
             example='job.evaluate(test, {"accuracy": brim.metrics.accuracy()})',
         )
+        if batch_size < 1:
+            raise SpecError(
+                "job.evaluate(batch_size=)", got=str(batch_size), need="a whole number from 1"
+            )
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(
             evaluate_together,

@@ -11,7 +11,7 @@ from brim.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _RefusedArgument:
     """An argument with values that brim does not support.
 
     Args:
@@ -29,82 +29,86 @@ class _Refusal:
 
 _BY_ITSELF = ("lomo", "adalomo", "layerwise")  # optimizers that step within the backward pass
 _REFUSED = (
-    _Refusal("deepspeed", bool, "none: brim sums the gradients of its workers", "leave it out"),
-    _Refusal("fsdp", bool, "none: each worker has the whole model", "leave it out"),
-    _Refusal("parallelism_config", bool, "none: each worker has the whole model", "leave it out"),
-    _Refusal(
+    _RefusedArgument(
+        "deepspeed", bool, "none: brim sums the gradients of its workers", "leave it out"
+    ),
+    _RefusedArgument("fsdp", bool, "none: each worker has the whole model", "leave it out"),
+    _RefusedArgument(
+        "parallelism_config", bool, "none: each worker has the whole model", "leave it out"
+    ),
+    _RefusedArgument(
         "torch_compile",
         bool,
         "False: which graphs a worker compiles depends on the batches that it sees first",
         "brim.join with torch.compile(model) in your own loop",
     ),
-    _Refusal(
+    _RefusedArgument(
         "use_liger_kernel", bool, "False: brim has not been tried with its kernels", "leave it out"
     ),
-    _Refusal(
+    _RefusedArgument(
         "auto_find_batch_size",
         bool,
         "False: the samples of a step must not depend on the memory of a worker",
         "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
     ),
-    _Refusal(
+    _RefusedArgument(
         "train_sampling_strategy",
         lambda value: value == "batch_rebalance",
         "'random', 'sequential' or 'group_by_length': its batches depend on the number of workers",
         "train_sampling_strategy='group_by_length'",
     ),
-    _Refusal(
+    _RefusedArgument(
         "lr_scheduler_type",
         lambda value: str(getattr(value, "value", value)) in ("reduce_lr_on_plateau", "greedy"),
         "a schedule of steps: brim steps it with the optimizer",
         "lr_scheduler_type='linear', or brim.join(..., scheduler=..., monitor=...) in your own loop",
     ),
-    _Refusal(
+    _RefusedArgument(
         "optim",
         lambda value: any(name in str(getattr(value, "value", value)) for name in _BY_ITSELF),
         "an optimizer that steps after the backward pass: gradients are summed first",
         "optim='adamw_torch'",
     ),
-    _Refusal(
+    _RefusedArgument(
         "load_best_model_at_end",
         bool,
         "False: the best state is one of brim's checkpoints",
         "brim run --keep-best eval_loss:min -- ...",
     ),
-    _Refusal(
+    _RefusedArgument(
         "save_strategy",
         lambda value: str(getattr(value, "value", value)) == "best",
         "'no', 'steps' or 'epoch': the best state is one of brim's checkpoints",
         "brim run --keep-best eval_loss:min -- ...",
     ),
-    _Refusal(
+    _RefusedArgument(
         "enable_jit_checkpoint",
         bool,
         "False: brim writes a checkpoint when a run is suspended",
         "leave it out",
     ),
-    _Refusal(
+    _RefusedArgument(
         "push_to_hub",
         bool,
         "False: every worker would push",
         "if trainer.is_world_process_zero(): trainer.push_to_hub()",
     ),
-    _Refusal(
+    _RefusedArgument(
         "batch_eval_metrics",
         bool,
         "False: a worker sees a part of the evaluation data",
         "preprocess_logits_for_metrics, which keeps what compute_metrics gets small",
     ),
-    _Refusal(
+    _RefusedArgument(
         "include_num_input_tokens_seen",
         lambda value: value not in (False, "no"),
         "'no': a worker sees a part of the tokens",
         "leave it out",
     ),
-    _Refusal(
+    _RefusedArgument(
         "average_tokens_across_devices",
         lambda value: not value,
-        "True: the loss is the mean over all tokens of a step, whoever computes them",
+        "True: the loss is the mean over all tokens of a step",
         "leave it out",
     ),
 )

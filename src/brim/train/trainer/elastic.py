@@ -32,8 +32,8 @@ from brim.train.trainer.arguments import (
     global_batch_size_of,
     micro_batches_of,
 )
-from brim.train.trainer.evaluation import Counted, Merged
-from brim.train.trainer.progress import Progress, untimed
+from brim.train.trainer.evaluation import CountedCollate, Merged
+from brim.train.trainer.progress import TrainerProgress, untimed
 from brim.train.trainer.totals import Totals
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Plan(NamedTuple):
         return min(steps * self.per_step, self.batches_per_epoch) / self.batches_per_epoch
 
 
-class _UnderWay(NamedTuple):
+class _ComputedBatch(NamedTuple):
     """A micro-batch that `training_step` computes: see `Totals.weigh`."""
 
     samples: int
@@ -107,7 +107,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
         self._stops = False  # a callback asks to stop, which all workers learn with the next step
         self._stops_now = False  # a callback asks to stop because of metrics, which all have
         self._step_begun = -1
-        self._under_way: _UnderWay | None = None
+        self._under_way: _ComputedBatch | None = None
         self._grad_norm: Any = None
         self._learning_rate: float | None = None
         super().__init__(*arguments, **keywords)
@@ -237,7 +237,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
                 hint="DataLoader(..., batch_size=self._train_batch_size)",
             )
         loader: DataLoader[Any] = copy.copy(found)
-        loader.collate_fn = Counted(found.collate_fn)
+        loader.collate_fn = CountedCollate(found.collate_fn)
         return loader
 
     # The loop -------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
         self._globalstep_last_logged = self._initial_global_step = 0
         self._initial_num_input_tokens_seen = 0
         self.current_gradient_accumulation_steps = 1
-        self._progress = Progress(self)
+        self._progress = TrainerProgress(self)
         job.register_state("trainer", self._progress)
         if job.parts.run_dir is not None and self.pop_callback(ProgressCallback):
             self.add_callback(PrinterCallback)  # a bar belongs to one process from start to end
@@ -357,7 +357,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
             job.stop()
         inputs, samples = sample["inputs"], sample["samples"]
         labels = self._get_num_items_in_batch([inputs], self.args.device)
-        self._under_way = _UnderWay(
+        self._under_way = _ComputedBatch(
             samples=samples,
             labels=float(samples if labels is None else labels),
             operations=float(self.floating_point_ops(inputs)),
@@ -494,7 +494,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
             dataset,
             {"loss": merged},
             forward=partial(self._predict_batch, prediction_loss_only, ignore_keys),
-            collate_fn=Counted(dataloader.collate_fn),
+            collate_fn=CountedCollate(dataloader.collate_fn),
             batch_size=self.args.per_device_eval_batch_size,
         )
         metrics = self._metrics_of(merged, metric_key_prefix)

@@ -17,7 +17,7 @@ from brim.train.state.flattening import flatten, unflatten
 _SKELETON = "skeleton"
 
 
-class Counted:
+class CountedCollate:
     """Collates samples as a Trainer does, beside their number.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a Trainer knows of its training, as it is carried to newcomers and into checkpoints."""
+"""The progress of a Trainer, as it is carried to newcomers and into checkpoints."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def untimed(logs: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-class Progress:
+class TrainerProgress:
     """The state of a Trainer beside its model and optimizer.
 
     Its log, the sums since the last entry, the best metric, and callbacks that have a state
-    (`ExportableState`). Other callbacks start anew in a worker that joins.
+    (`ExportableState`). Other callbacks start from scratch in a worker that joins.
 
     Args:
         trainer: with brim's loop.
