@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import brim
+from brim.domain.job import WorkerRange
 from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
 
@@ -285,6 +286,9 @@ def test_micro_batches_fit_a_device(
     spec = spec_of_a_loner()
     assert micro_batches_of(spec, args) == micro_batches
     assert micro_batches_of(replace(spec, micro_batches=2), args) == 2
+    many = replace(spec, workers=WorkerRange(minimum=1, maximum=17), micro_batches=0)
+    with pytest.raises(SpecError, match="samples a step for up to 17 workers"):
+        micro_batches_of(many, args)
 
 
 def test_command_line_options_are_refused() -> None:
@@ -295,6 +299,14 @@ def test_command_line_options_are_refused() -> None:
         check_job(spec, by_rows=False)
     with pytest.raises(SpecError, match="trained by rows"):
         check_job(spec_of_a_loner(), by_rows=True)
+
+
+def test_join_options_are_checked() -> None:
+    from brim.train.trainer.arguments import check_join_options
+
+    check_join_options({"micro_batches": 4, "audit": False})
+    with pytest.raises(SpecError, match=r"hint: TrainingArguments\(max_grad_norm=...\)"):
+        check_join_options({"clip_norm": 1.0})
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class _RefusedArgument:
     hint: str
 
 
+_JOIN_OPTIONS = ("micro_batches", "on_nan", "threads", "audit")
+_NAMES_IN_ARGUMENTS = {"seed": "seed", "clip_norm": "max_grad_norm"}
 _BY_ITSELF = ("lomo", "adalomo", "layerwise")  # optimizers that step within the backward pass
 _REFUSED = (
     _RefusedArgument(
@@ -167,6 +169,24 @@ def check_optimizer_and_schedule(optimizer: Any, scheduler: Any) -> None:
         )
 
 
+def check_join_options(options: Mapping[str, Any]) -> None:
+    """Check that a Trainer's own arguments do not say what these say.
+
+    Raises:
+        SpecError: one does, or there is no such option.
+    """
+    for name in options:
+        if name not in _JOIN_OPTIONS:
+            raise SpecError(
+                "Trainer(join_options=)",
+                got=repr(name),
+                need=f"only {', '.join(_JOIN_OPTIONS)}",
+                hint=f"TrainingArguments({_NAMES_IN_ARGUMENTS[name]}=...)"
+                if name in _NAMES_IN_ARGUMENTS
+                else "",
+            )
+
+
 def check_job(spec: JobSpec, *, by_rows: bool) -> None:
     """Check options of the command line that a Trainer cannot have.
 
@@ -205,12 +225,23 @@ def micro_batches_of(spec: JobSpec, args: Any) -> int:
 
     They are those of the command line, if it says how many. By default they are brim's, so many
     more that none is larger than `per_device_train_batch_size`, and no more than samples.
+
+    Raises:
+        SpecError: a step has fewer samples than there may be workers.
     """
     default = default_micro_batches(spec.workers)
     if spec.micro_batches != default:
         return spec.micro_batches
-    parts = max(default, int(args.gradient_accumulation_steps))
-    return min(parts, global_batch_size_of(args))
+    samples = global_batch_size_of(args)
+    if samples < spec.workers.maximum:
+        raise SpecError(
+            "TrainingArguments(per_device_train_batch_size=)",
+            got=f"{samples} samples a step for up to {spec.workers.maximum} workers",
+            need="a sample for each worker: a step has per_device_train_batch_size * "
+            "gradient_accumulation_steps samples, with any number of workers",
+            hint=f"gradient_accumulation_steps={spec.workers.maximum}",
+        )
+    return min(max(default, int(args.gradient_accumulation_steps)), samples)
 
 
 def global_batch_size_of(args: Any) -> int:

@@ -28,6 +28,7 @@ from brim.train.job import Job
 from brim.train.trainer.arguments import (
     check_arguments,
     check_job,
+    check_join_options,
     check_optimizer_and_schedule,
     global_batch_size_of,
     micro_batches_of,
@@ -102,7 +103,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
         **keywords: Any,
     ) -> None:
         self._join_options = dict(join_options or {})
-        self._job: Any = None  # of this process, once its loop has begun
+        self._job: Any = None  # of this process, once it has joined
         self._is_in_loop = False
         self._stops = False  # a callback asks to stop, which all workers learn with the next step
         self._stops_now = False  # a callback asks to stop because of metrics, which all have
@@ -209,7 +210,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
                 dataset, description, batch_size, sampler_fn, is_training, dataloader_key
             )
         collator = self.data_collator
-        if type(dataset).__module__.startswith("datasets."):
+        if any(kind.__module__ == "datasets.arrow_dataset" for kind in type(dataset).__mro__):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collator = self._get_collator_with_removed_columns(collator, description=description)
@@ -256,7 +257,6 @@ class Elastic(_Trainer):  # type: ignore[misc]
         with contextlib.ExitStack() as until_the_end:
             job = self._join(plan, until_the_end)
             self._init_training_state(plan.steps, plan.steps_per_epoch, plan.epochs, None, trial)
-            self.state.log_history = []
             started = wall()
             self._run(job, loader, plan, partial(self._follow, ignore_keys_for_eval, started))
         samples = plan.steps * global_batch_size_of(self.args)
@@ -275,6 +275,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
         check_optimizer_and_schedule(self.optimizer, self.lr_scheduler)
         self.model_wrapped = self.model
         self._totals = until_the_end.enter_context(Totals(self.model))
+        check_join_options(self._join_options)
         options = {"micro_batches": micro_batches_of(spec_here(), self.args), **self._join_options}
         job = join(
             self.model,
@@ -327,9 +328,10 @@ class Elastic(_Trainer):  # type: ignore[misc]
         """
         self.callback_handler.train_dataloader = loader
         samples = None if has_length(loader) else plan.steps * (loader.batch_size or 1)
+        self._job = job
         for epoch in job.epochs(plan.epochs):
-            if self._job is None:
-                self._job, self._is_in_loop = job, True
+            if not self._is_in_loop:
+                self._is_in_loop = True
                 self._take_place(epoch, plan)
                 self.control = self._event("on_train_begin")
                 if self.args.eval_on_start and not job.committed:
@@ -347,6 +349,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
             if self.control.should_training_stop and (self._stops_now or not was_asked):
                 job.stop()
         self._is_in_loop = False
+        self.state.global_step = job.committed  # also of a worker that came after the last step
 
     def _compute(self, job: Job, sample: Mapping[str, Any]) -> None:
         """Compute a micro-batch as `training_step` does."""
