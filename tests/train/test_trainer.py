@@ -16,6 +16,7 @@ import brim
 from brim.domain.job import WorkerRange
 from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
+from brim.train.entry import join
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("transformers"), reason="transformers is not installed"),
@@ -237,8 +238,10 @@ def test_arguments_are_refused(changes: dict[str, Any], words: str, tmp_path: Pa
     assert words in str(refused.value)
 
 
-def test_calls_are_refused(tmp_path: Path) -> None:
+def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import TrainerCallback
+
+    monkeypatch.setattr(join, "_joined", None)  # else pytest's process would end as a left loop
 
     class EpochStops(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

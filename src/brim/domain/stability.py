@@ -101,7 +101,7 @@ FEATURES = (
         name="transformers' Trainer, exact",
         stability=Stability.ALPHA,
         names=("transformers",),
-        note="tried with transformers 5.23",
+        note="tried with transformers 5.23 and 5.24",
     ),
     Feature(
         name="embeddings with ids from a large space",
