@@ -73,7 +73,7 @@ wheels: $(BIN)/uv
 	$(BIN)/uv build --quiet --wheel --out-dir dist lab
 
 # The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.
-RUNTIME := train s3 onnx simulate cluster kubernetes tensorboard mlflow wandb demo transformers
+RUNTIME := train keras s3 onnx simulate cluster kubernetes tensorboard mlflow wandb demo transformers
 
 # Each runtime dependency with the hashes of its files.
 lock: $(BIN)/uv

@@ -154,7 +154,7 @@ _TESTS = (
         "long tests of several hosts",
         _brim(*RUN, *HOSTS),
         "a_job_travels agents_of_one_machine experiments_on_hosts hosts_come_and_go https kept_runs "
-        "master_moves on_the_wire pods silent_hosts slow_and_bad_hosts two_hosts",
+        "master_moves on_the_wire pods silent_hosts slow_and_bad_hosts slurm two_hosts",
     ),
     _long(
         "long-scheduler",
@@ -167,7 +167,9 @@ _TESTS = (
         name="long-zoo",
         about="the models, optimizers and data sets that the gate leaves out",
         command=("make", "test-long", "TESTS=tests/zoo"),
-        parts=_brim(*TRAIN, "data", "models", "loop.py", "lightning.py", "transformers.py"),
+        parts=_brim(
+            *TRAIN, "data", "models", "loop.py", "keras.py", "lightning.py", "transformers.py"
+        ),
         tests=("tests/zoo",),
     ),
     Piece(

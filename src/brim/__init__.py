@@ -17,6 +17,7 @@ _LAZY = {
     "Run": "brim.runs.run",
     "data": "brim",
     "join": "brim.train.entry.join",
+    "keras": "brim",
     "lightning": "brim",
     "metrics": "brim.train",
     "models": "brim",

@@ -13,7 +13,7 @@ import pytest
 
 from tiers import LONG
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "07-fine-tune"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "09-fine-tune"
 TO_END = 240.0  # seconds
 pytestmark = [
     pytest.mark.e2e,

@@ -106,17 +106,18 @@ def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm
 def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm: str) -> None:
     """Where workers die, and where a host that is to be free gives its own to another."""
     path, options = hosts[0].folder / "run", ("--workers", "3", "--workers-here", "2")
+    notice = hosts[1].folder / "leave"
     faults = ("--faults", "kill rank 0 at step 4; kill rank 2 at step 10")
     command = ("train", *JOB, *SLOW, *options, *LISTEN, *faults)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
-        guest(path, hosts[1], "--workers", "1") as leaver,
+        guest(path, hosts[1], "--workers", "1", "--notice", str(notice)) as leaver,
     ):
         run.wait_for_step(15)
         assert len(set(agents_of(run).values())) == 2
         redone = sum(event["redone"] for event in run.events("re_formed"))
         with guest(path, hosts[2], "--workers", "1") as guest_run:
-            leaver.send_signal(signal.SIGTERM)
+            notice.touch()
             assert leaver.wait(timeout=DEADLINE) == 0, leaver.communicate()
             until(lambda: len(set(agents_of(run).values())) == 3, "a worker elsewhere", run)
             until(lambda: len(run.members()) == 3, "all of them", run)

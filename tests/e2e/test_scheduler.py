@@ -419,3 +419,27 @@ def world(home: Home, job: str) -> list[str]:
 
 def world_size(home: Home, job: str) -> int:
     return len(world(home, job))
+
+
+def test_a_pipeline_survives_its_scheduler(home: Home) -> None:
+    """A preparation, an array of which one job fails at first, and a job behind them all."""
+    place = home.state.parent / "parts"
+    place.mkdir()
+    common = ("submit", "--restart", "--grace", "9s", "--tenant", "ads", "--env", f"PLACE={place}")
+    part = (
+        "import os, pathlib as p; i = os.environ['ARRAY_INDEX']; "
+        "f = p.Path(os.environ['PLACE'], i); f.exists() or (f.touch(), exit(int(i == '2')))"
+    )
+    count = "import os; print(*sorted(os.listdir(os.environ['PLACE'])))"
+    python = (sys.executable, "-c")
+    first = home.brim(*common, "--name", "prepare", "--at", "3s", "--", "true").strip()
+    behind = ("--after", f"{first}:ok")
+    parts = home.brim(*common, *behind, "--array", "1-3%2", "--", *python, part).strip()
+    last = home.brim(*common, "--after", f"{parts}:ok", "--", *python, count).strip()
+    assert first.startswith("prepare-")
+    assert home.job(first).waits.startswith("it begins in ")
+    assert home.job(last).state == "submitted"
+    home.kill_scheduler()
+    home.brim("up", "--cluster", str(home.file))
+    assert home.finished(last)["exit"] == "done"
+    assert "1 2 3" in home.brim("logs", last)

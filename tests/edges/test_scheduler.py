@@ -34,6 +34,7 @@ from brim.cli.shared.ending import say
 from brim.client import Client
 from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.conditions import Conditions, Predecessor
 from brim.domain.host_kind import HostKind
 from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
@@ -41,7 +42,7 @@ from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
@@ -858,3 +859,48 @@ def policies_of(served: Served) -> list[str]:
     """The decider of each cycle, by the journal."""
     with closing(Database(served.folder / "scheduler.db")) as database:
         return [row.policy for row in database.cycles()]
+
+
+def test_arrays_are_taken_in_whole(served: Served) -> None:
+    client = served.client
+    sent = msgspec.structs.replace(ask(key="sweep"), array=(1, 5, 9))
+    assert client.submit(sent).job == client.submit(sent).job == "job-1"  # the second: by its key
+    views = client.jobs()
+    assert [(view.job, view.array, view.index) for view in views] == [
+        ("job-1", "job-1", 1), ("job-2", "job-1", 5), ("job-3", "job-1", 9),
+    ]  # fmt: skip
+    until(lambda: client.job("job-3").workers > 0, "its workers")
+    with closing(Database(served.folder / "scheduler.db")) as database:
+        assert Book(database).jobs["job-3"].submission.spec.env == {"ARRAY_INDEX": "9"}
+    for array, need in (((1, 1), "each index once"), (tuple(range(1001)), "<= 1000")):
+        with pytest.raises(BrimError, match=need):
+            client.submit(msgspec.structs.replace(ask(), array=array))
+    assert len(client.jobs()) == 3
+    behind = replace(
+        ask().submission, conditions=Conditions(predecessors=(Predecessor(job="job-2"),))
+    )
+    last = client.submit(msgspec.structs.replace(ask(), submission=behind))
+    assert client.job(last.job).waits == "it begins after job-1, job-2, job-3"
+    assert "waits: it begins after job-1" in brim("status", last.job).stdout
+    assert brim("cancel", last.job, "--array").exit_code == 2
+    cancelled = brim("cancel", "job-2", "--array").stderr.splitlines()
+    assert cancelled == [f"job-{number}: cancelled" for number in (3, 2, 1)]
+    until(lambda: client.job(last.job).workers > 0, "its turn")
+
+
+def test_jobs_wait_only_for_their_tenants_own(served: Served) -> None:
+    client = served.client
+    client.submit(ask())
+    for job, tenant, success in (
+        ("job-7", "ads", False),
+        ("job-1", "web", False),
+        ("job-1", "ads", True),
+    ):
+        if success:
+            client.cancel(job)
+        waiting = Conditions(predecessors=(Predecessor(job=job, success=success),))
+        with pytest.raises(SpecError) as refused:
+            client.submit(ask(tenant=tenant, conditions=waiting))
+        assert refused.value.field == "--after"
+        expected = "job-1, which is cancelled" if success else repr(job)
+        assert refused.value.got == expected

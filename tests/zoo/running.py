@@ -70,6 +70,7 @@ class Nursery:
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
         }
+        environment["KERAS_BACKEND"] = "torch"  # of the Keras that is imported ahead
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("nursery.py")), *self._imports],
             stdin=subprocess.PIPE,

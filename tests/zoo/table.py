@@ -1249,4 +1249,91 @@ TRAINERS = [
     ),
 ]  # fmt: skip
 
-TABLE = [*PUBLIC, *MODELS, *GROWN, *OPTIMIZERS, *DATA, *LOOPS, *LIVES, *LIGHTNING, *TRAINERS]
+KERAS = [
+    exact(
+        "keras_fit",
+        "loop_keras_fit.py",
+        "small",
+        like="Keras' compile and fit: LSTM, BatchNormalization, Dropout, callbacks, averaged weights",
+        needs="keras",
+    ),
+    exact(
+        "keras_fit_longer",
+        "loop_keras_fit.py",
+        "callbacks",
+        like="the same, which stops early and lowers its learning rate",
+        needs="keras",
+        steps=30,
+        epochs=3,
+        is_long=True,
+    ),
+    exact("keras_file", "keras_file.py", like="a Keras model in a training file", needs="keras"),
+    exact(
+        "keras_file_optimizer",
+        "keras_file.py",
+        "kind=keras",
+        like="a Keras model with an optimizer of Keras in a training file",
+        needs="keras",
+    ),
+    exact(
+        "keras_fit_resumed",
+        "loop_keras_fit.py",
+        "schedule",
+        like="the same with a schedule, suspended within an epoch",
+        needs="keras",
+        steps=30,
+        epochs=3,
+        faults=("term rank 0 at step 13", "kill rank 1 at step 15; add 1 at step 17"),
+        workers=(1, 3),
+        is_long=True,
+    ),
+    *(
+        exact(
+            f"keras_{kind}_{optimizer}",
+            "loop_keras.py",
+            kind,
+            optimizer,
+            like=like,
+            needs="keras",
+            is_long=True,
+        )
+        for kind, optimizer, like in (
+            ("norm", "torch", "Conv2D, BatchNormalization and a seeded Dropout of Keras"),
+            ("norm", "adam", "the same, with an optimizer of Keras"),
+            ("norm", "sgd", "the same"),
+            ("norm", "rmsprop", "the same"),
+            ("norm", "lion", "the same"),
+            ("norm", "nadam", "the same"),
+            ("norm", "adafactor", "the same"),
+            ("augmented", "torch", "Keras' layers that augment pictures"),
+            ("frozen", "torch", "a layer of Keras that is not trainable"),
+            ("half", "torch", "Keras' policy mixed_bfloat16"),
+            ("recurrent", "torch", "Keras' LSTM with dropout, and GRU, both ways"),
+            ("attention", "torch", "Keras' MultiHeadAttention and LayerNormalization"),
+            ("clicks", "adagrad", "Keras' Embedding"),
+            ("own", "adam", "a keras.Model of one's own class, with a shared layer"),
+            ("within", "torch", "layers of Keras in a module of torch"),
+        )
+    ),
+    refused(
+        "keras_file_regularizer",
+        "keras_file.py",
+        "kind=regularizer",
+        like="a regularizer, which the loss of a training file does not see",
+        words="got losses of its own",
+        needs="keras",
+    ),
+]
+
+TABLE = [
+    *PUBLIC,
+    *MODELS,
+    *GROWN,
+    *OPTIMIZERS,
+    *DATA,
+    *LOOPS,
+    *LIVES,
+    *LIGHTNING,
+    *KERAS,
+    *TRAINERS,
+]

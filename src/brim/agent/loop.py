@@ -233,6 +233,8 @@ class Agent:
 
     def depart(self) -> None:
         """Have the workers of this host leave at a boundary, and end behind them."""
+        if self._workers is not None:
+            self._workers.depart()
         self._post(Depart())
 
     async def _begin(self, template: Template) -> None:

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from brim.agent.templates import TO_PART, Template, start_template
+from brim.coordination.job.attempts import EXIT_STATUS
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
 from brim.host.death_notice import signal_that_ended
@@ -160,7 +161,7 @@ class Workers:
         self._waiting: set[str] = set()
         self._unanswered: set[str] = set()  # the template has not answered yet
         self._sweeping: asyncio.TimerHandle | None = None
-        self._ending = False
+        self._ending = self._departing = False
         self._was_ever_ready = False
         self._templates = 0  # that died before they were ready, one after the other
         self._template = template
@@ -188,13 +189,17 @@ class Workers:
             case JobFailed() as failed:
                 self._tell.failed(failed)
 
+    def depart(self) -> None:
+        """Replace the template no more: this host is to be free, and whoever asks may ask all of it."""
+        self._departing = True
+
     def _on_template_gone(self, template: Template) -> None:
         """Replace a template that has ended; its workers live on.
 
         A worker that the template was asked for and did not fork is started again, by another
         template.
         """
-        if self._ending:
+        if self._ending or self._departing:
             return
         was_ready = self._ready.is_set()
         self._ready.clear()
@@ -600,7 +605,7 @@ def _reason(process: _Process) -> str:
         return process.condemned
     if status is None:
         return "its connection closed"
-    return signal_words(-status) if status < 0 else f"exit status {status}"
+    return signal_words(-status) if status < 0 else f"{EXIT_STATUS} {status}"
 
 
 def signal_words(number: int) -> str:

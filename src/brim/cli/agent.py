@@ -8,6 +8,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from brim.cli.shared.leaving import NOTICE, leaving_at
 from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
 from brim.host.process import exit_on_sigterm
@@ -44,6 +45,7 @@ _ROOM = whole(minimum=1, hint="--workers 4")
     help="Name the machine that this agent is on, where others of the run are on it, too, and "
     "cannot share memory with it. [default: it is alone]",
 )
+@NOTICE
 @HEARTBEAT
 @PORTS
 def agent(
@@ -52,6 +54,7 @@ def agent(
     workers: int | None,
     patience: float | None,
     machine: str,
+    notice: str | None,
     heartbeat_file: Path | None,
 ) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
@@ -71,25 +74,31 @@ def agent(
 
     \b
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)
+    brim agent 10.0.0.7:4000 --token-file token --notice aws          (on a spot instance)
     """
     exit_on_sigterm()  # until a master has let it in
-    from brim.agent.templates import make_workplace
-
     token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
     os.environ["BRIM_TOKEN"] = token  # for the template, which imports torch meanwhile
-    workplace = make_workplace(takes_workers=True)
-    exit_on_sigterm(workplace.close)
-    from brim.agent.__main__ import join
 
-    return join(
-        master_address,
-        token=token,
-        room=workers,
-        patience=patience,
-        machine=machine.strip(),
-        heartbeat=HeartbeatFile(heartbeat_file),
-        workplace=workplace,
-    )
+    def work() -> int:
+        from brim.agent.templates import make_workplace
+
+        exit_on_sigterm()
+        workplace = make_workplace(takes_workers=True)
+        exit_on_sigterm(workplace.close)
+        from brim.agent.__main__ import join
+
+        return join(
+            master_address,
+            token=token,
+            room=workers,
+            patience=patience,
+            machine=machine.strip(),
+            heartbeat=HeartbeatFile(heartbeat_file),
+            workplace=workplace,
+        )
+
+    return leaving_at(notice, work)
 
 
 def given_token(token_file: TextIO | None) -> str:

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from brim.cli.shared.leaving import NOTICE, leaving_at
 from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.cluster import MOST_DEVICES
 from brim.domain.options import whole
@@ -52,6 +53,7 @@ from brim.runs.values import Value
     help="Set an environment variable of all jobs on this host; NAME alone passes on its present "
     "value. May be repeated.",
 )
+@NOTICE
 @PORTS
 @click.option(
     "--folder",
@@ -66,6 +68,7 @@ def node(
     devices: int | None,
     switch: int,
     variables: tuple[str, ...],
+    notice: str | None,
     folder: Path | None,
 ) -> int:
     """Add this host to a scheduler on another host, which runs jobs here, until SIGTERM.
@@ -83,6 +86,7 @@ def node(
 
     \b
     brim node --join 10.0.0.7:4001 --token-file nodes.token
+    brim node --join 10.0.0.7:4001 --token-file nodes.token --notice gcp    (on a spot VM)
     """
     from brim.backends.environment import keep_environment_of_jobs
     from brim.backends.this_host import devices_here
@@ -104,11 +108,16 @@ def node(
     check_name(name, field="--name")
     folder = (folder or default_state_dir() / "node").resolve()
     keep_environment_of_jobs(parse_env(variables, os.environ))  # the token is no job's business
-    serve(
-        Node(id=name, devices=devices_here() if devices is None else devices, switch=switch),
-        [split_address(address) for address in scheduler.split(",")],
-        token=token,
-        folder=folder,
-        say=say_on_stderr,
-    )
-    return EXIT_DONE
+    count = devices_here() if devices is None else devices
+
+    def work() -> int:
+        serve(
+            Node(id=name, devices=count, switch=switch),
+            [split_address(address) for address in scheduler.split(",")],
+            token=token,
+            folder=folder,
+            say=say_on_stderr,
+        )
+        return EXIT_DONE
+
+    return leaving_at(notice, work)

@@ -96,6 +96,12 @@ def submit(
     Exit code 3: the scheduler does not promise the deadline.
     """
     request = request_of(ctx, file, values, warn=warn)
+    if wait and request.array:
+        from brim.errors import SpecError
+
+        need = "one job to wait for"
+        hint = "leave --wait out, and submit the next step with --after JOB:ok"
+        raise SpecError("--wait", got="an array of jobs", need=need, hint=hint)
     client = client_of(state)
     kube_jobs = _kube_jobs(client)
     choices = {
@@ -124,6 +130,8 @@ def submit(
     if kube_jobs is not None:
         for verb in ("status", "explain", "logs", "cancel"):
             click.echo(f"brim --server {client.address} {verb} {view.job}", err=True)
+    if request.array:
+        click.echo(f"{view.job}: the first of {len(request.array)} jobs: brim jobs", err=True)
     return _show_submitted(view, as_json=as_json)
 
 

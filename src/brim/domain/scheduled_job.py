@@ -71,6 +71,7 @@ class Starts:
         unused: starts in a row that plans took back before a step was made.
         not_before: no processes are started before this.
         out_of_memory: its workers that were lost for memory and stand in its story.
+        retries: of those that its owner allows after a failure.
         failures: of its processes in all, where somebody counts them (see `Seen.failed`).
         failed: of those, the ones of processes that were still to be seen, by their ids.
     """
@@ -82,6 +83,7 @@ class Starts:
     unused: int = 0
     not_before: float = 0.0
     out_of_memory: int = 0
+    retries: int = 0
     failures: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
 

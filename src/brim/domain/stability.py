@@ -63,6 +63,16 @@ FEATURES = (
         names=("progress",),
     ),
     Feature(
+        name="jobs behind others, at a time, in arrays",
+        stability=Stability.ALPHA,
+        options=("--after", "--at", "--array", "--retries"),
+    ),
+    Feature(
+        name="hosts that leave by notice",
+        stability=Stability.ALPHA,
+        options=("--notice",),
+    ),
+    Feature(
         name="records of a run",
         stability=Stability.STABLE,
         verbs=("report", "track", "checkpoints", "ledger"),
@@ -102,6 +112,11 @@ FEATURES = (
         stability=Stability.ALPHA,
         names=("transformers",),
         note="tried with transformers 5.23 and 5.24",
+    ),
+    Feature(
+        name="Keras models on the torch backend",
+        stability=Stability.ALPHA,
+        names=("keras",),
     ),
     Feature(
         name="embeddings with ids from a large space",

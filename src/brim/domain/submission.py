@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
+from brim.domain.conditions import MOST_PREDECESSORS, MOST_RETRIES, NO_CONDITIONS, Conditions
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
@@ -34,6 +36,8 @@ class Submission:
             be, and no worker is moved.
         processes: training processes of each worker, which share what it gets: to its run each is a
             worker. The scheduler counts neither their number nor what one of them has.
+        conditions: what has to hold before it gets its first workers.
+        retries: how often it is started again after it has failed.
     """
 
     spec: JobSpec
@@ -44,6 +48,8 @@ class Submission:
     opaque: bool = False
     anywhere: bool = False
     processes: int = 1
+    conditions: Conditions = NO_CONDITIONS
+    retries: int = 0
 
     def with_workers(self, workers: WorkerRange) -> Submission:
         """The same job with another range of workers.
@@ -115,6 +121,27 @@ def check_spec(spec: JobSpec) -> None:
             )
     for glob in spec.include:
         check_glob(glob)
+
+
+def check_conditions(submission: Submission) -> None:
+    """Check what a job waits for, and how often it is tried again, from any source.
+
+    Raises:
+        SpecError: it can never begin, or be done by its deadline.
+    """
+    conditions, retries = submission.conditions, submission.retries
+    if not 0 <= retries <= MOST_RETRIES:
+        need = f"a number from 0 to {MOST_RETRIES}"
+        raise SpecError("--retries", got=str(retries), need=need, hint="--retries 3")
+    if len(conditions.predecessors) > MOST_PREDECESSORS:
+        actual, need = f"{len(conditions.predecessors):,} jobs", f"at most {MOST_PREDECESSORS:,}"
+        raise SpecError("--after", got=actual, need=need, hint="a job of an array stands for all")
+    if conditions.limit < 0 or not 0.0 <= conditions.earliest < math.inf:
+        raise SpecError("conditions", got=str(conditions), need="no negative numbers")
+    if submission.deadline is not None and submission.deadline <= conditions.earliest:
+        need = "a moment before the deadline"
+        hint = "a later --deadline, or an earlier --at"
+        raise SpecError("--at", got="the deadline or a later moment", need=need, hint=hint)
 
 
 def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:

@@ -242,6 +242,7 @@ class KubeJobs(Client):
         return created
 
     def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
+        _refuse_conditions(request)
         code = code_map(name, self._namespace, request.bundle) if request.bundle else None
         return code, elastic_job(name, self._namespace, request.submission, self.choices)
 
@@ -340,6 +341,22 @@ def read_line(line: str) -> Change:
         reason=reason,
         detail=detail,
     )
+
+
+def _refuse_conditions(request: Submit) -> None:
+    """Raises SpecError for what only a scheduler of `brim up` does."""
+    conditions = request.submission.conditions
+    chosen = {
+        "--after": conditions.predecessors,
+        "--at": conditions.earliest,
+        "--array": request.array,
+        "--retries": request.submission.retries,
+    }
+    for option, value in chosen.items():
+        if value:
+            need = "none: the operator starts each ElasticJob as soon as there is room"
+            hint = f"leave {option} out, or a scheduler of brim up"
+            raise SpecError(option, got="the option", need=need, hint=hint)
 
 
 def _age(thing: PlainObject) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from brim.coordination.job.attempts import EXIT_STATUS
 from brim.coordination.job.barrier import COMMIT, Point, Release
 from brim.coordination.job.membership import (
     AgentDeparts,
@@ -757,11 +758,11 @@ class Decisions:
         self.state.outcome = outcome
         if outcome is RunOutcome.FAILED and not self.state.failure_told:
             # Another start would end as this one, wherever a worker has too little by its user's
-            # own words.
-            is_user_error = bool(self.state.too_large) and reason.endswith(self.state.too_large)
-            culprit, hint = (
-                ("user", f"; {words.MORE_MEMORY}") if is_user_error else ("environment", "")
-            )
+            # own words, or a command ends itself.
+            lacks_memory = bool(self.state.too_large) and reason.endswith(self.state.too_large)
+            ends_itself = self.spec.restart and EXIT_STATUS in reason
+            culprit = "user" if lacks_memory or ends_itself else "environment"
+            hint = f"; {words.MORE_MEMORY}" if lacks_memory else ""
             self._event("failed", who=culprit, message=f"{reason}{hint}", trace="")
         self._event("run_ended", summary=self.progress.summary(outcome, self.state.at))
         self._effects.append(Secure())

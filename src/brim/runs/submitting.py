@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from brim.domain.conditions import MOST_RETRIES, Conditions, parse_array, parse_predecessor
+from brim.domain.names import check_name
 from brim.domain.quantities import parse_duration
-from brim.domain.submission import FARTHEST_DEADLINE, Submission, fingerprint, parse_priority
+from brim.domain.submission import (
+    FARTHEST_DEADLINE,
+    Submission,
+    check_conditions,
+    fingerprint,
+    parse_priority,
+)
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.options import build_spec, option, scheduled_options
@@ -64,6 +72,39 @@ def submission(function: Decorated) -> Decorated:
                 default="",
                 help="Name this submission. Submitting with the same key again gives the same "
                 "job, not another.",
+            ),
+            option(
+                "--name",
+                metavar="TEXT",
+                default="",
+                help="Begin the job's id with this. [default: the name of the file or program]",
+            ),
+            option(
+                "--after",
+                metavar="JOB[:ok]",
+                multiple=True,
+                help="Begin when this job has ended; with :ok, only if it is done, else cancel this "
+                "one. A job of an array stands for all of it. May be repeated.",
+            ),
+            option(
+                "--at",
+                metavar="WHEN",
+                help="Begin no earlier than this: 2h from now, or 2026-12-01T08:00.",
+            ),
+            option(
+                "--array",
+                metavar="INDICES[%N]",
+                help="Submit a job for each index, which it finds in $ARRAY_INDEX, and run N at "
+                "a time: 1-100%4, or 1,5,9. [default: one job]",
+            ),
+            option(
+                "--retries",
+                type=click.IntRange(0, MOST_RETRIES),
+                metavar="N",
+                default=0,
+                show_default=True,
+                help="Start the job again after a failure, so many times; it goes on from its last "
+                "checkpoint.",
             ),
         )
     ):
@@ -150,16 +191,26 @@ def request_of(
         warn(note)
     bundle = bundle_of(spec, warn=warn)
     spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
+    now = SystemClock().wall()
+    array, limit = parse_array(values["array"]) if values["array"] else ((), 0)
+    conditions = Conditions(
+        predecessors=tuple(map(parse_predecessor, values["after"])),
+        earliest=parse_moment(values["at"], now=now, field="--at") or 0.0,
+        limit=limit,
+    )
     submission = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, bundle or _programs(command)),
-        deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
+        deadline=parse_moment(values["deadline"], now=now, field="--deadline"),
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
+        conditions=conditions,
+        retries=values["retries"],
     )
-    return Submit(
-        submission=submission, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle
-    )
+    check_conditions(submission)
+    name = values["name"] or Path(name_of(spec)).stem
+    check_name(name, field="--name", hint="--name nightly")
+    return Submit(submission=submission, name=name, key=values["key"], bundle=bundle, array=array)
 
 
 def _programs(command: tuple[str, ...]) -> bytes:
@@ -181,46 +232,37 @@ def hand_in(client: Client, request: Submit) -> JobView:
     return view
 
 
-def parse_deadline(text: str | None, *, now: float) -> float | None:
+def parse_moment(text: str | None, *, now: float, field: str) -> float | None:
     """Read `2h` from now, or a date and time of this host's clock; seconds since 1970.
 
     Args:
+        text: what the user wrote; None: nothing.
         now: by this host's clock.
+        field: the option that it was written in, for the message.
 
     Raises:
         SpecError: neither, or a time that has passed, or is more than 10 years away.
 
-    >>> parse_deadline("1h30m", now=100.0)
+    >>> parse_moment("1h30m", now=100.0, field="--deadline")
     5500.0
     """
     if text is None:
         return None
-    with contextlib.suppress(ValueError):
-        moment = datetime.fromisoformat(text).timestamp()
-        if moment <= now:
-            raise SpecError(
-                "--deadline",
-                got=f"{text!r}, which has passed",
-                need="a time in the future",
-                hint="--deadline 2h",
-            )
-        return _check_near(text, moment, now)
     try:
-        seconds = parse_duration(text, field="--deadline")
+        moment = datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        moment = now + _duration(text, field)
+    if moment <= now or moment > now + FARTHEST_DEADLINE:
+        actual = repr(text) if moment > now else f"{text!r}, which has passed"
+        need = "a time within 10 years" if moment > now else "a time in the future"
+        raise SpecError(field, got=actual, need=need, hint=f"{field} 2h")
+    return moment
+
+
+def _duration(text: str, field: str) -> float:
+    try:
+        return parse_duration(text, field=field)
     except SpecError:
         need = "a duration or a date and time"
-        raise SpecError(
-            "--deadline", got=repr(text), need=need, hint="--deadline 2h, or 2026-12-01T08:00"
-        ) from None
-    return _check_near(text, now + seconds, now)
-
-
-def _check_near(text: str, moment: float, now: float) -> float:
-    if moment > now + FARTHEST_DEADLINE:
-        raise SpecError(
-            "--deadline",
-            got=repr(text),
-            need="a time within 10 years",
-            hint="leave it out for none",
-        )
-    return moment
+        hint = f"{field} 2h, or 2026-12-01T08:00"
+        raise SpecError(field, got=repr(text), need=need, hint=hint) from None

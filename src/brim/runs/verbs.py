@@ -88,6 +88,11 @@ class SubmitOptions(JobOptions, total=False):
     tenant: str
     priority: str
     key: str
+    name: str
+    after: str | Sequence[str]
+    at: str
+    array: str
+    retries: int
 
 
 def _no_command(**_: Any) -> None:

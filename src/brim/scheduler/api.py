@@ -50,6 +50,7 @@ from brim.wire.cluster import (
     NodeView,
     Problem,
     Range,
+    Sent,
     Submit,
     TenantView,
     Token,
@@ -515,13 +516,10 @@ async def _answer_to(call: _Call, lives: Lives, request: Request, body: Any) -> 
     return Response(answer, media_type=_BYTES) if call.gives is bytes else _json(answer)
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Envelope(Sent, frozen=True, kw_only=True):
     """A `Submit` of which nothing but the code may be large."""
 
     submission: msgspec.Raw
-    name: str = "job"
-    key: str = ""
-    bundle: bytes = b""
 
 
 def _decoded(kind: Any, content: bytearray) -> Any:
@@ -538,7 +536,7 @@ def _decoded(kind: Any, content: bytearray) -> Any:
             hint="put long values into a file",
         )
     submission = msgspec.json.decode(sent.submission, type=Submission)
-    return Submit(submission=submission, name=sent.name, key=sent.key, bundle=sent.bundle)
+    return Submit(**{**msgspec.structs.asdict(sent), "submission": submission})
 
 
 def _check_right(call: _Call, lives: Lives, request: Request) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     Wished,
 )
 from brim.domain.cluster import ClusterSpec
+from brim.domain.conditions import ARRAY_INDEX, Predecessor, check_array
 from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Phase
@@ -37,6 +38,7 @@ from brim.domain.submission import (
     NO_TENANT,
     Submission,
     by_tenant,
+    check_conditions,
     check_spec,
 )
 from brim.domain.tenancy import Quota, Tenant
@@ -125,15 +127,16 @@ def check_accounts(spec: ClusterSpec) -> None:
             check_account(tenant.user, field=f"tenant {tenant.id}: user")
 
 
-def no_such_job(id: str, ids: Collection[str]) -> SpecError:
+def no_such_job(id: str, ids: Collection[str], *, field: str = NO_SUCH_JOB) -> SpecError:
     """Return the error for a job that is not there.
 
     Args:
         ids: the ids of those that are, as far as the caller may know them.
+        field: where it was named.
     """
     recent = list(ids)[-20:]
     hint = did_you_mean(id, recent) if recent else "there is none yet: brim submit FILE.py"
-    return SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
+    return SpecError(field, got=repr(id), need="the id of a job", hint=hint)
 
 
 def _line_of(snapshot: Snapshot, decision: Decision, policy: str) -> LogLine:
@@ -210,7 +213,12 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
     as_submitted = earlier.submission.with_workers(request.submission.spec.workers)
     submission = request.submission
     # Its deadline too may say "in 2 h" and mean another moment by now.
-    as_submitted = replace(as_submitted, deadline=submission.deadline)
+    as_submitted = replace(
+        as_submitted,
+        deadline=submission.deadline,
+        conditions=submission.conditions,
+        spec=replace(as_submitted.spec, env=_without_index(as_submitted.spec.env)),
+    )
     if as_submitted not in (
         by_tenant(submission),
         submission,
@@ -221,6 +229,18 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
             need="the same job again, or another key",
             hint="leave --key out: every submission then gets its own key",
         )
+
+
+def _without_index(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name != ARRAY_INDEX}
+
+
+def _in_array(submission: Submission, array: str, index: int) -> Submission:
+    """Return the job of an array with this index, which it finds in its environment."""
+    spec = submission.spec
+    env = {**spec.env, ARRAY_INDEX: str(index)}
+    conditions = replace(submission.conditions, array=array, index=index)
+    return replace(submission, conditions=conditions, spec=replace(spec, env=env))
 
 
 def _actor_sentence(actor: str, action: str = "") -> str:
@@ -355,7 +375,8 @@ class Scheduler:
     def submit(self, request: Submit, *, by: str = "") -> JobView:
         """Take a job in, or show the one that was taken in with the same key.
 
-        Its code was checked by `check_bundle`.
+        Its code was checked by `check_bundle`. Of an array all jobs are taken in, or none, and the
+        first is shown.
 
         Args:
             by: the person who wants it, and from where, for its story; so in all of these.
@@ -373,13 +394,67 @@ class Scheduler:
         now, submission = self._clock.wall(), by_tenant(self._by_own_clock(request.submission))
         self._check(submission)
         _check_deadline(submission, now)
+        check_conditions(submission)
+        check_array(request.array)
+        submission = self._with_predecessors(submission)
         self._check_room(submission, request)
-        user = self._user_of(submission.tenant)
         if request.bundle:  # first: a job that is recorded can be started
             self._book.keep_bundle(request.bundle, submission.spec.bundle)
-        job = self._book.new_job(submission, name=request.name, now=now, key=request.key, user=user)
-        self._backend.handle(Submitted(job, _actor_sentence(by)))
-        return self._view(job)
+        with self._book.transaction():
+            jobs = self._take_in(request, submission, now=now, by=by)
+        return self._view(jobs[0])
+
+    def _take_in(
+        self, request: Submit, submission: Submission, *, now: float, by: str
+    ) -> list[ScheduledJob]:
+        """Record the job of a request, or those of its array, of which the first has the key."""
+        user = self._user_of(submission.tenant)
+        jobs: list[ScheduledJob] = []
+        for index in request.array or (None,):
+            key = "" if jobs else request.key
+            job = self._book.new_job(submission, name=request.name, now=now, key=key, user=user)
+            if index is not None:
+                first = jobs[0] if jobs else job
+                job.submission = _in_array(submission, first.id, index)
+            self._backend.handle(Submitted(job, _actor_sentence(by)))
+            jobs.append(job)
+        return jobs
+
+    def _with_predecessors(self, submission: Submission) -> Submission:
+        """Return a submission with those that it waits for; a job of an array stands for all of it.
+
+        Raises:
+            SpecError: its tenant has no such job, or one has ended that can never be done.
+        """
+        pending: list[Predecessor] = []
+        for predecessor in submission.conditions.predecessors:
+            record = self._book.jobs.get(predecessor.job)
+            if record is None or record.submission.tenant != submission.tenant:
+                ids = self.ids_of(submission.tenant)
+                raise no_such_job(predecessor.job, ids, field="--after")
+            for member in self._array_of(record):
+                if not member.life.ended:
+                    pending.append(replace(predecessor, job=member.id))
+                elif predecessor.success and member.life.phase is not Phase.DONE:
+                    actual = f"{member.id}, which is {member.life.phase.value}"
+                    need = "a job that is done, or can be"
+                    raise SpecError(
+                        "--after", got=actual, need=need, hint=f"--after {predecessor.job}"
+                    )
+        conditions = replace(submission.conditions, predecessors=tuple(pending))
+        return replace(submission, conditions=conditions)
+
+    def _array_of(self, record: ScheduledJob) -> list[ScheduledJob]:
+        """List all jobs of a job's array, or it alone where it belongs to none."""
+        array = record.submission.conditions.array
+        first = self._book.jobs.get(array)
+        if not array or first is None:  # the latter was forgotten
+            return [record]
+        followers = self._book.jobs.records_after(array)
+        return [
+            first,
+            *takewhile(lambda record: record.submission.conditions.array == array, followers),
+        ]
 
     async def forecast(self, request: Submit) -> Forecast:
         """Return the forecast for a job, which is not taken in.
@@ -393,6 +468,7 @@ class Scheduler:
         check_spec(submission.spec)
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
+        check_conditions(submission)
         async with self._forecasting:
             now = self._clock.wall()
             newcomer = ScheduledJob(
@@ -413,9 +489,14 @@ class Scheduler:
         own.
         """
         offset = self._clock.set_by()
-        if submission.deadline is None or not offset:
+        if not offset:
             return submission
-        return replace(submission, deadline=submission.deadline - offset)
+        deadline, conditions = submission.deadline, submission.conditions
+        if deadline is not None:
+            deadline -= offset
+        if conditions.earliest:
+            conditions = replace(conditions, earliest=conditions.earliest - offset)
+        return replace(submission, deadline=deadline, conditions=conditions)
 
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
@@ -455,14 +536,15 @@ class Scheduler:
         tenants = [tenant for tenant in self._backend.spec.tenants if tenant.id == id]
         tenant = tenants[0] if tenants else Tenant(id=id)
         count = sum(record.submission.tenant == id for record in self._book.unfinished())
-        if count >= tenant.jobs:
+        new = max(1, len(request.array))
+        if count + new > tenant.jobs:
             raise SpecError(
                 f"tenant {id}",
                 got=f"{count:,} jobs that have not ended",
-                need=f"fewer than {tenant.jobs:,} to submit another",
+                need=f"at most {max(0, tenant.jobs - new):,} to submit {new:,} more",
                 hint="brim cancel JOB ends one; jobs: in cluster.yaml allows more",
             )
-        stored_bytes = self._book.bytes_of(id) + len(msgspec.msgpack.encode(submission))
+        stored_bytes = self._book.bytes_of(id) + new * len(msgspec.msgpack.encode(submission))
         if not self._book.has_code(id, submission.spec.bundle):
             stored_bytes += len(request.bundle)
         if stored_bytes > tenant.code:

@@ -25,7 +25,7 @@ def view_of(
 
     Args:
         state: as a policy sees it; None where it has no processes.
-        waits: for which nodes, in words.
+        waits: for what other than devices, in words.
     """
     submission, workers = record.submission, record.submission.spec.workers
     return JobView(
@@ -59,6 +59,9 @@ def view_of(
         launches=record.starts.launches,
         problem=record.problem,
         waits=waits,
+        array=submission.conditions.array,
+        index=submission.conditions.index,
+        retries=record.starts.retries,
         summary=record.summary,
     )
 

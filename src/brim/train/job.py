@@ -180,11 +180,7 @@ class Job:
             raise not_asynchronous(
                 "job.carry, by which each step starts from what the one before it left"
             )
-        if self.parts.captured is not None:
-            self.parts.captured.refuse("states are carried from step to step")
-        carried = Carried(name, start, dim=dim, device=self.device)
-        self.parts.state.register(name, carried)
-        self.parts.carried[name] = carried
+        self.parts.carry(name, Carried(name, start, dim=dim, device=self.device))
 
     def _check_before_loop(self, call: str) -> None:
         if self._loop.has_begun:

@@ -23,7 +23,7 @@ from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.checkpoints import Checkpoints
 from brim.train.checks.attributes import Attributes
 from brim.train.context import WorkerContext
-from brim.train.exchange.carried import Carried
+from brim.train.exchange.carried import Carried, Sums
 from brim.train.exchange.contribution import Contributions
 from brim.train.exchange.layout import Layout
 from brim.train.membership import Loner, Members, Membership
@@ -49,7 +49,7 @@ class JobParts:
         state: what all members must have alike.
         checkpoints: of this state.
         asynchrony: this worker's part in asynchronous training, or None.
-        carried: hidden states that go from step to step, by name.
+        carried: hidden states and sums that go from step to step, by name.
         tables: descriptor of the memory that holds the tables of this host; None where the worker
             trains alone.
         trail: of what this worker reads; None where it trains alone.
@@ -76,7 +76,7 @@ class JobParts:
     trail: Trail | None
     run_dir: Path | None
     start_method: str
-    carried: dict[str, Carried] = field(default_factory=dict)
+    carried: dict[str, Carried | Sums] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     notes: list[str] = field(default_factory=list)
     captured: CapturedSteps | None = None
@@ -85,6 +85,29 @@ class JobParts:
     def takes_turns(self) -> bool:
         """Return whether workers apply their batches in turns, each a whole step."""
         return self.asynchrony is not None and self.members.world_size > 1
+
+    def carry(self, name: str, carried: Carried | Sums) -> None:
+        """Carry values from step to step, before the loop begins.
+
+        Raises:
+            SpecError: the name is taken.
+        """
+        if self.captured is not None:
+            self.captured.refuse("states are carried from step to step")
+        self.state.register(name, carried)
+        self.carried[name] = carried
+
+    def add_up(self, name: str, size: int) -> Sums:
+        """Add up so many numbers over the micro-batches of an epoch, in `batch.carried[name]`.
+
+        Raises:
+            SpecError: the training is asynchronous, or the name is taken.
+        """
+        if self.asynchrony is not None:
+            raise not_asynchronous(f"{name}, which are added up over steps")
+        sums = Sums(size, device=self.device)
+        self.carry(name, sums)
+        return sums
 
     def layout(self) -> Layout:
         """Return the layout of a micro-batch's contribution to a step."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
@@ -40,3 +43,20 @@ def to_device(value: Any, device: torch.device) -> Any:
         case Mapping() if hasattr(value, "to"):  # what tokenizers give
             return value.to(device)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Collates an unsplit batch: a pair too goes to the model's own step as it is."""
+
+    collate: Any = default_collate
+
+    def __call__(self, samples: list[Any]) -> dict[str, Any]:
+        return {"batch": self.collate(samples)}
+
+
+def with_whole_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a copy of a DataLoader that collates as it does, to `{"batch": ...}`."""
+    copied = copy.copy(loader)
+    copied.collate_fn = Whole(loader.collate_fn)
+    return copied

@@ -10,6 +10,7 @@ from brim.data.streams import StreamMark
 from brim.domain.batch import Schedule, Span, cut
 from brim.errors import SpecError
 from brim.storage.trails import trails_of_the_dead
+from brim.train.exchange.carried import Carried
 from brim.train.job_parts import JobParts
 from brim.train.software import versions
 from brim.train.witness import Witness
@@ -142,14 +143,19 @@ class TrainingData:
             self._parts.members.tell(Introduce(facts=self.facts()))
 
     def _check_carried(self, feed: Feed) -> None:
-        if self._parts.carried and feed.order == "shuffled":
+        carried_states = {
+            name: carried
+            for name, carried in self._parts.carried.items()
+            if isinstance(carried, Carried)
+        }
+        if carried_states and feed.order == "shuffled":
             raise SpecError(
                 "job.carry",
                 got="data that is shuffled",
                 need="data in which a sample goes on where the one a step before it ended",
                 hint="job.batches(data, shuffle=False)",
             )
-        for name, carried in self._parts.carried.items():
+        for name, carried in carried_states.items():
             if carried.places != feed.global_batch_size:
                 raise SpecError(
                     f"carried {name!r}",

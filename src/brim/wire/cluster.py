@@ -5,16 +5,17 @@ The names are a public contract.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from brim.domain.conditions import MOST_OF_ARRAY
 from brim.domain.submission import Submission
 from brim.domain.tenancy import Quota
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job to be run.
+class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts that come with a submission.
 
     Args:
         name: what its id begins with.
@@ -22,12 +23,19 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             gets the same job. Empty: every submission is another job.
         bundle: the code, of which the submission's spec has the sha256; none where its file is to
             be run where it is.
+        array: the index of each job, where an array of jobs is submitted at once.
     """
 
-    submission: Submission
     name: str = "job"
     key: str = ""
     bundle: bytes = b""
+    array: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_OF_ARRAY)] = ()
+
+
+class Submit(Sent, frozen=True, kw_only=True):
+    """A job to be run, or an array of them."""
+
+    submission: Submission
 
 
 class EstimateView(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +74,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         attained_seconds: worker-seconds that it has had.
         problem: why its processes ended last, where that was one.
         waits: why it has no workers though devices are free: it is exact, and they are of another
-            kind, or of too many; empty otherwise.
+            kind, or of too many; or others are to end first, a moment is to come, or it is not its
+            turn in its array; empty otherwise.
+        array: the id of the first job of its array; empty where it belongs to none.
+        index: its own in the array.
+        retries: starts after a failure, of those that its owner allows.
         summary: the fields of `brim train --json`, once it has ended.
     """
 
@@ -101,6 +113,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     summary: dict[str, Any]
     waits: str = ""
+    array: str = ""
+    index: int = 0
+    retries: int = 0
 
     @property
     def has_ended(self) -> bool:

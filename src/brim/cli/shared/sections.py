@@ -19,7 +19,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--auto-resume", "--rejoin-timeout", "--patience", "--token-file", "--heartbeat-file",
         "--summary-file",
     ),
-    "The scheduler": ("--to", "--state", "--key", "--wait", "--dry-run"),
+    "The scheduler": (
+        "--to", "--state", "--name", "--key", "--after", "--at", "--array", "--retries", "--wait",
+        "--dry-run",
+    ),
     "Pods, with --to kubernetes": ("--image", "--processes-per-worker", "--mode", "--gang"),
     "Code and data": ("--include", "--env", "--loaders"),
     "Workers": ("--spares", "--threads", "--memory", "--start-method", "--ps"),

@@ -26,6 +26,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from brim.coordination.cluster.beginnings import (
+    describe_wait,
+    list_forsaken,
+    list_ready,
+    next_beginning,
+)
 from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
@@ -50,7 +56,7 @@ from brim.domain.course import Change
 from brim.domain.estimates import Estimate, errors_of
 from brim.domain.host_kind import HostKind, differences, to_remember
 from brim.domain.job import WorkerRange
-from brim.domain.lifecycle import Happening, next_life
+from brim.domain.lifecycle import Happening, Phase, next_life
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
 from brim.domain.schedule import (
@@ -288,6 +294,7 @@ class ScheduledJobs:
         self._now = 0.0  # of the event that is taken in
         self._commands: list[Command] = []
         self._steps: list[Action] = []
+        self._ended: list[ScheduledJob] = []  # by the event that is taken in
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
         self._places: dict[str, str] = {}  # by job, where its story says that it is placed
         self._short: tuple[str, ...] | None = (
@@ -334,6 +341,7 @@ class ScheduledJobs:
                 self._faulted(event, now)
             case _:
                 assert_never(event)
+        self._cancel_forsaken(now)
         return [*self._commands, *self._steps]
 
     # What others may ask --------------------------------------------------------------------------
@@ -373,7 +381,7 @@ class ScheduledJobs:
             newcomer: a job that is not submitted yet, to forecast its fate; jobs that only wait for
                 their next start (in back-off) are then included.
         """
-        jobs = [job for job in self.jobs.values() if job.life.may_run]
+        jobs = [job for job in list_ready(self.jobs, now) if job.life.may_run]
         if newcomer is None:
             jobs = [job for job in jobs if job.running or job.starts.not_before <= now]
         else:
@@ -401,8 +409,8 @@ class ScheduledJobs:
         return self._tracking.speed(job)
 
     def waits_for(self, job: ScheduledJob) -> str:
-        """Say for which nodes a job waits; empty where it waits for none, or for any."""
-        return self._waits.get(job.id, "")
+        """Say what a job waits for, other than devices; empty where it waits for nothing else."""
+        return self._waits.get(job.id, "") or describe_wait(job, self.jobs, self._now)
 
     def short_of_devices(self) -> list[ScheduledJob] | None:
         """List the jobs that have no processes for lack of devices alone, in the order of their right.
@@ -430,13 +438,11 @@ class ScheduledJobs:
         Args:
             decided: when it was decided last.
         """
-        due = math.inf
+        due = min(next_beginning(self.jobs.values(), decided), default=math.inf)
         for job in self.jobs.values():
             if job.running:
                 waits = job.profile is not None and job.target < job.profile.size
                 due = min(due, decided + (_RETRY if waits else REPLAN))
-            elif job.starts.not_before > decided:  # the last cycle left it out
-                due = min(due, job.starts.not_before)
         return due
 
     def rest(self, now: float) -> bool:
@@ -505,6 +511,7 @@ class ScheduledJobs:
             self._places.pop(job.id, None)
             self._starting.discard(job.id)
             self._tracking.forget(job)
+            self._ended.append(job)
         self._save(job)
         if life.phase is not previous.phase:
             self._note(job, life.phase.value, detail=detail)
@@ -528,7 +535,19 @@ class ScheduledJobs:
         self.jobs[job.id] = job
         self._save(job)
         self._note(job, "submitted", detail=event.detail)
+        waits = describe_wait(job, self.jobs, self._now)
+        if waits:
+            self._note(job, "waits", detail=waits)
         self._decide()
+
+    def _cancel_forsaken(self, now: float) -> None:
+        """Cancel the jobs that were to begin only once a job is done which has ended otherwise."""
+        while self._ended:
+            ended = self._ended.pop()
+            for job in list_forsaken(ended, list(self.jobs.values())):
+                verb = "has" if ended.life.phase is Phase.FAILED else "was"
+                detail = f"{ended.id}, which is needed first, {verb} {ended.life.phase.value}"
+                self._happen(job, Happening.CANCEL, now=now, detail=detail)
 
     def _wished(self, event: Wished, now: float) -> None:
         job = self.jobs.get(event.job)
@@ -817,7 +836,7 @@ class ScheduledJobs:
             error = errors_of(job.estimates.first, job.estimates.half, now)
             self._require(job, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
-            self._require(job, Happening.FAIL, now=now, detail=seen.problem)
+            self._fail(job, now, seen.problem)
         elif was_suspended:
             self._give_way(job, now, stepped=seen.step > track_ended)
         else:
@@ -825,6 +844,17 @@ class ScheduledJobs:
         if not job.life.ended and job.judgement.standing is Standing.REFUSED:
             self._require(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
         self._decide()
+
+    def _fail(self, job: ScheduledJob, now: float, problem: str) -> None:
+        """End a job for good, or start it again where its owner allows one more try."""
+        starts, allowed = job.starts, job.submission.retries
+        if starts.retries >= allowed:
+            self._require(job, Happening.FAIL, now=now, detail=problem)
+            return
+        wait = min(_LONGEST_BACKOFF, _BACKOFF * 2**starts.retries)
+        job.starts = replace(starts, retries=starts.retries + 1, not_before=now + wait)
+        detail = f"{problem}; tried again, {job.starts.retries} of {allowed}"
+        self._require(job, Happening.STOP, now=now, detail=detail)
 
     def _give_way(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Let a job wait that has given way; longer each time where it came to nothing before.
@@ -852,8 +882,9 @@ class ScheduledJobs:
         if setbacks < _MOST_SETBACKS:
             self._require(job, Happening.STOP, now=now, detail=detail)
             return
+        job.starts = replace(job.starts, setbacks=0)
         job.problem = f"{setbacks} starts in a row came to nothing, the last: {detail}"
-        self._require(job, Happening.FAIL, now=now, detail=job.problem)
+        self._fail(job, now, job.problem)
 
     # What is done ---------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 _FREE = 2  # quick deaths that no start waits for: anybody may be unlucky twice
 _MAX_START_DELAY = 8.0  # seconds that a start may wait
 
+EXIT_STATUS = "exit status"  # how the reason begins where a worker's process ended itself
+
 
 @dataclass(slots=True, kw_only=True)
 class Attempts:

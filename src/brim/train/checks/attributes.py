@@ -21,7 +21,9 @@ from brim.errors import SpecError
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
 # Libraries keep caches and books of their own under names with _.
-_LIBRARIES = frozenset({"lightning", "pytorch_lightning", "timm", "torchvision", "transformers"})
+_LIBRARIES = frozenset(
+    {"keras", "lightning", "pytorch_lightning", "timm", "torchvision", "transformers"}
+)
 _MODULES_OWN = frozenset(vars(nn.Module()))
 _HINT = (
     "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"

@@ -18,6 +18,8 @@ from brim.errors import SpecError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
 from brim.train.job import Job
+from brim.train.keras.network import check_backend, is_keras
+from brim.train.keras.optimizer import with_keras
 
 # Variables by which launchers tell a process how many there are.
 _LAUNCHERS = {
@@ -89,8 +91,9 @@ def join(
 
     Args:
         model: the network, or several, on the device that they train on. All workers start from the
-            first worker's weights; seed them if runs must agree.
-        optimizer: over its parameters; several step in the given order.
+            first worker's weights; seed them if runs must agree. A Keras model is a network too.
+        optimizer: over its parameters; several step in the given order. For one Keras model, one of
+            `keras.optimizers` will do.
         scheduler: a learning-rate scheduler, or several; brim steps them.
         scheduler_interval: when the scheduler steps, `step` or `epoch`. None means every step for
             OneCycleLR and CyclicLR, and every epoch for others.
@@ -125,6 +128,7 @@ def join(
             hint="brim run --workers 1:4 --micro-batches auto -- ...",
         )
     _check_model(model)
+    optimizer = with_keras(model, optimizer)
     _check_optimizer(optimizer)
     context = _context_here()
     if context is not None and _joined is not None:
@@ -210,6 +214,8 @@ def _check_model(model: object) -> None:
                 need="the model first",
                 hint="brim.join(model, optimizer)",
             )
+        if is_keras(item):
+            check_backend()
         if not isinstance(item, nn.Module):
             raise SpecError(
                 "brim.join",

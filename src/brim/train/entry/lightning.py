@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from brim.data.feed import Feed
 from brim.errors import SpecError
 from brim.train.job import Job
 from brim.train.metrics import Metric
-from brim.train.samples import to_device
+from brim.train.samples import to_device, with_whole_batches
 
 PACKAGES = frozenset({"lightning", "pytorch_lightning"})
 _CALLED = frozenset(
@@ -281,25 +281,13 @@ def _loader(name: str, given_loader: Any, owners: Sequence[Any]) -> DataLoader[A
         (given_loader,) = given_loader
     if not isinstance(given_loader, DataLoader):
         raise SpecError(name, got=f"a {type(given_loader).__name__}", need="one DataLoader")
-    loader = copy.copy(given_loader)
-    loader.collate_fn = _Whole(given_loader.collate_fn)
-    return loader
+    return with_whole_batches(given_loader)
 
 
 def _has_own(owner: Any, name: str) -> bool:
     if name in vars(owner):
         return True
     return not _is_of_lightning(next(kind for kind in type(owner).__mro__ if name in vars(kind)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """Collates an unsplit batch: a pair too goes to the module as it is."""
-
-    collate: Any = default_collate
-
-    def __call__(self, samples: list[Any]) -> dict[str, Any]:
-        return {"batch": self.collate(samples)}
 
 
 def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:

@@ -30,7 +30,7 @@ from brim.domain.seeds import mix
 from brim.embeddings.embedding import only_looks_up
 from brim.embeddings.keyed import rehearse
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
-from brim.tensors.chance import Sources
+from brim.tensors.chance import Sources, seed_host
 from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.capturing import captured_steps
 from brim.train.checks.attributes import Attributes
@@ -46,6 +46,15 @@ from brim.train.evaluation import Forward, observe
 from brim.train.exchange.contribution import Contributions
 from brim.train.job import Job
 from brim.train.job_parts import JobParts
+from brim.train.keras.network import (
+    adopt,
+    choose_backend,
+    copied_by_structure,
+    forward_in_a_file,
+    is_keras,
+    keras_parts,
+)
+from brim.train.keras.optimizer import with_keras
 from brim.train.metrics import Metric
 from brim.train.params import check_all_used
 from brim.train.samples import pair_of, to_device
@@ -71,6 +80,7 @@ def load(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SpecError(path, got="no Python file", need="a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
+    choose_backend()
     sys.modules[spec.name] = module  # so that what it defines can be pickled and copied
     sys.path.insert(0, str(file.parent))
     call(lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
@@ -158,12 +168,15 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     """
     train, test = splits or splits_of(module, spec)
     torch.manual_seed(mix(spec.seed))
+    seed_host(mix(spec.seed))  # Keras draws the seeds of its layers from Python's generator
     device = device_of(spec)
     model = call(lambda: module.model())
     check_model(model)
     model.to(device)
+    for part in keras_parts(model):
+        adopt(part)
     returned = call(lambda: module.optimizer(model))
-    optimizer, scheduler, interval, monitor = _parts_of(returned)
+    optimizer, scheduler, interval, monitor = _parts_of(returned, model)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_metrics(metrics)
     check_all_used(module)
@@ -176,7 +189,7 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     return Prepared(
         model=model,
         loss=module.loss,
-        forward=forward_of(module),
+        forward=forward_of(module) or (forward_in_a_file if is_keras(model) else None),
         optimizer=optimizer,
         scheduler=scheduler,
         scheduler_interval=interval,
@@ -220,7 +233,9 @@ def check_split(module: ModuleType, split: str) -> None:
         )
 
 
-def _parts_of(returned: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
+def _parts_of(
+    returned: Any, model: nn.Module
+) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
     """Split the result of `optimizer`.
 
     Either the optimizer, or `(optimizer, scheduler)`, or `(optimizer, scheduler, "step" or
@@ -230,6 +245,7 @@ def _parts_of(returned: Any) -> tuple[torch.optim.Optimizer, Any, str | None, st
     """
     parts = returned if isinstance(returned, tuple) else (returned,)
     optimizer, scheduler, interval = (*parts, None, None)[:3]
+    optimizer = with_keras(model, optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(
             "optimizer(model)",
@@ -319,8 +335,10 @@ def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.o
         memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
         state = prepared.optimizer.state.get(weight, {})
         memo |= {id(tensor): tensor for tensor in state.values() if isinstance(tensor, Tensor)}
-    model = copy.deepcopy(prepared.model, memo)
-    return model, _copy_of(prepared.optimizer, memo)
+    with copied_by_structure() as shared:
+        memo |= shared
+        model = copy.deepcopy(prepared.model, memo)
+        return model, _copy_of(prepared.optimizer, memo)
 
 
 def _copy_of(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:

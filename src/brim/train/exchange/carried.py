@@ -113,7 +113,52 @@ class Carried:
         return SpecError(f"carried {self._name!r}", got=actual, need=need)
 
 
-def check_names(carried: Mapping[str, Carried], found: Mapping[str, Any]) -> None:
+class Sums:
+    """Numbers that every micro-batch adds to, from the start of an epoch: metrics, for instance.
+
+    They travel with the step's sum, so that no worker's death loses any.
+
+    Args:
+        size: how many numbers.
+        device: where they are to be.
+
+    >>> sums = Sums(2, device=torch.device("cpu"))
+    >>> sums.put(sums.left_by(Span(0, 8), torch.tensor([3.0, 8.0])), samples=8)
+    >>> sums.tensors[0].tolist()
+    [3.0, 8.0]
+    """
+
+    def __init__(self, size: int, *, device: torch.device) -> None:
+        self.tensors = [torch.zeros(size, dtype=torch.float64, device=device)]
+
+    def copy_at(self, _: Span) -> Value:
+        """Return what a micro-batch adds where the loop says nothing: zeros."""
+        return torch.zeros_like(self.tensors[0])
+
+    def left_by(self, _: Span, value: Tensor) -> list[Tensor]:
+        """Return the part of the step's sum that a micro-batch adds."""
+        return [value.to(self.tensors[0])]
+
+    def no_value(self) -> list[Tensor]:
+        """Return the part of the step's sum that a micro-batch without samples adds."""
+        return [torch.zeros_like(self.tensors[0])]
+
+    def put(self, total: Sequence[Tensor], *, samples: int) -> None:
+        """Add the sum of a step."""
+        self.tensors[0] += total[0]
+
+    def begin_epoch(self) -> None:
+        """Go back to zero."""
+        self.tensors[0].zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.tensors[0]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.tensors[0].copy_(state["sums"])
+
+
+def check_names(carried: Mapping[str, Carried | Sums], found: Mapping[str, Any]) -> None:
     """Check the entries that a loop left in `batch.carried`.
 
     Raises:

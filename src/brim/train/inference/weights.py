@@ -27,6 +27,7 @@ from brim.storage.job_file import with_code_in_place
 from brim.train.checks.return_checks import check_model
 from brim.train.context import shared_environment
 from brim.train.entry.training_file import call, device_of, functions_of, load
+from brim.train.keras.network import adopt, keras_parts
 from brim.train.state.checkpoint import state_of
 
 
@@ -63,6 +64,8 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     torch.manual_seed(mix(spec.seed))
     model: nn.Module = call(lambda: module.model())
     check_model(model)
+    for part in keras_parts(model):
+        adopt(part)
     store = Store(open_place(spec.inference.checkpoints))
     stored = store.load(spec.inference.step)
     state = state_of(stored)

@@ -1,0 +1,221 @@
+"""Leave in time: watch for the notice that a cloud or a cluster takes this host back.
+
+Spot machines get seconds from the notice to the end. SIGTERM has an agent, or a node, leave at a
+step boundary with nothing redone; so a watcher sends it. The watcher is the parent of what it
+watches for: who counts the children of an agent, or ends them, never meets it.
+
+Sources: AWS "Spot Instance interruption notices" (IMDSv2, 2 minutes), Google "Preemptible VM
+instances" (30 s), Azure "Scheduled Events" (`Preempt`, 30 s).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from brim.domain.printable import printable
+from brim.errors import EnvironmentFault, SpecError
+from brim.host.process import die_with_parent
+
+INTERVAL = 1.0  # seconds between two looks: the shortest notice is 30 s
+_TO_ANSWER = 2.0  # seconds that a look may take
+_TO_RUN = 10.0  # seconds that a command may take
+_LARGEST = 1 << 16  # bytes of an answer
+_LINK_LOCAL = "http://169.254.169.254"
+_AZURE_VERSION = "2020-07-01"
+_UNANSWERED = (OSError, http.client.HTTPException, subprocess.SubprocessError)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """The answer of an HTTP server."""
+
+    status: int
+    body: str = ""
+
+
+Ask = Callable[[str, str, Mapping[str, str]], MetadataAnswer]  # (method, path, headers)
+
+
+def aws_notice(ask: Ask) -> str:
+    """Return the notice that an EC2 spot instance has; empty for none."""
+    token = ask("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    headers = {"X-aws-ec2-metadata-token": token.body} if token.status == 200 else {}
+    found = ask("GET", "/latest/meta-data/spot/instance-action", headers)
+    return _compact(found.body) if found.status == 200 else ""
+
+
+def google_notice(ask: Ask) -> str:
+    """Return the notice that a spot VM of Compute Engine has; empty for none."""
+    headers = {"Metadata-Flavor": "Google"}
+    found = ask("GET", "/computeMetadata/v1/instance/preempted", headers)
+    return "preempted" if (found.status, found.body.strip()) == (200, "TRUE") else ""
+
+
+def azure_notice(ask: Ask) -> str:
+    """Return the notice that a spot VM of Azure has; empty for none.
+
+    The events of a scale set are those of all its machines.
+    """
+    headers = {"Metadata": "true"}
+    place = f"/metadata/scheduledevents?api-version={_AZURE_VERSION}"
+    found = ask("GET", place, headers)
+    if found.status != 200:
+        return ""
+    query = "?api-version=2021-02-01&format=text"
+    name = ask("GET", f"/metadata/instance/compute/name{query}", headers).body.strip()
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # no events then
+        for event in json.loads(found.body).get("Events", []):
+            if event.get("EventType") == "Preempt" and name in event.get("Resources", []):
+                return f"Preempt of {name}, not before {event.get('NotBefore') or 'now'}"
+    return ""
+
+
+CLOUDS: Mapping[str, tuple[Callable[[Ask], str], str, str]] = {
+    "aws": (aws_notice, "AWS_EC2_METADATA_SERVICE_ENDPOINT", _LINK_LOCAL),
+    "gcp": (google_notice, "GCE_METADATA_HOST", "metadata.google.internal"),
+    "azure": (azure_notice, "", _LINK_LOCAL),
+}
+
+
+def source_of(text: str, environment: Mapping[str, str]) -> Callable[[], str]:
+    """Return the look for a notice, which returns its words, or empty ones for none.
+
+    Args:
+        text: `aws`, `gcp`, `azure`, a URL that answers 200 with a text once there is a notice, the
+            path of a file that is there then, or a command of several words that ends with status 0.
+        environment: of this process; AWS' and Google's libraries read their servers' addresses there.
+
+    Raises:
+        SpecError: it is none of these.
+    """
+    if text in CLOUDS:
+        notice, variable, default = CLOUDS[text]
+        place = environment.get(variable) or default
+        ask = _server(place if "://" in place else f"http://{place}")
+        return lambda: notice(ask)
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _wrong(text)
+        ask = _server(f"{parts.scheme}://{parts.netloc}")
+        path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+        return lambda: _told(ask("GET", path, {}))
+    words = shlex.split(text)
+    if len(words) > 1:
+        if shutil.which(words[0]) is None:
+            raise _wrong(text, f"{words[0]!r}, which is no program here")
+        return lambda: _of_command(words)
+    if not text or not Path(text).absolute().parent.is_dir():
+        raise _wrong(text)
+    return lambda: f"{text} is there" if Path(text).exists() else ""
+
+
+def leave_at(text: str, work: Callable[[], int]) -> int:
+    """Do some work in a child process, and send it SIGTERM once there is a notice.
+
+    Signals that ask this process to end are passed on.
+
+    Args:
+        text: see `source_of`.
+        work: ends soon after SIGTERM.
+
+    Returns:
+        The exit status of the child.
+
+    Raises:
+        SpecError: the source of notices is none.
+        EnvironmentFault: it does not answer.
+    """
+    look = source_of(text, os.environ)
+    try:
+        look()
+    except _UNANSWERED as error:
+        hint = "\n  hint: a machine of that cloud has this server" if text in CLOUDS else ""
+        raise EnvironmentFault(f"--notice {text} does not answer: {error}{hint}") from error
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        die_with_parent(parent)
+        os.setpgid(0, 0)  # so that Ctrl-C, which is passed on, reaches it once
+        return work()
+    return _watch(child, look)
+
+
+def _watch(child: int, look: Callable[[], str]) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: _signal(child, number))
+    ended = select.poll()
+    ended.register(handle := os.pidfd_open(child), select.POLLIN)
+    is_told = False
+    while not ended.poll(INTERVAL * 1000.0):
+        if is_told:
+            continue
+        notice = ""
+        with contextlib.suppress(*_UNANSWERED):
+            notice = look()
+        if notice:
+            is_told = True
+            print(printable(f"brim: this host leaves, by notice: {notice}"), file=sys.stderr)  # noqa: T201
+            _signal(child, signal.SIGTERM)
+    os.close(handle)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status if status >= 0 else 128 - status
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _server(address: str) -> Ask:
+    """Return how a server is asked: straight, by no proxy, and without going where it points to."""
+    parts = urlsplit(address)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+
+    def ask(method: str, path: str, headers: Mapping[str, str]) -> MetadataAnswer:
+        with contextlib.closing(kind(parts.netloc, timeout=_TO_ANSWER)) as connection:
+            connection.request(method, path, headers=dict(headers))
+            answer = connection.getresponse()
+            return MetadataAnswer(answer.status, answer.read(_LARGEST).decode(errors="replace"))
+
+    return ask
+
+
+def _told(answer: MetadataAnswer) -> str:
+    return _compact(answer.body) if answer.status == 200 else ""
+
+
+def _of_command(words: list[str]) -> str:
+    """Return the first words that a command prints where it ends with status 0."""
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TO_RUN, check=False
+    )
+    if done.returncode:
+        return ""
+    return _compact(done.stdout.decode(errors="replace")) or shlex.join(words)
+
+
+def _compact(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _wrong(text: str, actual: str = "") -> SpecError:
+    return SpecError(
+        "--notice",
+        got=actual or repr(text),
+        need="aws, gcp, azure, a URL, a file in a folder that is there, or a command of several words",
+        hint="--notice aws, or --notice /run/brim/leave",
+    )
