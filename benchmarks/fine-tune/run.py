@@ -122,7 +122,6 @@ def by_transformers(weights: str, found: Found) -> None:
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         try:
             steps = wait_for_step(folder / "steps.jsonl", KILLED_AT, process)
@@ -132,9 +131,7 @@ def by_transformers(weights: str, found: Found) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TO_COME_BACK)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end(process)
         steps = lines(folder / "steps.jsonl")
         after = [step for step in steps if step["pid"] != steps[0]["pid"]]
         reached = max([reached, *(s["step"] for s in steps if s["pid"] == steps[0]["pid"])])
@@ -159,9 +156,23 @@ def wait_for_step(
     raise RuntimeError(f"torchrun did not come to step {number}")
 
 
+def end(launcher: subprocess.Popen[bytes]) -> None:
+    """Kill torchrun and its workers, which have sessions of their own."""
+    children = [] if launcher.poll() is not None else children_of(launcher.pid)
+    launcher.kill()  # first, so that it starts no others
+    launcher.wait()
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def other_worker(launcher: int, first: int) -> int:
     """The process of torchrun that is not the first worker."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    children = children_of(launcher)
     workers = [
         int(pid)
         for pid in children
