@@ -167,7 +167,9 @@ _TESTS = (
         name="long-zoo",
         about="the models, optimizers and data sets that the gate leaves out",
         command=("make", "test-long", "TESTS=tests/zoo"),
-        parts=_brim(*TRAIN, "data", "models", "loop.py", "keras.py", "lightning.py"),
+        parts=_brim(
+            *TRAIN, "data", "models", "loop.py", "keras.py", "lightning.py", "transformers.py"
+        ),
         tests=("tests/zoo",),
     ),
     Piece(

@@ -26,6 +26,7 @@ _LAZY = {
     "run": "brim.runs.verbs",
     "submit": "brim.runs.verbs",
     "train": "brim",  # a package that can be called, see there
+    "transformers": "brim",
     "weights_sha256": "brim.train.state.transfer",
     "xgboost": "brim",
 }

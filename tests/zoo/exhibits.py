@@ -99,7 +99,8 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         and hasattr(item, "callspec")
         and "case" in item.callspec.params
     ]
-    with Nursery(imports=sorted({case.needs for case in selected if case.needs})) as nursery:
+    imports = {case.needs for case in selected if case.needs}
+    with Nursery(imports=[*sorted(imports), *getattr(request.module, "IMPORTS", ())]) as nursery:
         zoo = Zoo(nursery, tmp_path_factory.mktemp("zoo"), selected)
         try:
             yield zoo

@@ -1200,6 +1200,55 @@ LIGHTNING = [
     ),
 ]
 
+TRAINERS = [
+    exact("trainer_lora", "loop_trainer.py", "lora", like="PEFT's LoRA by Trainer", needs="peft"),
+    *(
+        exact(
+            f"trainer_{kind}",
+            "loop_trainer.py",
+            kind,
+            like=like,
+            needs="peft",
+            is_long=True,
+            **fields,
+        )
+        for kind, like, fields in (
+            ("full", "all weights of a GPT by Trainer", {}),
+            ("accumulated", "16 accumulated batches of one sample", {}),
+            ("bf16", "bf16 by accelerate's autocast", {}),
+            ("by_length", "samples grouped by length, the last batch left out", {"steps": 8}),
+            ("early", "EarlyStoppingCallback, after two evaluations", {
+                "epochs": 1, "steps": 4, "faults": ("kill rank 1 at step 3",), "world_sizes": frozenset({3}),
+            }),
+            ("metrics", "compute_metrics after each epoch", {}),
+            ("neftune", "NEFTune's noise, smoothed labels", {}),
+            ("one_stops", "a callback of one worker that stops all", {"steps": 8}),
+            ("recomputed", "activation checkpointing, suspended within an epoch", {
+                "faults": MANY_LIVES, "workers": (1, 3),
+            }),
+            ("short", "max_steps within an epoch, Adafactor", {"steps": 7}),
+        )
+    ),
+    refused(
+        "trainer_compiled",
+        "loop_trainer.py",
+        "compiled",
+        like="torch_compile",
+        words="got True, need False: which graphs a worker compiles",
+        needs="peft",
+        is_long=True,
+    ),
+    refused(
+        "trainer_own_step",
+        "loop_trainer.py",
+        "own_step",
+        like="a training_step that calls loss.backward()",
+        words="got no call of self.accelerator.backward",
+        needs="peft",
+        is_long=True,
+    ),
+]  # fmt: skip
+
 KERAS = [
     exact(
         "keras_fit",
@@ -1276,4 +1325,15 @@ KERAS = [
     ),
 ]
 
-TABLE = [*PUBLIC, *MODELS, *GROWN, *OPTIMIZERS, *DATA, *LOOPS, *LIVES, *LIGHTNING, *KERAS]
+TABLE = [
+    *PUBLIC,
+    *MODELS,
+    *GROWN,
+    *OPTIMIZERS,
+    *DATA,
+    *LOOPS,
+    *LIVES,
+    *LIGHTNING,
+    *KERAS,
+    *TRAINERS,
+]

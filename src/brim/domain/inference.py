@@ -47,11 +47,11 @@ def steps_of(samples: int, parts: int) -> int:
     return -(-samples // (CHUNK * parts))
 
 
-def chunks_of_step(step: int, parts: int, samples: int) -> dict[int, Span]:
+def chunks_of_step(step: int, parts: int, samples: int, *, size: int = CHUNK) -> dict[int, Span]:
     """The samples of each chunk of a step, by the chunk's number among all of the job.
 
     >>> chunks_of_step(1, 2, 3 * CHUNK + 1)
     {2: Span(start=4096, stop=6144), 3: Span(start=6144, stop=6145)}
     """
-    numbers = range(step * parts, min((step + 1) * parts, -(-samples // CHUNK)))
-    return {number: Span(number * CHUNK, min((number + 1) * CHUNK, samples)) for number in numbers}
+    numbers = range(step * parts, min((step + 1) * parts, -(-samples // size)))
+    return {number: Span(number * size, min((number + 1) * size, samples)) for number in numbers}

@@ -114,6 +114,12 @@ FEATURES = (
         names=("lightning", "models"),
     ),
     Feature(
+        name="transformers' Trainer, exact",
+        stability=Stability.ALPHA,
+        names=("transformers",),
+        note="tried with transformers 5.23 and 5.24",
+    ),
+    Feature(
         name="Keras models on the torch backend",
         stability=Stability.ALPHA,
         names=("keras",),

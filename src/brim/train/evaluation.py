@@ -21,7 +21,7 @@ from brim.data.batches import Collate
 from brim.data.feed import Feed, MicroBatchRequest
 from brim.data.streams import reads_differently
 from brim.domain.batch import Span
-from brim.domain.inference import CHUNK, chunks_of_step
+from brim.domain.inference import chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.tensors.chance import Sources
@@ -52,6 +52,7 @@ def evaluate_together(
     metrics: Mapping[str, Metric],
     *,
     forward: Forward | None,
+    size: int,
     seed: int,
     rank: int,
     world_size: int,
@@ -62,13 +63,14 @@ def evaluate_together(
 
     Args:
         forward: `forward(model, inputs)` gives the output; None calls `model(inputs)`.
+        size: samples of a forward pass.
         seed: of the job.
         rank, world_size: which share of the chunks is this worker's.
         gather: gives everyone's payload, in rank order, for one's own.
         meanwhile: called with every chunk.
     """
-    chunks = max(1, -(-feed.samples // CHUNK))
-    spans = chunks_of_step(0, chunks, feed.samples)
+    chunks = max(1, -(-feed.samples // size))
+    spans = chunks_of_step(0, chunks, feed.samples, size=size)
     chunks_here = [(chunk, spans[chunk]) for chunk in share(chunks, world_size, rank)]
     with undisturbed(model) as put_back:
         seen = []

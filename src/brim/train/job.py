@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from brim.data.batches import Collate
 from brim.data.feed import Feed
+from brim.domain.inference import CHUNK
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.captured.captured_steps import tell_of_eager_steps
@@ -395,6 +396,7 @@ class Job:
         *,
         forward: Forward | None = None,
         collate_fn: Collate | None = None,
+        batch_size: int = CHUNK,
     ) -> dict[str, float]:
         """Compute metrics of some data on all workers together.
 
@@ -407,6 +409,7 @@ class Job:
             forward: `forward(model, inputs)` gives the output that metrics look at; None calls
                 `model(inputs)`.
             collate_fn: turns a list of samples into a batch; None collates as torch does.
+            batch_size: samples of a forward pass, each of which one worker computes.
 
         Raises:
             SpecError: called in the middle of a step, or a metric does not fit.
@@ -425,9 +428,19 @@ class Job:
             field="job.evaluate",
             example='job.evaluate(test, {"accuracy": brim.metrics.accuracy()})',
         )
+        if batch_size < 1:
+            raise SpecError(
+                "job.evaluate(batch_size=)", got=str(batch_size), need="a whole number from 1"
+            )
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(
-            evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed
+            evaluate_together,
+            self.model,
+            feed,
+            metrics,
+            forward=forward,
+            size=batch_size,
+            seed=self.spec.seed,
         )
         # Where they do not stand together, each measures everything, and comes to the same.
         if self._loop.stands_together:

@@ -33,6 +33,7 @@ _LAUNCHERS = {
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
 
 _born_with: WorkerContext | None = None
+_started_with: WorkerContext | None = None
 _joined: Job | None = None
 _may_join = True
 
@@ -41,6 +42,20 @@ def born_with(context: WorkerContext) -> None:
     """Tell a forked process the environment of a process started from scratch."""
     global _born_with, _joined
     _born_with, _joined = context, None
+
+
+def spec_here() -> JobSpec:
+    """Return the options of the job that this process was started for, before it joins."""
+    context = _context_here()
+    return spec_of_a_loner() if context is None else context.spec
+
+
+def _context_here() -> WorkerContext | None:
+    """Return this process's context, which can be read from its environment once."""
+    global _started_with
+    if _born_with is None and _started_with is None:
+        _started_with = context_from_environment()
+    return _born_with or _started_with
 
 
 @contextlib.contextmanager
@@ -115,7 +130,7 @@ def join(
     _check_model(model)
     optimizer = with_keras(model, optimizer)
     _check_optimizer(optimizer)
-    context = _born_with or context_from_environment()
+    context = _context_here()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
     options: dict[str, Any] = {
