@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, TrainingArguments
 from brim.transformers import Trainer
 
 
-def main(output="adapter"):
+def main(output="adapter", epochs=5):
     torch.manual_seed(0)  # before adapters get their first weights
     base = AutoModelForCausalLM.from_pretrained("base")
     lora = LoraConfig(
@@ -22,7 +22,7 @@ def main(output="adapter"):
         output_dir=output,
         per_device_train_batch_size=8,
         gradient_accumulation_steps=2,
-        num_train_epochs=5,
+        num_train_epochs=int(epochs),
         learning_rate=1e-2,
         lr_scheduler_type="cosine",
         logging_steps=13,

@@ -1,0 +1,303 @@
+"""Jobs of every kind on one cluster of two tenants, resized, preempted and killed: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness.report import Report, table
+from brim.client import Client
+from brim.domain.job import WorkerRange
+from brim.storage.contact import read_scheduler_contact
+from brim.wire.cluster import JobView
+from brim_lab.driver import Driver
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+PYTHON = sys.executable
+CLUSTER = """
+nodes: [{name: here, workers: 4}]
+grace: 40s
+tenants:
+  - {name: ads, guaranteed: 2, limit: 4}
+  - {name: web, guaranteed: 2, limit: 4}
+"""
+TO_END = 900.0  # seconds for all jobs
+PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
+RESTART = ("--restart", "--grace", "30s")
+
+
+@dataclass(slots=True, kw_only=True)
+class Kind:
+    """A kind of job.
+
+    Args:
+        name: in the report.
+        level: `exact` or `restart`.
+        folder: of the example.
+        command: that is run; `{out}` is a folder of its own.
+        options: of `brim submit`, beside those of all.
+        result: the file that it writes, alike in any life; empty: none is compared.
+    """
+
+    name: str
+    level: str
+    folder: str
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    result: str = ""
+
+
+KINDS = (
+    Kind(name="transformers' Trainer with LoRA", level="exact", folder="09-fine-tune",
+         command=("python", "adapt.py", "{out}", "60"), result="adapter_model.safetensors"),
+    Kind(name="Keras, fit", level="exact", folder="07-keras", command=("python", "digits.py")),
+    Kind(name="XGBoost", level="restart", folder="10-xgboost",
+         command=("python", "flights.py", "1500", "{out}/flights.json"), result="flights.json"),
+    Kind(name="transformers' Trainer as it is", level="restart", folder="06-any-command",
+         command=("python", "trainer.py", "6", "0.1")),
+    Kind(name="a loop of accelerate", level="restart", folder="06-any-command",
+         command=("python", "digits_accelerate.py", "6", "0.1"), options=("--progress", PATTERN)),
+    Kind(name="a shell command", level="restart", folder="06-any-command",
+         command=("sh", "-c", "for i in $(seq 40); do echo step $i/40 loss 1; sleep 1; done"),
+         options=("--progress", PATTERN, "--workers", "1")),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Life:
+    """What happened to one job."""
+
+    job: str
+    sizes: list[int] = field(default_factory=list)
+    happenings: Counter[str] = field(default_factory=Counter)
+
+
+class Scene:
+    """The cluster with all jobs on it."""
+
+    def __init__(self, folder: Path, report: Report) -> None:
+        self.folder, self.report = folder, report
+        self.state = folder / "state"
+        (folder / "cluster.yaml").write_text(CLUSTER)
+        self.driver = Driver(folder, BRIM_HOME=str(self.state))
+        self.driver.call("up", "--cluster", str(folder / "cluster.yaml"), "--env", "PYTHONPATH")
+        self.client = Client(self.state)
+        self.lives: dict[str, Life] = {}
+        self.owners: list[str] = []
+        self.chain: list[str] = []
+
+    def submit(self, kind: Kind) -> None:
+        where = self.folder / kind.name.replace(" ", "-").replace("'", "")
+        shutil.copytree(self.folder / kind.folder, where)
+        command = [word.format(out=where / "out") for word in kind.command]
+        (where / "out").mkdir()
+        command[0] = PYTHON if command[0] == "python" else command[0]
+        options = ("--tenant", "ads", "--workers", "1:2", "--deadline", "25m", *kind.options)
+        if kind.level == "restart":
+            words = [*RESTART, *options, "--", *command]
+        else:
+            (where / "job.yaml").write_text(f"command: {json.dumps(command)}\n")
+            words = [*options, "job.yaml"]
+        self.lives[kind.name] = Life(self.ask(where, *words))
+
+    def ask(self, where: Path, *words: str) -> str:
+        driver = Driver(where, BRIM_HOME=str(self.state))
+        output = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3)).stdout
+        return str(json.loads(output)["job"])
+
+    def submit_chain(self) -> None:
+        """An array behind a preparation, and a job behind them all."""
+        where = self.folder / "chain"
+        where.mkdir()
+        common = (*RESTART, "--tenant", "web")
+        first = self.ask(where, *common, "--name", "prepare", "--", "sleep", "5")
+        behind = ("--after", f"{first}:ok", "--array", "1-4%1")
+        array = self.ask(
+            where, *common, *behind, "--name", "fold", "--", "sh", "-c", "sleep 2; exit 0"
+        )
+        last = self.ask(where, *common, "--after", f"{array}:ok", "--name", "pick", "--", "true")
+        self.chain = [first, array, last]
+
+    def views(self) -> dict[str, JobView]:
+        return {view.job: view for view in self.client.jobs()}
+
+    def look(self) -> dict[str, JobView]:
+        views = self.views()
+        for life in self.lives.values():
+            workers = views[life.job].workers
+            if workers and (not life.sizes or life.sizes[-1] != workers):
+                life.sizes.append(workers)
+        return views
+
+    def disturb(self, rng: random.Random, moment: int) -> None:
+        views = self.views()
+        running = [life for life in self.lives.values() if views[life.job].state == "running"]
+        if moment % 3 == 0 or not running:
+            where = self.folder / "chain"
+            words = (
+                *RESTART,
+                "--tenant",
+                "web",
+                "--workers",
+                "2",
+                "--name",
+                "owner",
+                "--",
+                "sleep",
+                "6",
+            )
+            self.owners.append(self.ask(where, *words))
+            self.report.say("web takes two devices back for six seconds")
+            return
+        life = rng.choice(running)
+        if moment % 3 == 1:
+            pids = processes_of(views[life.job].run)
+            if pids:
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                life.happenings["killed"] += 1
+                self.report.say(f"a process of {life.job} is killed")
+            return
+        most = 1 if views[life.job].maximum > 1 else 2
+        if views[life.job].minimum < 2 and "sh" not in life.job:
+            self.client.resize(life.job, WorkerRange(minimum=1, maximum=most))
+            life.happenings["resized"] += 1
+            self.report.say(f"{life.job} may have {most}")
+
+    def close(self) -> None:
+        if read_scheduler_contact(self.state) is not None:
+            self.driver.call("down", "--kill", timeout=120.0)
+
+
+def processes_of(run: str) -> list[int]:
+    """The processes that compute for a job: those of its command, or its workers."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            variables = process.environ()
+        except psutil.Error:
+            continue
+        if variables.get("BRIM_RUN_DIR") == run and "BRIM_WORKER" in variables:
+            found.append(process.pid)
+    return found
+
+
+def alone(kind: Kind, folder: Path) -> str:
+    """The digest of what the same command writes by itself, in one process."""
+    where = folder / f"alone-{kind.folder}"
+    shutil.copytree(folder / kind.folder, where)
+    command = [word.format(out=where / "out") for word in kind.command]
+    (where / "out").mkdir()
+    perform([PYTHON, *command[1:]], where)
+    return digest(where / "out" / kind.result)
+
+
+def perform(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=TO_END)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    seed = parser.parse_args().seed
+    report = Report(HERE, "Jobs of every kind on one cluster", seed=seed)
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as name:
+        folder = Path(name)
+        for example in {kind.folder for kind in KINDS}:
+            shutil.copytree(EXAMPLES / example, folder / example)
+        perform([PYTHON, "base.py"], folder / "09-fine-tune")  # the model that LoRA adapts
+        expected = {kind.name: alone(kind, folder) for kind in KINDS if kind.result}
+        scene = Scene(folder, report)
+        try:
+            for kind in KINDS:
+                scene.submit(kind)
+            scene.submit_chain()
+            run(scene, rng)
+            report_on(scene, expected, report)
+        finally:
+            scene.close()
+
+
+def run(scene: Scene, rng: random.Random) -> None:
+    """Disturb the jobs every 7 s until all have ended."""
+    began, moment = time.monotonic(), 0
+    while time.monotonic() < began + TO_END:
+        views = scene.look()
+        watched = [life.job for life in scene.lives.values()] + scene.chain
+        if all(views[job].has_ended for job in watched):
+            return
+        if time.monotonic() > began + 7.0 * (moment + 1) and moment < 30:
+            scene.disturb(rng, moment)
+            moment += 1
+        time.sleep(0.5)
+    raise RuntimeError(f"not all jobs ended within {TO_END:.0f} s")
+
+
+def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
+    views, rows = scene.views(), []
+    for kind in KINDS:
+        life = scene.lives[kind.name]
+        view = views[life.job]
+        assert view.ended is not None
+        story = Counter(change.event for change in scene.client.explain(life.job))
+        events = Path(view.run) / "events.jsonl"
+        starts = sum('"kind":"round"' in line for line in events.read_text().splitlines())
+        where = scene.folder / kind.name.replace(" ", "-").replace("'", "")
+        same = ""
+        if kind.result:
+            same = "yes" if digest(where / "out" / kind.result) == expected[kind.name] else "NO"
+        promised = story["promised"] > 0
+        kept = view.deadline is not None and view.ended <= view.deadline and view.state == "done"
+        promise = ("kept" if kept else "BROKEN") if promised else "none given"
+        rows.append([
+            kind.name, kind.level, view.state, " → ".join(map(str, life.sizes)), str(starts),
+            str(life.happenings["killed"]), str(life.happenings["resized"]),
+            str(story["suspended"]), f"{view.ended - view.submitted:.0f} s", promise, same,
+        ])  # fmt: skip
+    head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "paused",
+            "from its submission to its end", "promise of 25 m", "file as alone"]  # fmt: skip
+    report.add(table(head, rows))
+    chain = ", ".join(f"{job} {views[job].state}" for job in scene.chain)
+    owners = [views[job] for job in scene.owners]
+    waits = [view_wait(view, scene) for view in owners]
+    text = (
+        f"Beside them, of the tenant web: {chain}; the array's four jobs one after the other. "
+        f"{len(owners)} times it took two devices back: they were there after "
+        f"{min(waits):.1f} to {max(waits):.1f} s."
+    )
+    report.add(text)
+    packages = ("transformers", "peft", "accelerate", "keras", "xgboost-cpu")
+    report.add(", ".join(f"{package} {version(package)}" for package in packages) + ".")
+    figures: dict[str, Any] = {"rows": rows, "waits": waits, "chain": chain}
+    report.write(figures)
+
+
+def view_wait(view: JobView, scene: Scene) -> float:
+    """Seconds from a submission to its first processes."""
+    story = scene.client.explain(view.job)
+    return next(c.at for c in story if c.event == "running") - view.submitted
+
+
+if __name__ == "__main__":
+    main()
