@@ -872,16 +872,20 @@ def test_arrays_are_taken_in_whole(served: Served) -> None:
     until(lambda: client.job("job-3").workers > 0, "its workers")
     with closing(Database(served.folder / "scheduler.db")) as database:
         assert Book(database).jobs["job-3"].submission.spec.env == {"ARRAY_INDEX": "9"}
+    for indices in ((1, 5), ()):
+        with pytest.raises(SpecError, match="--key: got 'sweep'"):
+            client.submit(msgspec.structs.replace(sent, array=indices))
     for array, need in (((1, 1), "each index once"), (tuple(range(1001)), "<= 1000")):
         with pytest.raises(BrimError, match=need):
             client.submit(msgspec.structs.replace(ask(), array=array))
     assert len(client.jobs()) == 3
     behind = replace(
-        ask().submission, conditions=Conditions(predecessors=(Predecessor(job="job-2"),))
+        ask().submission,
+        conditions=Conditions(predecessors=tuple(Predecessor(job=f"job-{n}") for n in (2, 3, 2))),
     )
     last = client.submit(msgspec.structs.replace(ask(), submission=behind))
-    assert client.job(last.job).waits == "it begins after job-1, job-2, job-3"
-    assert "waits: it begins after job-1" in brim("status", last.job).stdout
+    assert client.job(last.job).waits == "it begins after the array of job-1"
+    assert "waits: it begins after the array of job-1" in brim("status", last.job).stdout
     assert brim("cancel", last.job, "--array").exit_code == 2
     cancelled = brim("cancel", "job-2", "--array").stderr.splitlines()
     assert cancelled == [f"job-{number}: cancelled" for number in (3, 2, 1)]
