@@ -892,6 +892,28 @@ def test_arrays_are_taken_in_whole(served: Served) -> None:
     until(lambda: client.job(last.job).workers > 0, "its turn")
 
 
+def test_files_of_jobs_have_conditions(served: Served, tmp_path: Path) -> None:
+    """One value of an option that may be repeated needs no list; one value is no list."""
+    served.client.submit(ask())
+    file = tmp_path / "job.yaml"
+    usual = f"file: {DIGITS}\nepochs: 1\ntenant: ads\n"
+    file.write_text(f"{usual}after: job-1\narray: 5\n")
+    dry = brim("submit", "job.yaml", "--dry-run")
+    assert "if it could begin now" in dry.stdout
+    assert "for the first of 1 jobs" in dry.stdout
+    assert brim("submit", "job.yaml").exit_code == 0
+    assert served.client.job("digits-2").waits == "it begins after job-1"
+    for line, words in (
+        ("array: [1, 2]", "array: got a list of 2"),
+        ("after: job-7", "--after: got"),
+    ):
+        file.write_text(f"{usual}{line}\n")
+        for more in ((), ("--dry-run",)):
+            refused = brim("submit", "job.yaml", *more)
+            assert refused.exit_code == 2
+            assert words in refused.stderr
+
+
 def test_jobs_wait_only_for_their_tenants_own(served: Served) -> None:
     client = served.client
     client.submit(ask())

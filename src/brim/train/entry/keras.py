@@ -166,6 +166,7 @@ def _dataset(data: Any) -> Any:
             "brim.keras.fit", got="no data", need="(x, y), or a dataset or DataLoader of torch"
         )
     if not isinstance(data, (tuple, list)):
+        _check_samples(data)
         return data
     if not 1 <= len(data) <= 3:
         raise SpecError(
@@ -186,6 +187,24 @@ def _dataset(data: Any) -> Any:
         )
     is_flat = len(leaves) == len(arrays) and all(isinstance(part, torch.Tensor) for part in arrays)
     return TensorDataset(*arrays) if is_flat else _Arrays(arrays)
+
+
+def _check_samples(data: Any) -> None:
+    """Check that entries of data can be samples.
+
+    Raises:
+        SpecError: they are Keras' or TensorFlow's batches, or it is one array.
+    """
+    kind = type(data)
+    is_batched = isinstance(data, import_module("keras").utils.PyDataset)
+    if is_batched or kind.__module__.partition(".")[0] == "tensorflow":
+        need = "samples, since brim makes the batches: arrays, or a dataset or DataLoader of torch"
+        hint = "a torch.utils.data.Dataset whose [i] is sample i, (x, y)"
+        raise SpecError("brim.keras.fit", got=f"batches of a {kind.__name__}", need=need, hint=hint)
+    if isinstance(data, np.ndarray | torch.Tensor):
+        raise SpecError(
+            "brim.keras.fit", got=f"one {kind.__name__}", need="inputs and targets", hint="(x, y)"
+        )
 
 
 def _tensor(array: Any) -> torch.Tensor:
