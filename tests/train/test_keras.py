@@ -281,6 +281,16 @@ def test_data_of_wrong_parts_is_refused(keras: ModuleType) -> None:
     assert "arrays of 49 and 50 samples" in refusal(fit, network(keras), (ROWS, LATE[1:]))
     assert "4 parts" in refusal(fit, network(keras), (ROWS, LATE, WEIGHTS, LATE))
     assert "got no data" in refusal(fit, network(keras), None)
+    words = np.array(["late"] * len(ROWS))
+    assert "got an array of <U4, need arrays of numbers" in refusal(
+        fit, network(keras), (ROWS, words)
+    )
+
+
+def test_fit_goes_on_behind_model_fit(keras: ModuleType) -> None:
+    model = network(keras)
+    model.fit(ROWS, LATE, epochs=1, verbose=0)
+    assert len(fit(model, (ROWS, LATE)).history["loss"]) > 0
 
 
 def test_batches_are_refused_where_samples_are_needed(keras: ModuleType) -> None:

@@ -132,6 +132,7 @@ def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -
         model.test_step(unpacked(batch))  # makes the variables of metrics
     _check_losses(model)
     measures.check_sums(batch)
+    model.zero_grad()  # model.fit leaves gradients
     return KerasFitting(
         model=model,
         data=data,
@@ -209,7 +210,11 @@ def _check_samples(data: Any) -> None:
 
 def _tensor(array: Any) -> torch.Tensor:
     """Return an array as a tensor on the host, of Keras' floating-point type where it is one."""
-    tensor = torch.as_tensor(np.asarray(array) if not isinstance(array, torch.Tensor) else array)
+    try:
+        tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(np.asarray(array))
+    except TypeError:  # text, or objects
+        actual, need = f"an array of {np.asarray(array).dtype}", "arrays of numbers"
+        raise SpecError("brim.keras.fit", got=actual, need=need) from None
     if not tensor.ndim:
         raise SpecError(
             "brim.keras.fit", got=repr(array), need="arrays with one entry for each sample"
