@@ -892,6 +892,15 @@ def test_arrays_are_taken_in_whole(served: Served) -> None:
     until(lambda: client.job(last.job).workers > 0, "its turn")
 
 
+@pytest.mark.parametrize("array", [(), (4, 7)])
+def test_keys_know_jobs_with_indices_of_their_own(served: Served, array: tuple[int, ...]) -> None:
+    request = ask(key="own")
+    spec = replace(request.submission.spec, env={"ARRAY_INDEX": "3"})
+    own = replace(request.submission, spec=spec)
+    sent = msgspec.structs.replace(request, submission=own, array=array)
+    assert served.client.submit(sent).job == served.client.submit(sent).job == "job-1"
+
+
 def test_files_of_jobs_have_conditions(served: Served, tmp_path: Path) -> None:
     """One value of an option that may be repeated needs no list; one value is no list."""
     served.client.submit(ask())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
@@ -217,10 +217,12 @@ def _check_same(earlier: ScheduledJob, request: Submit, array: Sequence[int]) ->
         as_submitted,
         deadline=submission.deadline,
         conditions=submission.conditions,
-        spec=replace(as_submitted.spec, env=_without_index(as_submitted.spec.env)),
     )
     # The latter: an earlier version took it in.
-    is_same = as_submitted in (by_tenant(submission), submission)
+    same_jobs = [as_submitted, by_tenant(submission), submission]
+    if array:
+        same_jobs = [_without_index(job) for job in same_jobs]
+    is_same = same_jobs[0] in same_jobs[1:]
     if not is_same or tuple(array) != request.array:
         raise SpecError(
             "--key",
@@ -230,8 +232,9 @@ def _check_same(earlier: ScheduledJob, request: Submit, array: Sequence[int]) ->
         )
 
 
-def _without_index(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name != ARRAY_INDEX}
+def _without_index(submission: Submission) -> Submission:
+    env = {name: value for name, value in submission.spec.env.items() if name != ARRAY_INDEX}
+    return replace(submission, spec=replace(submission.spec, env=env))
 
 
 def _in_array(submission: Submission, array: str, index: int) -> Submission:
