@@ -14,6 +14,7 @@ import click
 
 from brim.domain.conditions import MOST_RETRIES, Conditions, parse_array, parse_predecessor
 from brim.domain.names import check_name
+from brim.domain.options import whole
 from brim.domain.quantities import parse_duration
 from brim.domain.submission import (
     FARTHEST_DEADLINE,
@@ -99,9 +100,8 @@ def submission(function: Decorated) -> Decorated:
             ),
             option(
                 "--retries",
-                type=click.IntRange(0, MOST_RETRIES),
                 metavar="N",
-                default=0,
+                default="0",
                 show_default=True,
                 help="Start the job again after a failure, so many times; it goes on from its last "
                 "checkpoint.",
@@ -216,7 +216,7 @@ def request_of(
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
         conditions=conditions,
-        retries=values["retries"],
+        retries=whole(minimum=0, maximum=MOST_RETRIES).read(values["retries"], "--retries"),
     )
     check_conditions(submission)
     name = values["name"] or Path(name_of(spec)).stem
