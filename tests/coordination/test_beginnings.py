@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 
 import pytest
 
-from brim.coordination.cluster.scheduled_jobs import Decided, Looked, Wished
+from brim.coordination.cluster.scheduled_jobs import Decide, Decided, Looked, Wished
 from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.conditions import Conditions, Predecessor, parse_array, parse_predecessor
 from brim.domain.course import Change
 from brim.domain.lifecycle import Happening
-from brim.domain.schedule import Decision
+from brim.domain.schedule import Decision, Reason, Rejected
 from brim.errors import SpecError
 from coordination.scheduled import Transcript
 
@@ -81,6 +82,43 @@ def test_jobs_behind_a_failure_are_cancelled(end: str) -> None:
         "job-2, which is needed first, was cancelled",
     ]
     assert list(jobs.jobs.jobs) == shown(jobs) == ["job-4"]
+
+
+def test_arrays_count_as_one_before_a_job() -> None:
+    """Also behind its first job, which may have been forgotten."""
+    jobs = Transcript()
+    for _ in range(2):
+        jobs.submit(conditions=Conditions(array="job-1"))
+    jobs.submit(conditions=behind("job-1"))
+    jobs.submit(conditions=behind("job-1:ok"))
+    jobs.hear(Wished("job-1", Happening.RELEASE), 0.0)
+    run(jobs, "job-1", "job-2")
+    look(jobs, {"job-1": DEAD})
+    assert (shown(jobs), waits(jobs, "job-3")) == (["job-2"], "it begins after the array of job-1")
+    look(jobs, {"job-2": FAILED})
+    assert shown(jobs) == list(jobs.jobs.jobs) == ["job-3"]
+
+
+def test_jobs_behind_a_refusal_are_decided_on() -> None:
+    jobs = Transcript()
+    jobs.submit()
+    jobs.submit(conditions=behind("job-1"))
+    refused = Rejected(job="job-1", reason=Reason.NO_DEADLINE, detail="")
+    jobs.hear(Decided(Decision(workers={}, verdicts=(refused,))), 0.0)
+    assert shown(jobs) == ["job-2"]
+    assert Decide() in jobs.commands
+
+
+def test_long_lines_end_at_once() -> None:
+    """A tenant's 5,000 jobs, each behind the one before, keep nobody waiting."""
+    jobs = Transcript()
+    jobs.submit()
+    for number in range(1, 5000):
+        jobs.submit(conditions=behind(f"job-{number}:ok"))
+    began = time.process_time()
+    jobs.hear(Wished("job-1", Happening.CANCEL), 0.0)
+    assert time.process_time() - began < 1.0
+    assert not jobs.jobs.jobs
 
 
 def test_job_begins_at_its_time() -> None:

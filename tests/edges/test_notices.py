@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
+from brim.joined import notices
 from brim.joined.notices import MetadataAnswer, azure_notice, source_of
 
 Answers = dict[tuple[str, str], tuple[int, str]]
@@ -123,7 +125,18 @@ def test_addresses_files_and_commands_tell(metadata: Metadata, tmp_path: Path) -
     assert (look(), of_command()) == (f"{file} is there", "for repairs")
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host/x", "/no/such/folder/leave", "no-such-program x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ftp://host/x",
+        "/no/such/folder/leave",
+        "no-such-program x",
+        'sh -c "',
+        "http://[::1",
+        "http://host:99999/",
+    ],
+)
 def test_odd_sources_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--notice: got"):
         source_of(text, {})
@@ -159,8 +172,80 @@ def test_work_ends_by_notice_or_signal(by: str, tmp_path: Path) -> None:
         error = host.communicate(timeout=20.0)[1]
     assert host.returncode == (-signal.SIGKILL if by == "death" else 7)
     assert ("brim: this host leaves, by notice" in error) == (by == "notice")
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in children))
+
+
+class Nonsense(Handler):
+    """What a server may answer, and never ends."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Metadata)
+        self.server.asked.append((self.path, {}))
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(600):
+                self.wfile.write(b" ")
+                time.sleep(0.1)
+
+
+def test_looks_cannot_keep_a_host(metadata: Metadata) -> None:
+    """A server drips, and the work ends all the same."""
+    script = PROGRAM.replace("time.sleep(60)", "sys.stdin.read(); return 3")
+    command = [sys.executable, "-c", script, f"http://{metadata.address}/leave"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as host:
+        assert host.stdin is not None
+        assert host.stdout is not None
+        assert host.stdout.readline() == "ready\n"
+        asked = len(metadata.asked)
+        metadata.RequestHandlerClass = Nonsense
+        until(lambda: len(metadata.asked) > asked)
+        host.stdin.close()
+        assert host.wait(5.0) == 3
+
+
+def test_looks_cannot_end_a_host(metadata: Metadata) -> None:
+    """A token that is no header, and then a notice which nobody can be told of."""
+    environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{metadata.address}"}
+    command = [sys.executable, "-c", PROGRAM, "aws"]
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+        ) as host,
+    ):
+        assert host.stdout is not None
+        assert host.stdout.readline() == "ready\n"
+        token = "PUT", "/latest/api/token"
+        metadata.answers[token] = 200, "no\nheader"
+        asked = len(metadata.asked)
+        until(lambda: len(metadata.asked) > asked + 1)
+        metadata.answers["GET", "/latest/meta-data/spot/instance-action"] = 200, "now"
+        metadata.answers[token] = 404, ""
+        assert host.wait(10.0) == 7
+
+
+def test_commands_are_ended_with_all_that_they_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = tmp_path / "pid"
+    look = source_of(f"sh -c 'sleep 60 & echo $! > {left}; echo now'", {})
+    assert notices._look(look) == "now"
+    until(lambda: not os.path.exists(f"/proc/{left.read_text().strip()}"))
+    monkeypatch.setattr(notices, "_TO_LOOK", 0.3)
+    with pytest.raises(EnvironmentFault, match="no answer within"):
+        notices._look(source_of("yes forever", {}))
+
+
+def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10.0
-    while any(os.path.exists(f"/proc/{pid}") for pid in children):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -872,20 +872,55 @@ def test_arrays_are_taken_in_whole(served: Served) -> None:
     until(lambda: client.job("job-3").workers > 0, "its workers")
     with closing(Database(served.folder / "scheduler.db")) as database:
         assert Book(database).jobs["job-3"].submission.spec.env == {"ARRAY_INDEX": "9"}
+    for indices in ((1, 5), ()):
+        with pytest.raises(SpecError, match="--key: got 'sweep'"):
+            client.submit(msgspec.structs.replace(sent, array=indices))
     for array, need in (((1, 1), "each index once"), (tuple(range(1001)), "<= 1000")):
         with pytest.raises(BrimError, match=need):
             client.submit(msgspec.structs.replace(ask(), array=array))
     assert len(client.jobs()) == 3
     behind = replace(
-        ask().submission, conditions=Conditions(predecessors=(Predecessor(job="job-2"),))
+        ask().submission,
+        conditions=Conditions(predecessors=tuple(Predecessor(job=f"job-{n}") for n in (2, 3, 2))),
     )
     last = client.submit(msgspec.structs.replace(ask(), submission=behind))
-    assert client.job(last.job).waits == "it begins after job-1, job-2, job-3"
-    assert "waits: it begins after job-1" in brim("status", last.job).stdout
+    assert client.job(last.job).waits == "it begins after the array of job-1"
+    assert "waits: it begins after the array of job-1" in brim("status", last.job).stdout
     assert brim("cancel", last.job, "--array").exit_code == 2
     cancelled = brim("cancel", "job-2", "--array").stderr.splitlines()
     assert cancelled == [f"job-{number}: cancelled" for number in (3, 2, 1)]
     until(lambda: client.job(last.job).workers > 0, "its turn")
+
+
+@pytest.mark.parametrize("array", [(), (4, 7)])
+def test_keys_know_jobs_with_indices_of_their_own(served: Served, array: tuple[int, ...]) -> None:
+    request = ask(key="own")
+    spec = replace(request.submission.spec, env={"ARRAY_INDEX": "3"})
+    own = replace(request.submission, spec=spec)
+    sent = msgspec.structs.replace(request, submission=own, array=array)
+    assert served.client.submit(sent).job == served.client.submit(sent).job == "job-1"
+
+
+def test_files_of_jobs_have_conditions(served: Served, tmp_path: Path) -> None:
+    """One value of an option that may be repeated needs no list; one value is no list."""
+    served.client.submit(ask())
+    file = tmp_path / "job.yaml"
+    usual = f"file: {DIGITS}\nepochs: 1\ntenant: ads\n"
+    file.write_text(f"{usual}after: job-1\narray: 5\n")
+    dry = brim("submit", "job.yaml", "--dry-run")
+    assert "if it could begin now" in dry.stdout
+    assert "for the first of 1 jobs" in dry.stdout
+    assert brim("submit", "job.yaml").exit_code == 0
+    assert served.client.job("digits-2").waits == "it begins after job-1"
+    for line, words in (
+        ("array: [1, 2]", "array: got a list of 2"),
+        ("after: job-7", "--after: got"),
+    ):
+        file.write_text(f"{usual}{line}\n")
+        for more in ((), ("--dry-run",)):
+            refused = brim("submit", "job.yaml", *more)
+            assert refused.exit_code == 2
+            assert words in refused.stderr
 
 
 def test_jobs_wait_only_for_their_tenants_own(served: Served) -> None:

@@ -281,6 +281,31 @@ def test_data_of_wrong_parts_is_refused(keras: ModuleType) -> None:
     assert "arrays of 49 and 50 samples" in refusal(fit, network(keras), (ROWS, LATE[1:]))
     assert "4 parts" in refusal(fit, network(keras), (ROWS, LATE, WEIGHTS, LATE))
     assert "got no data" in refusal(fit, network(keras), None)
+    words = np.array(["late"] * len(ROWS))
+    assert "got an array of <U4, need arrays of numbers" in refusal(
+        fit, network(keras), (ROWS, words)
+    )
+
+
+def test_fit_goes_on_behind_model_fit(keras: ModuleType) -> None:
+    model = network(keras)
+    model.fit(ROWS, LATE, epochs=1, verbose=0)
+    assert len(fit(model, (ROWS, LATE)).history["loss"]) > 0
+
+
+def test_batches_are_refused_where_samples_are_needed(keras: ModuleType) -> None:
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return np.zeros((8, 4), np.float32), np.zeros((8, 1), np.float32)
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    for data, words in ((Batches(), "batches of a Batches"), (np.zeros((8, 4)), "one ndarray")):
+        with pytest.raises(SpecError, match=words):
+            brim.keras.fit(model, data, global_batch_size=8, epochs=1)
 
 
 def test_unbuilt_and_stateful_models_are_refused(keras: ModuleType) -> None:

@@ -222,6 +222,11 @@ def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int
         word = {True: "promised", False: "not promised", None: "accepted"}[forecast.admitted]
         reason = f" ({forecast.reason})" if forecast.reason else ""
         click.echo(f"{word}{reason}: {forecast.detail}{_earliest(forecast.earliest)}")
+        conditions = request.submission.conditions
+        if conditions.predecessors or conditions.earliest:
+            click.echo("if it could begin now, which --after or --at does not let it:")
+        if request.array:
+            click.echo(f"for the first of {len(request.array)} jobs:")
         click.echo(f"workers now: {forecast.workers}")
         for job, workers in forecast.takes.items():
             click.echo(f"  {workers} of {job}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brim.errors import SpecError
 
 MOST_OF_ARRAY = 1000  # jobs
-MOST_PREDECESSORS = 1000  # jobs
+MOST_PREDECESSORS = 100  # jobs, and arrays: each decision looks at them
 MOST_RETRIES = 100
 ARRAY_INDEX = "ARRAY_INDEX"  # the variable that tells a job which one of its array it is
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -16,10 +16,10 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predecessor:
-    """A job that has to end first.
+    """A job, or an array of jobs, that has to end first.
 
     Args:
-        job: its id.
+        job: its id; the scheduler notes that of its array where it belongs to one.
         success: it has to be done: if it ends otherwise, the job behind it is cancelled.
     """
 

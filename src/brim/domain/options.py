@@ -131,7 +131,7 @@ def options_of(spec: type[Any]) -> Mapping[str, Option]:
 
 
 # An option and its value: a word with a digit in it, or the last one; `--resume goes on` has none.
-_WRITTEN = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=-]+$))?")
+_WRITTEN = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=%-]*\d[\w.:/=%-]*|[\w.:/=-]+$))?")
 
 
 def reworded(text: str, word: Callable[[str, str | None], str]) -> str:
@@ -142,6 +142,8 @@ def reworded(text: str, word: Callable[[str, str | None], str]) -> str:
 
     >>> reworded("--micro-batches 8, or leave it out", lambda name, value: f"<{name}: {value}>")
     '<micro-batches: 8>, or leave it out'
+    >>> reworded("--array 1-100%4", lambda name, value: f"<{name}: {value}>")
+    '<array: 1-100%4>'
     """
     if text.startswith("brim "):
         return text

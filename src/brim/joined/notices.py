@@ -2,7 +2,9 @@
 
 Spot machines get seconds from the notice to the end. SIGTERM has an agent, or a node, leave at a
 step boundary with nothing redone; so a watcher sends it. The watcher is the parent of what it
-watches for: who counts the children of an agent, or ends them, never meets it.
+watches for: who counts the children of an agent, or ends them, never meets it. Each look is a
+process as well, which is killed where it takes too long: no server or command can keep the watcher
+from its work, or end it.
 
 Sources: AWS "Spot Instance interruption notices" (IMDSv2, 2 minutes), Google "Preemptible VM
 instances" (30 s), Azure "Scheduled Events" (`Preempt`, 30 s).
@@ -30,12 +32,14 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.host.process import die_with_parent
 
 INTERVAL = 1.0  # seconds between two looks: the shortest notice is 30 s
-_TO_ANSWER = 2.0  # seconds that a look may take
-_TO_RUN = 10.0  # seconds that a command may take
+_TO_ANSWER = 2.0  # seconds of silence after which a server does not answer
+_TO_LOOK = 10.0  # seconds that a look may take, whatever it is at
 _LARGEST = 1 << 16  # bytes of an answer
+_WORDS = 200  # characters of a notice, or of an error, that are shown
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ANSWERED = b"="  # begins the answer of a look that has come to an end
 _LINK_LOCAL = "http://169.254.169.254"
 _AZURE_VERSION = "2020-07-01"
-_UNANSWERED = (OSError, http.client.HTTPException, subprocess.SubprocessError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +111,17 @@ def source_of(text: str, environment: Mapping[str, str]) -> Callable[[], str]:
         ask = _server(place if "://" in place else f"http://{place}")
         return lambda: notice(ask)
     if "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise _wrong(text)
-        ask = _server(f"{parts.scheme}://{parts.netloc}")
-        path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-        return lambda: _told(ask("GET", path, {}))
-    words = shlex.split(text)
+        with contextlib.suppress(ValueError):  # no address then
+            parts = urlsplit(text)
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                ask = _server(f"{parts.scheme}://{parts.netloc}")
+                path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+                return lambda: _told(ask("GET", path, {}))
+        raise _wrong(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise _wrong(text, f"{text!r}: {str(error).lower()}") from None
     if len(words) > 1:
         if shutil.which(words[0]) is None:
             raise _wrong(text, f"{words[0]!r}, which is no program here")
@@ -141,10 +149,10 @@ def leave_at(text: str, work: Callable[[], int]) -> int:
     """
     look = source_of(text, os.environ)
     try:
-        look()
-    except _UNANSWERED as error:
+        _look(look)
+    except EnvironmentFault as fault:
         hint = "\n  hint: a machine of that cloud has this server" if text in CLOUDS else ""
-        raise EnvironmentFault(f"--notice {text} does not answer: {error}{hint}") from error
+        raise EnvironmentFault(f"--notice {text} does not answer: {fault}{hint}") from None
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -155,7 +163,7 @@ def leave_at(text: str, work: Callable[[], int]) -> int:
 
 
 def _watch(child: int, look: Callable[[], str]) -> int:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _PASSED_ON:
         signal.signal(number, lambda number, _: _signal(child, number))
     ended = select.poll()
     ended.register(handle := os.pidfd_open(child), select.POLLIN)
@@ -164,15 +172,71 @@ def _watch(child: int, look: Callable[[], str]) -> int:
         if is_told:
             continue
         notice = ""
-        with contextlib.suppress(*_UNANSWERED):
-            notice = look()
+        with contextlib.suppress(EnvironmentFault, OSError):
+            notice = _look(look, unless=handle)
         if notice:
             is_told = True
-            print(printable(f"brim: this host leaves, by notice: {notice}"), file=sys.stderr)  # noqa: T201
             _signal(child, signal.SIGTERM)
+            with contextlib.suppress(OSError):  # nobody reads it, or a disk is full
+                print(  # noqa: T201
+                    printable(f"brim: this host leaves, by notice: {notice}"),
+                    file=sys.stderr,
+                    flush=True,
+                )
     os.close(handle)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status
+
+
+def _look(look: Callable[[], str], *, unless: int | None = None) -> str:
+    """Look for a notice in a process of its own, which is killed after `_TO_LOOK`.
+
+    Args:
+        unless: a descriptor: once it can be read from, there is no need for an answer.
+
+    Raises:
+        EnvironmentFault: there is no answer.
+    """
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    process = os.fork()
+    if not process:
+        try:
+            die_with_parent(parent)
+            os.setsid()
+            for number in _PASSED_ON:
+                signal.signal(number, signal.SIG_DFL)
+            os.write(writer, _answer_of(look))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        events = select.poll()
+        for descriptor in (reader, unless):
+            if descriptor is not None:
+                events.register(descriptor, select.POLLIN)
+        found = dict(events.poll(_TO_LOOK * 1000.0))
+        answer = os.read(reader, select.PIPE_BUF) if reader in found else b""
+    finally:
+        os.close(reader)
+        _signal(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)  # what a command has started
+        os.waitpid(process, 0)
+    if not found:
+        raise EnvironmentFault(f"no answer within {_TO_LOOK:.0f} s")
+    if unless not in found and not answer.startswith(_ANSWERED):
+        raise EnvironmentFault(answer.decode(errors="replace") or "the look for it has died")
+    return answer.removeprefix(_ANSWERED).decode(errors="replace")
+
+
+def _answer_of(look: Callable[[], str]) -> bytes:
+    """Return what a look has found, or why it has found nothing, in less than `PIPE_BUF` bytes."""
+    try:
+        answer = _ANSWERED + look()[:_WORDS].encode(errors="replace")
+    except Exception as error:  # noqa: BLE001 - servers may answer with anything
+        answer = (str(error) or type(error).__name__)[:_WORDS].encode(errors="replace")
+    return answer
 
 
 def _signal(pid: int, number: int) -> None:
@@ -199,17 +263,33 @@ def _told(answer: MetadataAnswer) -> str:
 
 
 def _of_command(words: list[str]) -> str:
-    """Return the first words that a command prints where it ends with status 0."""
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TO_RUN, check=False
-    )
-    if done.returncode:
-        return ""
-    return _compact(done.stdout.decode(errors="replace")) or shlex.join(words)
+    """Return the first words that a command prints where it ends with status 0.
+
+    What it leaves running, with its output open, does not count.
+    """
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        output, events, printed = process.stdout.fileno(), select.poll(), b""
+        events.register(output, select.POLLIN)
+        events.register(handle := os.pidfd_open(process.pid), select.POLLIN)
+        while found := dict(events.poll()):
+            if output in found:
+                chunk = os.read(output, _LARGEST)
+                printed = (printed + chunk)[:_LARGEST]
+                if not chunk:
+                    events.unregister(output)
+            if handle in found:
+                break
+        os.close(handle)
+        if process.wait():
+            return ""
+    return _compact(printed.decode(errors="replace")) or shlex.join(words)
 
 
 def _compact(text: str) -> str:
-    return " ".join(text.split())[:200]
+    return " ".join(text.split())[:_WORDS]
 
 
 def _wrong(text: str, actual: str = "") -> SpecError:

@@ -14,6 +14,7 @@ import click
 
 from brim.domain.conditions import MOST_RETRIES, Conditions, parse_array, parse_predecessor
 from brim.domain.names import check_name
+from brim.domain.options import whole
 from brim.domain.quantities import parse_duration
 from brim.domain.submission import (
     FARTHEST_DEADLINE,
@@ -99,9 +100,8 @@ def submission(function: Decorated) -> Decorated:
             ),
             option(
                 "--retries",
-                type=click.IntRange(0, MOST_RETRIES),
                 metavar="N",
-                default=0,
+                default="0",
                 show_default=True,
                 help="Start the job again after a failure, so many times; it goes on from its last "
                 "checkpoint.",
@@ -123,27 +123,38 @@ def _from_file(ctx: click.Context, _: click.Parameter, words: tuple[str, ...]) -
     if not isinstance(content, dict):
         raise SpecError(file, got=repr(content), need="NAME: VALUE lines", hint="file: flights.py")
     settings = {
-        word: param.name
+        word: param
         for param in ctx.command.params
         if param.name not in ("file", "state", None)
         for word in (max(param.opts, key=len).removeprefix("--").replace("-", "_"), param.name)
     }
     values: dict[str, Any] = {}
     for key, value in content.items():
-        name = settings.get(key.replace("-", "_"))
+        param = settings.get(key.replace("-", "_"))
         if key in ("file", "command"):
             ctx.meta[f"brim.{key}"] = value
-        elif name is None:
+        elif param is None:
             hint = did_you_mean(key, [*settings, "file", "command"])
             raise SpecError(
                 f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint
             )
         else:
-            values[name] = (
-                [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
-            )
+            values[str(param.name)] = _value_of(f"{file}: {key}", value, param)
     ctx.default_map = {**(ctx.default_map or {}), **values}
     return words
+
+
+def _value_of(field: str, value: Any, param: click.Parameter) -> Any:
+    """Return the value of a key as the command line has it."""
+    if isinstance(value, dict):
+        value = [f"{k}={v}" for k, v in value.items()]
+    if param.multiple:
+        return value if isinstance(value, list | None) else [value]
+    if isinstance(value, list):
+        raise SpecError(
+            field, got=f"a list of {len(value)}", need="one value", hint=param.metavar or ""
+        )
+    return value
 
 
 def request_of(
@@ -205,7 +216,7 @@ def request_of(
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
         conditions=conditions,
-        retries=values["retries"],
+        retries=whole(minimum=0, maximum=MOST_RETRIES).read(values["retries"], "--retries"),
     )
     check_conditions(submission)
     name = values["name"] or Path(name_of(spec)).stem

@@ -202,7 +202,7 @@ def submit(
         options: see `SubmitOptions`.
 
     Returns:
-        The job; `wait()` waits for its end.
+        The job, of an array the first; `wait()` waits for its end.
 
     Raises:
         SpecError: an option or the file is wrong.

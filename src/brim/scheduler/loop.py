@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
@@ -205,8 +205,8 @@ def check_bundle(request: Submit) -> None:
         raise SpecError("bundle", got=actual, need="the file that the job runs")
 
 
-def _check_same(earlier: ScheduledJob, request: Submit) -> None:
-    """Raises SpecError where a key is that of another job.
+def _check_same(earlier: ScheduledJob, request: Submit, array: Sequence[int]) -> None:
+    """Raises SpecError where a key is that of another job, or of an array of other indices.
 
     The workers of the job may have been changed since.
     """
@@ -217,12 +217,13 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
         as_submitted,
         deadline=submission.deadline,
         conditions=submission.conditions,
-        spec=replace(as_submitted.spec, env=_without_index(as_submitted.spec.env)),
     )
-    if as_submitted not in (
-        by_tenant(submission),
-        submission,
-    ):  # the latter: an earlier version took it in
+    # The latter: an earlier version took it in.
+    same_jobs = [as_submitted, by_tenant(submission), submission]
+    if array:
+        same_jobs = [_without_index(job) for job in same_jobs]
+    is_same = same_jobs[0] in same_jobs[1:]
+    if not is_same or tuple(array) != request.array:
         raise SpecError(
             "--key",
             got=f"{request.key!r}, with which {earlier.id} was submitted",
@@ -231,8 +232,9 @@ def _check_same(earlier: ScheduledJob, request: Submit) -> None:
         )
 
 
-def _without_index(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name != ARRAY_INDEX}
+def _without_index(submission: Submission) -> Submission:
+    env = {name: value for name, value in submission.spec.env.items() if name != ARRAY_INDEX}
+    return replace(submission, spec=replace(submission.spec, env=env))
 
 
 def _in_array(submission: Submission, array: str, index: int) -> Submission:
@@ -386,7 +388,10 @@ class Scheduler:
         """
         earlier = self._book.keyed(request.key)
         if earlier is not None:  # asked first: by now its deadline may have passed
-            _check_same(earlier, request)
+            in_array = earlier.submission.conditions.array
+            members = self._array_of(in_array) if in_array else []
+            indices = [member.submission.conditions.index for member in members]
+            _check_same(earlier, request, indices)
             return self._view(earlier)
         check_name(request.name, field="name", hint="the name of the training file")
         check_spec(request.submission.spec)
@@ -426,35 +431,44 @@ class Scheduler:
         Raises:
             SpecError: its tenant has no such job, or one has ended that can never be done.
         """
-        pending: list[Predecessor] = []
+        pending: dict[str, Predecessor] = {}
         for predecessor in submission.conditions.predecessors:
             record = self._book.jobs.get(predecessor.job)
             if record is None or record.submission.tenant != submission.tenant:
                 ids = self.ids_of(submission.tenant)
                 raise no_such_job(predecessor.job, ids, field="--after")
-            for member in self._array_of(record):
-                if not member.life.ended:
-                    pending.append(replace(predecessor, job=member.id))
-                elif predecessor.success and member.life.phase is not Phase.DONE:
-                    actual = f"{member.id}, which is {member.life.phase.value}"
-                    need = "a job that is done, or can be"
-                    raise SpecError(
-                        "--after", got=actual, need=need, hint=f"--after {predecessor.job}"
-                    )
-        conditions = replace(submission.conditions, predecessors=tuple(pending))
+            id = record.submission.conditions.array or record.id
+            if id not in pending or predecessor.success:
+                pending[id] = replace(predecessor, job=id)
+        remaining = [each for each in pending.values() if self._is_pending(each)]
+        conditions = replace(submission.conditions, predecessors=tuple(remaining))
         return replace(submission, conditions=conditions)
 
-    def _array_of(self, record: ScheduledJob) -> list[ScheduledJob]:
-        """List all jobs of a job's array, or it alone where it belongs to none."""
-        array = record.submission.conditions.array
-        first = self._book.jobs.get(array)
-        if not array or first is None:  # the latter was forgotten
-            return [record]
-        followers = self._book.jobs.records_after(array)
-        return [
-            first,
-            *takewhile(lambda record: record.submission.conditions.array == array, followers),
-        ]
+    def _is_pending(self, predecessor: Predecessor) -> bool:
+        """Return whether a job, or an array, has not ended yet.
+
+        Raises:
+            SpecError: it was to be done, and cannot be any more.
+        """
+        members = self._array_of(predecessor.job)
+        for member in members if predecessor.success else ():
+            if member.life.ended and member.life.phase is not Phase.DONE:
+                actual = f"{member.id}, which is {member.life.phase.value}"
+                need = "a job that is done, or can be"
+                hint = f"--after {predecessor.job}"
+                raise SpecError("--after", got=actual, need=need, hint=hint)
+        return not all(member.life.ended for member in members)
+
+    def _array_of(self, id: str) -> list[ScheduledJob]:
+        """List all jobs of the array of this id, as far as they are known, or the one job."""
+
+        def is_member(record: ScheduledJob) -> bool:
+            return record.submission.conditions.array == id
+
+        first = self._book.jobs.get(id)
+        if first is None:  # it was forgotten
+            return [record for record in self._book.unfinished() if is_member(record)]
+        return [first, *takewhile(is_member, self._book.jobs.records_after(id))]
 
     async def forecast(self, request: Submit) -> Forecast:
         """Return the forecast for a job, which is not taken in.
@@ -469,6 +483,8 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
         check_conditions(submission)
+        check_array(request.array)
+        self._with_predecessors(submission)
         async with self._forecasting:
             now = self._clock.wall()
             newcomer = ScheduledJob(

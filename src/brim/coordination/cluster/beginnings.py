@@ -12,18 +12,22 @@ from brim.domain.scheduled_job import ScheduledJob
 _SHOWN = 3  # jobs that a sentence names
 
 
-def list_ready(jobs: Mapping[str, ScheduledJob], now: float) -> list[ScheduledJob]:
+def list_ready(
+    jobs: Mapping[str, ScheduledJob], arrays: Collection[str], now: float
+) -> list[ScheduledJob]:
     """List the jobs whose conditions hold, in their order.
 
     Of an array with too many of them, those that have had processes come first, then the earlier.
 
     Args:
         jobs: that have not ended, by id, in the order of submission.
+        arrays: theirs.
     """
     ready = [
         job
         for job in jobs.values()
-        if job.running or (job.submission.conditions.earliest <= now and not _pending(job, jobs))
+        if job.running
+        or (job.submission.conditions.earliest <= now and not any(_pending(job, jobs, arrays)))
     ]
     with_processes = Counter(job.submission.conditions.array for job in ready if job.running)
     held_back = set[str]()
@@ -36,18 +40,21 @@ def list_ready(jobs: Mapping[str, ScheduledJob], now: float) -> list[ScheduledJo
     return [job for job in ready if job.id not in held_back]
 
 
-def describe_wait(job: ScheduledJob, jobs: Collection[str], now: float) -> str:
+def describe_wait(
+    job: ScheduledJob, jobs: Collection[str], arrays: Collection[str], now: float
+) -> str:
     """Say what a job waits for before its first workers; empty: for nothing.
 
     Args:
         jobs: the ids of all that have not ended.
+        arrays: theirs.
     """
     conditions = job.submission.conditions
     if job.running or job.life.ended:
         return ""
     if conditions.earliest > now:
         return f"it begins in {format_duration(float(round(conditions.earliest - now)))}"
-    pending = _pending(job, jobs)
+    pending = list(_pending(job, jobs, arrays))
     if pending:
         more = len(pending) - _SHOWN
         names = ", ".join(pending[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -65,18 +72,20 @@ def next_beginning(jobs: Iterable[ScheduledJob], decided: float) -> Iterator[flo
             yield moment
 
 
-def list_forsaken(ended: ScheduledJob, jobs: Iterable[ScheduledJob]) -> list[ScheduledJob]:
-    """List the jobs that can never begin, as one that was to be done first has ended otherwise."""
-    if ended.life.phase is Phase.DONE:
-        return []
-    return [
-        job
-        for job in jobs
-        if any(
-            each.success and each.job == ended.id for each in job.submission.conditions.predecessors
-        )
-    ]
+def list_dependants(jobs: Iterable[ScheduledJob]) -> dict[str, list[ScheduledJob]]:
+    """List the jobs that begin only if a job, or all of an array, is done, by its id."""
+    dependants: dict[str, list[ScheduledJob]] = {}
+    for job in jobs:
+        for each in job.submission.conditions.predecessors:
+            if each.success:
+                dependants.setdefault(each.job, []).append(job)
+    return dependants
 
 
-def _pending(job: ScheduledJob, jobs: Collection[str]) -> list[str]:
-    return [each.job for each in job.submission.conditions.predecessors if each.job in jobs]
+def _pending(job: ScheduledJob, jobs: Collection[str], arrays: Collection[str]) -> Iterator[str]:
+    """Yield the jobs and arrays that have to end first, in words."""
+    for each in job.submission.conditions.predecessors:
+        if each.job in arrays:
+            yield f"the array of {each.job}"
+        elif each.job in jobs:
+            yield each.job

@@ -22,13 +22,14 @@ at once; the outcome of a `Start` is reported by `Answered` or `Unanswered` too.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from brim.coordination.cluster.beginnings import (
     describe_wait,
-    list_forsaken,
+    list_dependants,
     list_ready,
     next_beginning,
 )
@@ -281,6 +282,8 @@ class ScheduledJobs:
 
     def __init__(self, jobs: Iterable[ScheduledJob], spec: ClusterSpec, lessons: Lessons) -> None:
         self.jobs = {job.id: job for job in jobs}
+        arrays = (job.submission.conditions.array for job in self.jobs.values())
+        self._arrays = Counter(filter(None, arrays))  # jobs that have not ended
         self.spec = spec
         self.nodes = NodesSeen({})
         self._present: ClusterSpec | None = None
@@ -381,7 +384,7 @@ class ScheduledJobs:
             newcomer: a job that is not submitted yet, to forecast its fate; jobs that only wait for
                 their next start (in back-off) are then included.
         """
-        jobs = [job for job in list_ready(self.jobs, now) if job.life.may_run]
+        jobs = [job for job in list_ready(self.jobs, self._arrays, now) if job.life.may_run]
         if newcomer is None:
             jobs = [job for job in jobs if job.running or job.starts.not_before <= now]
         else:
@@ -410,7 +413,7 @@ class ScheduledJobs:
 
     def waits_for(self, job: ScheduledJob) -> str:
         """Say what a job waits for, other than devices; empty where it waits for nothing else."""
-        return self._waits.get(job.id, "") or describe_wait(job, self.jobs, self._now)
+        return self._waits.get(job.id, "") or describe_wait(job, self.jobs, self._arrays, self._now)
 
     def short_of_devices(self) -> list[ScheduledJob] | None:
         """List the jobs that have no processes for lack of devices alone, in the order of their right.
@@ -507,6 +510,10 @@ class ScheduledJobs:
             job.ended = now
             job.allocation = replace(job.allocation, plan={})
             del self.jobs[job.id]
+            if array := job.submission.conditions.array:
+                self._arrays[array] -= 1
+                if not self._arrays[array]:
+                    del self._arrays[array]
             self._waits.pop(job.id, None)
             self._places.pop(job.id, None)
             self._starting.discard(job.id)
@@ -533,21 +540,29 @@ class ScheduledJobs:
     def _submitted(self, event: Submitted) -> None:
         job = event.job
         self.jobs[job.id] = job
+        if array := job.submission.conditions.array:
+            self._arrays[array] += 1
         self._save(job)
         self._note(job, "submitted", detail=event.detail)
-        waits = describe_wait(job, self.jobs, self._now)
+        waits = describe_wait(job, self.jobs, self._arrays, self._now)
         if waits:
             self._note(job, "waits", detail=waits)
         self._decide()
 
     def _cancel_forsaken(self, now: float) -> None:
         """Cancel the jobs that were to begin only once a job is done which has ended otherwise."""
-        while self._ended:
-            ended = self._ended.pop()
-            for job in list_forsaken(ended, list(self.jobs.values())):
-                verb = "has" if ended.life.phase is Phase.FAILED else "was"
-                detail = f"{ended.id}, which is needed first, {verb} {ended.life.phase.value}"
-                self._happen(job, Happening.CANCEL, now=now, detail=detail)
+        failures = [job for job in self._ended if job.life.phase is not Phase.DONE]
+        self._ended.clear()
+        dependants = list_dependants(self.jobs.values()) if failures else {}
+        while failures:
+            ended = failures.pop()
+            verb = "has" if ended.life.phase is Phase.FAILED else "was"
+            detail = f"{ended.id}, which is needed first, {verb} {ended.life.phase.value}"
+            for id in {ended.id: 0, ended.submission.conditions.array: 0}:
+                for job in dependants.pop(id, []):
+                    self._happen(job, Happening.CANCEL, now=now, detail=detail)
+            failures += self._ended
+            self._ended.clear()
 
     def _wished(self, event: Wished, now: float) -> None:
         job = self.jobs.get(event.job)
@@ -612,7 +627,9 @@ class ScheduledJobs:
         )
         if job.judgement.standing is not Standing.REFUSED:
             self._require(job, Happening.ADMIT, now=now)
-        elif not self._happen(job, Happening.REFUSE, now=now, detail=verdict.detail):
+        elif self._happen(job, Happening.REFUSE, now=now, detail=verdict.detail):
+            self._decide()  # others may begin behind it
+        else:
             self._save(job)  # its processes end first
 
     def _planned(self, job: ScheduledJob, plan: ByNode, decision: Decision, now: float) -> None:

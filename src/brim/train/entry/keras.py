@@ -132,6 +132,7 @@ def fitting_of(model: Any, data: Any, *, validation_data: Any, callbacks: Any) -
         model.test_step(unpacked(batch))  # makes the variables of metrics
     _check_losses(model)
     measures.check_sums(batch)
+    model.zero_grad()  # model.fit leaves gradients
     return KerasFitting(
         model=model,
         data=data,
@@ -166,6 +167,7 @@ def _dataset(data: Any) -> Any:
             "brim.keras.fit", got="no data", need="(x, y), or a dataset or DataLoader of torch"
         )
     if not isinstance(data, (tuple, list)):
+        _check_samples(data)
         return data
     if not 1 <= len(data) <= 3:
         raise SpecError(
@@ -188,9 +190,31 @@ def _dataset(data: Any) -> Any:
     return TensorDataset(*arrays) if is_flat else _Arrays(arrays)
 
 
+def _check_samples(data: Any) -> None:
+    """Check that entries of data can be samples.
+
+    Raises:
+        SpecError: they are Keras' or TensorFlow's batches, or it is one array.
+    """
+    kind = type(data)
+    is_batched = isinstance(data, import_module("keras").utils.PyDataset)
+    if is_batched or kind.__module__.partition(".")[0] == "tensorflow":
+        need = "samples, since brim makes the batches: arrays, or a dataset or DataLoader of torch"
+        hint = "a torch.utils.data.Dataset whose [i] is sample i, (x, y)"
+        raise SpecError("brim.keras.fit", got=f"batches of a {kind.__name__}", need=need, hint=hint)
+    if isinstance(data, np.ndarray | torch.Tensor):
+        raise SpecError(
+            "brim.keras.fit", got=f"one {kind.__name__}", need="inputs and targets", hint="(x, y)"
+        )
+
+
 def _tensor(array: Any) -> torch.Tensor:
     """Return an array as a tensor on the host, of Keras' floating-point type where it is one."""
-    tensor = torch.as_tensor(np.asarray(array) if not isinstance(array, torch.Tensor) else array)
+    try:
+        tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(np.asarray(array))
+    except TypeError:  # text, or objects
+        actual, need = f"an array of {np.asarray(array).dtype}", "arrays of numbers"
+        raise SpecError("brim.keras.fit", got=actual, need=need) from None
     if not tensor.ndim:
         raise SpecError(
             "brim.keras.fit", got=repr(array), need="arrays with one entry for each sample"
