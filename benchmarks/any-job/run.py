@@ -28,8 +28,8 @@ from brim.storage.contact import read_scheduler_contact
 from brim.wire.cluster import JobView
 from brim_lab.driver import Driver
 
-HERE = Path(__file__).parent
-EXAMPLES = HERE.parents[1] / "examples"
+BENCHMARK = Path(__file__).parent
+EXAMPLES = BENCHMARK.parents[1] / "examples"
 PYTHON = sys.executable
 CLUSTER = """
 nodes: [{name: here, workers: 4}]
@@ -104,35 +104,35 @@ class Scene:
         self.chain: list[str] = []
 
     def submit(self, kind: Kind) -> None:
-        where = self.folder / kind.name.replace(" ", "-").replace("'", "")
-        shutil.copytree(self.folder / kind.folder, where)
-        command = [word.format(out=where / "out") for word in kind.command]
-        (where / "out").mkdir()
+        place = self.folder / kind.name.replace(" ", "-").replace("'", "")
+        shutil.copytree(self.folder / kind.folder, place)
+        command = [word.format(out=place / "out") for word in kind.command]
+        (place / "out").mkdir()
         command[0] = PYTHON if command[0] == "python" else command[0]
         options = ("--tenant", "ads", "--workers", "1:2", "--deadline", "25m", *kind.options)
         if kind.level == "restart":
             words = [*RESTART, *options, "--", *command]
         else:
-            (where / "job.yaml").write_text(f"command: {json.dumps(command)}\n")
+            (place / "job.yaml").write_text(f"command: {json.dumps(command)}\n")
             words = [*options, "job.yaml"]
-        self.lives[kind.name] = Life(self.ask(where, *words))
+        self.lives[kind.name] = Life(self.ask(place, *words))
 
-    def ask(self, where: Path, *words: str) -> str:
-        driver = Driver(where, BRIM_HOME=str(self.state))
+    def ask(self, place: Path, *words: str) -> str:
+        driver = Driver(place, BRIM_HOME=str(self.state))
         output = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3)).stdout
         return str(json.loads(output)["job"])
 
     def submit_chain(self) -> None:
         """An array behind a preparation, and a job behind them all."""
-        where = self.folder / "chain"
-        where.mkdir()
+        place = self.folder / "chain"
+        place.mkdir()
         common = (*RESTART, "--tenant", "web")
-        first = self.ask(where, *common, "--name", "prepare", "--", "sleep", "5")
+        first = self.ask(place, *common, "--name", "prepare", "--", "sleep", "5")
         behind = ("--after", f"{first}:ok", "--array", "1-4%1")
         array = self.ask(
-            where, *common, *behind, "--name", "fold", "--", "sh", "-c", "sleep 2; exit 0"
+            place, *common, *behind, "--name", "fold", "--", "sh", "-c", "sleep 2; exit 0"
         )
-        last = self.ask(where, *common, "--after", f"{array}:ok", "--name", "pick", "--", "true")
+        last = self.ask(place, *common, "--after", f"{array}:ok", "--name", "pick", "--", "true")
         self.chain = [first, array, last]
 
     def views(self) -> dict[str, JobView]:
@@ -150,7 +150,7 @@ class Scene:
         views = self.views()
         running = [life for life in self.lives.values() if views[life.job].state == "running"]
         if moment % 3 == 0 or not running:
-            where = self.folder / "chain"
+            place = self.folder / "chain"
             words = (
                 *RESTART,
                 "--tenant",
@@ -163,7 +163,7 @@ class Scene:
                 "sleep",
                 "6",
             )
-            self.owners.append(self.ask(where, *words))
+            self.owners.append(self.ask(place, *words))
             self.report.say("web takes two devices back for six seconds")
             return
         life = rng.choice(running)
@@ -174,11 +174,11 @@ class Scene:
                 life.happenings["killed"] += 1
                 self.report.say(f"a process of {life.job} is killed")
             return
-        most = 1 if views[life.job].maximum > 1 else 2
+        limit = 1 if views[life.job].maximum > 1 else 2
         if views[life.job].minimum < 2 and "sh" not in life.job:
-            self.client.resize(life.job, WorkerRange(minimum=1, maximum=most))
+            self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
             life.happenings["resized"] += 1
-            self.report.say(f"{life.job} may have {most}")
+            self.report.say(f"{life.job} may have {limit}")
 
     def close(self) -> None:
         if read_scheduler_contact(self.state) is not None:
@@ -198,14 +198,14 @@ def processes_of(run: str) -> list[int]:
     return found
 
 
-def alone(kind: Kind, folder: Path) -> str:
+def run_alone(kind: Kind, folder: Path) -> str:
     """The digest of what the same command writes by itself, in one process."""
-    where = folder / f"alone-{kind.folder}"
-    shutil.copytree(folder / kind.folder, where)
-    command = [word.format(out=where / "out") for word in kind.command]
-    (where / "out").mkdir()
-    perform([PYTHON, *command[1:]], where)
-    return digest(where / "out" / kind.result)
+    place = folder / f"alone-{kind.folder}"
+    shutil.copytree(folder / kind.folder, place)
+    command = [word.format(out=place / "out") for word in kind.command]
+    (place / "out").mkdir()
+    perform([PYTHON, *command[1:]], place)
+    return digest(place / "out" / kind.result)
 
 
 def perform(command: list[str], folder: Path) -> None:
@@ -220,14 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     seed = parser.parse_args().seed
-    report = Report(HERE, "Jobs of every kind on one cluster", seed=seed)
+    report = Report(BENCHMARK, "Jobs of every kind on one cluster", seed=seed)
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as name:
         folder = Path(name)
         for example in {kind.folder for kind in KINDS}:
             shutil.copytree(EXAMPLES / example, folder / example)
         perform([PYTHON, "base.py"], folder / "09-fine-tune")  # the model that LoRA adapts
-        expected = {kind.name: alone(kind, folder) for kind in KINDS if kind.result}
+        expected = {kind.name: run_alone(kind, folder) for kind in KINDS if kind.result}
         scene = Scene(folder, report)
         try:
             for kind in KINDS:
@@ -241,13 +241,13 @@ def main() -> None:
 
 def run(scene: Scene, rng: random.Random) -> None:
     """Disturb the jobs every 7 s until all have ended."""
-    began, moment = time.monotonic(), 0
-    while time.monotonic() < began + TO_END:
+    start_time, moment = time.monotonic(), 0
+    while time.monotonic() < start_time + TO_END:
         views = scene.look()
         watched = [life.job for life in scene.lives.values()] + scene.chain
         if all(views[job].has_ended for job in watched):
             return
-        if time.monotonic() > began + 7.0 * (moment + 1) and moment < 30:
+        if time.monotonic() > start_time + 7.0 * (moment + 1) and moment < 30:
             scene.disturb(rng, moment)
             moment += 1
         time.sleep(0.5)
@@ -263,10 +263,10 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         story = Counter(change.event for change in scene.client.explain(life.job))
         events = Path(view.run) / "events.jsonl"
         starts = sum('"kind":"round"' in line for line in events.read_text().splitlines())
-        where = scene.folder / kind.name.replace(" ", "-").replace("'", "")
+        place = scene.folder / kind.name.replace(" ", "-").replace("'", "")
         same = ""
         if kind.result:
-            same = "yes" if digest(where / "out" / kind.result) == expected[kind.name] else "NO"
+            same = "yes" if digest(place / "out" / kind.result) == expected[kind.name] else "NO"
         promised = story["promised"] > 0
         kept = view.deadline is not None and view.ended <= view.deadline and view.state == "done"
         promise = ("kept" if kept else "BROKEN") if promised else "none given"
