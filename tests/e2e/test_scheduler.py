@@ -172,14 +172,13 @@ def test_jobs_and_clients_outlive_a_killed_scheduler(home: Home, calm: str) -> N
     home.kill_scheduler()
     deadly = subprocess.Popen([sys.executable, "-c", DIES_BEFORE_ITS_ANSWER, str(home.state)])
     until(lambda: is_up(home, deadly.pid), "a scheduler that dies before its first answer")
-    waiting = home.begin(
-        "submit", *LONG_JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json"
-    )
+    options = ("--workers", "1:2", *PACED)  # neither ends before the scheduler does
+    waiting = home.begin("submit", *LONG_JOB, *options, "--tenant", "ads", "--wait", "--json")
     deadly.wait(DEADLINE)
     home.brim("up")
     jobs = [
         next(iter(Client(home.state).jobs())).job,
-        home.submit("--workers", "1:2", tenant="web"),
+        home.submit(*options, tenant="web"),
     ]
     following = home.begin("logs", jobs[1], "-f")
     for job in jobs:
@@ -197,6 +196,7 @@ def test_jobs_and_clients_outlive_a_killed_scheduler(home: Home, calm: str) -> N
     )
     home.brim("up")
     for job in jobs:
+        (home.run_dir(job) / "hurry").touch()
         end = home.finished(job)
         story = home.brim("explain", job)
         assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1), story

@@ -118,7 +118,8 @@ class Started:
     def agent(self) -> int:
         """The agent's process, once a step is made."""
         until((self.directory / "told").exists)
-        until(lambda: (self.directory / "steps.jsonl").stat().st_size > 0)
+        steps = self.directory / "steps.jsonl"
+        until(lambda: steps.exists() and steps.stat().st_size > 0)
         return next(int(pid) for pid, name in self.told()["parents"] if name == "brim-agent")
 
 

@@ -88,7 +88,11 @@ def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
 def test_only_data_of_own_loaders_is_unpickled() -> None:
     found = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if _unpickles(path)}
     # Recipes are files of the run's own directory; torch reads only plain values and tensors of them.
-    assert found == {"data/parcels.py", "train/captured/recipe.py"}
+    # Predictions of a Trainer are a worker's own arrays, or another's of the run.
+    evaluation = "train/trainer/evaluation.py"
+    assert found == {"data/parcels.py", "train/captured/recipe.py", evaluation}
+    text = (SOURCES / evaluation).read_text()
+    assert text.count(".load(") == text.count("np.load(io.BytesIO(state), allow_pickle=False)") == 1
     recipe = (SOURCES / "train" / "captured" / "recipe.py").read_text()
     assert recipe.count("torch.load(") == recipe.count("torch.load(path, weights_only=True)") == 1
 

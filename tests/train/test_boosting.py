@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +317,15 @@ def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(len(json.loads(path.read_bytes().partition(b"\n")[2])) == 1 for path in kept)
 
 
+@pytest.fixture
+def usual_sigterm() -> Iterator[None]:
+    """As in a new process: another test of this one may have left a handler."""
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+@pytest.mark.usefixtures("usual_sigterm")
 def test_sigterm_ends_behind_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = table("number")
     whole = train(QUICK, rows, 6)

@@ -177,12 +177,10 @@ def _watch(child: int, look: Callable[[], str]) -> int:
         if notice:
             is_told = True
             _signal(child, signal.SIGTERM)
-            with contextlib.suppress(OSError):  # nobody reads it, or a disk is full
-                print(  # noqa: T201
-                    printable(f"brim: this host leaves, by notice: {notice}"),
-                    file=sys.stderr,
-                    flush=True,
-                )
+            line = printable(f"brim: this host leaves, by notice: {notice}") + "\n"
+            # Without a buffer, which would fail once more at the end: nobody reads it, or a disk is full.
+            with contextlib.suppress(OSError):
+                os.write(sys.stderr.fileno(), line.encode())
     os.close(handle)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status
