@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,12 @@ def joined(client: Client) -> list[str]:
     return sorted(n.node for n in client.nodes() if n.state == "up" and n.node != "home")
 
 
+def ends(run: Path) -> list[dict[str, Any]]:
+    return [
+        event["summary"] for event in lines(run / "events.jsonl") if event["kind"] == "run_ended"
+    ]
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -173,9 +180,9 @@ def test_a_preempted_run_goes_on(slurm: Slurm, calm: str) -> None:
     before = len(lines(steps))
     slurm.begin(job)
     (slurm.folder / "hurry").touch()
-    until(lambda: not slurm.ask("squeue", "-h", "-j", job), "its end")
+    until(lambda: bool(ends(run)), "its end")
     events = lines(run / "events.jsonl")
-    (summary,) = [event["summary"] for event in events if event["kind"] == "run_ended"]
+    (summary,) = ends(run)
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
     printed = (slurm.folder / f"slurm-{job}.out").read_text()
     assert "the template process died" not in printed  # Slurm asks all processes to end
