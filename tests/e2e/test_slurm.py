@@ -57,6 +57,7 @@ PartitionName=spot Nodes=n[1-3] Default=YES PriorityTier=1 GraceTime=25
 PartitionName=urgent Nodes=n[1-3] PriorityTier=10
 """
 BRIM = """#!/bin/sh
+[ "$1" != "$FAILING_VERB" ] || exit 1
 exec {python} -m brim "$@"
 """
 
@@ -167,7 +168,7 @@ def calm() -> str:
     return str(undisturbed(*LONG_JOB)["weights_sha256"])
 
 
-def test_a_preempted_run_goes_on(slurm: Slurm, calm: str) -> None:
+def test_runs_go_on_in_later_allocations(slurm: Slurm, calm: str) -> None:
     run = slurm.folder / "runs" / "digits"
     pause = ("--set", f"hurry={slurm.folder / 'hurry'}", "--set", "pause=0.1")
     job = slurm.submit(
@@ -177,8 +178,12 @@ def test_a_preempted_run_goes_on(slurm: Slurm, calm: str) -> None:
     steps = run / "steps.jsonl"
     until(lambda: len(lines(steps)) >= 4, "steps on three nodes")
     slurm.preempt("n2")
-    before = len(lines(steps))
+    first_pause = len(lines(steps))
     slurm.begin(job)
+    until(lambda: len(lines(steps)) >= first_pause + 4, "steps of the second allocation")
+    slurm.ask("scancel", "--signal=TERM", job)  # as --signal has it, before a time limit
+    slurm.begin(job)
+    second_pause = len(lines(steps))
     (slurm.folder / "hurry").touch()
     until(lambda: bool(ends(run)), "its end")
     events = lines(run / "events.jsonl")
@@ -187,7 +192,16 @@ def test_a_preempted_run_goes_on(slurm: Slurm, calm: str) -> None:
     printed = (slurm.folder / f"slurm-{job}.out").read_text()
     assert "the template process died" not in printed  # Slurm asks all processes to end
     assert sum(event["redone"] for event in events if event["kind"] == "re_formed") == 0
-    assert [event["step"] for event in events if event["kind"] == "restored"] == [before]
+    restored = [event["step"] for event in events if event["kind"] == "restored"]
+    assert restored == [first_pause, second_pause]
+
+
+def test_runs_without_agents_are_not_repeated(slurm: Slurm) -> None:
+    """Its agents end with an error, as where a node lacks a package."""
+    options = ("--job-name=lacking", "--export=ALL,FAILING_VERB=agent")
+    job = slurm.submit("run.sbatch", *LONG_JOB, options=options)
+    until(lambda: "JobState=FAILED" in slurm.ask("scontrol", "show", "job", job), "its failure")
+    assert "Restarts=0" in slurm.ask("scontrol", "show", "job", job)
 
 
 def test_allocations_lend_workers_to_a_run(slurm: Slurm, calm: str) -> None:
