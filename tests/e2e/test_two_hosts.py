@@ -189,7 +189,6 @@ def test_a_death_during_the_exchange_costs_one_step(
             (folder / "dying").write_text(str(pid))
             os.replace(folder / "dying", folder / "die")
             until(partial(has_ended, victim), "its end", run)
-            (folder / "die").unlink()
             until(partial(_are_back, run, hosts), "all are back", run)
             run.wait_for_step(run.steps()[-1]["step"] + 2)
         for host in hosts:
