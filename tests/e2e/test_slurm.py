@@ -124,11 +124,16 @@ class Slurm:
 
     def begin(self, job: str) -> None:
         """Start a job again that was put back in line, without Slurm's pause of two minutes."""
-        until(
-            lambda: "PENDING" in self.ask("squeue", "-h", "-j", job, "-o", "%T"),
-            "its place in line",
-        )
+        until(lambda: self.state(job) == "PENDING", "its place in line")
+        until(lambda: self._is_begun(job), "its start")
+
+    def _is_begun(self, job: str) -> bool:
+        # Refused as long as processes of the last start are being cleared away.
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return self.state(job) == "RUNNING"
+
+    def state(self, job: str) -> str:
+        return self.ask("squeue", "-h", "-j", job, "-o", "%T")
 
     def close(self) -> None:
         self.ask("scancel", "--user=root", "--signal=KILL")
