@@ -141,6 +141,11 @@ def test_a_slow_server_owns_less_without_changing_bits(tmp_path: Path, calm: str
     check_ledger(tmp_path / "run")
 
 
+def active_servers(directory: Path) -> int:
+    status = json.loads(brim("status", str(directory), "--json").stdout)
+    return sum(worker["serves"] for worker in status["workers"] if worker["state"] == "active")
+
+
 def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
     directory = tmp_path / "run"
 
@@ -155,12 +160,9 @@ def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
         assert brim("resize", str(directory), "1", "--ps", "1").returncode == 0
         until(lambda: run.events("round")[-1]["world_size"] == 1, "1 worker", run)
         servers(1)
+        until(lambda: active_servers(directory) == 1, "the other server's end", run)
         status = json.loads(brim("status", str(directory), "--json").stdout)
         assert (status["world_size"], status["servers"]) == (1, 1)
-        assert (
-            sum(worker["serves"] for worker in status["workers"] if worker["state"] == "active")
-            == 1
-        )
         assert "servers 1: " in brim("status", str(directory)).stdout
         run.hurry()
         summary = run.finish()

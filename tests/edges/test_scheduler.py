@@ -933,6 +933,7 @@ def test_jobs_wait_only_for_their_tenants_own(served: Served) -> None:
     ):
         if success:
             client.cancel(job)
+            until(lambda: client.job("job-1").has_ended, "its end")
         waiting = Conditions(predecessors=(Predecessor(job=job, success=success),))
         with pytest.raises(SpecError) as refused:
             client.submit(ask(tenant=tenant, conditions=waiting))
