@@ -42,8 +42,8 @@ def test_signals_at_a_board_change_no_digest(
 ) -> None:
     calm = undisturbed(*JOB)
     with started(tmp_path / "run", "train", *JOB, *FAST, "--workers", "2") as run:
-        for hit in (1, 2):
-            run.wait_for_step(200 * hit)
+        for step in (60, 160):  # of 720, which a busy test must not come behind
+            run.wait_for_step(step)
             rounds = len(run.events("round"))
             victim = _pid(run, role)
             os.kill(victim, number)
