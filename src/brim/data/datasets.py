@@ -52,7 +52,8 @@ class Columnar(Dataset[Sample]):
 
     Attributes:
         vocabulary_size: ids over all fields.
-        fields: categorical fields (F).
+        fields: ids of a row (F): one for each categorical column, `length` for each sequence.
+        sequences: where the ids of sequences lie among them.
         numbers: numeric columns (N).
         source: the files it reads.
         block_size: samples that are cheap to read together; 1 where any order is.
@@ -66,6 +67,7 @@ class Columnar(Dataset[Sample]):
         self.encoder = opener.encoder
         self.vocabulary_size = self.encoder.vocabulary_size
         self.fields = self.encoder.fields
+        self.sequences = self.encoder.sequences
         self.numbers = self.encoder.numbers
         self.source = opener.source
 

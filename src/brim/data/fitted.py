@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from brim.data.columns import Categorical, Column, Numeric, Target
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target
 from brim.data.encoding import Encoder
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
@@ -44,7 +44,8 @@ class _Fit(msgspec.Struct):
         for column, fitted in zip(self.columns, self.fitted, strict=True):
             if ("numeric" in column) != (fitted.moments is not None):
                 raise ValueError("numbers have moments, and nothing else has")
-            if ("vocabulary" in column) != (fitted.values is not None):
+            owns = "vocabulary" in column or ("sequence" in column and column["of"] is None)
+            if owns != (fitted.values is not None):
                 raise ValueError("vocabularies have values, and nothing else has")
 
 
@@ -134,6 +135,14 @@ def _column(plain: dict[str, Any]) -> Column:
         return Numeric(
             name=plain["numeric"], transform=plain["transform"], missing=plain["missing"]
         )
+    if "sequence" in plain:
+        return ItemSequence(
+            name=plain["sequence"],
+            length=plain["length"],
+            separator=plain["separator"],
+            of=plain["of"],
+            min_count=plain["min_count"],
+        )
     names = tuple(plain["hashed" if plain["buckets"] else "vocabulary"])
     return Categorical(names=names, by=None, buckets=plain["buckets"], min_count=plain["min_count"])
 
@@ -205,6 +214,14 @@ def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
                 "transform": column.transform,
                 "missing": column.missing,
             }
+        elif isinstance(column, ItemSequence):
+            names = {
+                "sequence": column.name,
+                "length": column.length,
+                "separator": column.separator,
+                "of": column.of,
+                "min_count": column.min_count,
+            }
         else:
             kind = "vocabulary" if column.buckets is None else "hashed"
             names = {
@@ -224,10 +241,9 @@ def _fitted(encoder: Encoder) -> list[dict[str, Any]]:
     """
     fitted: list[dict[str, Any]] = []
     for place, column in enumerate(encoder.columns):
-        if not isinstance(column, Categorical):
+        if isinstance(column, Numeric):
             fitted.append({"moments": list(encoder.moments[place])})
-        elif column.buckets is None:
-            table = encoder.tables[place]
+        elif (table := encoder.tables.get(place)) is not None:
             fitted.append({"values": sorted(table, key=table.__getitem__)})
         else:
             fitted.append({})

@@ -14,9 +14,9 @@ from typing import Any, Literal, Never
 import numpy as np
 
 from brim.data import fitted
-from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.datasets import ByGroup, Columnar, InMemory, PackedGroup, Unread
-from brim.data.encoding import Encoder
+from brim.data.encoding import Encoder, table_place
 from brim.data.files import Paths
 from brim.data.screening import Plan
 from brim.data.sources import NULL, Source, shown_paths
@@ -46,7 +46,8 @@ def csv(
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
             unpacked.
-        columns: of the model: `numeric`, `vocabulary` and `hashed` columns, in order.
+        columns: of the model: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
+            order.
         target: of its predictions.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
@@ -90,7 +91,8 @@ def parquet(
 
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list of them.
-        columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
+        columns: what the model sees: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
+            order.
         target: what it predicts.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
@@ -196,7 +198,7 @@ class _Opener:
 
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
-    groups = source.groups(plan.names, plan.hints_of_text)
+    groups = source.groups(plan.names, plan.hints_of_text, plan.list_names)
     return survey(
         (group.read() for group in groups), sum(group.size for group in groups), plan, encoder
     )
@@ -204,7 +206,9 @@ def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Surve
 
 def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
     packed = []
-    for group, part in zip(source.groups(plan.names, plan.hints_of_text), found.parts, strict=True):
+    for group, part in zip(
+        source.groups(plan.names, plan.hints_of_text, plan.list_names), found.parts, strict=True
+    ):
         mask = part.mask_of(split)
         packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
     if not any(group.count for group in packed):
@@ -215,7 +219,7 @@ def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey
 def _encode(
     source: Source, plan: Plan, split_names: Sequence[SplitName | None], encoder: Encoder | None
 ) -> _Splits:
-    rows = list(source.read(plan.names, plan.hints_of_text))
+    rows = list(source.read(plan.names, plan.hints_of_text, plan.list_names))
     found = survey(rows, sum(part.size for part in rows), plan, encoder)
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in split_names:
@@ -250,15 +254,24 @@ def _plan(
     columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None
 ) -> Plan:
     wrong: list[object] = [
-        column for column in columns if not isinstance(column, Numeric | Categorical)
+        column for column in columns if not isinstance(column, Numeric | Categorical | ItemSequence)
     ]
     if wrong or not columns:
         raise SpecError(
             "columns=",
             got=repr(wrong[0]) if wrong else "no column",
-            need="numeric, vocabulary or hashed columns",
+            need="numeric, vocabulary, hashed or sequence columns",
             hint=f"vocabulary({wrong[0]!r})" if wrong and isinstance(wrong[0], str) else "",
         )
+    for place, column in enumerate(columns):
+        if table_place(columns, place) < 0:
+            assert isinstance(column, ItemSequence)
+            raise SpecError(
+                f"sequence({column.name!r}, of=)",
+                got=repr(column.of),
+                need="the name of a vocabulary column of this list, alone and without by=",
+                hint=f"vocabulary({column.of!r})",
+            )
     if not isinstance(target, Target):
         raise SpecError(
             "target=", got=repr(target), need="a target", hint=f"target=target({target!r})"

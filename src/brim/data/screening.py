@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.encoding import apply
 from brim.data.splits import Sample, Split
 from brim.data.tables import BadRow, FileRows
@@ -43,13 +43,18 @@ class Plan:
         return list(dict.fromkeys(names))
 
     @property
+    def list_names(self) -> list[str]:
+        """Names of the columns whose cells may be lists."""
+        return [column.name for column in self.columns if isinstance(column, ItemSequence)]
+
+    @property
     def number_names(self) -> list[str]:
         """Names of the columns whose cells must be numbers (or empty)."""
         names: list[str] = list(self.keep.names) if self.keep else []
         for column in self.columns:
             if isinstance(column, Numeric):
                 names.append(column.name)
-            elif column.by is not None:
+            elif isinstance(column, Categorical) and column.by is not None:
                 names += column.names
         if self.target and not isinstance(self.target.equals, str):
             names += self.target.names
