@@ -122,3 +122,22 @@ def test_wrong_lists_are_refused(tmp_path: Path, column: Any, message: str) -> N
     pq.write_table(pa.table(ROWS), tmp_path / "rows.parquet")
     with pytest.raises(SpecError, match=message):
         data.parquet(tmp_path / "rows.parquet", columns=[column()], target=TARGET)
+
+
+def test_several_targets_are_columns(path: Path) -> None:
+    targets = [TARGET, data.target("age", above=1)]
+    if path.suffix == ".csv":
+        dataset = data.csv(path, columns=COLUMNS, target=targets)
+    else:
+        dataset = data.parquet(path, columns=COLUMNS, target=targets)
+    _, target = dataset.take(np.arange(3))
+    assert target.tolist() == [[1, 0], [0, 1], [1, 1]]
+    inputs, none = dataset.inputs_of(path).take(np.arange(3))
+    assert (inputs["ids"].tolist(), none.shape) == (IDS, (3,))
+    for wrong, message in (
+        ([], "got an empty list"),
+        ([TARGET, "age"], "got 'age', need a target"),
+        ([TARGET, data.target("age", classes=True)], "got several, one of classes"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            data.csv(path, columns=COLUMNS, target=wrong)  # type: ignore[arg-type]

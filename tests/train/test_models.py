@@ -10,8 +10,10 @@ from brim.data.encoding import SequencePlaces
 from brim.models import (
     DCNV2,
     DIN,
+    PLE,
     DeepFM,
     FinalMLP,
+    MMoE,
     SmallCNN,
     TwoTower,
     WideDeep,
@@ -115,6 +117,35 @@ def test_fusion_multiplies_the_streams_by_heads() -> None:
     torch.testing.assert_close(model({"ids": ids}), expected)
     with pytest.raises(ValueError, match="heads=3 is no divisor"):
         FinalMLP(50, 3, heads=3)
+
+
+@pytest.mark.parametrize("kind", [MMoE, PLE])
+def test_targets_share_experts_and_keep_their_own(kind: type[torch.nn.Module]) -> None:
+    model = kind(50, 6, 2, targets=3, dim=4, expert=(8,), hidden=(4,), sequences=SEQUENCES)
+    batch = inputs(5, 6, 2)
+    logits = model(batch)
+    assert logits.shape == (5, 3)
+
+    def changed(name: str) -> list[bool]:
+        """Return for which targets a parameter counts."""
+        parameter = model.get_parameter(name)
+        with torch.no_grad():
+            kept = parameter.clone()
+            parameter.copy_(kept + torch.randn_like(kept))
+            moves = (model(batch) - logits).abs().sum(0).tolist()
+            parameter.copy_(kept)
+        return [move > 0 for move in moves]
+
+    assert changed("towers.2.0.weight") == [False, False, True]
+    if kind is MMoE:
+        assert changed("gates.1.weight") == [False, True, False]
+        assert changed("experts.3.0.weight") == [True, True, True]
+    else:
+        assert changed("levels.1.own.1.0.0.weight") == [False, True, False]
+        assert changed("levels.1.gates.0.weight") == [True, False, False]
+        assert changed("levels.1.shared.0.0.weight") == [True, True, True]
+        # Of the first level, the shared gate passes every expert on to all.
+        assert changed("levels.0.own.1.0.0.weight") == [True, True, True]
 
 
 def test_no_hidden_layer_is_a_linear_perceptron() -> None:

@@ -48,7 +48,7 @@ class Columnar(Dataset[Sample]):
 
     A batch's inputs are a dict with `ids` int64 [B, F] (the fields' ids do not overlap) and
     `numbers` float32 [B, N]. A key is missing if there are no columns of that kind. The target is
-    [B].
+    [B], or [B, T] of a list of targets.
 
     Attributes:
         vocabulary_size: ids over all fields.

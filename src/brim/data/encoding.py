@@ -24,7 +24,8 @@ Mask = npt.NDArray[np.bool_]
 class EncodedRows:
     """Encoded rows.
 
-    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows].
+    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows], or
+    [rows, T] of several targets.
     """
 
     ids: Tensor
@@ -57,7 +58,7 @@ class Encoder:
 
     Args:
         columns: as the user gave them.
-        target: as the user gave it; None where rows are inputs alone, whose target counts as 0.
+        targets: as the user gave them; none where rows are inputs alone, whose target counts as 0.
         tables: the ids, from 0 within the field, of the values of each vocabulary, by place in
             `columns`.
         moments: mean and standard deviation (after a `log`) and the mean of the raw numbers, by
@@ -65,7 +66,7 @@ class Encoder:
     """
 
     columns: tuple[Column, ...]
-    target: Target | None
+    targets: tuple[Target, ...]
     tables: Mapping[int, Mapping[str, int]]
     moments: Mapping[int, tuple[float, float, float]]
 
@@ -143,9 +144,7 @@ class Encoder:
         return EncodedRows(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target(self.target, rows, mask))
-            if self.target
-            else torch.zeros(count),
+            target=torch.from_numpy(_target_of(self.targets, rows, mask)),
         )
 
     def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
@@ -222,7 +221,7 @@ class Fitter:
     """Sees the training rows part by part, in order; `finish` gives the encoder."""
 
     columns: tuple[Column, ...]
-    target: Target | None
+    targets: tuple[Target, ...]
     _counts: dict[int, dict[str, int]] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
 
@@ -279,7 +278,7 @@ class Fitter:
                 # The most frequent first: their rows of the table lie close together in the cache.
                 tokens.sort(key=lambda token: (-counts[token], token))
                 tables[place] = {token: id_ for id_, token in enumerate(tokens, 1)}
-        return Encoder(self.columns, self.target, tables, moments)
+        return Encoder(self.columns, self.targets, tables, moments)
 
 
 _LARGEST_CODE = 1 << 62  # of several cells taken together
@@ -364,6 +363,13 @@ def _as_token(value: object) -> str:
     if isinstance(value, float):
         return "" if value != value else str(int(value)) if value.is_integer() else str(value)
     return str(value)
+
+
+def _target_of(targets: Sequence[Target], rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
+    if not targets:
+        return np.zeros(int(mask.sum()), np.float32)
+    values = [_target(target, rows, mask) for target in targets]
+    return values[0] if len(values) == 1 else np.stack(values, 1)
 
 
 def _target(target: Target, rows: FileRows, mask: Mask) -> npt.NDArray[Any]:

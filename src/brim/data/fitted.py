@@ -127,7 +127,7 @@ def encoder_in(path: Path) -> Encoder:
         columns = tuple(_column(plain) for plain in entries[0]["columns"])
     except (LookupError, TypeError) as error:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
-    return _encoder(columns, None, entries[0])
+    return _encoder(columns, (), entries[0])
 
 
 def _column(plain: dict[str, Any]) -> Column:
@@ -177,7 +177,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def find(
-    files: Sequence[str], columns: tuple[Column, ...], target: Target | None
+    files: Sequence[str], columns: tuple[Column, ...], targets: tuple[Target, ...]
 ) -> Encoder | None:
     """Return the encoder that the run in use fitted for these columns.
 
@@ -187,14 +187,16 @@ def find(
     entries = [entry for entry in _in_use or [] if entry["columns"] == plain_columns]
     if len(entries) > 1:
         entries = [entry for entry in entries if entry["files"] == list(files)]
-    return _encoder(columns, target, entries[0]) if entries else None
+    return _encoder(columns, targets, entries[0]) if entries else None
 
 
-def _encoder(columns: tuple[Column, ...], target: Target | None, entry: dict[str, Any]) -> Encoder:
+def _encoder(
+    columns: tuple[Column, ...], targets: tuple[Target, ...], entry: dict[str, Any]
+) -> Encoder:
     fitted = dict(enumerate(entry["fitted"]))
     return Encoder(
         columns,
-        target,
+        targets,
         {place: _ids(values["values"]) for place, values in fitted.items() if "values" in values},
         {
             place: tuple(values["moments"])

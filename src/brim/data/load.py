@@ -32,7 +32,7 @@ def csv(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -48,7 +48,7 @@ def csv(
             unpacked.
         columns: of the model: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
             order.
-        target: of its predictions.
+        target: of its predictions; of several, a list of them.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
             are fitted to the other rows, whichever split is asked for.
@@ -80,7 +80,7 @@ def parquet(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -93,7 +93,7 @@ def parquet(
         path: a path, a URL that fsspec knows, a glob, or a list of them.
         columns: what the model sees: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
             order.
-        target: what it predicts.
+        target: what it predicts; of several, a list of them.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
@@ -124,7 +124,7 @@ def arrow(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -143,7 +143,7 @@ def arrow(
 
 def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     _check_split(split, plan)
-    encoder = fitted.find(source.path_label, plan.columns, plan.target)
+    encoder = fitted.find(source.path_label, plan.columns, plan.targets)
     if encoder is not None:
         return Unread(_Opener(source, plan, encoder), lambda: _read(source, plan, split, encoder))
     dataset = _fit(source, plan, split)
@@ -191,9 +191,9 @@ class _Opener:
         )
 
     def inputs_of(self, path: Paths) -> Columnar:
-        inputs_plan = Plan(self.plan.columns, None, None, None)
+        inputs_plan = Plan(self.plan.columns, (), None, None)
         return _read(
-            self.source.with_files(path), inputs_plan, None, replace(self.encoder, target=None)
+            self.source.with_files(path), inputs_plan, None, replace(self.encoder, targets=())
         )
 
 
@@ -251,7 +251,10 @@ _surveys: weakref.WeakValueDictionary[Any, Survey] = weakref.WeakValueDictionary
 
 
 def _plan(
-    columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    keep: Where | None,
+    test: Split | None,
 ) -> Plan:
     wrong: list[object] = [
         column for column in columns if not isinstance(column, Numeric | Categorical | ItemSequence)
@@ -272,11 +275,19 @@ def _plan(
                 need="the name of a vocabulary column of this list, alone and without by=",
                 hint=f"vocabulary({column.of!r})",
             )
-    if not isinstance(target, Target):
+    targets = tuple(target) if isinstance(target, list | tuple) else (target,)
+    for part in targets:
+        if not isinstance(part, Target):
+            raise SpecError(
+                "target=", got=repr(part), need="a target", hint=f"target=target({part!r})"
+            )
+    if not targets or (len(targets) > 1 and any(part.classes for part in targets)):
         raise SpecError(
-            "target=", got=repr(target), need="a target", hint=f"target=target({target!r})"
+            "target=",
+            got="several, one of classes" if targets else "an empty list",
+            need="one of classes, or any number of others",
         )
-    return Plan(tuple(columns), target, keep, test)
+    return Plan(tuple(columns), targets, keep, test)
 
 
 def _check_split(split: str | None, plan: Plan) -> None:

@@ -100,7 +100,7 @@ class ColumnReader:
 
     def __init__(self, encoder: Encoder, nulls: Collection[str]) -> None:
         self._encoder, self._nulls = encoder, frozenset(nulls)
-        plan = Plan(encoder.columns, None, None, None)
+        plan = Plan(encoder.columns, (), None, None)
         self.names = tuple(dict.fromkeys(plan.names))
         self._fields = [
             _Field(encoder, place, column, self._nulls)
