@@ -35,7 +35,7 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True)
 class SequencePlaces:
-    """Where the ids of a `sequence` lie among the ids of a row.
+    """Places of the ids of a `sequence` among the ids of a row.
 
     Args:
         name: of the column.
@@ -99,7 +99,7 @@ class Encoder:
 
     @property
     def sequences(self) -> tuple[SequencePlaces, ...]:
-        """Where the items of each sequence lie."""
+        """Places of the items of each sequence."""
         starts = np.cumsum([0, *map(_width, self.columns)]).tolist()
         return tuple(
             SequencePlaces(

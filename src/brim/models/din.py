@@ -1,4 +1,4 @@
-"""DIN: what a user did before, weighed by how much it says about the item at hand."""
+"""DIN: what a user did before, weighed by how much it says about the item shown."""
 
 from __future__ import annotations
 
