@@ -346,8 +346,11 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
         ]
         for wrong in wrong_headers:
             assert server.ask(body=b"\xff", headers=wrong)[0] == 401, "it is not looked at"
-            assert server.ask("/version", headers=wrong)[0] == 401
-            assert server.ask("/metrics", headers=wrong)[0] == 401
+            for path in ("/", "/openapi.json", "/version", "/metrics"):
+                assert server.ask(path, headers=wrong)[0] == 401
+        example = server.ask("/", headers=right)[1]["example"]
+        assert server.ask(body=example, headers=right)[0] == 200
+        assert "/predict" in server.ask("/openapi.json", headers=right)[1]["paths"]
         assert server.ask("/health")[0] == 200
         with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as stranger:
             stranger.sendall(

@@ -29,7 +29,7 @@ def model_of(reader: Any) -> Model:
 
 def columns() -> Model:
     column = data.hashed("word", buckets=50)
-    return model_of(ColumnReader(Encoder((column,), None, {}, {}), ["NA"]))
+    return model_of(ColumnReader(Encoder((column,), (), {}, {}), ["NA"]))
 
 
 def body(**content: Any) -> Body:

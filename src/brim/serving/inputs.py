@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brim.data.columns import Categorical, ItemSequence, Numeric
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric
 from brim.data.encoding import Encoder
 from brim.data.screening import Plan
 from brim.data.tables import (
@@ -116,6 +116,19 @@ class ColumnReader:
         self._single = [name for name in self.names if name not in plan.list_names]
         self._numbers = _Numbers(encoder)
         self._by_function = sorted(set(plan.number_names) - set(self._numbers.names))
+
+    @property
+    def described(self) -> dict[str, Column]:
+        """The column of the model by which each column of a request is read, or the first of them.
+
+        A number is one in all of them.
+        """
+        found: dict[str, Column] = {}
+        for column in self._encoder.columns:
+            for name in column.names if isinstance(column, Categorical) else (column.name,):
+                if name not in found or isinstance(column, Numeric):
+                    found[name] = column
+        return found
 
     def read(self, columns: Mapping[str, Sequence[Cell]]) -> tuple[Inputs, int]:
         """Encode rows.
