@@ -22,7 +22,7 @@ _TENSOR_TYPES = {"bool": "boolean"}
 
 
 def description(model: Model) -> dict[str, Any]:
-    """What is served, what a request needs, and an example of one."""
+    """Return the version that is served, the needs of a request, and an example of one."""
     manifest = model.manifest
     return {
         "model": manifest.training_file,
