@@ -1,6 +1,6 @@
 """Which advertisements are clicked?
 
-Wide & Deep, DeepFM or xDeepFM on a sample of Criteo's display logs.
+Wide & Deep, DeepFM, xDeepFM, DCN-V2 or FinalMLP on a sample of Criteo's display logs.
 
     brim train examples/01-first-job/criteo.py --set path=dac_sample.txt --set model=deepfm
 
@@ -20,7 +20,13 @@ from brim.errors import SpecError
 
 COUNTS = [f"I{number}" for number in range(1, 14)]
 CATEGORIES = [f"C{number}" for number in range(1, 27)]
-MODELS = {"wide_deep": "WideDeep", "deepfm": "DeepFM", "xdeepfm": "XDeepFM"}
+MODELS = {
+    "wide_deep": "WideDeep",
+    "deepfm": "DeepFM",
+    "xdeepfm": "XDeepFM",
+    "dcn_v2": "DCNV2",
+    "final_mlp": "FinalMLP",
+}
 
 
 def log_squared(count):

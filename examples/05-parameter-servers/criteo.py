@@ -1,6 +1,6 @@
 """Which advertisements are clicked?
 
-Wide & Deep, DeepFM or xDeepFM over a table of as many rows as you say.
+Wide & Deep, DeepFM, xDeepFM, DCN-V2 or FinalMLP over a table of as many rows as you say.
 
     brim train examples/05-parameter-servers/criteo.py --set path=dac_sample.txt --set model=deepfm
     --set rows=1000000
@@ -23,7 +23,13 @@ from brim.errors import SpecError
 
 COUNTS = [f"I{number}" for number in range(1, 14)]
 CATEGORIES = [f"C{number}" for number in range(1, 27)]
-MODELS = {"wide_deep": models.WideDeep, "deepfm": models.DeepFM, "xdeepfm": models.XDeepFM}
+MODELS = {
+    "wide_deep": models.WideDeep,
+    "deepfm": models.DeepFM,
+    "xdeepfm": models.XDeepFM,
+    "dcn_v2": models.DCNV2,
+    "final_mlp": models.FinalMLP,
+}
 BUCKETS = 50_000_017  # of each field: so many that few values meet before they share the table
 
 

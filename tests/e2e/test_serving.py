@@ -309,7 +309,8 @@ def test_files_of_served_versions_may_be_overwritten(versions: Path, tmp_path: P
         ({"row": [ROW]}, 400, "unknown field `row`"),
         ({"inputs": [1]}, 422, "need rows, or columns"),
         ('{"rows": [{"size": NaN}]}', 400, "JSON is malformed"),
-        ('{"rows": [{"size": [1]}]}', 400, "got `array`"),
+        ('{"rows": [{"size": [[1]]}]}', 400, "got `array`"),
+        ({"rows": [{**ROW, "size": [1]}]}, 422, "column 'size' of row 0: got a list"),
         ("[" * 100_000, 400, "the body is no request"),
         (b"\xff\xfe", 400, "the body is no request"),
         ({"columns": {"color": ["c"] * 70_000}}, 422, "70,000 rows, need 65,536 at most"),
@@ -346,8 +347,11 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
         ]
         for wrong in wrong_headers:
             assert server.ask(body=b"\xff", headers=wrong)[0] == 401, "it is not looked at"
-            assert server.ask("/version", headers=wrong)[0] == 401
-            assert server.ask("/metrics", headers=wrong)[0] == 401
+            for path in ("/", "/openapi.json", "/version", "/metrics"):
+                assert server.ask(path, headers=wrong)[0] == 401
+        example = server.ask("/", headers=right)[1]["example"]
+        assert server.ask(body=example, headers=right)[0] == 200
+        assert "/predict" in server.ask("/openapi.json", headers=right)[1]["paths"]
         assert server.ask("/health")[0] == 200
         with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as stranger:
             stranger.sendall(

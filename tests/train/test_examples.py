@@ -174,5 +174,5 @@ def test_missing_example_data_is_explained(load: Load, folder: str, name: str) -
 def test_an_unknown_model_is_refused(load: Load, tmp_path: Path, folder: str) -> None:
     path = tmp_path / "tiny.tsv"
     path.write_text("\t".join(["1"] * 40 + []) + "\n" + "\t".join(["0"] * 40) + "\n")
-    with pytest.raises(SpecError, match="wide_deep, deepfm, xdeepfm"):
+    with pytest.raises(SpecError, match="wide_deep, deepfm, xdeepfm, dcn_v2, final_mlp"):
         load("criteo.py", folder=folder, path=path, model="deep").model()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from brim.errors import SpecError
 from brim.train import metrics
+from brim.train.evaluation import observe
 
 ALL = [
     metrics.auc,
@@ -41,6 +42,39 @@ def test_auc_equals_scikit_learn(decimals: int, size: int) -> None:
     metric = metrics.auc()
     states = chunks_of(metric, torch.from_numpy(scores), torch.from_numpy(target).float(), size)
     assert metric.result(states) == pytest.approx(roc_auc_score(target, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [7, 500])
+def test_group_auc_averages_the_groups_that_have_one(size: int) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    groups, target = rng.integers(0, 90, 500), rng.integers(0, 2, 500)
+    scores = (rng.normal(size=500) + target).round(1).astype(np.float32)
+    metric = metrics.group_auc(lambda inputs: inputs["ids"][:, 0])
+    ids = torch.from_numpy(np.stack([groups, groups + 1], 1))
+    columns = (torch.from_numpy(scores), torch.from_numpy(target).float(), ids)
+    states = [
+        observe({"gauc": metric}, output, label, {"ids": part})["gauc"]
+        for output, label, part in zip(*(column.split(size) for column in columns), strict=True)
+    ]
+    chosen = [groups == group for group in set(groups.tolist())]
+    mixed = [rows for rows in chosen if 0 < target[rows].sum() < rows.sum()]
+    expected = sum(rows.sum() * roc_auc_score(target[rows], scores[rows]) for rows in mixed)
+    assert len(mixed) < len(chosen)
+    assert metric.result(states) == pytest.approx(expected / sum(map(np.sum, mixed)), abs=1e-12)
+    assert math.isnan(metric.result([]))
+    with pytest.raises(SpecError, match="need a tensor of whole numbers"):
+        metrics.group_auc(lambda inputs: ids[:, 0].float()).observe(ids[:, 0], ids[:, 0])
+
+
+def test_a_target_is_measured_alone() -> None:
+    output, target = torch.randn(20, 2), torch.randint(0, 2, (20, 2)).float()
+    ids = {"ids": torch.randint(0, 3, (20, 1))}
+    for metric in (metrics.auc(), metrics.group_auc(lambda inputs: inputs["ids"][:, 0])):
+        alone = observe({"m": metric}, output[:, 1], target[:, 1], ids)
+        assert observe({"m": metrics.of_target(1, metric)}, output, target, ids) == alone
+    with pytest.raises(SpecError, match=r"of_target\(2, …\): got an output of shape \[20, 2\]"):
+        metrics.of_target(2, metrics.auc()).observe(output, target)
 
 
 @given(

@@ -6,12 +6,30 @@ import sys
 import pytest
 import torch
 
-from brim.models import DeepFM, SmallCNN, TwoTower, WideDeep, XDeepFM, in_batch_softmax
+from brim.data.encoding import SequencePlaces
+from brim.models import (
+    DCNV2,
+    DIN,
+    PLE,
+    DeepFM,
+    FinalMLP,
+    MMoE,
+    SmallCNN,
+    TwoTower,
+    WideDeep,
+    XDeepFM,
+    in_batch_softmax,
+)
 from brim.models.deepfm import _pairs
 from brim.models.layers import EmbeddingTable
 from brim.models.xdeepfm import CompressedInteractions
 
-CLICK_MODELS = [WideDeep, DeepFM, XDeepFM]
+CLICK_MODELS = [WideDeep, DeepFM, XDeepFM, DCNV2, FinalMLP, DIN]
+# Of six ids, the second to the fourth are items of the first, and the last two have ids of their own.
+SEQUENCES = (
+    SequencePlaces(name="history", start=1, length=3, padding=0, candidate=0),
+    SequencePlaces(name="tags", start=4, length=2, padding=40, candidate=None),
+)
 
 
 def inputs(samples: int, fields: int, numbers: int) -> dict[str, torch.Tensor]:
@@ -39,6 +57,95 @@ def test_logits_do_not_depend_on_the_batch(make: type[torch.nn.Module]) -> None:
         [model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)]
     )
     torch.testing.assert_close(model(batch), logits_alone)
+
+
+@pytest.mark.parametrize("make", CLICK_MODELS)
+def test_padding_of_sequences_counts_for_nothing(make: type[torch.nn.Module]) -> None:
+    model = make(50, 6, dim=4, hidden=(8, 4), sequences=SEQUENCES)
+    ids = torch.tensor([[3, 5, 6, 0, 41, 40], [3, 0, 0, 0, 40, 40]])
+    logits = model({"ids": ids})
+    with torch.no_grad():
+        for table in (part for part in model.modules() if isinstance(part, EmbeddingTable)):
+            table.weight[[0, 40]] = 1e3
+    torch.testing.assert_close(model({"ids": ids}), logits)
+    swapped = ids[:, [0, 2, 1, 3, 4, 5]]
+    torch.testing.assert_close(model({"ids": swapped})[0], logits[0])  # the order of items neither
+    model({"ids": ids}).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_din_weighs_items_by_the_candidate() -> None:
+    model = DIN(50, 6, dim=4, hidden=(8,), sequences=SEQUENCES)
+    table, attention = model.embedding.weight, next(iter(model.attentions))
+    candidate, items = table[3], table[[5, 6]]
+    weights = [
+        attention(torch.cat([candidate, item, candidate - item, candidate * item])[None])
+        for item in items
+    ]
+    interest = weights[0] * items[0] + weights[1] * items[1]
+    expected = model.deep(torch.cat([candidate, interest, table[[41, 42]].mean(0)])[None])
+    ids = torch.tensor([[3, 5, 6, 0, 41, 42]])
+    torch.testing.assert_close(model({"ids": ids}), expected)
+
+
+def test_crosses_are_those_of_the_paper() -> None:
+    model = DCNV2(50, 2, dim=2, hidden=(), crosses=2).double()
+    ids = torch.tensor([[3, 7]])
+    x = model.embedding(ids).flatten()
+    first, second = (cross for cross in model.crosses if isinstance(cross, torch.nn.Linear))
+    one = x * (first.weight @ x + first.bias) + x
+    two = x * (second.weight @ one + second.bias) + one
+    torch.testing.assert_close(model({"ids": ids}), model.output(two))
+
+
+def test_fusion_multiplies_the_streams_by_heads() -> None:
+    model = FinalMLP(50, 3, dim=2, hidden=(8, 4), contexts=((0,), (1, 2)), heads=2).double()
+    ids = torch.tensor([[3, 7, 9]])
+    embedded = model.embedding(ids)
+    flat = embedded.flatten(1)
+    streams = []
+    for stream, context in zip(model.streams, ([0], [1, 2]), strict=True):
+        assert isinstance(stream.gate, torch.nn.Module)
+        assert isinstance(stream.deep, torch.nn.Module)
+        gates = 2 * torch.sigmoid(stream.gate(embedded[:, context].flatten(1)))
+        streams.append(stream.deep(gates * flat)[0])
+    left, right = streams
+    expected = sum(output(part) for output, part in zip(model.outputs, streams, strict=True))
+    for head, matrix in enumerate(model.fusion):
+        part = slice(2 * head, 2 * head + 2)
+        expected = expected + left[part] @ matrix @ right[part]
+    torch.testing.assert_close(model({"ids": ids}), expected)
+    with pytest.raises(ValueError, match="heads=3 is no divisor"):
+        FinalMLP(50, 3, heads=3)
+
+
+@pytest.mark.parametrize("kind", [MMoE, PLE])
+def test_targets_share_experts_and_keep_their_own(kind: type[torch.nn.Module]) -> None:
+    model = kind(50, 6, 2, targets=3, dim=4, expert=(8,), hidden=(4,), sequences=SEQUENCES)
+    batch = inputs(5, 6, 2)
+    logits = model(batch)
+    assert logits.shape == (5, 3)
+
+    def changed(name: str) -> list[bool]:
+        """Return for which targets a parameter counts."""
+        parameter = model.get_parameter(name)
+        with torch.no_grad():
+            kept = parameter.clone()
+            parameter.copy_(kept + torch.randn_like(kept))
+            moves = (model(batch) - logits).abs().sum(0).tolist()
+            parameter.copy_(kept)
+        return [move > 0 for move in moves]
+
+    assert changed("towers.2.0.weight") == [False, False, True]
+    if kind is MMoE:
+        assert changed("gates.1.weight") == [False, True, False]
+        assert changed("experts.3.0.weight") == [True, True, True]
+    else:
+        assert changed("levels.1.own.1.0.0.weight") == [False, True, False]
+        assert changed("levels.1.gates.0.weight") == [True, False, False]
+        assert changed("levels.1.shared.0.0.weight") == [True, True, True]
+        # Of the first level, the shared gate passes every expert on to all.
+        assert changed("levels.0.own.1.0.0.weight") == [True, True, True]
 
 
 def test_no_hidden_layer_is_a_linear_perceptron() -> None:

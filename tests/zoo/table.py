@@ -181,6 +181,16 @@ PUBLIC = [
         epochs=4,
         steps=20,
     ),
+    *(
+        exact(kind, "recommender.py", f"kind={kind}", like=like, is_long=True)
+        for kind, like in (
+            ("dcn_v2", "DCN-V2"),
+            ("final_mlp", "FinalMLP"),
+            ("din", "DIN over padded histories"),
+            ("large_din", "DIN with a table that is trained by rows"),
+            ("ple", "PLE, its two targets averaged"),
+        )
+    ),
 ]
 
 MODELS = [

@@ -1,7 +1,7 @@
 """Readers of tables, such as `brim.data.csv(...)`, and descriptions of columns or streams."""
 
 from brim.data.batches import Batched, Tensors, fetch
-from brim.data.columns import hashed, numeric, target, vocabulary, where
+from brim.data.columns import hashed, numeric, sequence, target, vocabulary, where
 from brim.data.datasets import Columnar
 from brim.data.follow import follow
 from brim.data.load import arrow, csv, parquet
@@ -22,6 +22,7 @@ __all__ = [
     "parquet",
     "rows",
     "sample",
+    "sequence",
     "stream",
     "target",
     "vocabulary",

@@ -41,6 +41,17 @@ class Categorical:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemSequence:
+    """See `sequence`."""
+
+    name: str
+    length: int
+    separator: str
+    of: str | None
+    min_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """See `target`."""
 
@@ -59,7 +70,7 @@ class Where:
     by: Elementwise
 
 
-Column = Numeric | Categorical
+Column = Numeric | Categorical | ItemSequence
 
 
 def numeric(
@@ -133,6 +144,52 @@ def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categori
             f"hashed({names[:1]}, buckets=)", got=str(buckets), need="a whole number from 1"
         )
     return Categorical(names=_checked_names("hashed", names), by=by, buckets=buckets, min_count=1)
+
+
+def sequence(
+    name: str,
+    *,
+    length: int,
+    of: str | None = None,
+    separator: str = "|",
+    min_count: int = 1,
+) -> ItemSequence:
+    """A column of lists: what a user clicked before, the tags of an article.
+
+    A row takes `length` ids of a batch's `ids`: its last items, and behind them the field's id 0,
+    which pads. Items without an id of their own (rare in the training rows, or unseen) are left
+    out. `dataset.sequences` says where the ids lie, for models that pool them or weigh them.
+
+    Args:
+        name: the column. Each cell is a text of items, or in Parquet and Arrow a list of them; an
+            empty cell is a list of none.
+        length: items that the model sees at most, the last of each row.
+        of: the `vocabulary` column whose ids the items have (the history of `movie`), so that the
+            model knows both by the same rows of its table. Its ids are fitted to the values of both
+            columns. None gives the items ids of their own.
+        separator: between items, in a text.
+        min_count: how often an item must occur in the training rows to get an id of its own; with
+            `of`, that column's counts.
+
+    Raises:
+        SpecError: a length or a count below 1, no separator, or a count beside `of`.
+    """
+    label = f"sequence({name!r}"
+    for option, number in (("length", length), ("min_count", min_count)):
+        if number < 1:
+            raise SpecError(f"{label}, {option}=)", got=str(number), need="a whole number from 1")
+    if not separator:
+        raise SpecError(
+            f"{label}, separator=)", got="an empty text", need="what stands between two items"
+        )
+    if of is not None and min_count > 1:
+        raise SpecError(
+            f"{label}, min_count=)",
+            got=f"{min_count}, beside of={of!r}",
+            need="one of the two",
+            hint=f"vocabulary({of!r}, min_count={min_count}) counts for both",
+        )
+    return ItemSequence(name=name, length=length, separator=separator, of=of, min_count=min_count)
 
 
 def target(

@@ -48,11 +48,12 @@ class Columnar(Dataset[Sample]):
 
     A batch's inputs are a dict with `ids` int64 [B, F] (the fields' ids do not overlap) and
     `numbers` float32 [B, N]. A key is missing if there are no columns of that kind. The target is
-    [B].
+    [B], or [B, T] of a list of targets.
 
     Attributes:
         vocabulary_size: ids over all fields.
-        fields: categorical fields (F).
+        fields: ids of a row (F): one for each categorical column, `length` for each sequence.
+        sequences: where the ids of sequences lie among them.
         numbers: numeric columns (N).
         source: the files it reads.
         block_size: samples that are cheap to read together; 1 where any order is.
@@ -66,6 +67,7 @@ class Columnar(Dataset[Sample]):
         self.encoder = opener.encoder
         self.vocabulary_size = self.encoder.vocabulary_size
         self.fields = self.encoder.fields
+        self.sequences = self.encoder.sequences
         self.numbers = self.encoder.numbers
         self.source = opener.source
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from brim.data.columns import Categorical, Column, Numeric, Target
-from brim.data.tables import Codes, FileRows, Floats, stable_hash
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target
+from brim.data.tables import Codes, FileRows, Floats, items_in, stable_hash
 from brim.errors import SpecError
 
 _CROSS = "\x1f"
@@ -23,12 +24,32 @@ Mask = npt.NDArray[np.bool_]
 class EncodedRows:
     """Encoded rows.
 
-    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows].
+    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows], or
+    [rows, T] of several targets.
     """
 
     ids: Tensor
     numbers: Tensor
     target: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePlaces:
+    """Places of the ids of a `sequence` among the ids of a row.
+
+    Args:
+        name: of the column.
+        start: the first of its places.
+        length: how many it has.
+        padding: the id in the places behind its last item.
+        candidate: the place of the column whose ids the items have; None where it has its own.
+    """
+
+    name: str
+    start: int
+    length: int
+    padding: int
+    candidate: int | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +58,7 @@ class Encoder:
 
     Args:
         columns: as the user gave them.
-        target: as the user gave it; None where rows are inputs alone, whose target counts as 0.
+        targets: as the user gave them; none where rows are inputs alone, whose target counts as 0.
         tables: the ids, from 0 within the field, of the values of each vocabulary, by place in
             `columns`.
         moments: mean and standard deviation (after a `log`) and the mean of the raw numbers, by
@@ -45,37 +66,70 @@ class Encoder:
     """
 
     columns: tuple[Column, ...]
-    target: Target | None
+    targets: tuple[Target, ...]
     tables: Mapping[int, Mapping[str, int]]
     moments: Mapping[int, tuple[float, float, float]]
 
     @property
     def fields(self) -> int:
-        return sum(isinstance(column, Categorical) for column in self.columns)
+        """Ids of a row: one of each categorical column, `length` of each sequence."""
+        return sum(_width(column) for column in self.columns)
 
     @property
     def numbers(self) -> int:
-        return len(self.columns) - self.fields
+        return sum(isinstance(column, Numeric) for column in self.columns)
 
     @property
     def vocabulary_size(self) -> int:
-        return sum(self.sizes)
+        return sum(self._sizes.values())
+
+    @cached_property
+    def offsets(self) -> dict[int, int]:
+        """The first id of each column that has ids, by place: those of columns do not overlap.
+
+        A sequence of another column's items has that column's.
+        """
+        ends = np.cumsum([0, *self._sizes.values()]).tolist()
+        owned = dict(zip(self._sizes, ends, strict=False))
+        return {
+            place: owned[table_place(self.columns, place)]
+            for place, column in enumerate(self.columns)
+            if not isinstance(column, Numeric)
+        }
 
     @property
-    def sizes(self) -> list[int]:
-        """Ids of each categorical field, in order."""
-        return [
-            column.buckets or 1 + len(self.tables[place])
+    def sequences(self) -> tuple[SequencePlaces, ...]:
+        """Places of the items of each sequence."""
+        starts = np.cumsum([0, *map(_width, self.columns)]).tolist()
+        return tuple(
+            SequencePlaces(
+                name=column.name,
+                start=starts[place],
+                length=column.length,
+                padding=self.offsets[place],
+                candidate=starts[table_place(self.columns, place)] if column.of else None,
+            )
             for place, column in enumerate(self.columns)
-            if isinstance(column, Categorical)
-        ]
+            if isinstance(column, ItemSequence)
+        )
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        """Ids of each column that has some of its own, by place."""
+        return {
+            place: column.buckets
+            if isinstance(column, Categorical) and column.buckets
+            else 1 + len(self.tables[place])
+            for place, column in enumerate(self.columns)
+            if not isinstance(column, Numeric) and table_place(self.columns, place) == place
+        }
 
     def encode(self, rows: FileRows, mask: Mask) -> EncodedRows:
         """The kept rows, in order."""
         count = int(mask.sum())
         ids = np.empty((self.fields, count), np.int32)
         numbers = np.empty((self.numbers, count), np.float32)
-        offset = at_field = at_number = 0
+        at_field = at_number = 0
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
                 numbers[at_number] = self.number_of(
@@ -83,15 +137,14 @@ class Encoder:
                 )
                 at_number += 1
             else:
-                ids[at_field] = self.ids_of(place, column, rows, mask) + np.int32(offset)
-                offset += self.sizes[at_field]
-                at_field += 1
+                width = _width(column)
+                ids[at_field : at_field + width] = self.ids_of(place, rows, mask).T
+                ids[at_field : at_field + width] += np.int32(self.offsets[place])
+                at_field += width
         return EncodedRows(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target(self.target, rows, mask))
-            if self.target
-            else torch.zeros(count),
+            target=torch.from_numpy(_target_of(self.targets, rows, mask)),
         )
 
     def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
@@ -106,17 +159,61 @@ class Encoder:
             )
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
-    def ids_of(
-        self, place: int, column: Categorical, rows: FileRows, mask: Mask
-    ) -> npt.NDArray[np.int32]:
-        """The ids of the kept rows, from 0 within the field."""
+    def ids_of(self, place: int, rows: FileRows, mask: Mask) -> npt.NDArray[np.int32]:
+        """The ids of the kept rows, from 0 within the field: [rows, places of the column]."""
+        column = self.columns[place]
+        assert not isinstance(column, Numeric)
+        if isinstance(column, ItemSequence):
+            cells, find = rows.column(column.name), self.item_finder(place)
+            ids = np.zeros((len(cells.tokens) + 1, column.length), np.int32)  # the last: no cell
+            for row, token in enumerate(cells.tokens):
+                found = find(items_in(token, column.separator))
+                ids[row, : len(found)] = found
+            return ids[cells.codes[mask]]
         codes, tokens = _tokens(column, rows)
         if column.buckets is None:
             table = self.tables[place]
-            ids = [table.get(token, 0) for token in tokens]
+            found = [table.get(token, 0) for token in tokens]
         else:
-            ids = [stable_hash(token) % column.buckets for token in tokens]
-        return np.array(ids, np.int32)[codes[mask]]
+            found = [stable_hash(token) % column.buckets for token in tokens]
+        return np.array(found, np.int32)[codes[mask], np.newaxis]
+
+    def item_finder(self, place: int) -> Callable[[Sequence[str]], list[int]]:
+        """A function from items to the ids of the last of them that have some."""
+        column = self.columns[place]
+        assert isinstance(column, ItemSequence)
+        table, length = self.tables[table_place(self.columns, place)], column.length
+
+        def find(items: Sequence[str]) -> list[int]:
+            return [id_ for item in items if (id_ := table.get(item))][-length:]
+
+        return find
+
+
+def table_place(columns: Sequence[Column], place: int) -> int:
+    """The place of the column whose ids a column has: its own, or that of a sequence's items."""
+    column = columns[place]
+    if not isinstance(column, ItemSequence) or column.of is None:
+        return place
+    return next(
+        (
+            other_place
+            for other_place, other in enumerate(columns)
+            if isinstance(other, Categorical) and _is_vocabulary_of(other, column.of)
+        ),
+        -1,
+    )
+
+
+def _is_vocabulary_of(column: Categorical, name: str) -> bool:
+    return column.names == (name,) and column.by is None and column.buckets is None
+
+
+def _width(column: Column) -> int:
+    """Ids of a row that a column fills."""
+    if isinstance(column, ItemSequence):
+        return column.length
+    return int(isinstance(column, Categorical))
 
 
 @dataclass
@@ -124,7 +221,7 @@ class Fitter:
     """Sees the training rows part by part, in order; `finish` gives the encoder."""
 
     columns: tuple[Column, ...]
-    target: Target | None
+    targets: tuple[Target, ...]
     _counts: dict[int, dict[str, int]] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
 
@@ -132,6 +229,8 @@ class Fitter:
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
                 self._observe_numbers(place, column, rows.column(column.name).numbers[train])
+            elif isinstance(column, ItemSequence):
+                self._observe_items(place, column, rows, train)
             elif column.buckets is None:
                 codes, tokens = _tokens(column, rows)
                 seen = self._counts.setdefault(place, {})
@@ -139,6 +238,16 @@ class Fitter:
                 for token, count in zip(tokens, counts, strict=True):
                     if count:
                         seen[token] = seen.get(token, 0) + count
+
+    def _observe_items(self, place: int, column: ItemSequence, rows: FileRows, train: Mask) -> None:
+        cells = rows.column(column.name)
+        seen = self._counts.setdefault(table_place(self.columns, place), {})
+        present = cells.codes[train]
+        counts = np.bincount(present[present >= 0], minlength=len(cells.tokens)).tolist()
+        for token, count in zip(cells.tokens, counts, strict=True):
+            if count:
+                for item in items_in(token, column.separator):
+                    seen[item] = seen.get(item, 0) + count
 
     def _observe_numbers(self, place: int, column: Numeric, values: Floats) -> None:
         present = values[~np.isnan(values)]
@@ -161,13 +270,15 @@ class Fitter:
                     place, np.array([1.0, 0.0, 0.0, 0.0])
                 ).tolist()
                 moments[place] = (mean, (squares / count) ** 0.5 or 1.0, raw_mean)
-            elif column.buckets is None:
+            elif table_place(self.columns, place) == place and not (
+                isinstance(column, Categorical) and column.buckets
+            ):
                 counts = self._counts.get(place, {})
                 tokens = [token for token, count in counts.items() if count >= column.min_count]
                 # The most frequent first: their rows of the table lie close together in the cache.
                 tokens.sort(key=lambda token: (-counts[token], token))
                 tables[place] = {token: id_ for id_, token in enumerate(tokens, 1)}
-        return Encoder(self.columns, self.target, tables, moments)
+        return Encoder(self.columns, self.targets, tables, moments)
 
 
 _LARGEST_CODE = 1 << 62  # of several cells taken together
@@ -252,6 +363,13 @@ def _as_token(value: object) -> str:
     if isinstance(value, float):
         return "" if value != value else str(int(value)) if value.is_integer() else str(value)
     return str(value)
+
+
+def _target_of(targets: Sequence[Target], rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
+    if not targets:
+        return np.zeros(int(mask.sum()), np.float32)
+    values = [_target(target, rows, mask) for target in targets]
+    return values[0] if len(values) == 1 else np.stack(values, 1)
 
 
 def _target(target: Target, rows: FileRows, mask: Mask) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from brim.data.columns import Categorical, Column, Numeric, Target
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target
 from brim.data.encoding import Encoder
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
@@ -44,7 +44,8 @@ class _Fit(msgspec.Struct):
         for column, fitted in zip(self.columns, self.fitted, strict=True):
             if ("numeric" in column) != (fitted.moments is not None):
                 raise ValueError("numbers have moments, and nothing else has")
-            if ("vocabulary" in column) != (fitted.values is not None):
+            owns = "vocabulary" in column or ("sequence" in column and column["of"] is None)
+            if owns != (fitted.values is not None):
                 raise ValueError("vocabularies have values, and nothing else has")
 
 
@@ -126,13 +127,21 @@ def encoder_in(path: Path) -> Encoder:
         columns = tuple(_column(plain) for plain in entries[0]["columns"])
     except (LookupError, TypeError) as error:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
-    return _encoder(columns, None, entries[0])
+    return _encoder(columns, (), entries[0])
 
 
 def _column(plain: dict[str, Any]) -> Column:
     if "numeric" in plain:
         return Numeric(
             name=plain["numeric"], transform=plain["transform"], missing=plain["missing"]
+        )
+    if "sequence" in plain:
+        return ItemSequence(
+            name=plain["sequence"],
+            length=plain["length"],
+            separator=plain["separator"],
+            of=plain["of"],
+            min_count=plain["min_count"],
         )
     names = tuple(plain["hashed" if plain["buckets"] else "vocabulary"])
     return Categorical(names=names, by=None, buckets=plain["buckets"], min_count=plain["min_count"])
@@ -168,7 +177,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def find(
-    files: Sequence[str], columns: tuple[Column, ...], target: Target | None
+    files: Sequence[str], columns: tuple[Column, ...], targets: tuple[Target, ...]
 ) -> Encoder | None:
     """Return the encoder that the run in use fitted for these columns.
 
@@ -178,14 +187,16 @@ def find(
     entries = [entry for entry in _in_use or [] if entry["columns"] == plain_columns]
     if len(entries) > 1:
         entries = [entry for entry in entries if entry["files"] == list(files)]
-    return _encoder(columns, target, entries[0]) if entries else None
+    return _encoder(columns, targets, entries[0]) if entries else None
 
 
-def _encoder(columns: tuple[Column, ...], target: Target | None, entry: dict[str, Any]) -> Encoder:
+def _encoder(
+    columns: tuple[Column, ...], targets: tuple[Target, ...], entry: dict[str, Any]
+) -> Encoder:
     fitted = dict(enumerate(entry["fitted"]))
     return Encoder(
         columns,
-        target,
+        targets,
         {place: _ids(values["values"]) for place, values in fitted.items() if "values" in values},
         {
             place: tuple(values["moments"])
@@ -204,6 +215,14 @@ def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
                 "numeric": column.name,
                 "transform": column.transform,
                 "missing": column.missing,
+            }
+        elif isinstance(column, ItemSequence):
+            names = {
+                "sequence": column.name,
+                "length": column.length,
+                "separator": column.separator,
+                "of": column.of,
+                "min_count": column.min_count,
             }
         else:
             kind = "vocabulary" if column.buckets is None else "hashed"
@@ -224,10 +243,9 @@ def _fitted(encoder: Encoder) -> list[dict[str, Any]]:
     """
     fitted: list[dict[str, Any]] = []
     for place, column in enumerate(encoder.columns):
-        if not isinstance(column, Categorical):
+        if isinstance(column, Numeric):
             fitted.append({"moments": list(encoder.moments[place])})
-        elif column.buckets is None:
-            table = encoder.tables[place]
+        elif (table := encoder.tables.get(place)) is not None:
             fitted.append({"values": sorted(table, key=table.__getitem__)})
         else:
             fitted.append({})

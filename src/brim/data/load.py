@@ -14,9 +14,9 @@ from typing import Any, Literal, Never
 import numpy as np
 
 from brim.data import fitted
-from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.datasets import ByGroup, Columnar, InMemory, PackedGroup, Unread
-from brim.data.encoding import Encoder
+from brim.data.encoding import Encoder, table_place
 from brim.data.files import Paths
 from brim.data.screening import Plan
 from brim.data.sources import NULL, Source, shown_paths
@@ -32,7 +32,7 @@ def csv(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -46,8 +46,9 @@ def csv(
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
             unpacked.
-        columns: of the model: `numeric`, `vocabulary` and `hashed` columns, in order.
-        target: of its predictions.
+        columns: of the model: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
+            order.
+        target: of its predictions; of several, a list of them.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
             are fitted to the other rows, whichever split is asked for.
@@ -79,7 +80,7 @@ def parquet(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -90,8 +91,9 @@ def parquet(
 
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list of them.
-        columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
-        target: what it predicts.
+        columns: what the model sees: `numeric`, `vocabulary`, `hashed` and `sequence` columns, in
+            order.
+        target: what it predicts; of several, a list of them.
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
@@ -122,7 +124,7 @@ def arrow(
     path: Paths,
     *,
     columns: Sequence[Column],
-    target: Target,
+    target: Target | Sequence[Target],
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
@@ -141,7 +143,7 @@ def arrow(
 
 def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     _check_split(split, plan)
-    encoder = fitted.find(source.path_label, plan.columns, plan.target)
+    encoder = fitted.find(source.path_label, plan.columns, plan.targets)
     if encoder is not None:
         return Unread(_Opener(source, plan, encoder), lambda: _read(source, plan, split, encoder))
     dataset = _fit(source, plan, split)
@@ -189,14 +191,14 @@ class _Opener:
         )
 
     def inputs_of(self, path: Paths) -> Columnar:
-        inputs_plan = Plan(self.plan.columns, None, None, None)
+        inputs_plan = Plan(self.plan.columns, (), None, None)
         return _read(
-            self.source.with_files(path), inputs_plan, None, replace(self.encoder, target=None)
+            self.source.with_files(path), inputs_plan, None, replace(self.encoder, targets=())
         )
 
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
-    groups = source.groups(plan.names, plan.hints_of_text)
+    groups = source.groups(plan.names, plan.hints_of_text, plan.list_names)
     return survey(
         (group.read() for group in groups), sum(group.size for group in groups), plan, encoder
     )
@@ -204,7 +206,9 @@ def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Surve
 
 def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
     packed = []
-    for group, part in zip(source.groups(plan.names, plan.hints_of_text), found.parts, strict=True):
+    for group, part in zip(
+        source.groups(plan.names, plan.hints_of_text, plan.list_names), found.parts, strict=True
+    ):
         mask = part.mask_of(split)
         packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
     if not any(group.count for group in packed):
@@ -215,7 +219,7 @@ def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey
 def _encode(
     source: Source, plan: Plan, split_names: Sequence[SplitName | None], encoder: Encoder | None
 ) -> _Splits:
-    rows = list(source.read(plan.names, plan.hints_of_text))
+    rows = list(source.read(plan.names, plan.hints_of_text, plan.list_names))
     found = survey(rows, sum(part.size for part in rows), plan, encoder)
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in split_names:
@@ -247,23 +251,43 @@ _surveys: weakref.WeakValueDictionary[Any, Survey] = weakref.WeakValueDictionary
 
 
 def _plan(
-    columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    keep: Where | None,
+    test: Split | None,
 ) -> Plan:
     wrong: list[object] = [
-        column for column in columns if not isinstance(column, Numeric | Categorical)
+        column for column in columns if not isinstance(column, Numeric | Categorical | ItemSequence)
     ]
     if wrong or not columns:
         raise SpecError(
             "columns=",
             got=repr(wrong[0]) if wrong else "no column",
-            need="numeric, vocabulary or hashed columns",
+            need="numeric, vocabulary, hashed or sequence columns",
             hint=f"vocabulary({wrong[0]!r})" if wrong and isinstance(wrong[0], str) else "",
         )
-    if not isinstance(target, Target):
+    for place, column in enumerate(columns):
+        if table_place(columns, place) < 0:
+            assert isinstance(column, ItemSequence)
+            raise SpecError(
+                f"sequence({column.name!r}, of=)",
+                got=repr(column.of),
+                need="the name of a vocabulary column of this list, alone and without by=",
+                hint=f"vocabulary({column.of!r})",
+            )
+    targets = tuple(target) if isinstance(target, list | tuple) else (target,)
+    for part in targets:
+        if not isinstance(part, Target):
+            raise SpecError(
+                "target=", got=repr(part), need="a target", hint=f"target=target({part!r})"
+            )
+    if not targets or (len(targets) > 1 and any(part.classes for part in targets)):
         raise SpecError(
-            "target=", got=repr(target), need="a target", hint=f"target=target({target!r})"
+            "target=",
+            got="several, one of classes" if targets else "an empty list",
+            need="one of classes, or any number of others",
         )
-    return Plan(tuple(columns), target, keep, test)
+    return Plan(tuple(columns), targets, keep, test)
 
 
 def _check_split(split: str | None, plan: Plan) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.encoding import apply
 from brim.data.splits import Sample, Split
 from brim.data.tables import BadRow, FileRows
@@ -22,11 +22,11 @@ Mask = npt.NDArray[np.bool_]
 class Plan:
     """The request for the columns of files.
 
-    Without a target, rows are inputs alone.
+    Without targets, rows are inputs alone.
     """
 
     columns: tuple[Column, ...]
-    target: Target | None
+    targets: tuple[Target, ...]
     keep: Where | None
     test: Split | None
 
@@ -36,11 +36,16 @@ class Plan:
         names: list[str] = []
         for column in self.columns:
             names += column.names if isinstance(column, Categorical) else [column.name]
-        names += self.target.names if self.target else ()
+        names += self._target_names
         names += self.keep.names if self.keep else ()
         if isinstance(self.test, Sample) and self.test.by:
             names.append(self.test.by)
         return list(dict.fromkeys(names))
+
+    @property
+    def list_names(self) -> list[str]:
+        """Names of the columns whose cells may be lists."""
+        return [column.name for column in self.columns if isinstance(column, ItemSequence)]
 
     @property
     def number_names(self) -> list[str]:
@@ -49,16 +54,17 @@ class Plan:
         for column in self.columns:
             if isinstance(column, Numeric):
                 names.append(column.name)
-            elif column.by is not None:
+            elif isinstance(column, Categorical) and column.by is not None:
                 names += column.names
-        if self.target and not isinstance(self.target.equals, str):
-            names += self.target.names
+        for target in self.targets:
+            if not isinstance(target.equals, str):
+                names += target.names
         return list(dict.fromkeys(names))
 
     @property
     def hints_of_text(self) -> dict[str, str]:
         """Return the replacement for each of these columns, where it holds text."""
-        of_target = self.target.names if self.target else ()
+        of_target = self._target_names
         return {
             name: f"brim.data.target({name!r}, equals=…): 1 where it is this text"
             if name in of_target
@@ -74,7 +80,11 @@ class Plan:
             for column in self.columns
             if isinstance(column, Numeric) and column.missing is None
         ]
-        return list(dict.fromkeys((*needed, *(self.target.names if self.target else ()))))
+        return list(dict.fromkeys((*needed, *self._target_names)))
+
+    @property
+    def _target_names(self) -> list[str]:
+        return [name for target in self.targets for name in target.names]
 
 
 def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
@@ -106,18 +116,11 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         check_numbers(name)
     for name in plan.full_names:
         check(name, rows.column(name).empty, "empty")
-    if (
-        plan.target
-        and plan.target.classes
-        and not isinstance(plan.target.equals, str)
-        and plan.target.by is None
-    ):
-        classes = rows.column(plan.target.names[0]).numbers
-        check(
-            plan.target.names[0],
-            (classes < 0) | (classes != np.floor(classes)),
-            "not a class number",
-        )
+    for target in plan.targets:
+        if target.classes and not isinstance(target.equals, str) and target.by is None:
+            classes = rows.column(target.names[0]).numbers
+            wrong = (classes < 0) | (classes != np.floor(classes))
+            check(target.names[0], wrong, "not a class number")
     lines = rows.lines() if found else ()
     bad_rows = [
         BadRow(

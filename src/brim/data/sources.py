@@ -6,7 +6,7 @@ The columns are named when they are read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brim.data.files import File, Paths, resolve
@@ -69,22 +69,27 @@ class Source:
             self.null,
         )
 
-    def groups(self, columns: Sequence[str], numbers: Mapping[str, str]) -> list[RowGroup]:
+    def groups(
+        self, columns: Sequence[str], numbers: Mapping[str, str], lists: Collection[str] = ()
+    ) -> list[RowGroup]:
         """The row groups of typed files.
 
-        `numbers` are the columns that must hold some, with the replacement where one holds text.
+        `numbers` are the columns that must hold some, with the replacement where one holds text;
+        `lists` those that may hold lists.
         """
         assert self.typed is not None, "text has no groups"
-        return self.typed(self._files(), columns=columns, numbers=numbers)
+        return self.typed(self._files(), columns=columns, numbers=numbers, lists=lists)
 
-    def read(self, columns: Sequence[str], numbers: Mapping[str, str] = {}) -> Iterator[FileRows]:
-        """All rows, part by part in order.
+    def read(
+        self, columns: Sequence[str], numbers: Mapping[str, str] = {}, lists: Collection[str] = ()
+    ) -> Iterator[FileRows]:
+        """All rows, part by part in order; see `groups`.
 
         Raises:
             SpecError: a file or column is missing or not as described, or there are no rows.
         """
         if self.typed is not None:
-            yield from (group.read() for group in self.groups(columns, numbers))
+            yield from (group.read() for group in self.groups(columns, numbers, lists))
             return
         start = 0
         for file in self._files():

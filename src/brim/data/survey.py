@@ -92,7 +92,7 @@ def survey(
     refused = 0
     bad: list[tuple[str, BadRow]] = []
     parts: list[SurveyedPart] = []
-    fitter = None if encoder else Fitter(plan.columns, plan.target)
+    fitter = None if encoder else Fitter(plan.columns, plan.targets)
     for part in rows:
         mask, bad_rows = screen(part, plan)
         test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)

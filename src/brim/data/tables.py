@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 _PARTS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LARGEST_SINGLE = float(np.finfo(np.float32).max)
+_LIST = "\x1e"  # behind each item of a cell that is a list
 
 
 class Cells(Protocol):
@@ -119,6 +120,9 @@ class TypedCells:
     @cached_property
     def _encoded(self) -> pa.DictionaryArray:
         column = _whole(self._column)
+        if is_list(column.type):
+            items = [None if cell is None else list_token(cell) for cell in column.to_pylist()]
+            column = pa.array(items, pa.string())
         return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
     @cached_property
@@ -201,6 +205,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of any length or of a fixed one."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column without its extension type, for which Arrow computes next to nothing.
 
@@ -222,6 +233,22 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(whole, pa.ChunkedArray):
         return whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
     return whole
+
+
+def items_in(token: str, separator: str) -> list[str]:
+    """The items of a list: of a text, or of a cell that was a list.
+
+    >>> items_in("drama|comedy|", "|"), items_in(list_token(["a|b", "c"]), "|")
+    (['drama', 'comedy'], ['a|b', 'c'])
+    """
+    if token.endswith(_LIST):
+        token, separator = token[:-1], _LIST
+    return [item for item in token.split(separator) if item]
+
+
+def list_token(items: Sequence[Any]) -> str:
+    """The text by which a cell that is a list is known, whatever its items contain."""
+    return "".join(f"{_token(item)}{_LIST}" for item in items if item is not None)
 
 
 def stable_hash(token: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from brim.data.files import File
-from brim.data.tables import FileRows, TypedCells, plain_type
+from brim.data.tables import FileRows, TypedCells, is_list, plain_type
 from brim.errors import SpecError, did_you_mean
 
 
@@ -39,7 +39,11 @@ class RowGroup:
 
 
 def parquet_groups(
-    files: Sequence[File], *, columns: Sequence[str], numbers: Mapping[str, str]
+    files: Sequence[File],
+    *,
+    columns: Sequence[str],
+    numbers: Mapping[str, str],
+    lists: Collection[str] = (),
 ) -> list[RowGroup]:
     """The row groups of Parquet files, in order.
 
@@ -47,6 +51,7 @@ def parquet_groups(
         files: where they are.
         columns: the names of those to read.
         numbers: those of them that must hold numbers, with what to write where one holds text.
+        lists: those of them that may hold lists of numbers or texts.
 
     Raises:
         SpecError: not a Parquet file, no rows, no such column, a column of the wrong type.
@@ -54,7 +59,7 @@ def parquet_groups(
     groups: list[RowGroup] = []
     for file in files:
         opened = _parquet(file)
-        _check_schema(file, opened.schema_arrow, columns, numbers)
+        _check_schema(file, opened.schema_arrow, columns, numbers, lists)
         sizes = [
             opened.metadata.row_group(index).num_rows for index in range(opened.num_row_groups)
         ]
@@ -63,13 +68,17 @@ def parquet_groups(
 
 
 def arrow_groups(
-    files: Sequence[File], *, columns: Sequence[str], numbers: Mapping[str, str]
+    files: Sequence[File],
+    *,
+    columns: Sequence[str],
+    numbers: Mapping[str, str],
+    lists: Collection[str] = (),
 ) -> list[RowGroup]:
     """The record batches of Arrow IPC (Feather) files or streams, in order; see `parquet_groups`."""
     groups: list[RowGroup] = []
     for file in files:
         opened = _ipc(file)
-        _check_schema(file, opened.schema, columns, numbers)
+        _check_schema(file, opened.schema, columns, numbers, lists)
         sizes = [batch.num_rows for batch in opened.batches()]
         groups += _groups(file, groups, sizes, _ArrowGroup, columns)
     return _checked_groups(files, groups)
@@ -184,7 +193,11 @@ def _first_line(problem: Exception) -> str:
 
 
 def _check_schema(
-    file: File, schema: pa.Schema, columns: Sequence[str], numbers: Mapping[str, str]
+    file: File,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    numbers: Mapping[str, str],
+    lists: Collection[str],
 ) -> None:
     for name in columns:
         if name not in schema.names:
@@ -197,9 +210,15 @@ def _check_schema(
             )
         kind = schema.field(name).type
         value = plain_type(kind)
+        if is_list(value) and name in lists:
+            value = plain_type(value.value_type)
         if pa.types.is_nested(value):
+            hint = f"brim.data.sequence({name!r}, length=…)" if is_list(value) else ""
             raise SpecError(
-                f"column {name!r}", got=f"type {kind} in {file.label}", need="numbers or text"
+                f"column {name!r}",
+                got=f"type {kind} in {file.label}",
+                need="numbers or text",
+                hint=hint,
             )
         if name in numbers and not _is_number(value):
             raise SpecError(

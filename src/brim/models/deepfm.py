@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
+from brim.models.layers import (
+    ClickModel,
+    Inputs,
+    ItemPlaces,
+    Linear,
+    Perceptron,
+    flat_inputs,
+)
 
 
-class DeepFM(nn.Module):
+class DeepFM(ClickModel):
     """Binary classifier over categorical fields and numbers.
 
     Args:
         vocabulary_size: ids over all fields, as a brim dataset counts them.
-        fields: categorical fields per sample.
+        fields: ids per sample, as a brim dataset counts them.
         numbers: numeric columns per sample; they join the linear part and the perceptron.
         dim: embedding dimension.
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
+        sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
 
     Source: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
     IJCAI 2017, equations 1 to 4.
@@ -32,15 +40,15 @@ class DeepFM(nn.Module):
         dim: int = 16,
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
+        sequences: Sequence[ItemPlaces] = (),
     ) -> None:
-        super().__init__()
-        self.embedding = EmbeddingTable(vocabulary_size, dim)
-        self.linear = Linear(vocabulary_size, numbers)
-        self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        self.linear = Linear(vocabulary_size, numbers, sequences)
+        self.deep = Perceptron(self.width, hidden, dropout)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, F] and, where the model has any, `numbers` [B, N]."""
-        embedded_BFD = self.embedding(inputs["ids"])
+        embedded_BFD = self.embed(inputs)
         deep_B = self.deep(flat_inputs(embedded_BFD, inputs))
         logit_B: Tensor = self.linear(inputs) + _pairs(embedded_BFD) + deep_B
         return logit_B

@@ -1,18 +1,38 @@
 """Layers of the click models: tables over one space of ids, the linear part, the perceptron.
 
-Shape suffixes: B samples, F fields, D embedding dimension, N numbers, H hidden units.
+Shape suffixes: B samples, P ids of a sample, F fields, L items of a sequence, D embedding
+dimension, N numbers, H hidden units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 Inputs = Mapping[str, Tensor]
+
+
+class ItemPlaces(Protocol):
+    """The places of a sequence's items among the ids of a sample, as a brim dataset says them."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def padding(self) -> int:
+        """The id behind the last item."""
+
+    @property
+    def candidate(self) -> int | None:
+        """The place of the field whose ids the items have."""
 
 
 class EmbeddingTable(nn.Embedding):
@@ -37,17 +57,91 @@ class EmbeddingTable(nn.Embedding):
         return rows.view(*ids.shape, self.embedding_dim)
 
 
-class Linear(nn.Module):
-    """The wide part: one weight per id, one per number, and a bias; logits [B]."""
+class ClickModel(nn.Module):
+    """The table of a click model, and what it makes of a sample's ids.
 
-    def __init__(self, vocabulary_size: int, numbers: int) -> None:
+    Args:
+        vocabulary_size: ids over all fields, as a brim dataset counts them.
+        fields: ids of a sample.
+        numbers: numeric columns per sample.
+        dim: embedding dimension.
+        sequences: where sequences lie among the ids; each is one field, the mean of its items.
+
+    Attributes:
+        field_count: fields of a sample, each sequence one.
+        width: units of `flat_inputs`.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        fields: int,
+        numbers: int,
+        dim: int,
+        sequences: Sequence[ItemPlaces],
+    ) -> None:
         super().__init__()
+        self.sequences = tuple(sequences)
+        self.field_count = fields - sum(places.length - 1 for places in self.sequences)
+        self.width = self.field_count * dim + numbers
+        self.embedding = EmbeddingTable(vocabulary_size, dim)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Embeddings [B, F, D] of inputs `ids` [B, P]."""
+        return by_field(self.embedding(inputs["ids"]), inputs["ids"], self.sequences)
+
+
+def by_field(x_BPD: Tensor, ids_BP: Tensor, sequences: Sequence[ItemPlaces]) -> Tensor:
+    """Replace the items of each sequence by their mean, 0 where it has none; [B, F, D]."""
+    if not sequences:
+        return x_BPD
+    return replace_items(
+        x_BPD, sequences, [mean_of_items(x_BPD, ids_BP, places) for places in sequences]
+    )
+
+
+def replace_items(
+    x_BPD: Tensor, sequences: Sequence[ItemPlaces], interests: Sequence[Tensor]
+) -> Tensor:
+    """Put one vector [B, D] in place of the items of each sequence; [B, F, D]."""
+    parts, end = [], 0
+    for places, interest_BD in zip(sequences, interests, strict=True):
+        parts += [x_BPD[:, end : places.start], interest_BD.unsqueeze(1)]
+        end = places.start + places.length
+    return torch.cat([*parts, x_BPD[:, end:]], 1)
+
+
+def mean_of_items(x_BPD: Tensor, ids_BP: Tensor, places: ItemPlaces) -> Tensor:
+    """The mean of a sequence's items; [B, D]."""
+    items_BLD, is_item_BL = items_of(x_BPD, ids_BP, places)
+    return (items_BLD * is_item_BL.unsqueeze(2)).sum(1) / is_item_BL.sum(1, True).clamp(min=1)
+
+
+def items_of(x_BPD: Tensor, ids_BP: Tensor, places: ItemPlaces) -> tuple[Tensor, Tensor]:
+    """The embeddings of a sequence [B, L, D], and 1 where there is an item, else 0 [B, L]."""
+    end = places.start + places.length
+    is_item_BL = (ids_BP[:, places.start : end] != places.padding).to(x_BPD.dtype)
+    return x_BPD[:, places.start : end], is_item_BL
+
+
+class Linear(nn.Module):
+    """The wide part: one weight per id, one per number, and a bias; logits [B].
+
+    Of a sequence, the mean of its items' weights counts.
+    """
+
+    def __init__(
+        self, vocabulary_size: int, numbers: int, sequences: Sequence[ItemPlaces] = ()
+    ) -> None:
+        super().__init__()
+        self.sequences = tuple(sequences)
         self.weight = EmbeddingTable(vocabulary_size, 1)
         self.numbers = nn.Linear(numbers, 1, bias=False) if numbers else None
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, inputs: Inputs) -> Tensor:
-        logit_B: Tensor = self.weight(inputs["ids"]).squeeze(2).sum(1) + self.bias
+        weights_BF1 = by_field(self.weight(inputs["ids"]), inputs["ids"], self.sequences)
+        logit_B: Tensor = weights_BF1.squeeze(2).sum(1) + self.bias
         if self.numbers is not None:
             logit_B = logit_B + self.numbers(inputs["numbers"]).squeeze(1)
         return logit_B

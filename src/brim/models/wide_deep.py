@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
+from brim.models.layers import (
+    ClickModel,
+    Inputs,
+    ItemPlaces,
+    Linear,
+    Perceptron,
+    flat_inputs,
+)
 
 
-class WideDeep(nn.Module):
+class WideDeep(ClickModel):
     """Binary classifier over categorical fields and numbers.
 
     Args:
         vocabulary_size: ids over all fields, as a brim dataset counts them.
-        fields: categorical fields per sample.
+        fields: ids per sample, as a brim dataset counts them.
         numbers: numeric columns per sample.
         dim: embedding dimension.
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
+        sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
 
     Source: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, section 3.
     """
@@ -34,14 +42,14 @@ class WideDeep(nn.Module):
         dim: int = 16,
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
+        sequences: Sequence[ItemPlaces] = (),
     ) -> None:
-        super().__init__()
-        self.embedding = EmbeddingTable(vocabulary_size, dim)
-        self.wide = Linear(vocabulary_size, numbers)
-        self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        self.wide = Linear(vocabulary_size, numbers, sequences)
+        self.deep = Perceptron(self.width, hidden, dropout)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, F] and, where the model has any, `numbers` [B, N]."""
-        embedded_BFD = self.embedding(inputs["ids"])
+        embedded_BFD = self.embed(inputs)
         logit_B: Tensor = self.wide(inputs) + self.deep(flat_inputs(embedded_BFD, inputs))
         return logit_B

@@ -7,20 +7,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
+from brim.models.layers import (
+    ClickModel,
+    Inputs,
+    ItemPlaces,
+    Linear,
+    Perceptron,
+    flat_inputs,
+)
 
 
-class XDeepFM(nn.Module):
+class XDeepFM(ClickModel):
     """Binary classifier over categorical fields and numbers.
 
     Args:
         vocabulary_size: ids over all fields, as a brim dataset counts them.
-        fields: categorical fields per sample.
+        fields: ids per sample, as a brim dataset counts them.
         numbers: numeric columns per sample; they join the linear part and the perceptron.
         dim: embedding dimension.
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
         cin: feature maps of each CIN layer; even, except for the last.
+        sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
 
     Source: Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for
     Recommender Systems", KDD 2018, section 3.
@@ -35,16 +43,16 @@ class XDeepFM(nn.Module):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         cin: Sequence[int] = (64, 64),
+        sequences: Sequence[ItemPlaces] = (),
     ) -> None:
-        super().__init__()
-        self.embedding = EmbeddingTable(vocabulary_size, dim)
-        self.linear = Linear(vocabulary_size, numbers)
-        self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
-        self.interactions = CompressedInteractions(fields, cin)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        self.linear = Linear(vocabulary_size, numbers, sequences)
+        self.deep = Perceptron(self.width, hidden, dropout)
+        self.interactions = CompressedInteractions(self.field_count, cin)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, F] and, where the model has any, `numbers` [B, N]."""
-        embedded_BFD = self.embedding(inputs["ids"])
+        embedded_BFD = self.embed(inputs)
         deep_B = self.deep(flat_inputs(embedded_BFD, inputs))
         logit_B: Tensor = self.linear(inputs) + self.interactions(embedded_BFD) + deep_B
         return logit_B

@@ -20,6 +20,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import monotonic
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
+from brim.serving.description import description, openapi
 from brim.serving.inputs import quoted
 from brim.telemetry.prometheus import (
     CONTENT_TYPE,
@@ -138,6 +139,12 @@ def application(
     async def health(_: Request) -> Response:
         return PlainTextResponse("ok\n", headers=_CLOSE)
 
+    async def start(request: Request) -> Response:
+        return refusal(request) or _json(description(batches.model))
+
+    async def document(request: Request) -> Response:
+        return refusal(request) or _json(openapi(batches.model))
+
     async def version(request: Request) -> Response:
         manifest = batches.model.manifest
         details = {
@@ -162,6 +169,8 @@ def application(
 
     return Starlette(
         routes=[
+            Route("/", start),
+            Route("/openapi.json", document),
             Route("/predict", predict, methods=["POST"]),
             Route("/health", health),
             Route("/version", version),

@@ -14,14 +14,24 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brim.data.columns import Categorical, Numeric
+from brim.data.columns import Categorical, Column, ItemSequence, Numeric
 from brim.data.encoding import Encoder
 from brim.data.screening import Plan
-from brim.data.tables import Codes, FileRows, Floats, float_token, number_in, stable_hash
+from brim.data.tables import (
+    Codes,
+    FileRows,
+    Floats,
+    float_token,
+    items_in,
+    list_token,
+    number_in,
+    stable_hash,
+)
 from brim.domain.quantities import counted
 from brim.errors import SpecError, did_you_mean
 
-Cell = str | int | float | bool | None
+Item = str | int | float | bool
+Cell = Item | list[Item] | None
 Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows
 _DTYPES = {
     "float32": torch.float32,
@@ -90,16 +100,35 @@ class ColumnReader:
 
     def __init__(self, encoder: Encoder, nulls: Collection[str]) -> None:
         self._encoder, self._nulls = encoder, frozenset(nulls)
-        plan = Plan(encoder.columns, None, None, None)
+        plan = Plan(encoder.columns, (), None, None)
         self.names = tuple(dict.fromkeys(plan.names))
         self._fields = [
             _Field(encoder, place, column, self._nulls)
-            for place, column in enumerate(encoder.columns)
             if isinstance(column, Categorical)
+            else _Items(encoder, place, column)
+            for place, column in enumerate(encoder.columns)
+            if not isinstance(column, Numeric)
         ]
-        self._offsets = np.cumsum([0, *encoder.sizes])[:-1]
+        self._offsets = np.array(
+            [encoder.offsets[field.place] for field in self._fields for _ in range(field.width)],
+            np.int64,
+        )
+        self._single = [name for name in self.names if name not in plan.list_names]
         self._numbers = _Numbers(encoder)
         self._by_function = sorted(set(plan.number_names) - set(self._numbers.names))
+
+    @property
+    def described(self) -> dict[str, Column]:
+        """The column of the model by which each column of a request is read, or the first of them.
+
+        A number is one in all of them.
+        """
+        found: dict[str, Column] = {}
+        for column in self._encoder.columns:
+            for name in column.names if isinstance(column, Categorical) else (column.name,):
+                if name not in found or isinstance(column, Numeric):
+                    found[name] = column
+        return found
 
     def read(self, columns: Mapping[str, Sequence[Cell]]) -> tuple[Inputs, int]:
         """Encode rows.
@@ -122,11 +151,8 @@ class ColumnReader:
                 numbers = cells[name].numbers
                 _refuse(np.isnan(numbers) & ~cells[name].empty, name, columns, "not a number")
             rows = FileRows(file="", start=0, size=count, cells=cells, lines=lambda: ())
-            ids = (
-                np.array([field.ids(rows, columns) for field in self._fields], np.int64).T
-                + self._offsets
-            )
-            tensors["ids"] = torch.from_numpy(ids)
+            ids = [part for field in self._fields for part in field.ids(rows, columns)]
+            tensors["ids"] = torch.from_numpy(np.array(ids, np.int64).T + self._offsets)
         if self._numbers.names:
             tensors["numbers"] = torch.from_numpy(self._numbers.read(columns, self._nulls))
         return tensors, count
@@ -152,16 +178,24 @@ class ColumnReader:
             raise SpecError(
                 "columns", got=actual, need="columns of one length, of at least one row"
             )
+        for name in self._single:
+            if list in map(type, columns[name]):
+                row = next(row for row, cell in enumerate(columns[name]) if type(cell) is list)
+                raise SpecError(
+                    f"column {name!r} of row {row}", got="a list", need="one value, or null"
+                )
         return lengths.pop()
 
 
 class _Field:
     """A categorical column: a plain one is a table from cells to ids."""
 
+    width = 1
+
     def __init__(
         self, encoder: Encoder, place: int, column: Categorical, nulls: frozenset[str]
     ) -> None:
-        self._encoder, self._place, self._column = encoder, place, column
+        self._encoder, self.place, self._column = encoder, place, column
         self._is_plain = column.by is None and len(column.names) == 1
         self._table: dict[str | None, int] = {}
         if self._is_plain and column.buckets is None:
@@ -169,13 +203,14 @@ class _Field:
             self._table.update(encoder.tables[place])
             self._table.update(dict.fromkeys((None, *nulls), empty))
 
-    def ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
-        """The id of each row, from 0 within the field."""
+    def ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[Sequence[int]]:
+        """The ids of all rows, from 0 within the field, for each of its places: [width, rows]."""
+        return [self._ids(rows, columns)]
+
+    def _ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
         if not self._is_plain:
             all_rows = np.ones(rows.size, bool)
-            ids: list[int] = self._encoder.ids_of(
-                self._place, self._column, rows, all_rows
-            ).tolist()
+            ids: list[int] = self._encoder.ids_of(self.place, rows, all_rows)[:, 0].tolist()
             return ids
         name = self._column.name
         if self._column.buckets is not None:
@@ -184,6 +219,24 @@ class _Field:
         if not _TEXTS.issuperset(map(type, cells)):
             cells = rows.column(name).tokens
         return [find(cell, 0) for cell in cells]  # type: ignore[arg-type]
+
+
+class _Items:
+    """A sequence of items, in a text or in a list."""
+
+    def __init__(self, encoder: Encoder, place: int, column: ItemSequence) -> None:
+        self.place, self.width, self._column = place, column.length, column
+        self._find = encoder.item_finder(place)
+
+    def ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[Sequence[int]]:
+        """See `_Field.ids`."""
+        found = [
+            self._find(items_in(token, self._column.separator))
+            for token in rows.column(self._column.name).tokens
+        ]
+        return [
+            [ids[place] if place < len(ids) else 0 for ids in found] for place in range(self.width)
+        ]
 
 
 _TEXTS = {str, type(None)}
@@ -287,7 +340,7 @@ class _Cells:
     """One column of a request, as `train.data` knows columns: each row has a token of its own."""
 
     def __init__(self, cells: Sequence[Cell], nulls: frozenset[str]) -> None:
-        self._cells = [None if cell in nulls else cell for cell in cells] if nulls else cells
+        self._cells = [None if type(cell) is not list and cell in nulls else cell for cell in cells]
 
     @cached_property
     def tokens(self) -> Sequence[str]:
@@ -320,11 +373,13 @@ class _Cells:
 def _token(cell: Cell) -> str:
     if cell is None:
         return ""
+    if isinstance(cell, list):
+        return list_token(cell)
     return float_token(cell) if isinstance(cell, float) else str(cell)
 
 
 def _number(cell: Cell) -> float:
-    if cell is None:
+    if cell is None or isinstance(cell, list):
         return math.nan
     try:
         number = number_in(cell) if isinstance(cell, str) else float(cell)

@@ -74,8 +74,8 @@ def evaluate_together(
     chunks_here = [(chunk, spans[chunk]) for chunk in share(chunks, world_size, rank)]
     with undisturbed(model) as put_back:
         seen = []
-        for output, target in outputs(model, feed, chunks_here, forward=forward, seed=seed):
-            seen.append(observe(metrics, output, target))
+        for output, target, inputs in outputs(model, feed, chunks_here, forward=forward, seed=seed):
+            seen.append(observe(metrics, output, target, inputs))
             put_back()
             meanwhile()
     answers = [
@@ -94,10 +94,10 @@ def outputs(
     *,
     forward: Forward | None,
     seed: int,
-) -> Iterator[tuple[Any, Any]]:
-    """Yield the model's output for each chunk of samples, on the host, and the target.
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the model's output for each chunk of samples, on the host, the target, and the inputs.
 
-    None where samples have no target.
+    The target is None where samples have none.
 
     A chunk's chance (a dataset may augment) follows from its number alone.
     """
@@ -110,7 +110,7 @@ def outputs(
         with torch.no_grad():
             on_device = to_device(inputs, device)
             output = model(on_device) if forward is None else forward(model, on_device)
-        yield (output.cpu() if isinstance(output, Tensor) else output), target
+        yield (output.cpu() if isinstance(output, Tensor) else output), target, inputs
 
 
 @contextlib.contextmanager
@@ -144,19 +144,22 @@ def undisturbed(model: nn.Module) -> Iterator[Callable[[], None]]:
             module.training = training
 
 
-def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str, bytes]:
+def observe(
+    metrics: Mapping[str, Metric], output: Any, target: Any, inputs: Any
+) -> dict[str, bytes]:
     """The partial state of each metric for one chunk.
 
     Raises:
         SpecError: a metric of brim cannot take this output and target. What one of the user's
             raises is theirs.
     """
-    return {name: _observe_one(metric, output, target) for name, metric in metrics.items()}
+    return {name: _observe_one(metric, output, target, inputs) for name, metric in metrics.items()}
 
 
-def _observe_one(metric: Metric, output: Any, target: Any) -> bytes:
+def _observe_one(metric: Metric, output: Any, target: Any, inputs: Any) -> bytes:
+    further = (inputs,) if getattr(metric, "takes_inputs", False) else ()
     try:
-        return metric.observe(output, target)
+        return metric.observe(output, target, *further)
     except (ValueError, TypeError, RuntimeError) as error:
         if not type(metric).__module__.startswith("brim."):
             raise

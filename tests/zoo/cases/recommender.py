@@ -11,6 +11,7 @@ from toys import clicks
 
 import brim
 from brim import models, param
+from brim.data.encoding import SequencePlaces
 
 
 class DLRM(nn.Module):
@@ -65,15 +66,40 @@ class Pairwise(torch.utils.data.Dataset):
 
 
 class Fields(nn.Module):
-    """DeepFM of brim over one vocabulary for all fields."""
+    """A click model of brim over one vocabulary for all fields."""
 
-    def __init__(self):
+    def __init__(self, kind=models.DeepFM):
         super().__init__()
-        self.inner = models.DeepFM(40, 4, 3, dim=8, hidden=(8,))
+        self.inner = kind(40, 4, 3, dim=8, hidden=(8,))
         self.register_buffer("starts", torch.arange(4) * 10)
 
     def forward(self, inputs):
         return self.inner({"ids": inputs[0] + self.starts, "numbers": inputs[1]})
+
+
+class Interest(nn.Module):
+    """DIN of brim: a film, three films of before, of which some are none."""
+
+    def __init__(self, words=10):
+        super().__init__()
+        history = SequencePlaces(name="history", start=1, length=3, padding=0, candidate=0)
+        self.inner = models.DIN(words, 4, 3, dim=8, hidden=(8,), sequences=(history,))
+
+    def forward(self, inputs):
+        return self.inner({"ids": inputs[0], "numbers": inputs[1]})
+
+
+class Both(nn.Module):
+    """PLE of brim, the mean of its two targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = models.PLE(40, 4, 3, targets=2, dim=8, expert=(8,), hidden=(8,))
+        self.register_buffer("starts", torch.arange(4) * 10)
+
+    def forward(self, inputs):
+        logits = self.inner({"ids": inputs[0] + self.starts, "numbers": inputs[1]})
+        return logits.mean(1)
 
 
 class Towers(nn.Module):
@@ -91,12 +117,17 @@ class Towers(nn.Module):
 
 
 MADE = {
+    "dcn_v2": lambda: Fields(models.DCNV2),
     "deepfm": Fields,
+    "din": Interest,
     "dlrm": DLRM,
+    "final_mlp": lambda: Fields(models.FinalMLP),
+    "large_din": lambda: Interest(words=140_000),
     "large_dlrm": lambda: DLRM(words=140_000),
     "large_ncf": lambda: NCF(words=140_000),
     "large_two_tower": lambda: Towers(words=40_000, counts=torch.arange(160_000)),
     "ncf": NCF,
+    "ple": Both,
     "two_tower": Towers,
 }
 KIND = param("kind", "dlrm")

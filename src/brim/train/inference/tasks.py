@@ -115,8 +115,8 @@ class _OverChunks:
     def samples(self) -> int:
         return self.feed.samples
 
-    def output(self, chunk: int, span: Span) -> tuple[Any, Any]:
-        """The model's output for one chunk, and its target.
+    def output(self, chunk: int, span: Span) -> tuple[Any, Any, Any]:
+        """The model's output for one chunk, its target, and its inputs.
 
         No chunk sees a buffer as another left it.
         """
@@ -133,8 +133,7 @@ class _Evaluation(_OverChunks):
     metrics: Mapping[str, Metric]
 
     def compute(self, chunk: int, span: Span) -> bytes:
-        output, target = self.output(chunk, span)
-        return msgspec.msgpack.encode(observe(self.metrics, output, target))
+        return msgspec.msgpack.encode(observe(self.metrics, *self.output(chunk, span)))
 
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
         return results(self.metrics, [msgspec.msgpack.decode(chunk) for chunk in chunks])
@@ -146,7 +145,7 @@ class _Prediction(_OverChunks):
     wanted: Inference
 
     def compute(self, chunk: int, span: Span) -> bytes:
-        output, _ = self.output(chunk, span)
+        output, _, _ = self.output(chunk, span)
         columns = output_columns(output, self.function, len(span))
         for name in self.wanted.keep:
             if name in (*columns, "row"):
