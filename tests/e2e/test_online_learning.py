@@ -28,7 +28,11 @@ from torch import nn
 from functools import cache
 from brim import data, models, param
 
-COLUMNS = [data.vocabulary("color"), data.hashed("word", buckets=9000)]
+COLUMNS = [
+    data.vocabulary("color"),
+    data.sequence("before", of="color", length=2),
+    data.hashed("word", buckets=9000),
+]
 
 
 @cache
@@ -42,7 +46,8 @@ def dataset(split):
 
 
 def model():
-    return models.WideDeep(history().vocabulary_size, history().fields, dim=8, hidden=(16,))
+    sizes = history().vocabulary_size, history().fields
+    return models.DIN(*sizes, sequences=history().sequences, dim=8, hidden=(16,))
 
 
 loss = nn.functional.binary_cross_entropy_with_logits
@@ -61,7 +66,9 @@ def optimizer(model):
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "parts").mkdir()
     (tmp_path / "file.py").write_text(FILE)
-    (tmp_path / "history.csv").write_text("color,word,sold\n" + "red,a,0\nblue,b,1\n" * 50)
+    (tmp_path / "history.csv").write_text(
+        "color,before,word,sold\n" + "red,,a,0\nblue,red|blue,b,1\n" * 50
+    )
     return tmp_path
 
 
@@ -69,12 +76,12 @@ def add(folder: Path, name: str, red: int, rows: int = ROWS, bad: int = 0) -> No
     """Have a part appear, whole, in which red things were sold or not."""
     part = folder / "parts" / f".{name}"
     part.write_text(
-        "color,word,sold\n"
+        "color,before,word,sold\n"
         + "".join(
-            f"{'red' if row % 2 else 'blue'},w{row},{red if row % 2 else 1 - red}\n"
+            f"{'red' if row % 2 else 'blue'},blue|red,w{row},{red if row % 2 else 1 - red}\n"
             for row in range(rows)
         )
-        + "red,x,far\n" * bad
+        + "red,red,x,far\n" * bad
     )
     part.rename(folder / "parts" / name)
 
@@ -104,7 +111,9 @@ def exporting(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def chance_of_red(server: Server) -> float:
-    answer = server.ask(body={"rows": [{"color": "red", "word": "w1"}]})[1]
+    answer = server.ask(body={"rows": [{"color": "red", "before": ["blue", "red"], "word": "w1"}]})[
+        1
+    ]
     chance: float = answer["predictions"]["sold"][0]
     return chance
 
