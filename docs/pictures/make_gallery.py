@@ -26,7 +26,7 @@ ROOT = FOLDER.parents[1]
 FLIGHTS = ROOT / "examples" / "01-first-job" / "flights.py"
 FAULTS = "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 DEADLINE = 900  # seconds of one command
-WIDTH, HEIGHT, COLOURS = 1080, 1250, 48  # of a picture
+WIDTH, HEIGHT, COLOURS = 1080, 1250, 96  # of a picture
 PROGRAM = [sys.executable, "-m", "brim.cli"]
 
 

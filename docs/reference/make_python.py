@@ -92,10 +92,11 @@ def _entry(name: str, thing: Any, level: str, *, made_by_users: bool = True) -> 
     for method, about in vars(thing).items():
         if method.startswith("_") or not inspect.getdoc(about):
             continue
+        heading = f"{level}# {name.rpartition('.')[2]}.{method}\n"
         if isinstance(about, property):
-            yield f"- **`.{method}`**: {_joined(_prose(about), '  ')}"
+            yield f"{heading}\n{_prose(about)}"
         elif inspect.isfunction(about):
-            yield f"- **`.{_call(method, about)}`**: {_joined(_prose(about), '  ')}"
+            yield f"{heading}\n```python\n{_call(method, about)}\n```\n\n{_prose(about)}"
 
 
 def _call(name: str, thing: Any) -> str:
@@ -148,10 +149,6 @@ def _prose(thing: Any) -> str:
             section = section if line.startswith(" ") or not line else ""
             shown.append(line.strip() if not section else f"  {line.strip()}" if line else "")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(shown)).strip() + "\n"
-
-
-def _joined(text: str, indent: str) -> str:
-    return text.rstrip().replace("\n", f"\n{indent}") + "\n"
 
 
 def _options() -> Iterator[str]:

@@ -92,38 +92,50 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
 LINK = re.compile(r"(?<!!)(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
 BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
-SOURCE = (
-    "source:"  # how a link to a file or folder that is no page is written until its page is known
-)
+# How a link to a file or folder that is no page is written until the page that shows it is known.
+SOURCE = "source:"
 myst_url_schemes = {"http": None, "https": None, "mailto": None, SOURCE.rstrip(":"): None}
-LARGEST = 300_000  # bytes of a file that is shown; a larger one is copied
-linked_paths: set[str] = set()
+LARGEST = 300_000  # bytes of a file that is shown
+
+
+def links(text: str) -> Iterator[re.Match[str]]:
+    """The links of a page, outside of its blocks of code."""
+    blocks = [block.span() for block in BLOCK.finditer(text)]
+    for link in LINK.finditer(text):
+        if not any(low <= link.start() < high for low, high in blocks):
+            yield link
+
+
+def target_of(page: str, address: str) -> Path | None:
+    """The file or folder of the repository that a link leads to; None if it leads elsewhere."""
+    path = address.partition("#")[0]
+    if not path or "://" in path or path.startswith("mailto:"):
+        return None
+    target = Path(os.path.normpath(ROOT / Path(page).parent / path))
+    readme = target / "README.md"
+    return readme if readme.is_file() else target
+
+
+def is_page(app: Any, target: Path) -> bool:
+    name = target.relative_to(ROOT).as_posix()
+    return name.endswith(".md") and name.removesuffix(".md") in app.env.found_docs
 
 
 def read(app: Any, page: str, source: list[str]) -> None:
     """Rewrite the links of a page that lead to no page, and add its navigation."""
-    folder = ROOT / Path(page).parent
 
     def rewritten(link: re.Match[str]) -> str:
-        path, mark, part = link[2].partition("#")
-        if not path or "://" in path or path.startswith("mailto:"):
+        target = target_of(page, link[2])
+        if link.span() not in places or target is None:
             return link[0]
-        target = Path(os.path.normpath(folder / path))
-        if target.is_dir() and (target / "README.md").exists():
-            target /= "README.md"
-        name = target.relative_to(ROOT).as_posix()
-        if name.removesuffix(".md") in app.env.found_docs and name.endswith(".md"):
-            return f"{link[1]}{os.path.relpath(target, folder)}{mark}{part}{link[3]}"
-        linked_paths.add(name)
-        return f"{link[1]}{SOURCE}{name}{link[3]}"
+        if is_page(app, target):
+            path = os.path.relpath(target, ROOT / Path(page).parent)
+            return f"{link[1]}{path}{''.join(link[2].partition('#')[1:])}{link[3]}"
+        return f"{link[1]}{SOURCE}{target.relative_to(ROOT)}{link[3]}"
 
-    blocks = [block.span() for block in BLOCK.finditer(source[0])]
-
-    def outside(link: re.Match[str]) -> bool:
-        return not any(low <= link.start() < high for low, high in blocks)
-
-    source[0] = ANCHOR.sub(r"(\1)=", source[0])
-    source[0] = LINK.sub(lambda link: rewritten(link) if outside(link) else link[0], source[0])
+    text = ANCHOR.sub(r"(\1)=", source[0])
+    places = {link.span() for link in links(text)}
+    source[0] = LINK.sub(rewritten, text)
     for caption, entries in NAVIGATION.get(page, {}).items():
         heading = f":caption: {caption}\n" if caption else ""
         listed = "\n".join(f"/{entry}" for entry in entries)
@@ -149,8 +161,14 @@ def address_of(name: str) -> str:
 
 def sources(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield a page for each file or folder that a link leads to."""
-    for name in sorted(linked_paths):
-        path = ROOT / name
+    shown_paths = {
+        target
+        for page in app.env.found_docs
+        for link in links((ROOT / f"{page}.md").read_text(encoding="utf-8"))
+        if (target := target_of(page, link[2])) and not is_page(app, target)
+    }
+    for path in sorted(shown_paths):
+        name = path.relative_to(ROOT).as_posix()
         if path.is_dir():
             files = sorted(
                 file.name
@@ -164,7 +182,7 @@ def sources(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
             )
         else:
             body = shown(app, path)
-        heading = f"<h1><code>{escape(name)}</code></h1>"
+        heading = f"<h1>{escape(path.name)}</h1><p><code>{escape(name)}</code></p>"
         yield address_of(name), {"title": name, "body": heading + body}, "page.html"
 
 
@@ -180,7 +198,7 @@ def shown(app: Any, path: Path) -> str:
         language = get_lexer_for_filename(path.name).aliases[0]
     except (ClassNotFound, IndexError):
         language = "text"
-    html: str = app.builder.highlighter.highlight_block(text, language, linenos="table")
+    html: str = app.builder.highlighter.highlight_block(text, language, linenos="inline")
     return html
 
 
