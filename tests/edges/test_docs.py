@@ -171,9 +171,11 @@ def test_paths_of_a_job_pass_rooms_that_exist() -> None:
 
 
 def test_the_readme_shows_its_two_commands_early() -> None:
-    first = "\n".join(_words(ROOT / "README.md").splitlines()[:25])
+    lines = _words(ROOT / "README.md").splitlines()
+    first = "\n".join(lines[:25])
     assert "make demo" in first
     assert "make test" in first
+    assert len(lines) <= 130  # two screens
 
 
 @pytest.mark.parametrize(

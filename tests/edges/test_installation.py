@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -118,3 +119,17 @@ def test_extras_of_commands_exist() -> None:
 )
 def test_a_bare_name_is_found(command: str, bare: bool) -> None:
     assert bool(NAME.search(command)) is bare
+
+
+def test_a_release_tries_what_it_builds() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert "run: python .ci/installed.py dist/brim-*.whl" in workflow
+    script = runpy.run_path(str(ROOT / ".ci" / "installed.py"))
+    assert "def optimizer(model):" in script["model"]()
+    for action in re.findall(r"uses: (\S+)", workflow):
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), "pinned by its commit"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = next(
+        need for need in settings["optional-dependencies"]["train"] if need.startswith("torch>=")
+    )
+    assert f'torch: "{oldest.removeprefix("torch>=").partition(",")[0]}.0"' in workflow
