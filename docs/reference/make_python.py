@@ -32,6 +32,7 @@ whose message has four parts: its subject, what brim got, what it needs, and a h
 | page | what it is |
 |---|---|
 """
+_LINE = 88  # letters of a call on one line
 # public name -> the class of what it returns, which is described with it
 _RETURNED = {"join": (("brim.train.job", "Job"), ("brim.train.step", "MicroBatch"))}
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
@@ -106,7 +107,23 @@ def _call(name: str, thing: Any) -> str:
     arguments = str(
         signature.replace(parameters=[each.replace(annotation=_Plain(each)) for each in shown])
     )
-    return name + arguments.partition(" -> ")[0] + _result(signature)
+    line = name + arguments.partition(" -> ")[0] + _result(signature)
+    return line if len(line) <= _LINE else _broken(line)
+
+
+def _broken(call: str) -> str:
+    """A call with one argument a line."""
+    depth, lines = 0, [""]
+    for letter in call:
+        depth -= letter in ")]"
+        if letter == ")" and depth == 0:
+            lines += [""]
+        lines[-1] += letter
+        if (letter == "(" and depth == 0) or (letter == "," and depth == 1):
+            lines += [""]
+        depth += letter in "(["
+    head, *arguments, tail = (line.strip() for line in lines)
+    return "\n".join([head, *(f"    {argument}" for argument in arguments), tail])
 
 
 class _Plain:
