@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import runpy
@@ -27,6 +28,7 @@ PAGES = sorted(
     ]
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)\s]+\)")
 CODE_FILE = re.compile(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+\.\w+)`")
 
 
@@ -39,6 +41,29 @@ def test_links_and_named_files_exist(page: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(_words(page)) if "://" not in link]
     missing = [link for link in links if link and not (page.parent / link).exists()]
     missing += [name for name in CODE_FILE.findall(_words(page)) if not (ROOT / name).exists()]
+    assert not missing
+
+
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """The names of a page's headings in links, as repository hosts and the site form them."""
+    text = re.sub(r"^ *```.*?^ *```", "", _words(page), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+?) *$", LINK_TEXT.sub(r"\1", text), re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    numbered = [f"{slug}-{count}" for slug in slugs for count in range(1, slugs.count(slug))]
+    return frozenset((*slugs, *numbered, *re.findall(r'<a id="([^"]+)">', text)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings(page: Path) -> None:
+    found = [link.partition("#") for link in LINK.findall(_words(page)) if "://" not in link]
+    missing = [
+        f"{path}#{anchor}"
+        for path, _, anchor in found
+        if anchor
+        and (target := page.parent / path if path else page).suffix == ".md"
+        and anchor not in anchors(target.resolve())
+    ]
     assert not missing
 
 
@@ -93,6 +118,20 @@ def test_every_document_is_reached_from_the_index() -> None:
             (page.parent / link).resolve() for link in links if link and link.endswith(".md")
         ]
     assert not set((ROOT / "docs").rglob("*.md")) - seen
+
+
+def test_every_document_has_a_place_on_the_site() -> None:
+    navigation = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))["NAVIGATION"]
+    entries = [entry for parts in navigation.values() for part in parts.values() for entry in part]
+    pages = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "docs").rglob("*.md")]
+    placeless = [
+        str(page)
+        for page in pages
+        if not any(
+            page.match(entry) and len(page.parts) == entry.count("/") + 1 for entry in entries
+        )
+    ]
+    assert not placeless, "name it in NAVIGATION of docs/site/conf.py"
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
