@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shlex
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -133,3 +135,48 @@ def test_a_release_tries_what_it_builds() -> None:
         need for need in settings["optional-dependencies"]["train"] if need.startswith("torch>=")
     )
     assert f'torch: "{oldest.removeprefix("torch>=").partition(",")[0]}.0"' in workflow
+
+
+def shown_commands() -> list[tuple[Path, list[str]]]:
+    """The installations that documents show by a path, each with the folder to type it in."""
+    found = []
+    for path, text in texts().items():
+        if path.endswith(".md") and not path.startswith("changes/"):
+            for line in re.findall(r"^pip install .+$", text, re.MULTILINE):
+                words = shlex.split(line, comments=True)[2:]
+                if "ADDRESS" not in words:
+                    folder = ROOT / path if path.startswith("examples/") else ROOT / "README.md"
+                    found.append((folder.parent, words))
+    return found
+
+
+def resolve(words: list[str], folder: Path) -> None:
+    """Resolve an installation as pip would, and install nothing."""
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--dry-run",
+        "--python",
+        sys.executable,
+    ]
+    done = subprocess.run(
+        [*command, *words], cwd=folder, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("folder", "words"), shown_commands())
+def test_a_shown_installation_can_be_resolved(folder: Path, words: list[str]) -> None:
+    if words[0].startswith("dist/"):
+        subprocess.run(["make", "-C", str(ROOT), "wheels"], check=True, timeout=300)
+    resolve(words, folder)
+
+
+@pytest.mark.long
+def test_the_hint_of_this_brim_can_be_resolved() -> None:
+    command = command_for("s3", "tensorboard")
+    resolve(shlex.split(command.removesuffix(" in a clone of brim"))[2:], ROOT)
