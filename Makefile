@@ -7,7 +7,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Tests start some thousand processes: from bytecode they are there sooner.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests test-long test-nodes durations check core cluster cluster-down clean wheels lock licences sbom audit
+.PHONY: demo test tests test-long test-nodes durations check core cluster cluster-down clean wheels lock licences sbom audit docs
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -66,6 +66,18 @@ core: $(VENV)/.all
 	BRIM_HYPOTHESIS=quick BRIM_SCHEDULES=100 $(BIN)/python -m pytest -q -m "not exhaustive" \
 	    src/brim/errors.py src/brim/domain src/brim/coordination src/brim/policies \
 	    tests/domain tests/coordination tests/policies
+
+# The site of all documents, in build/site: search and pictures without a request to any host. Its tools
+# have an environment of their own; a link that leads nowhere is an error.
+SITE := build/site-env
+$(SITE)/.made: $(BIN)/uv pyproject.toml constraints.txt
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SITE)
+	$(BIN)/uv pip install --quiet --python $(SITE)/bin/python -c constraints.txt --group docs
+	touch $@
+
+docs: $(SITE)/.made
+	$(SITE)/bin/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --conf-dir docs/site . build/site
+	@echo "build/site/index.html"
 
 # What is installed: brim, and its laboratory.
 wheels: $(BIN)/uv

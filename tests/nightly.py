@@ -173,6 +173,13 @@ _TESTS = (
         tests=("tests/zoo",),
     ),
     Piece(
+        name="long-site",
+        about="the site of all documents: its links, its search, and that it asks no host",
+        command=("make", "test-long", "TESTS=tests/edges/test_site.py"),
+        parts=("docs", "examples", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+        tests=("tests/edges/test_site.py",),
+    ),
+    Piece(
         name="nodes",
         about="long tests on nodes of Kubernetes (as root)",
         command=("make", "test-nodes", "CASES=long"),

@@ -1,4 +1,8 @@
-"""Makes python.md, the reference of the public Python API, from signatures and docstrings."""
+"""Makes the reference of the public Python API from signatures and docstrings.
+
+`python.md` lists its pages, which are in `python/`: one for each public name or class, and one for
+the options of runs and jobs.
+"""
 
 from __future__ import annotations
 
@@ -17,43 +21,65 @@ from brim.runs.keywords import keyword_of
 from brim.runs.options import run_options
 from brim.runs.submitting import submission
 
-PAGE = Path(__file__).with_name("python.md")
+FOLDER = Path(__file__).parent
+_INDEX, _PAGES = "python.md", "python/{}.md"
 _HEAD = """# Python
 
 The public names of `import brim`, generated from the docstrings in the code by `python docs/reference/make_python.py`.
 Importing brim does not load torch until you use a name that needs it. Wrong input raises `brim.errors.SpecError`,
 whose message has four parts: its subject, what brim got, what it needs, and a hint.
+
+| page | what it is |
+|---|---|
 """
+_LINE = 88  # letters of a call on one line
 # public name -> the class of what it returns, which is described with it
 _RETURNED = {"join": (("brim.train.job", "Job"), ("brim.train.step", "MicroBatch"))}
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
 
 
-def render() -> str:
-    """The whole page."""
-    parts = [_HEAD]
+def render() -> dict[str, str]:
+    """Return the text of each page, by its path beside this file."""
+    pages = {_PAGES.format(name): text for name, text in _pages()}
+    rows = (_row(path, text) for path, text in pages.items())
+    return {_INDEX: _HEAD + "".join(rows), **pages}
+
+
+def _pages() -> Iterator[tuple[str, str]]:
     for name in brim.__all__:
         thing = getattr(brim, name)
         if name == "train":
             thing = importlib.import_module("brim.runs.verbs").train
         if isinstance(thing, ModuleType):
-            parts += _module(name, thing)
+            yield f"brim.{name}", _text(_module(name, thing))
         elif not isinstance(thing, str):
-            parts += [*_entry(f"brim.{name}", thing, "##"), *_returned(name)]
-    return "\n".join([*parts, *_options()]).rstrip() + "\n"
+            yield f"brim.{name}", _text(_entry(f"brim.{name}", thing, "#"))
+            yield from _returned(name)
+    yield "options", _text(_options())
+
+
+def _text(parts: Iterator[str]) -> str:
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _row(path: str, text: str) -> str:
+    """The row of a page in the list: its heading and its first sentence."""
+    heading = text.partition("\n")[0].removeprefix("# ")
+    prose = re.sub(r"```.*?```", "", text.partition("\n")[2], flags=re.DOTALL).strip()
+    sentence = " ".join(re.split(r"(?<=\.)\s|\n\n", prose, maxsplit=1)[0].split())
+    return f"| [{heading}]({path}) | {sentence} |\n"
 
 
 def _module(name: str, module: ModuleType) -> Iterator[str]:
-    yield f"## brim.{name}\n\n{_prose(module)}"
+    yield f"# brim.{name}\n\n{_prose(module)}"
     for each in module.__all__:
-        yield from _entry(f"brim.{name}.{each}", getattr(module, each), "###")
+        yield from _entry(f"brim.{name}.{each}", getattr(module, each), "##")
 
 
-def _returned(name: str) -> Iterator[str]:
+def _returned(name: str) -> Iterator[tuple[str, str]]:
     for module, each in _RETURNED.get(name, ()):
-        yield from _entry(
-            each, getattr(importlib.import_module(module), each), "###", made_by_users=False
-        )
+        thing = getattr(importlib.import_module(module), each)
+        yield each, _text(_entry(each, thing, "#", made_by_users=False))
 
 
 def _entry(name: str, thing: Any, level: str, *, made_by_users: bool = True) -> Iterator[str]:
@@ -67,10 +93,11 @@ def _entry(name: str, thing: Any, level: str, *, made_by_users: bool = True) -> 
     for method, about in vars(thing).items():
         if method.startswith("_") or not inspect.getdoc(about):
             continue
+        heading = f"{level}# {name.rpartition('.')[2]}.{method}\n"
         if isinstance(about, property):
-            yield f"- **`.{method}`**: {_joined(_prose(about), '  ')}"
+            yield f"{heading}\n{_prose(about)}"
         elif inspect.isfunction(about):
-            yield f"- **`.{_call(method, about)}`**: {_joined(_prose(about), '  ')}"
+            yield f"{heading}\n```python\n{_call(method, about)}\n```\n\n{_prose(about)}"
 
 
 def _call(name: str, thing: Any) -> str:
@@ -80,7 +107,23 @@ def _call(name: str, thing: Any) -> str:
     arguments = str(
         signature.replace(parameters=[each.replace(annotation=_Plain(each)) for each in shown])
     )
-    return name + arguments.partition(" -> ")[0] + _result(signature)
+    line = name + arguments.partition(" -> ")[0] + _result(signature)
+    return line if len(line) <= _LINE else _broken(line)
+
+
+def _broken(call: str) -> str:
+    """A call with one argument a line."""
+    depth, lines = 0, [""]
+    for letter in call:
+        depth -= letter in ")]"
+        if letter == ")" and depth == 0:
+            lines += [""]
+        lines[-1] += letter
+        if (letter == "(" and depth == 0) or (letter == "," and depth == 1):
+            lines += [""]
+        depth += letter in "(["
+    head, *arguments, tail = (line.strip() for line in lines)
+    return "\n".join([head, *(f"    {argument}" for argument in arguments), tail])
 
 
 class _Plain:
@@ -125,15 +168,11 @@ def _prose(thing: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(shown)).strip() + "\n"
 
 
-def _joined(text: str, indent: str) -> str:
-    return text.rstrip().replace("\n", f"\n{indent}") + "\n"
-
-
 def _options() -> Iterator[str]:
     """What `brim.train`, `brim.run` and `brim.submit` take,
     from the options of the command line.
     """
-    yield "## Options\n"
+    yield "# Options\n"
     yield (
         "Keyword arguments of `brim.train`, `brim.run` and `brim.submit`; `set` and `env` take a "
         "dict.\n"
@@ -168,5 +207,17 @@ def _described(decorate: Any) -> dict[str, str]:
     return found
 
 
+def write() -> None:
+    """Write all pages, and remove those of names that are gone."""
+    pages = render()
+    for path in FOLDER.joinpath(_PAGES).parent.glob("*.md"):
+        if _PAGES.format(path.stem) not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        path = FOLDER / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")
+    write()

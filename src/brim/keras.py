@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.train.keras.network import choose_backend
 
 __all__ = ["fit"]
@@ -78,7 +79,7 @@ def fit(
         )
     if find_spec("keras") is None:
         raise SpecError(
-            "brim.keras.fit", got="no Keras", need="Keras 3", hint="pip install brim[train,keras]"
+            "brim.keras.fit", got="no Keras", need="Keras 3", hint=command_for("train", "keras")
         )
     from brim.train.entry.keras import fitting_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from brim.errors import SpecError
+from brim.host.installation import command_for
 
 __all__ = ["Elastic", "Trainer"]
 
@@ -18,7 +19,7 @@ if _missing:
         "brim.transformers",
         got=f"no package {_missing[0]}",
         need="the extra 'transformers'",
-        hint="pip install 'brim[transformers]'",
+        hint=command_for("transformers"),
     )
 
 import transformers  # noqa: E402 - where it is missing, the error above says what to install

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import runpy
@@ -27,6 +28,7 @@ PAGES = sorted(
     ]
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)\s]+\)")
 CODE_FILE = re.compile(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+\.\w+)`")
 
 
@@ -39,6 +41,29 @@ def test_links_and_named_files_exist(page: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(_words(page)) if "://" not in link]
     missing = [link for link in links if link and not (page.parent / link).exists()]
     missing += [name for name in CODE_FILE.findall(_words(page)) if not (ROOT / name).exists()]
+    assert not missing
+
+
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """The names of a page's headings in links, as repository hosts and the site form them."""
+    text = re.sub(r"^ *```.*?^ *```", "", _words(page), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+?) *$", LINK_TEXT.sub(r"\1", text), re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    numbered = [f"{slug}-{count}" for slug in slugs for count in range(1, slugs.count(slug))]
+    return frozenset((*slugs, *numbered, *re.findall(r'<a id="([^"]+)">', text)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings(page: Path) -> None:
+    found = [link.partition("#") for link in LINK.findall(_words(page)) if "://" not in link]
+    missing = [
+        f"{path}#{anchor}"
+        for path, _, anchor in found
+        if anchor
+        and (target := page.parent / path if path else page).suffix == ".md"
+        and anchor not in anchors(target.resolve())
+    ]
     assert not missing
 
 
@@ -95,6 +120,20 @@ def test_every_document_is_reached_from_the_index() -> None:
     assert not set((ROOT / "docs").rglob("*.md")) - seen
 
 
+def test_every_document_has_a_place_on_the_site() -> None:
+    navigation = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))["NAVIGATION"]
+    entries = [entry for parts in navigation.values() for part in parts.values() for entry in part]
+    pages = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "docs").rglob("*.md")]
+    placeless = [
+        str(page)
+        for page in pages
+        if not any(
+            page.match(entry) and len(page.parts) == entry.count("/") + 1 for entry in entries
+        )
+    ]
+    assert not placeless, "name it in NAVIGATION of docs/site/conf.py"
+
+
 def test_the_public_names_are_the_documented_ones() -> None:
     documented = re.findall(
         r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE
@@ -103,17 +142,57 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert len(brim.__all__) <= 25
 
 
-@pytest.mark.parametrize("page", ["python", "stability", "timeouts"])
+@pytest.mark.parametrize("page", ["stability", "timeouts"])
 def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
     script = ROOT / "docs" / "reference" / f"make_{page}.py"
     rendered = runpy.run_path(str(script))["render"]()
     assert rendered == _words(script.with_name(f"{page}.md")), f"python {script} makes it again"
 
 
+def test_the_python_reference_is_that_of_the_code() -> None:
+    folder = ROOT / "docs" / "reference"
+    rendered = runpy.run_path(str(folder / "make_python.py"))["render"]()
+    written = {f"python/{page.name}" for page in (folder / "python").iterdir()} | {"python.md"}
+    assert written == rendered.keys()
+    for path, text in rendered.items():
+        assert text == _words(folder / path), "python docs/reference/make_python.py makes it again"
+
+
 def test_documented_import_laws_are_the_proven_ones() -> None:
     settings = tomllib.loads(_words(ROOT / "pyproject.toml"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     assert "\n".join(["```", *layers, "```"]) in _words(ROOT / "CONTRIBUTING.md")
+
+
+def test_each_published_policy_names_its_paper() -> None:
+    settings = tomllib.loads(_words(ROOT / "pyproject.toml"))["project"]
+    rows = {
+        name
+        for row in re.findall(r"^\| (`.+?`) \|", _words(ROOT / "docs" / "papers.md"), re.MULTILINE)
+        for name in re.findall(r"`([\w-]+)`", row)
+    }
+    assert settings["entry-points"]["brim.baselines"].keys() | {"brim"} <= rows
+
+
+def test_the_citation_is_of_this_version() -> None:
+    version, licence = (
+        re.search(rf"^{field}: (\S+)$", _words(ROOT / "CITATION.cff"), re.MULTILINE)
+        for field in ("version", "license")
+    )
+    settings = tomllib.loads(_words(ROOT / "pyproject.toml"))["project"]
+    assert version is not None
+    assert licence is not None
+    assert (version[1], licence[1]) == (brim.__version__, settings["license"])
+
+
+def test_every_extra_is_listed() -> None:
+    settings = tomllib.loads(_words(ROOT / "pyproject.toml"))["project"]
+    page = _words(ROOT / "docs" / "guides" / "install.md")
+    rows = re.findall(
+        r"^\| (`.+?`) \|", page.partition("| extra | for |")[2].partition("\n\n")[0], re.M
+    )
+    listed = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == settings["optional-dependencies"].keys()
 
 
 def test_paths_of_a_job_pass_rooms_that_exist() -> None:
@@ -131,9 +210,11 @@ def test_paths_of_a_job_pass_rooms_that_exist() -> None:
 
 
 def test_the_readme_shows_its_two_commands_early() -> None:
-    first = "\n".join(_words(ROOT / "README.md").splitlines()[:25])
+    lines = _words(ROOT / "README.md").splitlines()
+    first = "\n".join(lines[:25])
     assert "make demo" in first
     assert "make test" in first
+    assert len(lines) <= 130  # two screens
 
 
 @pytest.mark.parametrize(

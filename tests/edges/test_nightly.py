@@ -97,7 +97,8 @@ def test_a_change_leads_to_its_pieces() -> None:
     assert concerned("tests/e2e/test_two_hosts.py") == {"long-hosts", "long-rest"}
     assert {"chaos-hosts-1", "ratios-hosts", "long-hosts"} <= concerned("src/brim/wire/frames.py")
     assert "chaos-hosts-1" in concerned("src/brim/")
-    assert concerned("README.md") == set()
+    assert concerned("README.md") == {"long-site"}
+    assert concerned("LICENSE") == set()
 
 
 def test_pieces_with_captured_steps_ask_for_them() -> None:

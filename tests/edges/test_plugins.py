@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
+from brim.host.installation import command_for_laboratory
 from brim.user_code import plugins
 
 MODULE = """
@@ -160,10 +161,7 @@ def test_plugin_policies_are_compared_and_checked(tmp_path: Path) -> None:
 def test_what_is_not_installed_says_what_to_install(words: list[str], message: str) -> None:
     result = invoked(*words)
     assert result.exit_code == 2
-    assert result.stderr.splitlines() == [
-        message,
-        "  hint: pip install brim-lab, or pip install ./lab in a checkout of brim",
-    ]
+    assert result.stderr.splitlines() == [message, f"  hint: {command_for_laboratory()}"]
 
 
 @pytest.mark.usefixtures("no_plugins")

@@ -1,4 +1,4 @@
-"""The promises of the README, each with a test that the gate runs: docs/promises.md."""
+"""The promises of docs/promises.md, and of the pages that say more, each with a test of the gate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-# Beside the table, a section or a bold start of a paragraph; and what promises nothing, or figures
-# that are the benchmarks'.
-START = re.compile(r"^(?=## |\*\*)", re.MULTILINE)
-WITHOUT = ("## Promises that hold today", "## Read on", "**Measured**", "**Not yet:**")
+# A section or a bold start of a paragraph. Those that promise nothing: figures are the benchmarks'.
+START = re.compile(r"^(?=#+ |\*\*)", re.MULTILINE)
+WITHOUT = {
+    "README.md": ("## Your own model", "## Where to go", "## Install", "**brim is on", "## Status"),
+    "docs/tour.md": ("# A tour", "## The demo"),
+    "docs/many-jobs.md": ("**Not yet:**",),
+}
 
 
 def _rows(text: str) -> list[tuple[str, str]]:
@@ -26,15 +29,19 @@ def plain(text: str) -> str:
     return " ".join(LINK.sub(r"\1", text).split())
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROMISED = README.partition("## Promises that hold today")[2].partition("**Measured**")[0]
+def _read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+PROMISED, _, SENTENCES = _read("docs/promises.md").partition("## Each sentence and its tests")
+PAGES = {page: _read(page) for page in WITHOUT}
+SAID = plain(" ".join([PROMISED, *PAGES.values()]))
 SHOWN = {
-    promise: re.findall(r"`(tests/[^`]+::test_\w+)`", tests)
-    for promise, tests in _rows((ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+    promise: re.findall(r"`(tests/[^`]+::test_\w+)`", tests) for promise, tests in _rows(SENTENCES)
 }
 
 
-def test_each_readme_promise_has_a_row() -> None:
+def test_each_promise_has_a_row() -> None:
     cells = _rows(PROMISED)
     assert len(cells) >= 10
     sentences = {text for cell, _ in cells for text in re.split(r"(?<=\.) ", plain(cell))}
@@ -43,7 +50,7 @@ def test_each_readme_promise_has_a_row() -> None:
 
 def test_a_promise_is_shown_by_files_it_names() -> None:
     for cell, tests in _rows(PROMISED):
-        named = {link for _, link in LINK.findall(tests)}
+        named = {link.removeprefix("../") for _, link in LINK.findall(tests)}
         folders = {str(Path(link).parent) for link in named if link.endswith("table.py")}
         files_named = {
             test.partition("::")[0]
@@ -55,15 +62,16 @@ def test_a_promise_is_shown_by_files_it_names() -> None:
         )
 
 
-def test_each_section_of_the_readme_has_a_row() -> None:
-    for part in START.split(README):
-        if not part.startswith(WITHOUT):
+@pytest.mark.parametrize("page", PAGES)
+def test_each_section_of_a_page_has_a_row(page: str) -> None:
+    for part in filter(None, START.split(PAGES[page])):
+        if not part.startswith(WITHOUT[page]):
             assert any(promise in plain(part) for promise in SHOWN), part.partition("\n")[0]
 
 
 @pytest.mark.parametrize("promise", SHOWN)
-def test_a_row_has_words_of_the_readme(promise: str) -> None:
-    assert promise in plain(README)
+def test_a_row_has_words_of_a_page(promise: str) -> None:
+    assert promise in SAID
     assert SHOWN[promise]
 
 

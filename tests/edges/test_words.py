@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 SOURCES = {"": ROOT / "src" / "brim", "lab/": ROOT / "lab" / "src" / "brim_lab"}
 GLOSSARY = ROOT / "docs" / "glossary.md"
 # Made from the code, where its words are looked at.
-GENERATED = {ROOT / "docs" / "reference" / "python.md"}
+GENERATED = {
+    ROOT / "docs" / "reference" / "python.md",
+    *(ROOT / "docs" / "reference" / "python").glob("*.md"),
+}
 
 # Public names of classes that still stand for several things.
 SHARED_NAMES = frozenset(

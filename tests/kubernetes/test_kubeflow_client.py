@@ -18,7 +18,7 @@ __all__ = ["mpi", "place", "plane"]  # fixtures
 SCRIPT = Path(__file__).parent / "files" / "kubeflow_client.py"
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("kubeflow") is None,
-    reason="no kubeflow-training: pip install brim[dev]",
+    reason="no kubeflow-training: pip install -e '.[dev]'",
 )
 
 

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic, sleep
+from brim.host.installation import command_for
 from brim.kubernetes.install.manifests import NAME
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.objects.schemas import crds, in_yaml
@@ -89,7 +90,7 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = CliRunner().invoke(cli, [verb, "--image", IMAGE], env={"HOME": str(tmp_path)})
     assert done.exit_code == 2
-    assert "hint: pip install 'brim[kubernetes]'" in done.stderr
+    assert f"hint: {command_for('kubernetes')}" in done.stderr
 
 
 def free_port() -> int:

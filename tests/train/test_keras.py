@@ -329,7 +329,7 @@ def test_a_keras_optimizer_serves_one_keras_model(keras: ModuleType) -> None:
 
 def test_a_missing_keras_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brim.keras, "find_spec", lambda _: None)
-    assert "pip install brim[train,keras]" in refusal(fit, None)
+    assert "[train,keras]'" in refusal(fit, None)
 
 
 def test_another_backend_is_named(keras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED, warn
 from brim.demo import Demo
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.host.clock import monotonic
+from brim.host.installation import command_for
 from brim.runs.options import option
 from brim.user_code.plugins import DEMOS, how_to_install, load_plugin, plugins
 
@@ -125,7 +126,7 @@ def _require_extras(demo: Demo) -> None:
             "brim demo",
             got="no such packages",
             need=f"the extras {', '.join(missing)}",
-            hint=f"pip install 'brim[{','.join(dict.fromkeys(demo.needs.values()))}]'",
+            hint=command_for(*dict.fromkeys(demo.needs.values())),
         )
 
 

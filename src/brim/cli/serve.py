@@ -12,6 +12,7 @@ import click
 from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.runs import completing
 from brim.runs.options import ADDRESS, INSECURE, check_insecure, option
 from brim.runs.starting import require_train_extra
@@ -92,9 +93,7 @@ def serve(
     require_train_extra()
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         need = "the extra 'cluster'"
-        raise SpecError(
-            "uvicorn", got="no such package", need=need, hint="pip install 'brim[cluster]'"
-        )
+        raise SpecError("uvicorn", got="no such package", need=need, hint=command_for("cluster"))
     host, port = split_address(listen)
     token = "" if token_file is None else token_in(token_file, field="--token-file")
     _check_reach(listen, certificate, key, token=token, insecure=insecure)

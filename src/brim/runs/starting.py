@@ -16,6 +16,7 @@ from brim.backends.warm_agents import have_ready
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.installation import command_for
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
     RunDirectory,
@@ -430,5 +431,5 @@ def require_train_extra() -> None:
             "torch",
             got="no such package",
             need="the extra 'train'",
-            hint="pip install 'brim[train]'",
+            hint=command_for("train"),
         )

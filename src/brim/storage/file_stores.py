@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
+from brim.host.installation import command_for
 from brim.storage.files import sizes_of, sync_directory, write_through, write_whole
 
 T = TypeVar("T")
@@ -244,7 +245,7 @@ def open_place(
 
         system, root = fsspec.core.url_to_fs(location, **_OPTIONS.get(protocol, {}))
     except ImportError as error:
-        hint = "pip install 'brim[s3]'" if protocol == "s3" else "install the package that it names"
+        hint = command_for("s3") if protocol == "s3" else "install the package that it names"
         raise SpecError(field, got=f"{location!r} ({error})", need=need, hint=hint) from None
     except ValueError as error:
         raise SpecError(

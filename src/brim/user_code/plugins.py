@@ -13,6 +13,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import EnvironmentFault
+from brim.host.installation import command_for_laboratory
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -36,7 +37,6 @@ _IN_LABORATORY = {
         "experiment-3": "A job whose workers change all the time: the AUC does not.",
     },
 }
-_INSTALL_LABORATORY = "pip install brim-lab, or pip install ./lab in a checkout of brim"
 
 
 def plugins(group: str) -> dict[str, EntryPoint]:
@@ -83,7 +83,7 @@ def load_plugin(plugin: EntryPoint) -> Any:
 
 def how_to_install(group: str, name: str) -> str:
     """Return the command that installs a plug-in which is documented; empty for any other name."""
-    return _INSTALL_LABORATORY if name in _IN_LABORATORY[group] else ""
+    return command_for_laboratory() if name in _IN_LABORATORY[group] else ""
 
 
 def summary_of(group: str, name: str) -> str:

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from brim.errors import SpecError
 from brim.host.clock import wall
+from brim.host.installation import command_for
 from brim.wire.identity import OUT_OF_TIME, RENEW_AFTER, Identity, client_context, server_context
 from brim.wire.listening import is_loopback
 
@@ -116,6 +117,6 @@ def _issue(secret: bytes, role: str) -> Identity:
             error.name or "cryptography",
             got="no such package",
             need="the extra 'train'",
-            hint="pip install 'brim[train]'",
+            hint=command_for("train"),
         ) from error
     return Authority.derived_from(secret).issue(role)

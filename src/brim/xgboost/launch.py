@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
+from brim.host.installation import command_for
 from brim.xgboost.workers import Collectives, LoneWorker
 
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
@@ -88,7 +89,7 @@ def library() -> Any:
             "brim.xgboost",
             got="a Python without xgboost",
             need="xgboost 3.2 or newer",
-            hint="pip install 'brim[xgboost]'",
+            hint=command_for("xgboost"),
         ) from error
     version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
     if not _OLDEST <= version < _TOO_NEW:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
+from brim.host.installation import command_for
 from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.grid import MOST_ROWS
@@ -241,7 +242,7 @@ class _Table:
                 "brim.xgboost.Files",
                 got="a Python without pyarrow",
                 need="pyarrow",
-                hint="pip install 'brim[xgboost]'",
+                hint=command_for("xgboost"),
             ) from error
         self.path = path
         if path.suffix not in _SUFFIXES:

@@ -11,6 +11,7 @@ import click
 from brim.domain.options import DURATION, whole
 from brim.domain.quantities import format_duration
 from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.kubernetes.objects.templates import check_size
 from brim.kubernetes.pods.manifests import USUAL_GRACE, check_grace
 from brim.runs.options import option
@@ -203,5 +204,5 @@ def require_kubernetes_extra() -> None:
                 package,
                 got="no such package",
                 need="the extra 'kubernetes'",
-                hint="pip install 'brim[kubernetes]'",
+                hint=command_for("kubernetes"),
             )

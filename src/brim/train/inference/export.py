@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from brim.data.datasets import columnar_in
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.storage.files import new_directory, write_through
 from brim.train.context import shared_environment
 from brim.train.entry.lightning import LightningFile
@@ -117,7 +118,7 @@ def _require(package: str) -> None:
             package,
             got="no such package",
             need="the extra 'onnx'",
-            hint="pip install 'brim[onnx]', or --format torch-export",
+            hint=f"{command_for('onnx')}; or --format torch-export",
         )
 
 

@@ -1,9 +1,9 @@
-"""The README's account of the scheduler agrees with its commands.
+"""The account of the scheduler in docs/many-jobs.md agrees with its commands.
 
-Kept true by running them: the commands are read from the README, and each line that is shown is
+Kept true by running them: the commands are read from that page, and each line that is shown is
 compared with the present output, numbers apart. Times and numbers of workers depend on the
 machine, so of a job's story only the kinds of happenings are compared, and every line must have the
-form that the README shows.
+form that the page shows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CHANGE = re.compile(r"\d\d:\d\d:\d\d [a-z]+( \d+ -> \d+)?( \(.+\))?")
 
 
 def shown_commands() -> list[tuple[str, list[str]]]:
-    """The commands of the README's section on jobs, each with the lines that are shown below it."""
-    section = (ROOT / "README.md").read_text().partition("## Many jobs")[2]
-    block = section.partition("```console\n$ ")[2].partition("```")[0]
+    """The commands of the page on many jobs, each with the lines that are shown below it."""
+    page = (ROOT / "docs" / "many-jobs.md").read_text()
+    block = page.partition("```console\n$ ")[2].partition("```")[0]
     parts = [part.splitlines() for part in block.split("\n$ ")]
     return [(command, [line for line in lines if line]) for command, *lines in parts]
 
@@ -44,7 +44,7 @@ def kinds(story: list[str]) -> list[str]:
     return [line.split()[1] for line in story]
 
 
-def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
+def test_what_is_shown_of_the_scheduler_is_so(tmp_path: Path) -> None:
     state = tmp_path / "state"
     driver = Driver(ROOT, BRIM_HOME=str(state))
 
