@@ -14,6 +14,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnCost,
     LearnSpeed,
     Lose,
+    Notify,
     Save,
     ScheduledJobs,
     Submitted,
@@ -105,6 +106,8 @@ def in_words(command: Command) -> str:
             return f"lose {job}: {node}"
         case Change(job=job, event=event):
             return f"{job or 'cluster'} {event}"
+        case Notify(channel=channel, notification=notification):
+            return f"notify {channel}: {notification.job} {notification.event}"
         case Save() | LearnSpeed() | LearnCost() | Decide():
             return ""
 

@@ -30,6 +30,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnSpeed,
     Looked,
     Lose,
+    Notify,
     Save,
     ScheduledJobs,
     Unanswered,
@@ -74,6 +75,8 @@ def write_down(book: Book, commands: Iterable[Command]) -> None:
                     book.learn(command.submission, command.measured, command.steps)
                 case LearnCost(kind=kind, seconds=seconds):
                     book.learn_cost(kind, seconds)
+                case Notify(channel=channel, notification=notification):
+                    book.keep_notification(channel, notification)
 
 
 def all_seen() -> float:
@@ -362,7 +365,7 @@ class LiveBackend:
                     telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
                     questions.append(command)
-                case Save() | Change() | LearnSpeed() | LearnCost() | Decide() | Lose():
+                case Save() | Change() | LearnSpeed() | LearnCost() | Notify() | Decide() | Lose():
                     pass  # is done, or is about no job any more
                 case _:
                     assert_never(command)

@@ -68,6 +68,11 @@ FEATURES = (
         options=("--after", "--at", "--array", "--retries"),
     ),
     Feature(
+        name="notifications by webhook, mail and command",
+        stability=Stability.ALPHA,
+        options=("--notify",),
+    ),
+    Feature(
         name="hosts that leave by notice",
         stability=Stability.ALPHA,
         options=("--notice",),

@@ -23,6 +23,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     Submitted,
     Wished,
 )
+from brim.domain.channels import check_subscriptions
 from brim.domain.cluster import ClusterSpec
 from brim.domain.conditions import ARRAY_INDEX, Predecessor, check_array
 from brim.domain.course import Change
@@ -54,10 +55,13 @@ from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
+from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
+from brim.scheduler.notifying import Notifying
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
+from brim.telemetry.prometheus import Histogram
 from brim.user_code.own_code import word_of
 from brim.user_code.policies import POLICIES
 from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
@@ -78,6 +82,8 @@ class LiveCluster(Backend, Protocol):
     memory: object
     cycles: deque[float]
     looks: deque[float]
+    cycle_seconds: Histogram
+    look_seconds: Histogram
 
     @property
     def spec(self) -> ClusterSpec: ...
@@ -278,6 +284,7 @@ class Scheduler:
         self._forgetting = Forgetting(
             book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
         )
+        self._notifying = Notifying(book, channels=lambda: backend.spec.channels, clock=clock)
         self._forecasting = asyncio.Lock()  # one at a time: cycles need threads as well
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
@@ -306,6 +313,7 @@ class Scheduler:
         background = [
             asyncio.create_task(self._foretelling.run()),
             asyncio.create_task(self._forgetting.run()),
+            asyncio.create_task(self._notifying.run()),
         ]
         if held_note:
             self._note("went on", held_note)
@@ -400,6 +408,7 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, now)
         check_conditions(submission)
+        self._check_subscriptions(submission)
         check_array(request.array)
         submission = self._with_predecessors(submission)
         self._check_room(submission, request)
@@ -483,6 +492,7 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
         check_conditions(submission)
+        self._check_subscriptions(submission)
         check_array(request.array)
         self._with_predecessors(submission)
         async with self._forecasting:
@@ -545,6 +555,10 @@ class Scheduler:
                 need=f"a tenant of this cluster: {' or '.join(sorted(tenants_declared))}",
                 hint=f"--tenant {tenants_declared[0]}" if is_default else hint,
             )
+
+    def _check_subscriptions(self, submission: Submission) -> None:
+        channels = self._backend.spec.channels
+        check_subscriptions(submission.notify, channels, tenant=submission.tenant)
 
     def _check_room(self, submission: Submission, request: Submit) -> None:
         """Raises SpecError where a tenant has as many jobs, or bytes, as it may have."""
@@ -734,6 +748,32 @@ class Scheduler:
             cycles=times_of(self._backend.cycles),
             looks=times_of(self._backend.looks),
             problem="; ".join([*self._unreadable, *filter(None, [self._backend.problem])]),
+        )
+
+    def figures(self) -> SchedulerFigures:
+        """The figures of the cluster, its tenants and its jobs, for monitors."""
+        backend, unfinished = self._backend, self._book.unfinished()
+        views = {record.id: self._view(record) for record in unfinished}
+        shown = sorted(unfinished, key=lambda record: not record.running)[:MOST_JOBS]
+        return SchedulerFigures(
+            cluster=self.cluster(),
+            tenants=self.tenants(),
+            nodes=self.nodes(),
+            states=Counter((view.tenant, view.state) for view in views.values()),
+            at_risk=Counter(view.tenant for view in views.values() if is_at_risk(view)),
+            ended=backend.jobs.ended,
+            jobs=[
+                JobSeries(
+                    views[record.id],
+                    *(backend.jobs.speed(record) if record.running else (None,) * 2),
+                )
+                for record in shown
+            ],
+            jobs_left_out=len(unfinished) - len(shown),
+            cycles=backend.cycle_seconds,
+            looks=backend.look_seconds,
+            notifications=self._notifying.outcomes,
+            waiting=self._book.waiting,
         )
 
     def nodes(self) -> list[NodeView]:
