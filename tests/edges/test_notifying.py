@@ -221,7 +221,7 @@ def mail_server(**options: Any) -> Iterator[tuple[Inbox, str]]:
 def mail(server: str, **fields: Any) -> Channel:
     sending = Mail(
         **{
-            "to": ("ml@b.example", "ops@b.example"), "sender": "brim@b.example", "server": server,
+            "receivers": ("ml@b.example", "ops@b.example"), "sender": "brim@b.example", "server": server,
             "security": Security.NONE, **fields,
         }
     )  # fmt: skip

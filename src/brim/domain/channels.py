@@ -67,7 +67,7 @@ class Mail(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
-    rename={"sender": "from"},
+    rename={"sender": "from", "receivers": "to"},
 ):
     """A mail by SMTP.
 
@@ -77,7 +77,7 @@ class Mail(
         password: where the password is kept, see `is_reference`.
     """
 
-    to: Annotated[tuple[Text, ...], msgspec.Meta(max_length=_MOST_RECEIVERS)]
+    receivers: Annotated[tuple[Text, ...], msgspec.Meta(max_length=_MOST_RECEIVERS)]
     sender: Text
     server: Text
     security: Security = Security.STARTTLS
@@ -172,11 +172,11 @@ def _check_webhook(webhook: Webhook, field: str) -> None:
 
 
 def _check_mail(mail: Mail, field: str) -> None:
-    for address in (*mail.to, mail.sender):
+    for address in (*mail.receivers, mail.sender):
         if not _ADDRESS.fullmatch(address):
             need = "addresses such as ml@example.com"
             raise SpecError(f"{field}: mail", got=repr(address[:80]), need=need)
-    if not mail.to:
+    if not mail.receivers:
         raise SpecError(f"{field}: mail: to", got="no address", need="one or more")
     server = _SERVER.fullmatch(mail.server)
     if server is None or not 0 < int(server[1]) < 1 << 16:

@@ -38,6 +38,7 @@ from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
 from brim.scheduler.metrics import metrics_of
 from brim.scheduler.turns import TenantTurns
+from brim.scheduler.views import USAGE_BY
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.telemetry.prometheus import exposition
@@ -56,6 +57,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     Token,
+    UsageView,
 )
 from brim.wire.door import Door
 
@@ -307,6 +309,11 @@ async def _tenants(lives: Lives, _: Request, __: Any) -> list[TenantView]:
     return lives.now.tenants()
 
 
+async def _usage(lives: Lives, request: Request, _: Any) -> UsageView:
+    query, tenant = request.query_params, _caller(request).tenant
+    return lives.now.usage(query.get("month", ""), query.get("group_by") or "tenant", tenant=tenant)
+
+
 async def _nodes(lives: Lives, _: Request, __: Any) -> list[NodeView]:
     return lives.now.nodes()
 
@@ -361,6 +368,10 @@ _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
     "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
 }
+_WHICH_USAGE: dict[str, dict[str, Any]] = {
+    "month": {"type": "string", "description": "As `2026-11`, in UTC; default: the present one."},
+    "group_by": {"enum": list(USAGE_BY), "default": "tenant"},
+}
 _FILE = "/v1/jobs/{job}/files/{name:path}"
 _JOB, _NODE, _TOKEN = "/v1/jobs/{job}", "/v1/nodes/{node}", "/v1/tenants/{tenant}/token"
 _CALLS = (
@@ -369,6 +380,7 @@ _CALLS = (
           ClusterSpec, ClusterView, _apply, Right.APPLY),
     _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
           None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("GET", "/v1/usage", "Show the usage of a month", None, UsageView, _usage, Right.SEE_JOB, _WHICH_USAGE),
     _Call("GET", "/v1/nodes", "List nodes, and how they are", None, list[NodeView], _nodes, Right.SEE_CLUSTER),
     _Call("POST", f"{_NODE}/drain", "Have nothing run on a node any more",
           None, list[NodeView], _draining(undo=False), Right.APPLY),

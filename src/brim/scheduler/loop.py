@@ -43,6 +43,7 @@ from brim.domain.submission import (
     check_spec,
 )
 from brim.domain.tenancy import Quota, Tenant
+from brim.domain.usage import bounds_of, parse_month
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.host.account import check_account
 from brim.host.log import LogLine
@@ -57,14 +58,30 @@ from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
 from brim.scheduler.notifying import Notifying
-from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
+from brim.scheduler.views import (
+    USAGE_BY,
+    by_the_hosts_clock,
+    forecast_of,
+    node_view,
+    times_of,
+    usage_rows,
+    view_of,
+)
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.telemetry.prometheus import Histogram
 from brim.user_code.own_code import word_of
 from brim.user_code.policies import POLICIES
-from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
+from brim.wire.cluster import (
+    ClusterView,
+    Forecast,
+    JobView,
+    NodeView,
+    Submit,
+    TenantView,
+    UsageView,
+)
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
@@ -750,30 +767,62 @@ class Scheduler:
             problem="; ".join([*self._unreadable, *filter(None, [self._backend.problem])]),
         )
 
+    def usage(self, month: str, group_by: str, *, tenant: str | None = None) -> UsageView:
+        """Usage of a month.
+
+        Args:
+            month: as `2026-11`; empty: the present one.
+            group_by: `tenant`, `user` or `job`.
+            tenant: only its own; None: that of all.
+
+        Raises:
+            SpecError: there is no such month yet, or no such rows.
+        """
+        now = self._clock.wall()
+        month = parse_month(month, now=now, field="--month")
+        if group_by not in USAGE_BY:
+            hint = did_you_mean(group_by, USAGE_BY)
+            raise SpecError("--by", got=repr(group_by[:40]), need=" or ".join(USAGE_BY), hint=hint)
+        start, end = bounds_of(month)
+        used, shares = self._database.usage(month), self._database.shares(month)
+        if tenant is not None:
+            used = [row for row in used if row[0] == tenant]
+            shares = {name: share for name, share in shares.items() if name == tenant}
+        return UsageView(
+            month=month,
+            group_by=group_by,
+            start=start,
+            end=end,
+            until=min(end, now),
+            first_month=self._database.first_month(),
+            rows=usage_rows(used, shares, group_by),
+        )
+
     def figures(self) -> SchedulerFigures:
         """The figures of the cluster, its tenants and its jobs, for monitors."""
         backend, unfinished = self._backend, self._book.unfinished()
-        views = {record.id: self._view(record) for record in unfinished}
         shown = sorted(unfinished, key=lambda record: not record.running)[:MOST_JOBS]
+        states = Counter((job.submission.tenant, job.life.phase.value) for job in unfinished)
+        unmeasured = (None, None)
         return SchedulerFigures(
             cluster=self.cluster(),
             tenants=self.tenants(),
             nodes=self.nodes(),
-            states=Counter((view.tenant, view.state) for view in views.values()),
-            at_risk=Counter(view.tenant for view in views.values() if is_at_risk(view)),
+            states=states,
+            at_risk=Counter(job.submission.tenant for job in unfinished if is_at_risk(job)),
             ended=backend.jobs.ended,
             jobs=[
                 JobSeries(
-                    views[record.id],
-                    *(backend.jobs.speed(record) if record.running else (None,) * 2),
+                    self._view(job), *(backend.jobs.speed(job) if job.running else unmeasured)
                 )
-                for record in shown
+                for job in shown
             ],
             jobs_left_out=len(unfinished) - len(shown),
             cycles=backend.cycle_seconds,
             looks=backend.look_seconds,
             notifications=self._notifying.outcomes,
             waiting=self._book.waiting,
+            used=self._database.used_in_all(),
         )
 
     def nodes(self) -> list[NodeView]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import brim
 from brim.domain.lifecycle import Phase
+from brim.domain.scheduled_job import ScheduledJob
 from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, gauge
 from brim.wire.cluster import ClusterView, JobView, NodeView, TenantView
 
@@ -45,6 +46,7 @@ class SchedulerFigures:
         cycles, looks: seconds that each took.
         notifications: by (channel, outcome).
         waiting: notifications that are to be sent, by channel.
+        used: device-seconds that jobs of each tenant have held, ever.
     """
 
     cluster: ClusterView
@@ -59,16 +61,13 @@ class SchedulerFigures:
     looks: Histogram
     notifications: Mapping[tuple[str, str], int]
     waiting: Mapping[str, int]
+    used: Mapping[str, float]
 
 
-def is_at_risk(view: JobView) -> bool:
+def is_at_risk(record: ScheduledJob) -> bool:
     """Say if a job is expected to miss its promised deadline."""
-    return (
-        view.promised
-        and view.deadline is not None
-        and view.finish is not None
-        and view.finish > view.deadline
-    )
+    deadline, last = record.submission.deadline, record.estimates.last
+    return record.promised and deadline is not None and last is not None and last.finish > deadline
 
 
 def metrics_of(figures: SchedulerFigures | None, *, holds: bool) -> Iterator[MetricFamily]:
@@ -173,6 +172,15 @@ def _of_tenants(figures: SchedulerFigures) -> Iterator[MetricFamily]:
         "brim_tenant_devices_borrowed",
         "Devices that a tenant's jobs hold beyond those that it owns.",
         lambda view: view.borrows,
+    )
+    yield MetricFamily(
+        "brim_tenant_device_seconds_total",
+        "counter",
+        "Device-seconds for which jobs of a tenant have held devices, also forgotten jobs.",
+        [
+            MetricSample(figures.used.get(view.tenant, 0.0), {"tenant": view.tenant})
+            for view in tenants
+        ],
     )
     yield gauge(
         "brim_jobs_without_series",

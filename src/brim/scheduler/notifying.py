@@ -20,6 +20,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.domain.channels import Channel, Notification
 from brim.domain.course import Change
+from brim.errors import StorageFault
 from brim.host.process import run_module
 from brim.interfaces import Clock
 from brim.storage.book import Book
@@ -78,9 +79,16 @@ class Notifying:
     def _pass_on_faults(self) -> None:
         """Raise the fault of a task; one that is done makes room for the next."""
         for name, task in list(self._tasks.items()):
-            if task.done():
-                del self._tasks[name]
+            if not task.done():
+                continue
+            del self._tasks[name]
+            try:
                 task.result()
+            except StorageFault:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it is, other channels go on
+                self._rests[name] = self._clock.now() + _LONGEST_REST
+                _log.exception("%s cannot be notified", name)
 
     def _begin(self) -> None:
         """Begin to send on each channel that has something to send, and does not rest."""
@@ -98,6 +106,8 @@ class Notifying:
     async def _deliver(self, channel: Channel) -> None:
         """Send some of what waits for a channel, up to the first that is not taken."""
         waiting = self._book.notifications(channel.name, _AT_ONCE)
+        if not waiting:
+            return
         by_host_clock = [self._by_host_clock(notification) for notification in waiting.values()]
         numbers = iter(waiting.items())
         async with contextlib.aclosing(self._send(channel, by_host_clock)) as answers:

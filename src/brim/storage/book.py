@@ -19,10 +19,12 @@ from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
+from brim.domain.usage import Shares
 from brim.errors import BrimError, InternalError, StorageFault
 from brim.storage.database import Database
 
 _COSTS = "costs"  # the name of a setting in the database
+_COUNTED = "counted"  # and of another
 _COSTS_KEPT = 100  # of each kind
 _MOST_NOTIFICATIONS = 200  # that wait of a tenant for a channel
 _CLUSTER = ""  # in place of a job's id, in the history
@@ -276,6 +278,32 @@ class Book:
     def note(self, change: Change) -> None:
         """Add a line to the story of its job, or of the cluster itself."""
         self._database.add_history(astuple(change))
+
+    # Usage ----------------------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> float | None:
+        """The time up to which usage is counted; None: it never was."""
+        content = self._database.get(_COUNTED)
+        try:
+            return msgspec.json.decode(content, type=float) if content else None
+        except UNDECODABLE:  # then it is counted from now on
+            return None
+
+    def charge(
+        self,
+        used: Mapping[tuple[str, str, str, str], float],
+        shares: Mapping[tuple[str, str], Shares],
+        *,
+        counted: float,
+    ) -> None:
+        """Add usage: see `brim.coordination.cluster.metering.Charge`."""
+        with self.transaction():
+            self._database.add_usage(
+                ((*key, seconds) for key, seconds in used.items()),
+                ((*key, *each) for key, each in shares.items()),
+            )
+            self._database.put(_COUNTED, msgspec.json.encode(counted))
 
     # Notifications --------------------------------------------------------------------------------
 

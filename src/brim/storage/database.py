@@ -58,6 +58,10 @@ create table numbers (last integer not null) strict;
 insert into numbers values (0);
 """
 
+_ADD = "on conflict do update set used = used + excluded.used"
+_ADD_UP_USAGE = (
+    "insert into usage select month, tenant, user, '', used from usage where job = ? " + _ADD
+)
 _HISTORY = "at, job, event, before, after, reason, detail"
 _CYCLES = "select number, policy, content, memory from cycles"
 
@@ -268,6 +272,8 @@ class Database:
         with self.transaction():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())
             self._write("insert or replace into leavings values (?, ?)", (id, user))
+            self._write(_ADD_UP_USAGE, (id,))
+            self._write("delete from usage where job = ?", (id,))
             self._write("delete from history where job = ?", (id,))
             self._write("delete from jobs where id = ?", (id,))
 
@@ -368,6 +374,53 @@ class Database:
     def drop_notifications(self, channel: str) -> None:
         """Drop all that wait for a channel."""
         self._write("delete from notifications where channel = ?", (channel,))
+
+    # Usage ----------------------------------------------------------------------------------------
+
+    def add_usage(
+        self,
+        used: Iterable[tuple[str, str, str, str, float]],
+        shares: Iterable[tuple[str, str, float, float, float]],
+    ) -> None:
+        """Add device-seconds.
+
+        Args:
+            used: month, tenant, account, job, seconds.
+            shares: month, tenant, and what it owned, borrowed and lent.
+        """
+        with self.transaction():
+            for row in used:
+                self._write(f"insert into usage values (?, ?, ?, ?, ?) {_ADD}", row)
+            for share in shares:
+                self._write(
+                    "insert into lending values (?, ?, ?, ?, ?) on conflict do update set owned = "
+                    "owned + excluded.owned, borrowed = borrowed + excluded.borrowed, lent = lent + "
+                    "excluded.lent",
+                    share,
+                )
+
+    def usage(self, month: str) -> list[tuple[str, str, str, float]]:
+        """Return (tenant, account, job, device-seconds) of a month; an empty job: forgotten ones."""
+        query = (
+            "select tenant, user, job, used from usage where month = ? order by tenant, user, job"
+        )
+        return self._rows(query, (month,))
+
+    def shares(self, month: str) -> dict[str, tuple[float, float, float]]:
+        """Return the device-seconds of a month that each tenant owned, borrowed and lent."""
+        query = "select tenant, owned, borrowed, lent from lending where month = ?"
+        return {tenant: tuple(rest) for tenant, *rest in self._rows(query, (month,))}
+
+    def first_month(self) -> str:
+        """Return the first month with usage; empty: there is none."""
+        (month,) = self._row(
+            "select min(month) from (select month from usage union all select month from lending)"
+        )
+        return month or ""
+
+    def used_in_all(self) -> dict[str, float]:
+        """Return the device-seconds of each tenant, of all months."""
+        return dict(self._rows("select tenant, sum(used) from usage group by tenant"))
 
     # Code -----------------------------------------------------------------------------------------
 

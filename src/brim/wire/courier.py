@@ -140,7 +140,7 @@ def mail_of(mail: Mail, notification: Notification) -> EmailMessage:
     job = "".join(letter if letter.isprintable() else "?" for letter in notification.job)
     message["Subject"] = f"brim: {job} {notification.event.value}"
     message["From"] = mail.sender
-    message["To"] = ", ".join(mail.to)
+    message["To"] = ", ".join(mail.receivers)
     message["Date"] = format_datetime(datetime.fromtimestamp(notification.at, UTC))
     digest = hashlib.sha256(notification.id.encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{digest}@{mail.sender.rpartition('@')[2]}>"
@@ -185,9 +185,11 @@ def _mail(mail: Mail, notification: Notification, environment: Mapping[str, str]
             server.starttls(context=context)
         if password:
             server.login(mail.user, password)
-        refused = server.send_message(mail_of(mail, notification), mail.sender, mail.to)
+        refused = server.send_message(mail_of(mail, notification), mail.sender, mail.receivers)
     if refused:  # others have got it, and would get it again
-        sys.stderr.write(f"a mail was refused for {len(refused)} of {len(mail.to)} receivers\n")
+        sys.stderr.write(
+            f"a mail was refused for {len(refused)} of {len(mail.receivers)} receivers\n"
+        )
 
 
 def _run(

@@ -4,7 +4,7 @@
  Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Change
  Described, Drained                                                       │            │
  Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
- Looked                                                  nodes, processes │            ├─▶ Notify, Decide
+ Looked                                                  nodes, processes │            ├─▶ Charge, Notify, Decide
  Answered, Unanswered, Faulted                           masters of jobs ─┘            └─▶ Start, Resize, Leave,
                                                                                            Suspend, Force
 ```
@@ -33,6 +33,7 @@ from brim.coordination.cluster.beginnings import (
     list_ready,
     next_beginning,
 )
+from brim.coordination.cluster.metering import Charge, Meter
 from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
@@ -80,6 +81,7 @@ _RETRY = 1.0  # seconds after which a job that is to be measured asks for its ne
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
 _LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
+_LONGEST_DETAIL = 1_000  # characters of a job's own words that a notification has
 _TOLD_ENDS = {Phase.DONE: Occasion.DONE, Phase.FAILED: Occasion.FAILED}
 _MOST_FATAL = 2  # starts in a row in which the scheduler itself ended, after which a job has failed
 
@@ -265,7 +267,7 @@ class Notify:
     notification: Notification
 
 
-Command = Save | Change | LearnSpeed | LearnCost | Notify | Decide | Lose | Action
+Command = Save | Change | LearnSpeed | LearnCost | Charge | Notify | Decide | Lose | Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,7 @@ class ScheduledJobs:
         jobs: as they were written down; they are changed in place.
         spec: of the cluster.
         lessons: lessons of earlier jobs.
+        counted: the time up to which usage was counted; None: it never was.
 
     Attributes:
         jobs: by id, in the order of submission.
@@ -291,7 +294,14 @@ class ScheduledJobs:
         ended: jobs that have ended, by tenant and state.
     """
 
-    def __init__(self, jobs: Iterable[ScheduledJob], spec: ClusterSpec, lessons: Lessons) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[ScheduledJob],
+        spec: ClusterSpec,
+        lessons: Lessons,
+        *,
+        counted: float | None = None,
+    ) -> None:
         self.jobs = {job.id: job for job in jobs}
         arrays = (job.submission.conditions.array for job in self.jobs.values())
         self._arrays = Counter(filter(None, arrays))  # jobs that have not ended
@@ -303,6 +313,7 @@ class ScheduledJobs:
         self.ended = Counter[tuple[str, str]]()
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost)
+        self._meter = Meter(counted)
         self._questions: dict[str, _Question] = {}
         self._asked_at: dict[str, float] = {}  # since when each owes an answer
         self._starting: set[str] = set()  # jobs whose starts are under way
@@ -520,7 +531,7 @@ class ScheduledJobs:
             at=self._now,
             job=job.id,
             tenant=submission.tenant,
-            detail=detail,
+            detail=detail[:_LONGEST_DETAIL],
             deadline=submission.deadline,
             finish=job.ended if job.ended is not None or last is None else last.finish,
             step=job.progress.step,
@@ -745,6 +756,8 @@ class ScheduledJobs:
         if event.unseen > 0.0:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
+        alive = [id for id, seen in event.seen.items() if seen.alive]
+        self._meter.count(self.to_look_at(), alive, self.present, now=now, unseen=event.unseen)
         nodes = NodesSeen(event.nodes)
         for event_name, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=event_name, detail=detail))
@@ -765,6 +778,9 @@ class ScheduledJobs:
             self._give_back(now)
         else:
             self._take_steps(now, event.room)
+        charge = self._meter.take(now, at_once=bool(self._ended) or self.draining)
+        if charge is not None:
+            self._commands.append(charge)
 
     def _pass_over(self, event: Looked, now: float) -> None:
         """Shift the starts of everything under way by an unobserved time."""
