@@ -117,8 +117,8 @@ def test_a_webhook_gets_json_and_its_token(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    monkeypatch.setenv("HOOK_URL", receiver.url)
-    webhook = Webhook(url="env:HOOK_URL", token=f"file:{tmp_path}/token")
+    (tmp_path / "url").write_text(receiver.url)
+    webhook = Webhook(url=f"file:{tmp_path}/url", token=f"file:{tmp_path}/token")
     first, second = notification(), notification(job="job-ü", id="job-ü/done/5.000")
     assert sent(Channel(name="hook", webhook=webhook), first, second) == ["", ""]
     (body, headers), (other, _) = receiver.got
@@ -151,12 +151,12 @@ def test_answers_never_contain_secrets(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "secret"
-    monkeypatch.setenv("BAD_URL", "https://127.0.0.1:1/hunter2")
-    monkeypatch.setenv("ODD_URL", "gopher://hunter2/")
+    bad, odd = tmp_path / "bad", tmp_path / "odd"
+    bad.write_text("https://127.0.0.1:1/hunter2")
+    odd.write_text("gopher://hunter2/")
     for webhook, expected in (
-        (Webhook(url="env:BAD_URL"), "Connection refused"),
-        (Webhook(url="env:ODD_URL"), "url: got something else"),
-        (Webhook(url="env:NO_SUCH"), "the scheduler's environment has no NO_SUCH"),
+        (Webhook(url=f"file:{bad}"), "Connection refused"),
+        (Webhook(url=f"file:{odd}"), "url: got something else"),
         (Webhook(url=receiver.url, token=f"file:{secret}"), "No such file or directory"),
     ):
         (problem,) = sent(Channel(name="hook", webhook=webhook), notification())
@@ -261,12 +261,11 @@ def test_a_mail_goes_encrypted_and_with_a_password(
         asked.append(words[-1])
         return AuthResult(success=words[-1].password == b"s3cret", handled=False)
 
-    monkeypatch.setenv("SMTP_PASSWORD", "s3cret")
+    password = tmp_path / "password"
+    password.write_text("s3cret")
     options = {"tls_context": context, "require_starttls": True, "authenticator": login}
     with mail_server(**options) as (inbox, server):
-        channel = mail(
-            server, security=Security.STARTTLS, user="brim", password="env:SMTP_PASSWORD"
-        )
+        channel = mail(server, security=Security.STARTTLS, user="brim", password=f"file:{password}")
         (problem,) = sent(channel, notification())
         assert problem.startswith("the certificate is not trusted"), "nothing is sent before"
         assert not asked
@@ -274,7 +273,7 @@ def test_a_mail_goes_encrypted_and_with_a_password(
         trusted.write_bytes(authority.certificate)
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         assert sent(channel, notification()) == [""]
-        monkeypatch.setenv("SMTP_PASSWORD", "hunter2")
+        password.write_text("hunter2")
         (problem,) = sent(channel, notification())
         assert problem.startswith("the mail server answered 535")
         assert "hunter2" not in problem

@@ -19,7 +19,7 @@ from brim.errors import SpecError, did_you_mean
 MOST_SUBSCRIPTIONS = 20  # of a job
 _MOST_RECEIVERS = 50  # of a mail
 _MOST_CHARACTERS = 2_000  # of an address or a word
-_ENV, _FILE = "env:", "file:"
+_FILE = "file:"
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}", re.ASCII)
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})", re.ASCII)
 _URL = re.compile(
@@ -27,7 +27,6 @@ _URL = re.compile(
     re.ASCII,
 )
 _PASSWORD_IN_URL = re.compile(r"https?://[^/?]*@")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 Text = Annotated[str, msgspec.Meta(max_length=_MOST_CHARACTERS)]
 
@@ -54,8 +53,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A POST of JSON.
 
     Args:
-        url: https or http; or where it is kept, see `is_reference`.
-        token: where the token is kept that is sent as `Authorization: Bearer`; empty: none is.
+        url: https or http; or the file that has it, see `path_of`.
+        token: the file with a token that is sent as `Authorization: Bearer`; empty: none is.
     """
 
     url: Text
@@ -74,7 +73,7 @@ class Mail(
     Args:
         server: `HOST:PORT`.
         user: empty: it does not log in.
-        password: where the password is kept, see `is_reference`.
+        password: the file with the password, see `path_of`.
     """
 
     receivers: Annotated[tuple[Text, ...], msgspec.Meta(max_length=_MOST_RECEIVERS)]
@@ -127,30 +126,21 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return not self.tenants or tenant in self.tenants
 
 
-def is_reference(text: str) -> bool:
-    """Return whether a text says where a secret is kept: `env:NAME` or `file:/PATH`.
+def path_of(text: str) -> str:
+    """Return the path of the file that a text refers to: `file:/PATH`; empty: it refers to none.
 
-    >>> is_reference("env:HOOK"), is_reference("file:/etc/hook"), is_reference("secret")
-    (True, True, False)
+    The scheduler has no variables but those that its jobs may have, so no variable has a secret.
+
+    >>> path_of("file:/etc/brim/hook"), path_of("secret"), path_of("file:hook")
+    ('/etc/brim/hook', '', '')
     """
-    if text.startswith(_ENV):
-        return _VARIABLE.fullmatch(text.removeprefix(_ENV)) is not None
-    return text.startswith(f"{_FILE}/") and "\0" not in text
-
-
-def variable_of(reference: str) -> str:
-    """Return the name of the variable that has a secret; empty where a file has it."""
-    return reference.removeprefix(_ENV) if reference.startswith(_ENV) else ""
-
-
-def path_of(reference: str) -> str:
-    """Return the path of the file that has a secret."""
-    return reference.removeprefix(_FILE)
+    is_path = text.startswith(f"{_FILE}/") and "\0" not in text
+    return text.removeprefix(_FILE) if is_path else ""
 
 
 def _check_secret(text: str, field: str) -> None:
-    if text and not is_reference(text):  # the text may be the secret itself: it is not shown
-        need = "where the secret is kept: env:NAME, or file:/PATH"
+    if text and not path_of(text):  # the text may be the secret itself: it is not shown
+        need = "the file with the secret: file:/PATH"
         raise SpecError(field, got="something else", need=need, hint="file:/etc/brim/secret")
 
 
@@ -161,12 +151,12 @@ def check_url(url: str, field: str) -> None:
         hint = "token: file:/PATH is sent as Authorization: Bearer"
         raise SpecError(field, got="one with them", need=need, hint=hint)
     if not _URL.fullmatch(url):  # which may be a secret: it is not shown
-        need = "an https or http URL, or where it is kept: env:NAME, or file:/PATH"
+        need = "an https or http URL, or the file that has it: file:/PATH"
         raise SpecError(field, got="something else", need=need)
 
 
 def _check_webhook(webhook: Webhook, field: str) -> None:
-    if not is_reference(webhook.url):
+    if not path_of(webhook.url):
         check_url(webhook.url, f"{field}: webhook: url")
     _check_secret(webhook.token, f"{field}: webhook: token")
 

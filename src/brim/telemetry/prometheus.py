@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text"
 _OPEN_CONTENT_TYPE = f"{_OPEN_METRICS}; version=1.0.0; charset=utf-8"
 _UNITS = ("seconds", "bytes", "ratio")  # of names that end in one
@@ -92,7 +92,7 @@ def exposition(metrics: Iterable[MetricFamily], accept: str) -> tuple[str, str]:
     """
     if _prefers_open_metrics(accept):
         return _OPEN_CONTENT_TYPE, in_open_text(metrics)
-    return CONTENT_TYPE, in_text(metrics)
+    return _CONTENT_TYPE, in_text(metrics)
 
 
 def _prefers_open_metrics(accept: str) -> bool:

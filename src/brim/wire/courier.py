@@ -18,7 +18,6 @@ import smtplib
 import ssl
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -36,9 +35,7 @@ from brim.domain.channels import (
     Security,
     Webhook,
     check_url,
-    is_reference,
     path_of,
-    variable_of,
 )
 from brim.domain.printable import printable
 from brim.errors import BrimError, EnvironmentFault
@@ -54,36 +51,29 @@ _WORDS = 200  # characters of an error
 _COMMAND_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME")
 
 
-def send(channel: Channel, notification: Notification, environment: Mapping[str, str]) -> None:
+def send(channel: Channel, notification: Notification) -> None:
     """Send one notification.
-
-    Args:
-        environment: has the secrets that the channel keeps in variables.
 
     Raises:
         EnvironmentFault, OSError, SMTPException, HTTPException: it was not taken, or nobody knows.
     """
     if channel.webhook is not None:
-        _post(channel.webhook, notification, environment)
+        _post(channel.webhook, notification)
     elif channel.mail is not None:
-        _mail(channel.mail, notification, environment)
+        _mail(channel.mail, notification)
     else:
-        _run(channel.command, notification, environment)
+        _run(channel.command, notification)
 
 
-def _secret(text: str, environment: Mapping[str, str]) -> str:
-    """Return a text, or the secret behind a reference.
+def _secret(text: str) -> str:
+    """Return a text, or the secret in the file that it refers to.
 
     Raises:
         EnvironmentFault: there is no such secret.
     """
-    if not text or not is_reference(text):
-        return text
-    if name := variable_of(text):
-        if not (value := environment.get(name, "")):
-            raise EnvironmentFault(f"the scheduler's environment has no {name}")
-        return value
     path = path_of(text)
+    if not path:
+        return text
     try:
         with Path(path).open("rb") as file:
             content = file.read(_LARGEST_SECRET)
@@ -98,10 +88,10 @@ def _secret(text: str, environment: Mapping[str, str]) -> str:
     return secret
 
 
-def _post(webhook: Webhook, notification: Notification, environment: Mapping[str, str]) -> None:
-    url = _secret(webhook.url, environment)
+def _post(webhook: Webhook, notification: Notification) -> None:
+    url = _secret(webhook.url)
     check_url(url, "url")
-    token = _secret(webhook.token, environment)
+    token = _secret(webhook.token)
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port
     connection = (
@@ -169,8 +159,8 @@ def _text(notification: Notification) -> str:
     return "".join(f"{name}: {printable(text)}\n" for name, text in lines.items() if text)
 
 
-def _mail(mail: Mail, notification: Notification, environment: Mapping[str, str]) -> None:
-    password = _secret(mail.password, environment)
+def _mail(mail: Mail, notification: Notification) -> None:
+    password = _secret(mail.password)
     host, _, port = mail.server.rpartition(":")
     host, name = host.strip("[]"), os.uname().nodename
     is_tls = mail.security is Security.TLS
@@ -192,11 +182,9 @@ def _mail(mail: Mail, notification: Notification, environment: Mapping[str, str]
         )
 
 
-def _run(
-    command: tuple[str, ...], notification: Notification, environment: Mapping[str, str]
-) -> None:
+def _run(command: tuple[str, ...], notification: Notification) -> None:
     """Run a command: without a shell, and without a word of a job among its arguments."""
-    variables = {name: environment[name] for name in _COMMAND_VARIABLES if name in environment}
+    variables = {name: os.environ[name] for name in _COMMAND_VARIABLES if name in os.environ}
     try:
         done = subprocess.run(
             command,
@@ -244,14 +232,13 @@ def main() -> None:
     """Send until all is sent, or one fails."""
     be_called("brim-courier")
     os.nice(10)  # the scheduler and its jobs come first
-    environment = dict(os.environ)
     lines = sys.stdin.buffer.read().splitlines()
     channel = msgspec.json.decode(lines[0], type=Channel)
     for line in lines[1:]:
         signal.alarm(LONGEST_SENDING)  # ends this process, whoever keeps it waiting
         problem = ""
         try:
-            send(channel, msgspec.json.decode(line, type=Notification), environment)
+            send(channel, msgspec.json.decode(line, type=Notification))
         except Exception as error:  # noqa: BLE001 whatever a receiver makes a library raise
             problem = problem_of(error) or type(error).__name__
         sys.stdout.write(msgspec.json.encode(problem).decode() + "\n")
