@@ -15,7 +15,9 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
+from brim.scheduler import keys as keys_module
 from brim.scheduler import loop
+from brim.scheduler.keys import Keys
 from brim.scheduler.metrics import metrics_of
 from brim.storage.contact import read_scheduler_contact, token_of
 from brim.telemetry.prometheus import (
@@ -112,6 +114,18 @@ def test_metrics_are_for_the_administrator_and_monitors(house: House) -> None:
         assert ask(house, token, path)[0] == 401, "it is good for nothing else"
     for path in ("/healthz", "/readyz"):
         assert ask(house, "", path)[::2] == (200, "ok\n")
+
+
+def test_a_full_disk_takes_no_token_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys_module, "metrics_token_of", full)
+    keys = Keys(tmp_path, "fingerprint", tenants=list)
+    assert keys.may_read_metrics(f"Bearer {token_of(tmp_path)}")
+    assert not any(keys.may_read_metrics(header) for header in ("", "Bearer ", "Bearer x"))
 
 
 def test_jobs_with_series_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,10 @@ class Keys:
         self.administrator = token_with(split_token(admin_token)[0], fingerprint)
         if self.administrator != admin_token:
             keep_token(state_dir, self.administrator)
-        self._metrics = metrics_token_of(state_dir)
+        try:
+            self._metrics = metrics_token_of(state_dir)
+        except OSError:  # a scheduler comes up on a full disk, too: this one nobody gets to know
+            self._metrics = secrets.token_hex(16)
         try:
             self._digests = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
