@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
 from brim.coordination.cluster.reconcile import Suspend
 from brim.coordination.cluster.scheduled_jobs import (
@@ -193,6 +197,7 @@ SAFE = {"to": ["a@b.example"], "from": "brim@b.example", "server": "localhost:25
         ({}, "0 of them"),
         ({"webhook": {"url": "https://h/"}, "command": ["/bin/true"]}, "2 of them"),
         ({"webhook": {"url": "ftp://h/"}}, "url"),
+        ({"webhook": {"url": "http://h:70000/"}}, "url"),
         ({"webhook": {"url": "https://user:hunter2@h/"}}, "without user and password"),
         ({"webhook": {"url": "https://h/\r\nHost: evil"}}, "url"),
         ({"webhook": {"url": "https://h/", "token": "hunter2"}}, "file:/PATH"),
@@ -220,6 +225,18 @@ def test_bad_channels_are_refused_and_secrets_not_shown(
         cluster_spec(content, name="cluster.yaml")
     assert str(refused.value).startswith("cluster.yaml: notify")
     assert "hunter2" not in str(refused.value)
+
+
+def test_channels_of_the_guide_are_good() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "watching.md"
+    example = re.search(r"```yaml\n(notify:.*?)```", guide.read_text(), re.DOTALL)
+    assert example is not None
+    tenants = [{"name": "ads"}]
+    content = {"nodes": [{"name": "n1", "workers": 1}], "tenants": tenants}
+    spec = cluster_spec(content | yaml.safe_load(example[1]))
+    assert [each.name for each in spec.channels] == ["oncall", "mail", "pager"]
+    assert spec.channels[0].events == (Occasion.AT_RISK, Occasion.FAILED)
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=ClusterSpec) == spec
 
 
 def test_channel_names_are_unique() -> None:

@@ -23,7 +23,7 @@ _FILE = "file:"
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}", re.ASCII)
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})", re.ASCII)
 _URL = re.compile(
-    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?(?:[/?][!-~]*)?",
+    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?(?:[/?][!-~]*)?",
     re.ASCII,
 )
 _PASSWORD_IN_URL = re.compile(r"https?://[^/?]*@")
@@ -150,7 +150,8 @@ def check_url(url: str, field: str) -> None:
         need = "a URL without user and password"
         hint = "token: file:/PATH is sent as Authorization: Bearer"
         raise SpecError(field, got="one with them", need=need, hint=hint)
-    if not _URL.fullmatch(url):  # which may be a secret: it is not shown
+    found = _URL.fullmatch(url)
+    if found is None or not 0 < int(found[1] or 1) < 1 << 16:  # it may be a secret: it is not shown
         need = "an https or http URL, or the file that has it: file:/PATH"
         raise SpecError(field, got="something else", need=need)
 
