@@ -110,6 +110,13 @@ def sent(channel: Channel, *notifications: Notification) -> list[str]:
     return asyncio.run(send())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _first_courier() -> None:
+    """Start one in this thread: a warm process ends with the thread that was first to need it."""
+    channel = Channel(name="none", command=("/bin/true",))
+    assert sent(channel, notification()) == [""]
+
+
 # The courier -----------------------------------------------------------------------------------------
 
 
@@ -415,6 +422,21 @@ def test_a_hanging_receiver_delays_no_cycle(served: Served, receiver: Receiver) 
     assert time.monotonic() - started < 5.0
     view = served.client.cluster()
     assert "hook" not in msgspec.json.encode(view).decode()
+
+
+def test_channels_without_their_files_are_refused(served: Served, tmp_path: Path) -> None:
+    missing, plain = tmp_path / "missing", tmp_path / "plain"
+    plain.write_text("no program")
+    for fields, problem in (
+        ({"webhook": Webhook(url=f"file:{missing}")}, "webhook: url: got file:"),
+        ({"webhook": Webhook(url="https://h/", token=f"file:{missing}")}, "webhook: token"),
+        ({"command": (str(missing),)}, "command: got"),
+        ({"command": (str(plain),)}, "command: got"),
+    ):
+        channel = Channel(name="x", **fields)
+        spec = ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS, channels=(channel,))
+        with pytest.raises(SpecError, match=problem):
+            served.client.apply(spec)
 
 
 def test_a_tenant_names_only_channels_of_the_cluster(served: Served, receiver: Receiver) -> None:

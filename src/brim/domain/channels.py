@@ -121,6 +121,16 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             need = "a list of words, of which the first is the absolute path of a program"
             raise SpecError(f"{field}: command", got=repr(self.command[0][:40]), need=need)
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The files that its secrets are in, by their fields."""
+        texts = {}
+        if self.webhook is not None:
+            texts = {"webhook: url": self.webhook.url, "webhook: token": self.webhook.token}
+        elif self.mail is not None:
+            texts = {"mail: password": self.mail.password}
+        return {name: path for name, text in texts.items() if (path := path_of(text))}
+
     def serves(self, tenant: str) -> bool:
         """Return whether it is for jobs of a tenant."""
         return not self.tenants or tenant in self.tenants

@@ -57,7 +57,7 @@ from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
-from brim.scheduler.notifying import Notifying
+from brim.scheduler.notifying import Notifying, check_channels
 from brim.scheduler.views import (
     USAGE_BY,
     by_the_hosts_clock,
@@ -891,9 +891,11 @@ class Scheduler:
         """Another description of the cluster, from the next cycle on.
 
         Raises:
-            SpecError: jobs cannot be run as an account that it names.
+            SpecError: jobs cannot be run as an account that it names, or a channel has a file
+                that cannot be read.
         """
         check_accounts(spec)
+        check_channels(spec.channels)
         with self._book.transaction():
             self._describe(replace(spec, drained=self._backend.spec.drained))
             self._note("apply", _actor_sentence(actor, self._described()))

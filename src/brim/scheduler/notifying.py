@@ -20,7 +20,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.domain.channels import Channel, Notification
 from brim.domain.course import Change
-from brim.errors import StorageFault
+from brim.errors import SpecError, StorageFault
 from brim.host.process import run_module
 from brim.interfaces import Clock
 from brim.storage.book import Book
@@ -36,6 +36,25 @@ _log = logging.getLogger(__name__)
 
 Send = Callable[[Channel, Sequence[Notification]], AsyncGenerator[str, None]]
 """Sends some on a channel; yields for each, in order, what went wrong, or nothing."""
+
+
+def check_channels(channels: Sequence[Channel]) -> None:
+    """Raises SpecError where a file of a channel cannot be read on this host, or run."""
+    for channel in channels:
+        for name, path in channel.secrets.items():
+            if not os.access(path, os.R_OK):
+                raise SpecError(
+                    f"notify {channel.name}: {name}",
+                    got=f"file:{path}, which cannot be read",
+                    need="a file on the scheduler's host that its account can read",
+                    hint=f"put the secret there, in one line, and chmod 600 {path}",
+                )
+        if channel.command and not os.access(channel.command[0], os.X_OK):
+            raise SpecError(
+                f"notify {channel.name}: command",
+                got=repr(channel.command[0]),
+                need="a program on the scheduler's host that its account can run",
+            )
 
 
 class Notifying:
