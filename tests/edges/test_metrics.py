@@ -116,9 +116,7 @@ def test_metrics_are_for_the_administrator_and_monitors(house: House) -> None:
         assert ask(house, "", path)[::2] == (200, "ok\n")
 
 
-def test_a_full_disk_takes_no_token_and_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disks_take_no_metrics_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Path) -> str:
         raise OSError(28, "No space left on device")
 
