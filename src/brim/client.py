@@ -38,6 +38,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     Token,
+    UsageView,
 )
 from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
 from brim.wire.listening import joined_address
@@ -340,6 +341,16 @@ class Client:
     def tenants(self) -> list[TenantView]:
         """List each tenant's quota, its devices and its loans."""
         return self._call("GET", "/v1/tenants", list[TenantView])
+
+    def usage(self, month: str = "", *, group_by: str = "tenant") -> UsageView:
+        """Show for how long jobs held devices in a month; a tenant sees its own usage.
+
+        Args:
+            month: such as `2026-11`, in UTC; empty: the present one.
+            group_by: `tenant`, `user` (the account of a job's processes) or `job`.
+        """
+        query = urlencode({"month": month, "group_by": group_by})
+        return self._call("GET", f"/v1/usage?{query}", UsageView)
 
     def give_token(self, tenant: str) -> str:
         """Make a token for a tenant, and revoke the tenant's last one.

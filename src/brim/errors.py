@@ -104,7 +104,7 @@ def did_you_mean(actual: str, candidates: Iterable[str]) -> str:
     >>> did_you_mean("x", ["delay", "distance"])
     'known: delay, distance'
     """
-    names = sorted(candidates)
+    names = sorted(map(str, candidates))  # of enums, their values
     close = difflib.get_close_matches(actual, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"

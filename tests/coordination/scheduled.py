@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from brim.coordination.cluster.metering import Charge
 from brim.coordination.cluster.reconcile import Force, Leave, Resize, Start, Suspend
 from brim.coordination.cluster.scheduled_jobs import (
     Command,
@@ -14,6 +15,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnCost,
     LearnSpeed,
     Lose,
+    Notify,
     Save,
     ScheduledJobs,
     Submitted,
@@ -105,7 +107,9 @@ def in_words(command: Command) -> str:
             return f"lose {job}: {node}"
         case Change(job=job, event=event):
             return f"{job or 'cluster'} {event}"
-        case Save() | LearnSpeed() | LearnCost() | Decide():
+        case Notify(channel=channel, notification=notification):
+            return f"notify {channel}: {notification.job} {notification.event}"
+        case Save() | LearnSpeed() | LearnCost() | Charge() | Decide():
             return ""
 
 

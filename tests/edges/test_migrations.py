@@ -186,7 +186,7 @@ def test_the_copy_is_private(tmp_path: Path) -> None:
 def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
     old = database_of(2, tmp_path)
     with pytest.raises(
-        EnvironmentFault, match=r"has format 2, .* reads 6\n  hint: brim up migrates it"
+        EnvironmentFault, match=r"has format 2, .* reads 7\n  hint: brim up migrates it"
     ):
         Database(old)
     assert format_of(old) == 2, "only who has the lock migrates"

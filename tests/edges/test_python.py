@@ -135,6 +135,7 @@ def train(*words: Any, **options: Any) -> Any:
         (lambda: brim.submit("good.py", deadline="soon"), "deadline=", "'soon'", "deadline='2h'"),
         (lambda: brim.submit("good.py", retries=101), "retries=", "101", "retries=3"),
         (lambda: brim.submit("good.py", array="x"), "array=", "'x'", "array='1-100%4'"),
+        (lambda: brim.submit("good.py", notify="mail:dnoe"), "notify=", "'mail:dnoe'", "did you mean 'done'?"),
         (lambda: brim.submit("good.py", spares=1), "spares=", "brim.submit does not have", "set={"),
         (lambda: brim.Run("nowhere"), "RUN", "'nowhere'", "brim train"),
     ],

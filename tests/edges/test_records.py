@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim.domain.accounting import throughput, time_breakdown
+from brim.domain.step_records import STEP_PHASES, lasting
 from brim.errors import EnvironmentFault, InternalError
 from brim.host.clock import SystemClock, VirtualClock
 from brim.report.run import render_report
@@ -208,6 +209,23 @@ def test_the_report_tells_what_happened(tmp_path: Path) -> None:
         "Loss, throughput and world size",
     ):  # fmt: skip
         assert words in page
+
+
+def test_useful_time_states_its_conditions(tmp_path: Path) -> None:
+    """Redone steps are no useful time; the failure rate and the size of the state stand beside it."""
+    eventful(tmp_path, samples=8192, epochs=2)
+    history = read(tmp_path)
+    page = render_report(history)
+    found = re.search(
+        r"useful time.{0,80}?([\d.]+) %.{0,80}?ETTR; ([\d,.e+]+) lost workers", page, re.S
+    )
+    assert found is not None
+    total = sum(session.end - session.start for session in history.sessions)
+    lasted = lasting(history.steps, history.restores)
+    seconds = sum(sum(step.seconds[phase] for phase in STEP_PHASES) for step in lasted)
+    assert float(found[1]) == pytest.approx(100 * seconds / total, abs=0.06)
+    assert float(found[2].replace(",", "")) == pytest.approx(3600 / total, rel=0.01)
+    assert "of state" in page
 
 
 def test_the_report_shows_changing_learning_rates(

@@ -55,6 +55,7 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("POST", "/v1/nodes/{node}/drain"): (None, 200, 403, 403),
     ("POST", "/v1/nodes/{node}/undrain"): (None, 200, 403, 403),
     ("GET", "/v1/tenants"): (None, 200, 200, 200),
+    ("GET", "/v1/usage"): (None, 200, 200, 200),
     ("POST", "/v1/tenants/{tenant}/token"): (None, 200, 403, 403),
     ("DELETE", "/v1/tenants/{tenant}/token"): (None, 200, 403, 403),
     ("GET", "/v1/jobs"): (None, 200, 200, 200),

@@ -49,11 +49,16 @@ def test_they_are_answered_over_http() -> None:
     async def work() -> None:
         listener = listen_on("127.0.0.1", 0, backlog=BACKLOG, hint="")
         port = listener.getsockname()[1]
-        answers = application(lambda: signs[-1], lambda: "brim_lease_held 1\n")
+        answers = application(
+            lambda: signs[-1],
+            lambda: [MetricFamily("sent_total", "counter", "Sent.", [MetricSample(1)])],
+        )
 
-        def ask(path: str) -> tuple[int, str, str]:
+        def ask(path: str, accept: str = "") -> tuple[int, str, str]:
+            url = f"http://127.0.0.1:{port}{path}"
+            request = urllib.request.Request(url, headers={"Accept": accept})
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                with urllib.request.urlopen(request, timeout=20) as answer:
                     return answer.status, answer.headers["Content-Type"], answer.read().decode()
             except urllib.error.HTTPError as error:
                 with error:
@@ -64,7 +69,12 @@ def test_they_are_answered_over_http() -> None:
             assert await asyncio.to_thread(ask, "/healthz") == (200, plain, "ok\n")
             assert await asyncio.to_thread(ask, "/readyz") == (200, plain, "ok\n")
             kind = "text/plain; version=0.0.4; charset=utf-8"
-            assert await asyncio.to_thread(ask, "/metrics") == (200, kind, "brim_lease_held 1\n")
+            text = "# HELP sent_total Sent.\n# TYPE sent_total counter\nsent_total 1\n"
+            assert await asyncio.to_thread(ask, "/metrics") == (200, kind, text)
+            kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            text = "# TYPE sent counter\n# HELP sent Sent.\nsent_total 1\n# EOF\n"
+            accept = "application/openmetrics-text"
+            assert await asyncio.to_thread(ask, "/metrics", accept) == (200, kind, text)
             assert (await asyncio.to_thread(ask, "/elsewhere"))[0] == 404
             signs.append(replace(LEADER, begun=False))
             assert (await asyncio.to_thread(ask, "/healthz"))[0] == 200

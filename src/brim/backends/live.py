@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from brim.backends.processes import Launch, Processes
+from brim.coordination.cluster.metering import Charge
 from brim.coordination.cluster.reconcile import Force, Leave, Resize, Start, Suspend
 from brim.coordination.cluster.scheduled_jobs import (
     Answered,
@@ -30,6 +31,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     LearnSpeed,
     Looked,
     Lose,
+    Notify,
     Save,
     ScheduledJobs,
     Unanswered,
@@ -74,6 +76,10 @@ def write_down(book: Book, commands: Iterable[Command]) -> None:
                     book.learn(command.submission, command.measured, command.steps)
                 case LearnCost(kind=kind, seconds=seconds):
                     book.learn_cost(kind, seconds)
+                case Charge():
+                    book.charge(command.used, command.shares, counted=command.counted)
+                case Notify(channel=channel, notification=notification):
+                    book.keep_notification(channel, notification)
 
 
 def all_seen() -> float:
@@ -136,7 +142,7 @@ class LiveBackend:
         starts: float = math.inf,
         calm: Callable[[], bool] = never_calm,
     ) -> None:
-        self.jobs = ScheduledJobs(book.unfinished(), spec, book)
+        self.jobs = ScheduledJobs(book.unfinished(), spec, book, counted=book.counted)
         self.memory: object = None
         self.cycles = deque[float](maxlen=_TIMES_KEPT)
         self.looks = deque[float](maxlen=_TIMES_KEPT)
@@ -362,7 +368,9 @@ class LiveBackend:
                     telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
                     questions.append(command)
-                case Save() | Change() | LearnSpeed() | LearnCost() | Decide() | Lose():
+                case Save() | Change() | LearnSpeed() | LearnCost() | Charge() | Notify():
+                    pass  # is written down
+                case Decide() | Lose():
                     pass  # is done, or is about no job any more
                 case _:
                     assert_never(command)

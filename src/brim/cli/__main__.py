@@ -48,6 +48,7 @@ _VERBS: dict[str, dict[str, str]] = {
         "cancel": "End a job for good.",
         "forget": "Delete ended jobs with their records and files.",
         "tenants": "Show each tenant's quota and what it holds.",
+        "usage": "Show the device hours of a month.",
         "token": "Give a tenant a token, or revoke it.",
         "nodes": "Show each node and what runs on it.",
         "drain": "Pause the use of a node.",

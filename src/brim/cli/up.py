@@ -192,12 +192,14 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
 
     from brim.backends.this_host import this_host
     from brim.scheduler.loop import CLUSTER, check_accounts
+    from brim.scheduler.notifying import check_channels
     from brim.storage.backup import finish_restore
     from brim.storage.database import Database
     from brim.storage.migrations import migrate
 
     if spec is not None:
         check_accounts(spec)
+        check_channels(spec.channels)
     finish_restore(state)
     path = state / "scheduler.db"
     new = not path.exists()

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from brim.domain.channels import Channel
 from brim.domain.names import check_name
 from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
-from brim.errors import SpecError
+from brim.errors import SpecError, did_you_mean
 
 MOST_DEVICES = 1 << 16  # of one node that joins
 
@@ -104,6 +105,7 @@ class ClusterSpec:
         grace: seconds that a job has to give up devices before they are taken by force.
         keep_ended: seconds after which jobs that have ended are forgotten; None: never.
         drained: names of nodes on which nothing is to run.
+        channels: on which people are notified of jobs.
 
     Raises:
         SpecError: a node twice, or none, a name that no directory can have, or nothing left for
@@ -118,6 +120,7 @@ class ClusterSpec:
     grace: float = 30.0
     keep_ended: float | None = None
     drained: frozenset[str] = frozenset()
+    channels: tuple[Channel, ...] = ()
 
     def __post_init__(self) -> None:
         names = [node.id for node in self.cluster.nodes]
@@ -126,6 +129,7 @@ class ClusterSpec:
         for tenant in self.tenants:
             check_name(tenant.id, field="tenants")
             check_name(tenant.cohort, field=f"tenant {tenant.id}: cohort")
+        self._check_channels()
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")
@@ -140,6 +144,20 @@ class ClusterSpec:
         if self.keep_ended is not None and not self.keep_ended > 0:
             need = "more than 0 seconds, or nothing: jobs that have ended are kept then"
             raise SpecError("keep_ended", got=str(self.keep_ended), need=need)
+
+    def _check_channels(self) -> None:
+        names = Counter(channel.name for channel in self.channels)
+        twice = sorted(name for name, count in names.items() if count > 1)
+        if twice:
+            raise SpecError("notify", got=f"{twice[0]!r} twice", need="one entry per name")
+        tenants = {tenant.id for tenant in self.tenants}
+        for channel in self.channels:
+            unknown = sorted(set(channel.tenants) - tenants)
+            if unknown:
+                hint = did_you_mean(unknown[0], tenants)
+                need = "tenants of this cluster"
+                field = f"notify {channel.name}: tenants"
+                raise SpecError(field, got=repr(unknown[0]), need=need, hint=hint)
 
     @property
     def is_open(self) -> bool:

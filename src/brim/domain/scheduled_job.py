@@ -114,6 +114,7 @@ class ScheduledJob:
         summary: as `brim train --json` prints it, once it has ended.
         kind: of the nodes on which it began, as `to_remember` has it, where it is exact: it goes on
             on such nodes only. None: nobody knows it, or it is not to matter any more.
+        warned: since its deadline was promised, people were notified that it is at risk.
     """
 
     number: int
@@ -133,6 +134,7 @@ class ScheduledJob:
     problem: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     kind: HostKind | None = None
+    warned: bool = False
 
     @property
     def running(self) -> bool:

@@ -68,6 +68,16 @@ FEATURES = (
         options=("--after", "--at", "--array", "--retries"),
     ),
     Feature(
+        name="usage by month",
+        stability=Stability.ALPHA,
+        verbs=("usage",),
+    ),
+    Feature(
+        name="notifications by webhook, mail and command",
+        stability=Stability.ALPHA,
+        options=("--notify",),
+    ),
+    Feature(
         name="hosts that leave by notice",
         stability=Stability.ALPHA,
         options=("--notice",),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
+from brim.domain.channels import Subscription
 from brim.domain.conditions import MOST_PREDECESSORS, MOST_RETRIES, NO_CONDITIONS, Conditions
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.workload import Priority
@@ -38,6 +39,7 @@ class Submission:
             worker. The scheduler counts neither their number nor what one of them has.
         conditions: what has to hold before it gets its first workers.
         retries: how often it is started again after it has failed.
+        notify: the channels on which it is reported.
     """
 
     spec: JobSpec
@@ -50,6 +52,7 @@ class Submission:
     processes: int = 1
     conditions: Conditions = NO_CONDITIONS
     retries: int = 0
+    notify: tuple[Subscription, ...] = ()
 
     def with_workers(self, workers: WorkerRange) -> Submission:
         """The same job with another range of workers.

@@ -351,6 +351,7 @@ def _refuse_conditions(request: Submit) -> None:
         "--at": conditions.earliest,
         "--array": request.array,
         "--retries": request.submission.retries,
+        "--notify": request.submission.notify,
     }
     for option, value in chosen.items():
         if value:

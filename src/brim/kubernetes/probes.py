@@ -5,7 +5,7 @@ They prove nothing about themselves, so nothing here says more than names and nu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from brim.telemetry.prometheus import CONTENT_TYPE
+from brim.telemetry.prometheus import MetricFamily, exposition
 
 _IDLE_LIMIT = (
     300.0  # seconds without a look after which an operator is started again: more than any list
@@ -54,7 +54,9 @@ class Signs:
         return ""
 
 
-def application(signs: Callable[[], Signs], metrics: Callable[[], str]) -> Starlette:
+def application(
+    signs: Callable[[], Signs], metrics: Callable[[], Iterable[MetricFamily]]
+) -> Starlette:
     """Return the ASGI application."""
 
     def answered(problem: str) -> Response:
@@ -66,8 +68,9 @@ def application(signs: Callable[[], Signs], metrics: Callable[[], str]) -> Starl
     async def ready(_: Request) -> Response:
         return answered(signs().not_ready)
 
-    async def figures(_: Request) -> Response:
-        return Response(metrics(), headers={**_CLOSE, "Content-Type": CONTENT_TYPE})
+    async def figures(request: Request) -> Response:
+        kind, text = exposition(metrics(), request.headers.get("accept", ""))
+        return Response(text, headers={**_CLOSE, "Content-Type": kind, "Vary": "Accept"})
 
     routes: list[Any] = [
         Route("/healthz", live), Route("/readyz", ready), Route("/metrics", figures),

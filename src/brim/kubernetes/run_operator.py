@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Iterable
 
 from brim.host.clock import SystemClock
 from brim.host.process import open_many_files
@@ -17,7 +18,7 @@ from brim.kubernetes.metrics import Requests, metrics_of
 from brim.kubernetes.operator import Operator
 from brim.kubernetes.probes import Signs, application
 from brim.kubernetes.settings import OperatorSettings
-from brim.telemetry.prometheus import in_text
+from brim.telemetry.prometheus import MetricFamily
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on, split_address
 
@@ -72,11 +73,11 @@ class OperatorProcess:
             idle=holder.idle if operator is None else operator.idle,
         )
 
-    def metrics(self) -> str:
-        """Return its metrics as Prometheus reads them."""
+    def metrics(self) -> Iterable[MetricFamily]:
+        """Return its metrics."""
         cluster = self._operator.figures() if self._operator is not None else None
         counts = self._requests.counts
-        return in_text(metrics_of(holds=self._holder.holds(), requests=counts, cluster=cluster))
+        return metrics_of(holds=self._holder.holds(), requests=counts, cluster=cluster)
 
 
 async def serve(

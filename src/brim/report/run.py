@@ -35,6 +35,7 @@ from brim.report.drawing import (
 )
 from brim.report.page import duration, page, table, tiles
 from brim.telemetry.events import (
+    CheckpointPublished,
     CommandProgressed,
     FaultPerformed,
     Restored,
@@ -158,6 +159,7 @@ def _facts(history: RunHistory) -> str:
         ),
         ("steps", f"{history.step:,}", f"{redone} redone"),
         ("time", duration(_RunTime(history.sessions).end), _first_step(seconds)),
+        *_useful_time(history),
         _speed(history, summary.get("samples_per_second")),
         _arithmetic(history),
     ]
@@ -166,6 +168,22 @@ def _facts(history: RunHistory) -> str:
         f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
     )
     return f'<section aria-label="Facts">{tiles(facts)}{weights}</section>'
+
+
+def _useful_time(history: RunHistory) -> list[tuple[str, str, str]]:
+    """The part of the time that went into lasting steps, with the conditions that it depends on."""
+    if not history.steps:
+        return []
+    parts = _time_parts(history)
+    total = sum(parts.values()) or 1.0
+    useful = sum(parts[phase] for phase in STEP_PHASES) / total
+    losses = sum(event.state == "lost" for event in _events_of(history, WorkerChanged))
+    rate = f"{losses / total * 3600.0:,.3g} lost workers an hour" if losses else "no worker lost"
+    state_bytes = max(
+        (event.bytes for event in _events_of(history, CheckpointPublished)), default=0
+    )
+    state = f"{format_bytes(state_bytes)} of state" if state_bytes else "no checkpoint"
+    return [("useful time", f"{100 * useful:.1f} %", f"ETTR; {rate}, {state}")]
 
 
 def _speed(history: RunHistory, samples_per_second: float | None) -> tuple[str, str, str]:
@@ -319,17 +337,7 @@ def _flag_kind(mark: Flag) -> str:
 def _time_spent(history: RunHistory, times: _RunTime) -> str:
     if not history.steps:
         return ""
-    parts = time_breakdown(
-        history.sessions,
-        history.steps,
-        history.restores,
-        re_forming=sum(event.seconds for event in _events_of(history, WorldReFormed)),
-        rounds=[
-            event.at
-            for event in _events_of(history, RoundFormed)
-            if not _begins_life(event, history)
-        ],
-    )
+    parts = _time_parts(history)
     total = sum(parts.values()) or 1.0
     bar = "".join(
         f'<span class="part {name}" title="{_PHASE_NAMES[name]}" '
@@ -351,6 +359,21 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         '<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the '
         f'table">{bar}</div>'
         f'<div class="side">{shares}</div>{_phases_figure(history.steps, times)}</section>'
+    )
+
+
+def _time_parts(history: RunHistory) -> dict[str, float]:
+    """Return the seconds of the run by cause."""
+    return time_breakdown(
+        history.sessions,
+        history.steps,
+        history.restores,
+        re_forming=sum(event.seconds for event in _events_of(history, WorldReFormed)),
+        rounds=[
+            event.at
+            for event in _events_of(history, RoundFormed)
+            if not _begins_life(event, history)
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from brim.domain.channels import parse_subscription
 from brim.domain.conditions import MOST_RETRIES, Conditions, parse_array, parse_predecessor
 from brim.domain.names import check_name
 from brim.domain.options import whole
@@ -105,6 +106,13 @@ def submission(function: Decorated) -> Decorated:
                 show_default=True,
                 help="Start the job again after a failure, so many times; it goes on from its last "
                 "checkpoint.",
+            ),
+            option(
+                "--notify",
+                metavar="CHANNEL[:EVENTS]",
+                multiple=True,
+                help="Report the job on this channel of cluster.yaml: all of promised, at-risk, done, "
+                "failed and preempted, or some, as in mail:done,failed. May be repeated.",
             ),
         )
     ):
@@ -217,6 +225,7 @@ def request_of(
         priority=parse_priority(values["priority"]),
         conditions=conditions,
         retries=whole(minimum=0, maximum=MOST_RETRIES).read(values["retries"], "--retries"),
+        notify=tuple(map(parse_subscription, values["notify"])),
     )
     check_conditions(submission)
     name = values["name"] or Path(name_of(spec)).stem

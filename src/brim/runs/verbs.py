@@ -93,6 +93,7 @@ class SubmitOptions(JobOptions, total=False):
     at: str
     array: str
     retries: int
+    notify: str | Sequence[str]
 
 
 def _no_command(**_: Any) -> None:

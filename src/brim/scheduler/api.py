@@ -36,9 +36,12 @@ from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
+from brim.scheduler.metrics import metrics_of
 from brim.scheduler.turns import TenantTurns
+from brim.scheduler.views import USAGE_BY
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
+from brim.telemetry.prometheus import exposition
 from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.cluster import (
     ClusterView,
@@ -54,6 +57,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     Token,
+    UsageView,
 )
 from brim.wire.door import Door
 
@@ -305,6 +309,11 @@ async def _tenants(lives: Lives, _: Request, __: Any) -> list[TenantView]:
     return lives.now.tenants()
 
 
+async def _usage(lives: Lives, request: Request, _: Any) -> UsageView:
+    query, tenant = request.query_params, _caller(request).tenant
+    return lives.now.usage(query.get("month", ""), query.get("group_by") or "tenant", tenant=tenant)
+
+
 async def _nodes(lives: Lives, _: Request, __: Any) -> list[NodeView]:
     return lives.now.nodes()
 
@@ -359,6 +368,10 @@ _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
     "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
 }
+_WHICH_USAGE: dict[str, dict[str, Any]] = {
+    "month": {"type": "string", "description": "As `2026-11`, in UTC; default: the present one."},
+    "group_by": {"enum": list(USAGE_BY), "default": "tenant"},
+}
 _FILE = "/v1/jobs/{job}/files/{name:path}"
 _JOB, _NODE, _TOKEN = "/v1/jobs/{job}", "/v1/nodes/{node}", "/v1/tenants/{tenant}/token"
 _CALLS = (
@@ -367,6 +380,7 @@ _CALLS = (
           ClusterSpec, ClusterView, _apply, Right.APPLY),
     _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
           None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("GET", "/v1/usage", "Show the usage of a month", None, UsageView, _usage, Right.SEE_JOB, _WHICH_USAGE),
     _Call("GET", "/v1/nodes", "List nodes, and how they are", None, list[NodeView], _nodes, Right.SEE_CLUSTER),
     _Call("POST", f"{_NODE}/drain", "Have nothing run on a node any more",
           None, list[NodeView], _draining(undo=False), Right.APPLY),
@@ -417,7 +431,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            origin = request.client.host.removeprefix(_MAPPED) if request.client else ""
+            origin = _origin_of(request)
             deed = f"{request.method} {request.url.path}"
             try:
                 caller = keys.caller(request.headers.get("authorization", ""), origin=origin)
@@ -426,11 +440,9 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             if caller is None:
                 audit.note_stranger(origin, deed)
                 return _json(Problem(detail=_WHO_IS_THIS), 401, _CLOSE)
-            client = (request.client.host, request.client.port) if request.client else None
-            if not door.admit(client, caller.name, all_room=caller.tenant is None):
-                return _json(
-                    Problem(detail="too many requests are being served: ask again"), 503, _CLOSE
-                )
+            all_room = caller.tenant is None
+            if not door.admit(_client_of(request), caller.name, all_room=all_room):
+                return _json(*_BUSY)
             request.state.caller, request.state.keys = caller, keys
             response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
@@ -454,6 +466,31 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             )
         return PlainTextResponse("ok\n", headers=_CLOSE)
 
+    async def metrics(request: Request) -> Response:
+        authorization = request.headers.get("authorization", "")
+        if not keys.may_read_metrics(authorization):
+            return _refused_metrics(authorization, _origin_of(request))
+        if not door.admit(_client_of(request), _MONITOR, all_room=True):
+            return _json(*_BUSY)
+        figures = None
+        with contextlib.suppress(StorageFault):  # nothing can be read: it holds
+            figures = lives.now.figures()
+        families = metrics_of(figures, holds=bool(lives.problem))
+        kind, text = exposition(families, request.headers.get("accept", ""))
+        return Response(text, headers={**_CLOSE, "Content-Type": kind, "Vary": "Accept"})
+
+    def _refused_metrics(authorization: str, origin: str) -> Response:
+        try:
+            caller = keys.caller(authorization, origin=origin)
+        except StorageFault:  # nobody knows yet which tenants there are
+            caller = None
+        if caller is None:
+            audit.note_stranger(origin, "GET /metrics")
+            return _json(Problem(detail=_WHO_IS_THIS), 401, _CLOSE)
+        audit.note(caller, "GET /metrics", 403, changes=False)
+        detail = f"tenant {caller.name} may not read metrics: brim jobs has its own jobs"
+        return _json(Problem(detail=detail, field=_NOT_YOURS), 403, _CLOSE)
+
     async def no_page(request: Request, error: Exception) -> Response:
         status, headers = (
             (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
@@ -467,6 +504,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             Route("/openapi.json", document),
             Route("/healthz", healthy),
             Route("/readyz", ready),
+            Route("/metrics", metrics),
             *routes,
         ],
         exception_handlers={404: no_page, 405: no_page},
@@ -475,10 +513,20 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
 
 _MAPPED = "::ffff:"  # in front of IPv4 addresses, where `[::]` listens for both
 _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
+_BUSY = Problem(detail="too many requests are being served: ask again"), 503, _CLOSE
+_MONITOR = "/metrics"  # a caller's name that no tenant has
 _BYTES = "application/octet-stream"
 _WHO_IS_THIS = (
     "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
 )
+
+
+def _origin_of(request: Request) -> str:
+    return request.client.host.removeprefix(_MAPPED) if request.client else ""
+
+
+def _client_of(request: Request) -> tuple[str, int] | None:
+    return (request.client.host, request.client.port) if request.client else None
 
 
 async def _answer(

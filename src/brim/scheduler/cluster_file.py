@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from brim.domain.channels import Channel, Mail, Webhook
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_bytes, parse_duration
@@ -39,6 +40,7 @@ class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     headroom: int = 0
     grace: str | float = 30.0
     keep_ended: str | None = None
+    notify: list[Channel] = []
 
 
 _AS_YAML = {
@@ -50,7 +52,9 @@ _AS_YAML = {
 }
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
 _WORDS = {
-    name for struct in (_ClusterFile, _NodeEntry, _TenantEntry) for name in struct.__struct_fields__
+    name
+    for struct in (_ClusterFile, _NodeEntry, _TenantEntry, Channel, Mail, Webhook)
+    for name in struct.__struct_encode_fields__
 }
 
 
@@ -79,6 +83,8 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         file = msgspec.convert(content, _ClusterFile)
     except msgspec.ValidationError as error:
         raise _explained(str(error), name) from None
+    except SpecError as error:
+        raise _in_file(error, name) from None
     if file.policy not in POLICIES:
         hint = did_you_mean(file.policy, POLICIES)
         raise SpecError(
@@ -94,9 +100,11 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
     try:
         return _spec_of(file, grace=grace, keep_ended=keep_ended)
     except SpecError as error:
-        raise SpecError(
-            f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint
-        ) from None
+        raise _in_file(error, name) from None
+
+
+def _in_file(error: SpecError, name: str) -> SpecError:
+    return SpecError(f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint)
 
 
 def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> ClusterSpec:
@@ -115,6 +123,7 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
         headroom=file.headroom,
         grace=grace,
         keep_ended=keep_ended,
+        channels=tuple(file.notify),
     )
     if not spec.is_open:  # else nodes that join have the devices
         check_quota(spec.tenants, spec.capacity)

@@ -1,7 +1,8 @@
 """The tokens of a scheduler.
 
-The administrator's is in a file of its own. Of the tenants' only the digests are kept, those of
-their secrets: the fingerprint of the cluster's authority, behind the dot, is for clients alone.
+The administrator's is in a file of its own, and so is the one that is good for metrics alone. Of the
+tenants' only the digests are kept, those of their secrets: the fingerprint of the cluster's
+authority, behind the dot, is for clients alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.domain.rights import Caller
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
-from brim.storage.contact import keep_token, token_of
+from brim.storage.contact import keep_token, metrics_token_of, token_of
 from brim.storage.files import write_whole
 from brim.wire.identity import split_token, token_with
 
@@ -48,6 +49,10 @@ class Keys:
         if self.administrator != admin_token:
             keep_token(state_dir, self.administrator)
         try:
+            self._metrics = metrics_token_of(state_dir)
+        except OSError:  # a scheduler comes up on a full disk, too: this one nobody gets to know
+            self._metrics = secrets.token_hex(16)
+        try:
             self._digests = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             self._digests = {}
@@ -64,11 +69,7 @@ class Keys:
             authorization: the header.
             origin: where the request comes from.
         """
-        token = (
-            _digest(authorization.removeprefix(_SCHEME))
-            if authorization.startswith(_SCHEME)
-            else ""
-        )
+        token = _digest_of_header(authorization)
         found = None
         if hmac.compare_digest(token, _digest(self.administrator)):
             found = Caller(tenant=None, origin=origin)
@@ -76,6 +77,13 @@ class Keys:
             if hmac.compare_digest(token, digest) and tenant in self._tenants():
                 found = Caller(tenant=tenant, origin=origin)
         return found
+
+    def may_read_metrics(self, authorization: str) -> bool:
+        """Return whether a token is the administrator's, or the one that is good for metrics."""
+        token = _digest_of_header(authorization)
+        good = [_digest(self.administrator), _digest(self._metrics)]
+        found = [hmac.compare_digest(token, digest) for digest in good]  # both, in constant time
+        return True in found
 
     def give(self, tenant: str) -> str:
         """A new token for a tenant; the one that it had is worth nothing from now on.
@@ -110,6 +118,13 @@ class Keys:
         except OSError as error:
             raise EnvironmentFault(f"cannot write {self._path}: {error.strerror}") from error
         self._digests = digests
+
+
+def _digest_of_header(authorization: str) -> str:
+    """Return the digest of the token in a header; empty where there is none."""
+    if not authorization.startswith(_SCHEME):
+        return ""
+    return _digest(authorization.removeprefix(_SCHEME))
 
 
 def _digest(token: str) -> str:

@@ -23,6 +23,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     Submitted,
     Wished,
 )
+from brim.domain.channels import check_subscriptions
 from brim.domain.cluster import ClusterSpec
 from brim.domain.conditions import ARRAY_INDEX, Predecessor, check_array
 from brim.domain.course import Change
@@ -42,6 +43,7 @@ from brim.domain.submission import (
     check_spec,
 )
 from brim.domain.tenancy import Quota, Tenant
+from brim.domain.usage import bounds_of, parse_month
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.host.account import check_account
 from brim.host.log import LogLine
@@ -54,13 +56,32 @@ from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
-from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
+from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
+from brim.scheduler.notifying import Notifying, check_channels
+from brim.scheduler.views import (
+    USAGE_BY,
+    by_the_hosts_clock,
+    forecast_of,
+    node_view,
+    times_of,
+    usage_rows,
+    view_of,
+)
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
+from brim.telemetry.prometheus import Histogram
 from brim.user_code.own_code import word_of
 from brim.user_code.policies import POLICIES
-from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
+from brim.wire.cluster import (
+    ClusterView,
+    Forecast,
+    JobView,
+    NodeView,
+    Submit,
+    TenantView,
+    UsageView,
+)
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
@@ -78,6 +99,8 @@ class LiveCluster(Backend, Protocol):
     memory: object
     cycles: deque[float]
     looks: deque[float]
+    cycle_seconds: Histogram
+    look_seconds: Histogram
 
     @property
     def spec(self) -> ClusterSpec: ...
@@ -278,6 +301,7 @@ class Scheduler:
         self._forgetting = Forgetting(
             book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
         )
+        self._notifying = Notifying(book, channels=lambda: backend.spec.channels, clock=clock)
         self._forecasting = asyncio.Lock()  # one at a time: cycles need threads as well
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
@@ -306,6 +330,7 @@ class Scheduler:
         background = [
             asyncio.create_task(self._foretelling.run()),
             asyncio.create_task(self._forgetting.run()),
+            asyncio.create_task(self._notifying.run()),
         ]
         if held_note:
             self._note("went on", held_note)
@@ -400,6 +425,7 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, now)
         check_conditions(submission)
+        self._check_subscriptions(submission)
         check_array(request.array)
         submission = self._with_predecessors(submission)
         self._check_room(submission, request)
@@ -483,6 +509,7 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
         check_conditions(submission)
+        self._check_subscriptions(submission)
         check_array(request.array)
         self._with_predecessors(submission)
         async with self._forecasting:
@@ -545,6 +572,10 @@ class Scheduler:
                 need=f"a tenant of this cluster: {' or '.join(sorted(tenants_declared))}",
                 hint=f"--tenant {tenants_declared[0]}" if is_default else hint,
             )
+
+    def _check_subscriptions(self, submission: Submission) -> None:
+        channels = self._backend.spec.channels
+        check_subscriptions(submission.notify, channels, tenant=submission.tenant)
 
     def _check_room(self, submission: Submission, request: Submit) -> None:
         """Raises SpecError where a tenant has as many jobs, or bytes, as it may have."""
@@ -736,6 +767,64 @@ class Scheduler:
             problem="; ".join([*self._unreadable, *filter(None, [self._backend.problem])]),
         )
 
+    def usage(self, month: str, group_by: str, *, tenant: str | None = None) -> UsageView:
+        """Usage of a month.
+
+        Args:
+            month: as `2026-11`; empty: the present one.
+            group_by: `tenant`, `user` or `job`.
+            tenant: only its own; None: that of all.
+
+        Raises:
+            SpecError: there is no such month yet, or no such rows.
+        """
+        now = self._clock.wall()
+        month = parse_month(month, now=now, field="--month")
+        if group_by not in USAGE_BY:
+            hint = did_you_mean(group_by, USAGE_BY)
+            raise SpecError("--by", got=repr(group_by[:40]), need=" or ".join(USAGE_BY), hint=hint)
+        start, end = bounds_of(month)
+        used, shares = self._database.usage(month), self._database.shares(month)
+        if tenant is not None:
+            used = [row for row in used if row[0] == tenant]
+            shares = {name: share for name, share in shares.items() if name == tenant}
+        return UsageView(
+            month=month,
+            group_by=group_by,
+            start=start,
+            end=end,
+            until=min(end, now),
+            first_month=self._database.first_month(),
+            rows=usage_rows(used, shares, group_by),
+        )
+
+    def figures(self) -> SchedulerFigures:
+        """The figures of the cluster, its tenants and its jobs, for monitors."""
+        backend, unfinished = self._backend, self._book.unfinished()
+        shown = sorted(unfinished, key=lambda record: not record.running)[:MOST_JOBS]
+        states = Counter((job.submission.tenant, job.life.phase.value) for job in unfinished)
+        unmeasured = (None, None)
+        return SchedulerFigures(
+            cluster=self.cluster(),
+            tenants=self.tenants(),
+            nodes=self.nodes(),
+            states=states,
+            at_risk=Counter(job.submission.tenant for job in unfinished if is_at_risk(job)),
+            ended=backend.jobs.ended,
+            jobs=[
+                JobSeries(
+                    self._view(job), *(backend.jobs.speed(job) if job.running else unmeasured)
+                )
+                for job in shown
+            ],
+            jobs_left_out=len(unfinished) - len(shown),
+            cycles=backend.cycle_seconds,
+            looks=backend.look_seconds,
+            notifications=self._notifying.outcomes,
+            waiting=self._book.waiting,
+            used=self._database.used_in_all(),
+        )
+
     def nodes(self) -> list[NodeView]:
         """Every node that was described, or has joined."""
         jobs = self._backend.jobs
@@ -802,9 +891,11 @@ class Scheduler:
         """Another description of the cluster, from the next cycle on.
 
         Raises:
-            SpecError: jobs cannot be run as an account that it names.
+            SpecError: jobs cannot be run as an account that it names, or a channel has a file
+                that cannot be read.
         """
         check_accounts(spec)
+        check_channels(spec.channels)
         with self._book.transaction():
             self._describe(replace(spec, drained=self._backend.spec.drained))
             self._note("apply", _actor_sentence(actor, self._described()))

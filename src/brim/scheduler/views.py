@@ -15,7 +15,9 @@ from brim.domain.lifecycle import Phase
 from brim.domain.schedule import JobState
 from brim.domain.scheduled_job import ScheduledJob
 from brim.policies.what_if import AdmissionForecast
-from brim.wire.cluster import EstimateView, Forecast, JobView, NodeView, Times
+from brim.wire.cluster import EstimateView, Forecast, JobView, NodeView, Times, UsageRow
+
+USAGE_BY = ("tenant", "user", "job")
 
 
 def view_of(
@@ -177,6 +179,36 @@ def forecast_of(forecast: AdmissionForecast, *, has_lessons: bool, set_by: float
         if has_lessons and forecast.earliest is not None
         else None,
     )
+
+
+def usage_rows(
+    used: Iterable[tuple[str, str, str, float]],
+    shares: Mapping[str, tuple[float, float, float]],
+    group_by: str,
+) -> list[UsageRow]:
+    """Sum up the usage of a month.
+
+    Args:
+        used: (tenant, account, job, device-seconds).
+        shares: device-seconds that each tenant owned, borrowed and lent.
+        group_by: one of `USAGE_BY`.
+    """
+    totals: dict[tuple[str, str], float] = {}
+    if group_by == "tenant":
+        totals = {(tenant, tenant): 0.0 for tenant in shares}
+    for tenant, user, job, seconds in used:
+        key = {"tenant": (tenant, tenant), "user": ("", user), "job": (tenant, job)}[group_by]
+        totals[key] = totals.get(key, 0.0) + seconds
+    rows = []
+    for (tenant, name), seconds in sorted(totals.items()):
+        row = UsageRow(name=name, tenant=tenant, used_seconds=seconds)
+        if group_by == "tenant":
+            owned, borrowed, lent = shares.get(tenant, (0.0, 0.0, 0.0))
+            row = msgspec.structs.replace(
+                row, owned_seconds=owned, borrowed_seconds=borrowed, lent_seconds=lent
+            )
+        rows.append(row)
+    return rows
 
 
 def times_of(seconds: Iterable[float]) -> Times:

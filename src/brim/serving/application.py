@@ -23,12 +23,11 @@ from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
 from brim.serving.description import description, openapi
 from brim.serving.inputs import quoted
 from brim.telemetry.prometheus import (
-    CONTENT_TYPE,
     Histogram,
     MetricFamily,
     MetricSample,
     counter,
-    in_text,
+    exposition,
 )
 from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.door import Door
@@ -67,28 +66,26 @@ class Figures:
         self._rows += rows
         self._seconds.observe(seconds)
 
-    def text(self, *, version: str, step: int, batches: int) -> str:
-        """The figures as Prometheus reads them."""
+    def metrics(self, *, version: str, step: int, batches: int) -> list[MetricFamily]:
+        """The figures as metrics."""
         answers = [
             MetricSample(count, {"status": str(status)})
             for status, count in sorted(self._answers.items())
         ]
-        return in_text(
-            [
-                MetricFamily("brim_requests_total", "counter", "Requests, by status.", answers),
-                counter("brim_rows_total", "Rows that were asked for.", self._rows),
-                counter("brim_batches_total", "Batches that were computed.", batches),
-                counter("brim_versions_loaded_total", "Versions that were loaded.", self.loaded),
-                counter("brim_versions_refused_total", "Versions not served.", self.refused),
-                self._seconds.metric("brim_request_seconds", "Seconds until an answer."),
-                MetricFamily(
-                    "brim_step",
-                    "gauge",
-                    "Step of the model.",
-                    [MetricSample(step, {"version": version})],
-                ),
-            ]
-        )
+        return [
+            MetricFamily("brim_requests_total", "counter", "Requests, by status.", answers),
+            counter("brim_rows_total", "Rows that were asked for.", self._rows),
+            counter("brim_batches_total", "Batches that were computed.", batches),
+            counter("brim_versions_loaded_total", "Versions that were loaded.", self.loaded),
+            counter("brim_versions_refused_total", "Versions not served.", self.refused),
+            self._seconds.metric("brim_request_seconds", "Seconds until an answer."),
+            MetricFamily(
+                "brim_step",
+                "gauge",
+                "Step of the model.",
+                [MetricSample(step, {"version": version})],
+            ),
+        ]
 
 
 def application(
@@ -158,8 +155,12 @@ def application(
 
     async def metrics(request: Request) -> Response:
         manifest = batches.model.manifest
-        text = figures.text(version=manifest.version, step=manifest.step, batches=batches.batches)
-        return refusal(request) or Response(text, headers={"Content-Type": CONTENT_TYPE})
+        families = figures.metrics(
+            version=manifest.version, step=manifest.step, batches=batches.batches
+        )
+        kind, text = exposition(families, request.headers.get("accept", ""))
+        headers = {"Content-Type": kind, "Vary": "Accept"}
+        return refusal(request) or Response(text, headers=headers)
 
     async def no_page(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404

@@ -41,6 +41,7 @@ from brim.storage.migrations import Progress, copy_database, migrate
 _DATABASE = "scheduler.db"
 _OTHER_FILES = (
     "token",
+    "metrics-token",
     "tenant-tokens.json",
     "authority.pem",
     "nodes.token",
@@ -49,7 +50,7 @@ _OTHER_FILES = (
     "clock.json",
 )
 # What earlier versions left out: tokens elsewhere name the authority, so the one there stays.
-_MAY_STAY = {"authority.pem", "nodes.token"}
+_MAY_STAY = {"authority.pem", "nodes.token", "metrics-token"}
 _DATABASE_FILES = (
     "scheduler.db-wal",
     "scheduler.db-shm",

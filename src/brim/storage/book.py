@@ -13,16 +13,20 @@ from dataclasses import astuple
 import msgspec
 
 from brim.decoding import UNDECODABLE
+from brim.domain.channels import Notification
 from brim.domain.course import Change
 from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
+from brim.domain.usage import Shares
 from brim.errors import BrimError, InternalError, StorageFault
 from brim.storage.database import Database
 
 _COSTS = "costs"  # the name of a setting in the database
+_COUNTED = "counted"  # and of another
 _COSTS_KEPT = 100  # of each kind
+_MOST_NOTIFICATIONS = 200  # that wait of a tenant for a channel
 _CLUSTER = ""  # in place of a job's id, in the history
 
 
@@ -98,6 +102,7 @@ class Book:
         damaged: jobs whose records cannot be decoded, with the reason.
         unreadable: what could not be read and is not needed, in words.
         tell: is called with the id of each job that is written down.
+        waiting: notifications that are to be sent, by channel.
     """
 
     def __init__(self, database: Database) -> None:
@@ -122,6 +127,7 @@ class Book:
                 self._keep(record, content)
             else:
                 self.damaged[id] = f"it is that of {record.id}, number {record.number}"
+        self.waiting = Counter(database.waiting_notifications())
         self._costs = self._read_costs()
         self._overheads = measured_overheads(self._costs)
         # Nobody else writes these, and every cycle asks for each job.
@@ -272,6 +278,65 @@ class Book:
     def note(self, change: Change) -> None:
         """Add a line to the story of its job, or of the cluster itself."""
         self._database.add_history(astuple(change))
+
+    # Usage ----------------------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> float | None:
+        """The time up to which usage is counted; None: it never was."""
+        content = self._database.get(_COUNTED)
+        try:
+            return msgspec.json.decode(content, type=float) if content else None
+        except UNDECODABLE:  # then it is counted from now on
+            return None
+
+    def charge(
+        self,
+        used: Mapping[tuple[str, str, str, str], float],
+        shares: Mapping[tuple[str, str], Shares],
+        *,
+        counted: float,
+    ) -> None:
+        """Add usage: see `brim.coordination.cluster.metering.Charge`."""
+        with self.transaction():
+            self._database.add_usage(
+                ((*key, seconds) for key, seconds in used.items()),
+                ((*key, *each) for key, each in shares.items()),
+            )
+            self._database.put(_COUNTED, msgspec.json.encode(counted))
+
+    # Notifications --------------------------------------------------------------------------------
+
+    def keep_notification(self, channel: str, notification: Notification) -> None:
+        """Keep a notification until it is sent; a tenant's oldest make way where there are many."""
+        content = msgspec.json.encode(notification)
+        row = notification.at, channel, notification.tenant, notification.job, content
+        self._database.add_notification(row, _MOST_NOTIFICATIONS)
+        self.waiting[channel] += 1
+
+    def notifications(self, channel: str, limit: int) -> dict[int, Notification]:
+        """Return the notifications that are next on a channel, by their numbers."""
+        rows = self._database.notifications(channel, limit)
+        if not rows:  # some have made way
+            self.waiting[channel] = 0
+        return {
+            number: msgspec.json.decode(content, type=Notification)
+            for number, _, _, content in rows
+        }
+
+    def notification_failed(self, number: int) -> None:
+        """Let others on its channel go first next time."""
+        self._database.notification_failed(number)
+
+    def drop_notification(self, channel: str, number: int) -> None:
+        """Forget a notification that was sent, or given up."""
+        self._database.drop_notification(number)
+        self.waiting[channel] -= 1
+
+    def drop_channel(self, channel: str) -> None:
+        """Forget all notifications on a channel that the cluster no longer has."""
+        self._database.drop_notifications(channel)
+        self.waiting.pop(channel, None)
 
     def cluster_story(self) -> list[Change]:
         """The history of the cluster: schedulers that came and went, and its new descriptions."""

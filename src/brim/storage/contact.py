@@ -73,6 +73,7 @@ def is_alive(pid: int) -> bool:
 
 
 SCHEDULER = "scheduler.json"
+METRICS_TOKEN = "metrics-token"  # its file in a state directory
 _TOKEN = "token"
 _TOKEN_FILE, _TOKEN_HERE = "BRIM_TOKEN_FILE", "BRIM_TOKEN"
 
@@ -111,18 +112,30 @@ def token_of(state_dir: Path) -> str:
 
     Raises OSError where the disk does not take it.
     """
-    path = state_dir / _TOKEN
+    return _kept_token(state_dir / _TOKEN)
+
+
+def metrics_token_of(state_dir: Path) -> str:
+    """Return the token that is good for metrics alone; made, and raises, as `token_of`."""
+    return _kept_token(state_dir / METRICS_TOKEN)
+
+
+def _kept_token(path: Path) -> str:
     with contextlib.suppress(OSError):
         if token := path.read_text().strip():
             return token
     token = secrets.token_hex(16)
-    keep_token(state_dir, token)
+    _keep(path, token)
     return token
 
 
 def keep_token(state_dir: Path, token: str) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(state_dir / _TOKEN, token.encode(), mode=0o600, is_sole_writer=True)
+    _keep(state_dir / _TOKEN, token)
+
+
+def _keep(path: Path, token: str) -> None:
+    write_whole(path, token.encode(), mode=0o600, is_sole_writer=True)
 
 
 def read_token(environment: Mapping[str, str]) -> str:

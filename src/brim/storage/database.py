@@ -40,11 +40,28 @@ create table measurements (
 create table amounts (fingerprint text primary key, steps_per_epoch integer not null) strict;
 create table settings (name text primary key, value blob not null) strict;
 create table bundles (sha256 text primary key, content blob not null) strict;
+create table notifications (
+    number integer primary key, at real not null, channel text not null, tenant text not null, job text not null,
+    attempts integer not null, content blob not null
+) strict;
+create index notifications_by_channel on notifications (channel, tenant);
+create table usage (
+    month text not null, tenant text not null, user text not null, job text not null, used real not null,
+    primary key (month, tenant, user, job)
+) strict;
+create table lending (
+    month text not null, tenant text not null, owned real not null, borrowed real not null, lent real not null,
+    primary key (month, tenant)
+) strict;
 create table leavings (job text primary key, user text not null) strict;
 create table numbers (last integer not null) strict;
 insert into numbers values (0);
 """
 
+_ADD = "on conflict do update set used = used + excluded.used"
+_ADD_UP_USAGE = (
+    "insert into usage select month, tenant, user, '', used from usage where job = ? " + _ADD
+)
 _HISTORY = "at, job, event, before, after, reason, detail"
 _CYCLES = "select number, policy, content, memory from cycles"
 
@@ -69,6 +86,7 @@ LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) fro
 _GIVEN_BACK = 1_000  # pages
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
+NotificationRow = tuple[float, str, str, str, bytes]  # time, channel, tenant, job, content
 Alarm = Callable[[StorageFault], None]
 """Called where a database fails, before the failure is reported otherwise."""
 
@@ -254,6 +272,8 @@ class Database:
         with self.transaction():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())
             self._write("insert or replace into leavings values (?, ?)", (id, user))
+            self._write(_ADD_UP_USAGE, (id,))
+            self._write("delete from usage where job = ?", (id,))
             self._write("delete from history where job = ?", (id,))
             self._write("delete from jobs where id = ?", (id,))
 
@@ -311,6 +331,96 @@ class Database:
             yield from self._sql.execute(
                 f"select {_HISTORY} from history where event != 'estimate' order by number"
             )
+
+    # Notifications --------------------------------------------------------------------------------
+
+    def add_notification(self, row: NotificationRow, limit: int) -> None:
+        """Keep a notification until it is sent.
+
+        Args:
+            limit: the most that wait of a tenant for a channel: the oldest beyond it are dropped.
+        """
+        names = "at, channel, tenant, job, content, attempts"
+        self._write(f"insert into notifications ({names}) values (?, ?, ?, ?, ?, 0)", row)
+        of_tenant = "select number from notifications where channel = ? and tenant = ?"
+        values = (*row[1:3], limit)
+        self._write(
+            f"delete from notifications where number in ({of_tenant} order by number desc limit -1 "
+            "offset ?)",
+            values,
+        )
+
+    def notifications(self, channel: str, limit: int) -> list[tuple[int, float, str, bytes]]:
+        """Return (number, time, job, content) of those that wait for a channel.
+
+        Those that failed least come first, the oldest of them before.
+        """
+        query = (
+            "select number, at, job, content from notifications where channel = ? "
+            "order by attempts, number limit ?"
+        )
+        return self._rows(query, (channel, limit))
+
+    def waiting_notifications(self) -> dict[str, int]:
+        """Return how many wait, by channel."""
+        return dict(self._rows("select channel, count(*) from notifications group by channel"))
+
+    def notification_failed(self, number: int) -> None:
+        self._write("update notifications set attempts = attempts + 1 where number = ?", (number,))
+
+    def drop_notification(self, number: int) -> None:
+        self._write("delete from notifications where number = ?", (number,))
+
+    def drop_notifications(self, channel: str) -> None:
+        """Drop all that wait for a channel."""
+        self._write("delete from notifications where channel = ?", (channel,))
+
+    # Usage ----------------------------------------------------------------------------------------
+
+    def add_usage(
+        self,
+        used: Iterable[tuple[str, str, str, str, float]],
+        shares: Iterable[tuple[str, str, float, float, float]],
+    ) -> None:
+        """Add device-seconds.
+
+        Args:
+            used: month, tenant, account, job, seconds.
+            shares: month, tenant, and what it owned, borrowed and lent.
+        """
+        with self.transaction():
+            for row in used:
+                self._write(f"insert into usage values (?, ?, ?, ?, ?) {_ADD}", row)
+            for share in shares:
+                self._write(
+                    "insert into lending values (?, ?, ?, ?, ?) on conflict do update set owned = "
+                    "owned + excluded.owned, borrowed = borrowed + excluded.borrowed, lent = lent + "
+                    "excluded.lent",
+                    share,
+                )
+
+    def usage(self, month: str) -> list[tuple[str, str, str, float]]:
+        """Return (tenant, account, job, device-seconds) of a month; an empty job: forgotten ones."""
+        query = (
+            "select tenant, user, job, used from usage where month = ? order by tenant, user, job"
+        )
+        return self._rows(query, (month,))
+
+    def shares(self, month: str) -> dict[str, tuple[float, float, float]]:
+        """Return the device-seconds of a month that each tenant owned, borrowed and lent."""
+        query = "select tenant, owned, borrowed, lent from lending where month = ?"
+        return {tenant: tuple(rest) for tenant, *rest in self._rows(query, (month,))}
+
+    def first_month(self) -> str:
+        """Return the first month with usage; empty: there is none."""
+        (month,) = self._row(
+            "select min(month) from (select month from usage union all select month from lending)"
+        )
+        return month or ""
+
+    def used_in_all(self) -> dict[str, float]:
+        """Return the device-seconds of each tenant, of all months."""
+        return dict(self._rows("select tenant, sum(used) from usage group by tenant"))
 
     # Code -----------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
-FORMAT = 6
+FORMAT = 7
 _LOCK_TIMEOUT = (
     0.2  # seconds that another process may keep the file locked, where there is nothing to do
 )
@@ -288,10 +288,29 @@ def _code_is_kept(sql: sqlite3.Connection) -> None:
     sql.execute("create table bundles (sha256 text primary key, content blob not null) strict")
 
 
+def _people_are_notified(sql: sqlite3.Connection) -> None:
+    """6 to 7: notifications wait until they are sent, and usage is counted by month."""
+    sql.execute(
+        "create table notifications (number integer primary key, at real not null, channel text not "
+        "null, tenant text not null, job text not null, attempts integer not null, content blob not "
+        "null) strict"
+    )
+    sql.execute("create index notifications_by_channel on notifications (channel, tenant)")
+    sql.execute(
+        "create table usage (month text not null, tenant text not null, user text not null, job text "
+        "not null, used real not null, primary key (month, tenant, user, job)) strict"
+    )
+    sql.execute(
+        "create table lending (month text not null, tenant text not null, owned real not null, borrowed "
+        "real not null, lent real not null, primary key (month, tenant)) strict"
+    )
+
+
 _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _every_cycle_has_its_memory,
     2: _workers_have_nodes,
     3: _plans_are_part_of_what_is_remembered,
     4: _records_have_parts,
     5: _code_is_kept,
+    6: _people_are_notified,
 }

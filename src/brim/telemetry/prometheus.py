@@ -1,4 +1,7 @@
-"""Metrics in the text that Prometheus reads, version 0.0.4. Pure."""
+"""Metrics in the texts that Prometheus reads: its own, version 0.0.4, and OpenMetrics 1.0.0. Pure.
+
+Sources: prometheus.io/docs/instrumenting/exposition_formats, and the specification of OpenMetrics.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN_METRICS = "application/openmetrics-text"
+_OPEN_CONTENT_TYPE = f"{_OPEN_METRICS}; version=1.0.0; charset=utf-8"
+_UNITS = ("seconds", "bytes", "ratio")  # of names that end in one
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _ESCAPES_OF_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_COUNTER_SUFFIX = "_total"
 
 
 class MetricSample(NamedTuple):
@@ -77,6 +84,66 @@ class Histogram:
         yield MetricSample(total, {}, "_count")
 
 
+def exposition(metrics: Iterable[MetricFamily], accept: str) -> tuple[str, str]:
+    """Return the content type and the text of metrics, in the format that a scraper prefers.
+
+    Args:
+        accept: its header; empty: Prometheus' own text.
+    """
+    if _prefers_open_metrics(accept):
+        return _OPEN_CONTENT_TYPE, in_open_text(metrics)
+    return _CONTENT_TYPE, in_text(metrics)
+
+
+def _prefers_open_metrics(accept: str) -> bool:
+    """Say if OpenMetrics is accepted, and no less than plain text.
+
+    >>> _prefers_open_metrics("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    True
+    >>> _prefers_open_metrics("text/plain"), _prefers_open_metrics("*/*")
+    (False, False)
+    """
+    weights: dict[str, float] = {}
+    for choice in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in choice.split(";"))
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        try:
+            weight = float(values.get("q", "1"))
+        except ValueError:
+            weight = 0.0
+        weights[kind] = max(weight, weights.get(kind, 0.0))
+    weight = weights.get(_OPEN_METRICS, 0.0)
+    return weight > 0.0 and weight >= weights.get("text/plain", 0.0)
+
+
+def in_open_text(metrics: Iterable[MetricFamily]) -> str:
+    """Return metrics as OpenMetrics has them.
+
+    There the family of a counter has no `_total`, a unit has a line, and the text has an end.
+
+    >>> print(in_open_text([counter("sent_total", "Sent.", 2)]), end="")
+    # TYPE sent counter
+    # HELP sent Sent.
+    sent_total 2
+    # EOF
+    """
+    return "".join(
+        [*(f"{line}\n" for metric in metrics for line in _open_lines(metric)), "# EOF\n"]
+    )
+
+
+def _open_lines(metric: MetricFamily) -> Iterator[str]:
+    if not metric.samples:
+        return
+    family = metric.name.removesuffix(_COUNTER_SUFFIX) if metric.kind == "counter" else metric.name
+    yield f"# TYPE {family} {metric.kind}"
+    unit = family.rpartition("_")[2]
+    if unit in _UNITS and unit != family:
+        yield f"# UNIT {family} {unit}"
+    yield f"# HELP {family} {metric.help.translate(_ESCAPES)}"
+    yield from _sample_lines(metric)
+
+
 def in_text(metrics: Iterable[MetricFamily]) -> str:
     r"""Return metrics as a text; one without values is left out.
 
@@ -91,6 +158,10 @@ def _lines(metric: MetricFamily) -> Iterator[str]:
         return
     yield f"# HELP {metric.name} {metric.help.translate(_ESCAPES_OF_HELP)}"
     yield f"# TYPE {metric.name} {metric.kind}"
+    yield from _sample_lines(metric)
+
+
+def _sample_lines(metric: MetricFamily) -> Iterator[str]:
     for value, labels, suffix in metric.samples:
         pairs = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
         yield f"{metric.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {value}"

@@ -172,6 +172,46 @@ class TenantView(Quota, frozen=True, kw_only=True):
     jobs: int
 
 
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage in a month of a tenant, an account, or a job, in device-seconds.
+
+    Args:
+        name: of a tenant; an account, empty: that of the scheduler; or the id of a job, empty: of all
+            jobs that were forgotten.
+        tenant: empty where an account's jobs are counted.
+        used_seconds: for which its jobs held devices.
+        owned_seconds, borrowed_seconds, lent_seconds: of a tenant: its quota, what it held beyond
+            that, and what others held of it; None for others.
+    """
+
+    name: str
+    tenant: str
+    used_seconds: float
+    owned_seconds: float | None = None
+    borrowed_seconds: float | None = None
+    lent_seconds: float | None = None
+
+
+class UsageView(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of a month; times are seconds since 1970, months are those of UTC.
+
+    Args:
+        month: as `2026-11`.
+        group_by: `tenant`, `user` or `job`.
+        start, end: of the month.
+        until: its end, or the present where it is not over.
+        first_month: the first with usage; empty: nothing was ever counted.
+    """
+
+    month: str
+    group_by: str
+    start: float
+    end: float
+    until: float
+    first_month: str
+    rows: list[UsageRow]
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the cluster.
 

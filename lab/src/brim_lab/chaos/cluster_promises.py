@@ -30,6 +30,7 @@ _EXPECTED_FILES = {
     "authority.pem",
     "clock.json",
     "token",
+    "metrics-token",
     "tenant-tokens.json",
     "jobs",
     "nodes",

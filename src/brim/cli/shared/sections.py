@@ -20,7 +20,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--summary-file",
     ),
     "The scheduler": (
-        "--to", "--state", "--name", "--key", "--after", "--at", "--array", "--retries", "--wait",
+        "--to", "--state", "--name", "--key", "--after", "--at", "--array", "--retries",
+        "--notify", "--wait",
         "--dry-run",
     ),
     "Pods, with --to kubernetes": ("--image", "--processes-per-worker", "--mode", "--gang"),

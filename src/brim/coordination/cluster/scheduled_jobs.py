@@ -4,7 +4,7 @@
  Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Change
  Described, Drained                                                       │            │
  Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
- Looked                                                  nodes, processes │            ├─▶ Decide
+ Looked                                                  nodes, processes │            ├─▶ Charge, Notify, Decide
  Answered, Unanswered, Faulted                           masters of jobs ─┘            └─▶ Start, Resize, Leave,
                                                                                            Suspend, Force
 ```
@@ -33,6 +33,7 @@ from brim.coordination.cluster.beginnings import (
     list_ready,
     next_beginning,
 )
+from brim.coordination.cluster.metering import Charge, Meter
 from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
@@ -52,6 +53,7 @@ from brim.coordination.cluster.reconcile import (
 from brim.coordination.cluster.shortages import short_of_devices
 from brim.coordination.cluster.sightings import NodeSeen, NodesSeen, Seen
 from brim.coordination.cluster.tracking import Lessons, Tracking
+from brim.domain.channels import Notification, Occasion, channels_for
 from brim.domain.cluster import ClusterSpec
 from brim.domain.course import Change
 from brim.domain.estimates import Estimate, errors_of
@@ -79,6 +81,8 @@ _RETRY = 1.0  # seconds after which a job that is to be measured asks for its ne
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
 _LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
+_LONGEST_DETAIL = 1_000  # characters of a job's own words that a notification has
+_TOLD_ENDS = {Phase.DONE: Occasion.DONE, Phase.FAILED: Occasion.FAILED}
 _MOST_FATAL = 2  # starts in a row in which the scheduler itself ended, after which a job has failed
 
 
@@ -255,7 +259,15 @@ class Lose:
     node: str
 
 
-Command = Save | Change | LearnSpeed | LearnCost | Decide | Lose | Action
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Send a notification on a channel, some time soon: nothing waits for it."""
+
+    channel: str
+    notification: Notification
+
+
+Command = Save | Change | LearnSpeed | LearnCost | Charge | Notify | Decide | Lose | Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +285,23 @@ class ScheduledJobs:
         jobs: as they were written down; they are changed in place.
         spec: of the cluster.
         lessons: lessons of earlier jobs.
+        counted: the time up to which usage was counted; None: it never was.
 
     Attributes:
         jobs: by id, in the order of submission.
         nodes: as they were seen last.
         draining: every job is to be suspended, and nothing more is decided.
+        ended: jobs that have ended, by tenant and state.
     """
 
-    def __init__(self, jobs: Iterable[ScheduledJob], spec: ClusterSpec, lessons: Lessons) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[ScheduledJob],
+        spec: ClusterSpec,
+        lessons: Lessons,
+        *,
+        counted: float | None = None,
+    ) -> None:
         self.jobs = {job.id: job for job in jobs}
         arrays = (job.submission.conditions.array for job in self.jobs.values())
         self._arrays = Counter(filter(None, arrays))  # jobs that have not ended
@@ -289,8 +310,10 @@ class ScheduledJobs:
         self._present: ClusterSpec | None = None
         self._capacity = 0  # of it: each job asks
         self.draining = False
+        self.ended = Counter[tuple[str, str]]()
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost)
+        self._meter = Meter(counted)
         self._questions: dict[str, _Question] = {}
         self._asked_at: dict[str, float] = {}  # since when each owes an answer
         self._starting: set[str] = set()  # jobs whose starts are under way
@@ -494,6 +517,28 @@ class ScheduledJobs:
     def _learn_cost(self, kind: str, seconds: float) -> None:
         self._commands.append(LearnCost(kind, max(0.0, seconds)))
 
+    def _notify(self, job: ScheduledJob, occasion: Occasion, *, detail: str = "") -> None:
+        submission = job.submission
+        names = channels_for(
+            self.spec.channels, submission.notify, tenant=submission.tenant, occasion=occasion
+        )
+        if not names:
+            return
+        last = job.estimates.last
+        notification = Notification(
+            id=f"{job.id}/{occasion}/{self._now:.3f}",
+            event=occasion,
+            at=self._now,
+            job=job.id,
+            tenant=submission.tenant,
+            detail=detail[:_LONGEST_DETAIL],
+            deadline=submission.deadline,
+            finish=job.ended if job.ended is not None or last is None else last.finish,
+            step=job.progress.step,
+            steps=job.progress.steps,
+        )
+        self._commands += [Notify(name, notification) for name in names]
+
     def _decide(self) -> None:
         self._commands.append(Decide())
 
@@ -519,9 +564,12 @@ class ScheduledJobs:
             self._starting.discard(job.id)
             self._tracking.forget(job)
             self._ended.append(job)
+            self.ended[job.submission.tenant, life.phase.value] += 1
         self._save(job)
         if life.phase is not previous.phase:
             self._note(job, life.phase.value, detail=detail)
+            if life.phase in _TOLD_ENDS:
+                self._notify(job, _TOLD_ENDS[life.phase], detail=detail)
         elif life.wish is not previous.wish:
             self._note(job, happening.value, detail=detail)
         return True
@@ -617,7 +665,11 @@ class ScheduledJobs:
         self._short = short_of_devices(self.jobs.values(), decision, self.present.tenants)
 
     def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
+        was_promised = job.promised
         job.judgement = judge(verdict, job.submission.deadline)
+        if job.promised and not was_promised:
+            job.warned = False
+            self._notify(job, Occasion.PROMISED, detail=verdict.detail)
         verdict_word = "refused" if isinstance(verdict, Rejected) else "accepted"
         self._note(
             job,
@@ -683,8 +735,20 @@ class ScheduledJobs:
                 estimate = Estimate(at=event.at, finish=end, step=job.progress.step)
                 previous = job.estimates
                 job.estimates = previous.updated(estimate, job.progress.steps)
-                if job.estimates.saved != previous.saved:
+                is_late = self._warn(job, end)
+                if is_late or job.estimates.saved != previous.saved:
                     self._save(job)
+
+    def _warn(self, job: ScheduledJob, end: float) -> bool:
+        """Tell, once for each promise, that a job is expected to miss its deadline."""
+        deadline = job.submission.deadline
+        if job.warned or not job.promised or deadline is None or end <= deadline:
+            return False
+        job.warned = True
+        detail = f"expected {end - deadline:.0f} s after its deadline"
+        self._note(job, "at risk", detail=detail)
+        self._notify(job, Occasion.AT_RISK, detail=detail)
+        return True
 
     # What is seen ---------------------------------------------------------------------------------
 
@@ -692,6 +756,8 @@ class ScheduledJobs:
         if event.unseen > 0.0:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
+        alive = [id for id, seen in event.seen.items() if seen.alive]
+        self._meter.count(self.to_look_at(), alive, self.present, now=now, unseen=event.unseen)
         nodes = NodesSeen(event.nodes)
         for event_name, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=event_name, detail=detail))
@@ -712,6 +778,9 @@ class ScheduledJobs:
             self._give_back(now)
         else:
             self._take_steps(now, event.room)
+        charge = self._meter.take(now, at_once=bool(self._ended) or self.draining)
+        if charge is not None:
+            self._commands.append(charge)
 
     def _pass_over(self, event: Looked, now: float) -> None:
         """Shift the starts of everything under way by an unobserved time."""
@@ -882,6 +951,9 @@ class ScheduledJobs:
         wait = min(_LONGEST_BACKOFF, _BACKOFF * (2 ** (max(1, unused) - 1) - 1))
         job.starts = replace(job.starts, setbacks=0, unused=unused, not_before=now + wait)
         self._require(job, Happening.STOP, now=now)
+        if job.life.may_run and not self.draining and not job.allocation.plan:
+            detail = "its workers were taken for other jobs"
+            self._notify(job, Occasion.PREEMPTED, detail=detail)
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Start a job again after an unwanted end: later each time, but not for ever."""
