@@ -32,6 +32,7 @@ from brim.wire.cluster import (
     Forgotten,
     JobView,
     Logs,
+    News,
     NodeView,
     Problem,
     Range,
@@ -61,6 +62,10 @@ T = TypeVar("T")
 
 class _AnswerLost(EnvironmentFault):
     """The request's answer is lost: the scheduler may or may not have carried it out."""
+
+
+class TokenRefused(EnvironmentFault):
+    """The scheduler does not know the token, or knows it no more."""
 
 
 def default_state_dir() -> Path:
@@ -252,6 +257,17 @@ class Client:
             if follow and not has_more:
                 sleep(_CALL_INTERVAL)
 
+    def log_lines(self, job: str, *, worker: str = "", after: str = "", wait: float = 0.0) -> Logs:
+        """Return lines that a job's processes printed since an earlier answer.
+
+        Args:
+            worker: only the lines of this worker, such as `w1`.
+            after: the place that the answer gave; empty: from the beginning.
+            wait: seconds to wait for lines, where there are none.
+        """
+        question = urlencode({"worker": worker, "after": after, "wait": wait})
+        return self._call("GET", f"{_path(job)}/logs?{question}", Logs, longer=wait)
+
     def explain(self, job: str) -> list[Change]:
         """List what happened to a job, with the reasons."""
         return self._call("GET", f"{_path(job)}/explain", list[Change])
@@ -323,6 +339,20 @@ class Client:
     def cluster(self) -> ClusterView:
         """Describe the nodes, the devices in use and the policy."""
         return self._call("GET", "/v1/cluster", ClusterView)
+
+    def news(self, after: str = "", *, wait: float = 0.0) -> News:
+        """Return what has changed since an earlier answer.
+
+        Args:
+            after: the place that it gave; empty: none, so that everything is to be listed once.
+            wait: seconds to wait for news, where there are none.
+        """
+        query = urlencode({"after": after, "wait": wait})
+        return self._call("GET", f"/v1/news?{query}", News, longer=wait)
+
+    def plan(self) -> list[Change]:
+        """List the changes of workers that are expected next, if nothing new happens."""
+        return self._call("GET", "/v1/plan", list[Change])
 
     def nodes(self) -> list[NodeView]:
         """List the nodes, and how they are."""
@@ -477,6 +507,8 @@ class Client:
             ) from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
+            raise TokenRefused(problem.detail)
         holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE
         raise EnvironmentFault(problem.detail, retryable=holds)
 

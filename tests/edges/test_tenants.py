@@ -51,6 +51,8 @@ def job_of(tenant: str, *, key: str = "") -> Submit:
 TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/cluster"): (None, 200, 200, 200),
     ("PUT", "/v1/cluster"): (CLUSTER, 200, 403, 403),
+    ("GET", "/v1/news"): (None, 200, 200, 200),
+    ("GET", "/v1/plan"): (None, 200, 200, 200),
     ("GET", "/v1/nodes"): (None, 200, 200, 200),
     ("POST", "/v1/nodes/{node}/drain"): (None, 200, 403, 403),
     ("POST", "/v1/nodes/{node}/undrain"): (None, 200, 403, 403),

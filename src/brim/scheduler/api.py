@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,7 @@ from brim.wire.cluster import (
     Forgotten,
     JobView,
     Logs,
+    News,
     NodeView,
     Problem,
     Range,
@@ -65,6 +67,8 @@ _BODIES_OF_TENANT = 16 << 20  # bytes: one of the largest, and some small ones
 _BODIES_IN_ALL = 48 << 20  # bytes
 _TO_SEND_BODY = 30.0  # seconds
 _LARGEST_FILE = 1 << 60
+_MOST_LINES = 2_000  # of stories in one answer: the newest
+_LONGEST_PLACE = 40  # characters of two numbers
 _NOT_YOURS = "token"  # the field of the error that says so
 _NO_SUCH_FILE = "file"  # and of that of a file which is not there
 _T = TypeVar("_T")
@@ -297,6 +301,61 @@ async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
     return Forgotten(job=job, bytes=await lives.to_change.forget(job))
 
 
+async def _news(lives: Lives, request: Request, _: Any) -> News:
+    """Return what has changed; with `wait` seconds, not before something has, or they are over.
+
+    A caller without a place begins here: it lists all jobs once, and follows them from here on.
+    """
+    caller, waiting = _caller(request), lives.waiting
+    end = _end_of_wait(request)
+    count, line = _place_in(request.query_params.get("after", ""), waiting.name)
+    if count == waiting.count and not lives.is_over:
+        await waiting.any_news(deadline=end)
+    ids, last = waiting.rung_after(waiting.count if count is None else count, _LONGEST_PAGE)
+    jobs, forgotten, at = lives.now.news_of(ids, tenant=caller.tenant)
+    lines = lives.now.story_after(line, _MOST_LINES)
+    may_see = functools.cache(lambda job: _may_see(lives, caller, job))
+    return News(
+        after=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
+        complete=count is not None and not (forgotten and caller.tenant),  # ids of others
+        jobs=jobs,
+        forgotten=forgotten if caller.tenant is None else [],
+        changes=[change for _, change in lines if may_see(change.job)],
+        cluster=lives.cluster(),
+        nodes=lives.now.nodes(),
+        tenants=lives.now.tenants(),
+        tenant=caller.tenant,
+        at=at,
+    )
+
+
+async def _plan(lives: Lives, request: Request, _: Any) -> list[Change]:
+    may_see = functools.cache(lambda job: _may_see(lives, _caller(request), job))
+    return [change for change in lives.now.plan() if may_see(change.job)]
+
+
+def _place_in(text: str, name: str) -> tuple[int | None, int]:
+    """Return the count of rings and the number of the last line that a place names.
+
+    None: it is a place of another scheduler's life, whose lines still count.
+
+    >>> _place_in("ab.7.12", "ab"), _place_in("cd.7.12", "ab"), _place_in("", "ab")
+    ((7, 12), (None, 12), (None, 0))
+    """
+    life, _, rest = text.partition(".")
+    count, _, line = rest.partition(".")
+    if not (count.isdecimal() and line.isdecimal() and len(rest) < _LONGEST_PLACE):
+        return None, 0
+    return (int(count) if life == name else None), int(line)
+
+
+def _may_see(lives: Lives, caller: Caller, job: str) -> bool:
+    """Return whether a caller may see a job; those of the cluster itself have no name."""
+    if caller.tenant is None:
+        return True
+    return bool(job) and caller.may(Right.SEE_JOB, of=lives.now.owner_of(job))
+
+
 async def _cluster(lives: Lives, _: Request, __: Any) -> ClusterView:
     return lives.cluster()
 
@@ -354,6 +413,10 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
 _RANGE_PARAMETERS: dict[str, dict[str, Any]] = {
     "start": {"type": "integer", "minimum": 0, "description": "Bytes before the first one."},
 }
+_WHICH_NEWS: dict[str, dict[str, Any]] = {
+    "wait": _WAIT,
+    "after": {"type": "string", "description": "The value of `after` in the last answer."},
+}
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "description": "The id of the last job of the page before."},
     "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
@@ -365,6 +428,10 @@ _CALLS = (
     _Call("GET", "/v1/cluster", "Show the cluster", None, ClusterView, _cluster, Right.SEE_CLUSTER),
     _Call("PUT", "/v1/cluster", "Replace the description of the cluster",
           ClusterSpec, ClusterView, _apply, Right.APPLY),
+    _Call("GET", "/v1/news", "Show what has changed, at once or later", None, News, _news, Right.SEE_CLUSTER,
+          _WHICH_NEWS),
+    _Call("GET", "/v1/plan", "List the changes of workers that are expected next",
+          None, list[Change], _plan, Right.SEE_CLUSTER),
     _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
           None, list[TenantView], _tenants, Right.SEE_CLUSTER),
     _Call("GET", "/v1/nodes", "List nodes, and how they are", None, list[NodeView], _nodes, Right.SEE_CLUSTER),

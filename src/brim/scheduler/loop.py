@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
@@ -613,6 +613,35 @@ class Scheduler:
         """
         by = self._clock.set_by()
         return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
+
+    def story_after(self, number: int, limit: int) -> list[tuple[int, Change]]:
+        """Return the newest lines of all stories behind a number, each with its own, in order."""
+        by = self._clock.set_by()
+        lines = self._book.story_after(number, limit)
+        return [(place, replace(change, at=change.at + by)) for place, change in lines]
+
+    def plan(self) -> list[Change]:
+        """Return the changes of workers that are expected next, if nothing new happens."""
+        by = self._clock.set_by()
+        return [replace(change, at=change.at + by) for change in self._foretelling.plan]
+
+    def news_of(
+        self, ids: Iterable[str], *, tenant: str | None
+    ) -> tuple[list[JobView], list[str], float]:
+        """Return these jobs and all that run, the ids that are forgotten, and the time.
+
+        Args:
+            tenant: only the jobs of this one; None: of all.
+        """
+        running = [record.id for record in self._book.unfinished() if record.running]
+        records = {id: self._book.jobs.get(id) for id in [*ids, *running]}
+        views = [
+            self._view(record)
+            for record in records.values()
+            if record is not None and tenant in (None, record.submission.tenant)
+        ]
+        forgotten = [id for id, record in records.items() if record is None]
+        return views, forgotten, self._clock.wall() + self._clock.set_by()
 
     def _user_of(self, tenant: str) -> str:
         return next((owner.user for owner in self._backend.spec.tenants if owner.id == tenant), "")

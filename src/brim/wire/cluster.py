@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from brim.domain.conditions import MOST_OF_ARRAY
+from brim.domain.course import Change
 from brim.domain.submission import Submission
 from brim.domain.tenancy import Quota
 
@@ -226,6 +227,32 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     looks: Times
     problem: str = ""
     holds: bool = False
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """What has changed since an earlier answer, as far as the caller may see it.
+
+    Args:
+        after: the place to ask for the following news.
+        complete: false where the place asked for is none of this scheduler's life: list all jobs
+            again.
+        jobs: those that have changed, and all that run.
+        forgotten: ids of jobs that are there no more.
+        changes: lines of the stories of jobs, for the administrator of the cluster's too, in order.
+        tenant: whose token the caller has; None: the administrator's.
+        at: the time of the answer.
+    """
+
+    after: str
+    complete: bool
+    jobs: list[JobView]
+    forgotten: list[str]
+    changes: list[Change]
+    cluster: ClusterView
+    nodes: list[NodeView]
+    tenants: list[TenantView]
+    tenant: str | None
+    at: float
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
