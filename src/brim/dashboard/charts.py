@@ -17,6 +17,7 @@ _GREY = "#8a8f98"
 # Variables of the style: drawn as SVG, a chart follows the light and dark of its page.
 _FAINT, _GRID, _INK, _CARD = "var(--faint)", "var(--line)", "var(--ink)", "var(--card)"
 _MILLISECONDS = 1000.0
+_DAY, _MINUTES = 86_400.0, 600.0  # seconds
 
 Options = dict[str, Any]
 
@@ -77,7 +78,7 @@ def words_of(picture: Picture) -> str:
     if not picture.ahead:
         return now
     minutes = (picture.ahead[-1] - picture.now) / 60.0
-    return f"{now} Paler, behind now: the plan for the next {minutes:,.0f} min if nothing new comes."
+    return f"{now} Paler, right of now: the plan for {minutes:,.1f} min, if nothing new comes."
 
 
 def tenants_chart(rows: list[dict[str, Any]]) -> Options:
@@ -174,9 +175,7 @@ def _line(name: str, times: list[float], values: list[Any], colour: str) -> Opti
 
 
 def _points(times: list[float], values: list[Any]) -> list[list[Any]]:
-    return [
-        [round(at * _MILLISECONDS), value] for at, value in zip(times, values, strict=False)
-    ]
+    return [[round(at * _MILLISECONDS), value] for at, value in zip(times, values, strict=False)]
 
 
 def _frame(
@@ -186,9 +185,15 @@ def _frame(
     lines = {"lineStyle": {"color": _GRID}}
     return {
         "animation": False,
-        "textStyle": {"fontFamily": "inherit"},
+        "textStyle": {"fontFamily": "system-ui, sans-serif"},
         "aria": {"enabled": True},
-        "grid": {"left": 8, "right": 16, "top": 40 if legend else 16, "bottom": 8, "containLabel": True},
+        "grid": {
+            "left": 8,
+            "right": 16,
+            "top": 40 if legend else 16,
+            "bottom": 8,
+            "containLabel": True,
+        },
         **(
             {
                 "legend": {
@@ -214,7 +219,21 @@ def _frame(
             "borderColor": _GRID,
             "textStyle": {"color": _INK, "fontSize": 12},
         },
-        "xAxis": {"type": "time", "axisLabel": text | {"hideOverlap": True}, "axisLine": lines, "splitLine": {"show": False}},
+        "xAxis": {
+            "type": "time",
+            "axisLabel": text | {"hideOverlap": True, "formatter": _clock_of(series)},
+            "axisLine": lines,
+            "splitLine": {"show": False},
+        },
         "yAxis": {"type": "value", "scale": not from_zero, "axisLabel": text, "splitLine": lines},
         "series": series,
     }
+
+
+def _clock_of(series: list[Options]) -> str:
+    """The form of times on an axis: no finer than its length asks for."""
+    times = [point[0] for line in series for point in line["data"] if isinstance(point, list)]
+    span = (max(times) - min(times)) / _MILLISECONDS if times else 0.0
+    if span > _DAY:
+        return "{MM}-{dd} {HH}:{mm}"
+    return "{HH}:{mm}" if span > _MINUTES else "{HH}:{mm}:{ss}"

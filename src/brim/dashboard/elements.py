@@ -8,11 +8,18 @@ from importlib import resources
 from typing import Any
 
 from nicegui import ui
+from nicegui.element import Element
 
 from brim.dashboard.desk import Desk
 from brim.errors import BrimError
 
-_NAV = {"/": "Cluster", "/jobs": "Jobs", "/nodes": "Nodes", "/tenants": "Tenants", "/submit": "Submit"}
+_NAV = {
+    "/": "Cluster",
+    "/jobs": "Jobs",
+    "/nodes": "Nodes",
+    "/tenants": "Tenants",
+    "/submit": "Submit",
+}
 _THEMES: dict[bool | None, tuple[str, str]] = {
     None: ("brightness_auto", "Colours follow the system; now light"),
     False: ("light_mode", "Light; now dark"),
@@ -21,7 +28,9 @@ _THEMES: dict[bool | None, tuple[str, str]] = {
 _NEXT: dict[bool | None, bool | None] = {None: False, False: True, True: None}
 _STYLE = resources.files("brim.dashboard").joinpath("style.css").read_text(encoding="utf-8")
 # The id of the row that an event is in: the table's own events do not say which key it was.
-_ROW_OF = '(e) => { const r = e.target.closest("[row-id]"); if (r) emit(r.getAttribute("row-id")); }'
+_ROW_OF = (
+    '(e) => { const r = e.target.closest("[row-id]"); if (r) emit(r.getAttribute("row-id")); }'
+)
 
 
 @contextmanager
@@ -34,9 +43,10 @@ def page_of(desk: Desk, path: str, title: str) -> Iterator[None]:
     """
     ui.add_css(_STYLE)
     dark = ui.dark_mode(desk.dark)
-    content = ui.element("main").props('id=content tabindex="-1"')
+    problem = ui.label().classes("problem").props("role=status")
+    content = ui.element("div").classes("content")
     ui.skip_link("Skip to the content", target=content)
-    with ui.element("header").classes("top") as header:
+    with ui.header(elevated=False).classes(replace="top"):
         ui.link("brim", "/").classes("brand").props('aria-label="brim, to the cluster"')
         with ui.element("nav").props('aria-label="Pages"'):
             for target, name in _NAV.items():
@@ -45,9 +55,9 @@ def page_of(desk: Desk, path: str, title: str) -> Iterator[None]:
                     link.props("aria-current=page")
         with ui.element("div").classes("side"):
             status = ui.label().classes("status")
-            theme = ui.button(icon=_THEMES[desk.dark][0]).props("flat round dense color=grey-7")
-            leave = ui.button(icon="logout", on_click=desk.sign_out)
-            leave.props('flat round dense color=grey-7 aria-label="Sign out"')
+            theme = ui.button(icon=_THEMES[desk.dark][0], color=None).props("flat round dense")
+            leave = ui.button(icon="logout", on_click=desk.sign_out, color=None)
+            leave.props('flat round dense aria-label="Sign out"')
 
     def show_theme() -> None:
         icon, name = _THEMES[desk.dark]
@@ -59,9 +69,6 @@ def page_of(desk: Desk, path: str, title: str) -> Iterator[None]:
 
     theme.on_click(next_theme)
     show_theme()
-    problem = ui.label().classes("problem").props("role=status")
-    header.move(target_index=0)
-    problem.move(target_index=1)
 
     def look() -> None:
         sight = desk.sight
@@ -89,13 +96,13 @@ def heading(text: str, level: int) -> ui.label:
 
 
 @contextmanager
-def card(title: str) -> Iterator[None]:
+def card(title: str) -> Iterator[Element]:
     """A part of a page; with a title, under a heading."""
     with ui.element("section").classes("card") as section:
         if title:
             heading(title, 2)
             section.props["aria-label"] = title
-        yield
+        yield section
 
 
 @contextmanager
@@ -122,13 +129,18 @@ def tiles(*names: str) -> Callable[..., None]:
     return show
 
 
-def facts(names: Sequence[str]) -> Callable[[Mapping[str, str]], None]:
-    """A list of facts; returns what shows them."""
+def facts(names: Sequence[str], *, wide: Sequence[str] = ()) -> Callable[[Mapping[str, str]], None]:
+    """A list of facts; returns what shows them.
+
+    Args:
+        wide: those that have a line of their own.
+    """
     labels = {}
     with ui.element("dl").classes("facts"):
         for name in names:
             with ui.element("div") as part:
                 _tagged("dt", name)
+                part.classes("wide" if name in wide else "")
                 labels[name] = (part, _tagged("dd", ""))
 
     def show(values: Mapping[str, str]) -> None:
@@ -145,13 +157,20 @@ def _tagged(tag: str, text: str) -> ui.label:
     return label
 
 
+def button(text: str, does: Callable[[], Any] | None = None, *, kind: str = "plain") -> ui.button:
+    """A button.
+
+    Args:
+        kind: `plain`, `main` or `danger`.
+    """
+    return ui.button(text, on_click=does, color=None).props("no-caps unelevated").classes(kind)
+
+
 def toggle(options: Mapping[Any, str], value: Any, name: str) -> ui.toggle:
     """A choice of a few."""
-    chosen = ui.toggle(dict(options), value=value)
-    return chosen.props(
-        f'dense no-caps unelevated toggle-color=primary color=transparent text-color=grey-7 '
-        f'role=group aria-label="{name}"'
-    )
+    chosen = ui.toggle(dict(options), value=value).props("dense no-caps flat")
+    chosen.props["aria-label"] = name
+    return chosen
 
 
 def chart(name: str, *, small: bool = False) -> ui.echart:
@@ -182,14 +201,17 @@ def grid(
             "defaultColDef": {"sortable": True, "resizable": True, "suppressMovable": True},
             "rowData": [],
             ":getRowId": f"p => String(p.data.{key})",
-            "suppressCellFocus": False,
             "animateRows": False,
             "overlayNoRowsTemplate": "nothing to show",
-            "suppressNoRowsOverlay": False,
-            "ariaLabel": name,
+            "enableBrowserTooltips": True,
+            "rowHeight": 36,
+            "headerHeight": 38,
         }
     ).classes(f"grid {height}")
+    element.props["aria-label"] = name
+    element.props("role=region")
     if opens is not None:
+        element.classes("opens")
         for event in ("click", "keydown.enter"):
             element.on(event, lambda event: opens(str(event.args)), js_handler=_ROW_OF)
     return element
@@ -216,9 +238,8 @@ def ask(
             for line in lines:
                 _tagged("li", line)
         with ui.row().classes("justify-end w-full"):
-            ui.button("Leave it", on_click=dialog.close).props("flat no-caps autofocus")
-            confirm = ui.button(verb).props("no-caps unelevated")
-            confirm.props("color=negative" if danger else "color=primary")
+            button("Leave it", dialog.close).props("autofocus")
+            confirm = button(verb, kind="danger" if danger else "main")
 
     async def confirmed() -> None:
         confirm.disable()

@@ -11,7 +11,7 @@ from nicegui import ui
 from brim.client import Client
 from brim.dashboard import charts, sentences
 from brim.dashboard.desk import Desk
-from brim.dashboard.elements import ask, card, chart, facts, heading, outlined
+from brim.dashboard.elements import ask, button, card, chart, facts, heading, outlined
 from brim.dashboard.records import Records
 from brim.dashboard.rows import (
     progress_of,
@@ -64,16 +64,19 @@ class _JobPage:
         self._progress = ui.linear_progress(value=0.0, show_value=False, size="8px")
         self._progress.props["aria-label"] = "steps done"
         with card(""):
-            self._facts = facts(_FACTS)
+            self._facts = facts(_FACTS, wide=("Why", "Records"))
         with ui.element("div").classes("two"):
             with card("Workers over time"):
                 self._workers = chart("Workers of this job over time", small=True)
-            with card("Loss"):
+            with card("Loss") as loss:
                 self._loss = chart("Loss over time", small=True)
-            with card("Samples a second"):
+            with card("Samples a second") as rate:
                 self._rate = chart("Samples a second over time", small=True)
-            with card("Rounds and events"):
+            with card("Rounds and events") as events:
                 self._events = _list()
+        self._recorded = (loss, rate, events)
+        for part in self._recorded:
+            part.set_visibility(False)
         with card("Decisions, and why"):
             self._decisions = _list()
         with card("Log"):
@@ -82,13 +85,10 @@ class _JobPage:
             self._log.props('tabindex="0" role=log')
 
     def _make_buttons(self) -> None:
-        def button(text: str, does: Any) -> ui.button:
-            return ui.button(text, on_click=does).props("outline no-caps color=primary")
-
         self._suspend = button("Suspend…", self._ask_suspend)
         self._resume = button("Resume…", self._ask_resume)
-        self._resize = button("Resize…", self._ask_resize)
-        self._cancel = button("Cancel job…", self._ask_cancel).props("color=negative")
+        button("Resize…", self._ask_resize)
+        button("Cancel job…", self._ask_cancel)
 
     def refresh(self, _: int) -> None:
         """Show what the scheduler has said last."""
@@ -154,6 +154,8 @@ class _JobPage:
     async def _look_at_records(self) -> None:
         if not await asyncio.to_thread(self._records.look):
             return
+        for part in self._recorded:
+            part.set_visibility(True)
         course = self._records.course
         _draw(self._loss, charts.loss_chart(course))
         _draw(self._rate, charts.rate_chart(course))
@@ -166,7 +168,7 @@ class _JobPage:
         logs = await asyncio.to_thread(ask_for, self._job, after=self._places)
         self._places, self._logs_end = logs.after, logs.ended
         for worker, text in logs.lines[-_MOST_LINES:]:
-            self._log.push(f"{worker}  {text}"[:_LOG_AT_ONCE * 10])
+            self._log.push(f"{worker}  {text}"[: _LOG_AT_ONCE * 10])
 
     def _ask_suspend(self) -> None:
         self._ask("Suspend", sentences.on_suspend, lambda client: client.suspend(self._job))
@@ -198,12 +200,14 @@ class _JobPage:
         with ui.dialog(value=True) as dialog, ui.element("div").classes("ask"):
             dialog.props["aria-label"] = f"Resize {self._job}"
             heading(f"How many workers may {self._job} have?", 2)
-            field = ui.input("Workers: a number, or FEWEST:MOST", value=f"{view.minimum}:{view.maximum}")
+            field = ui.input(
+                "Workers: a number, or FEWEST:MOST", value=f"{view.minimum}:{view.maximum}"
+            )
             field.props("outlined dense autofocus")
             wrong = ui.label().classes("bad").props("role=alert")
             with ui.row().classes("justify-end w-full"):
-                ui.button("Leave it", on_click=dialog.close).props("flat no-caps")
-                go_on = ui.button("What would it do?").props("no-caps unelevated color=primary")
+                button("Leave it", dialog.close)
+                go_on = button("What would it do?", kind="main")
 
         def check() -> None:
             try:

@@ -26,7 +26,13 @@ _REDRAW = 1.0  # seconds between two pictures of the devices, at least
 
 _JOB_COLUMNS = [
     {"field": "job", "headerName": "Job", "pinned": "left", "minWidth": 130, "flex": 2},
-    {"field": "state", "headerName": "State", "minWidth": 110, "flex": 1},
+    {
+        "field": "state",
+        "headerName": "State",
+        "minWidth": 110,
+        "flex": 1,
+        "cellClassRules": {"good": "x == 'running'", "bad": "x == 'failed' || x == 'refused'"},
+    },
     {"field": "tenant", "headerName": "Tenant", "minWidth": 90, "flex": 1},
     {
         "field": "workers",
@@ -48,6 +54,7 @@ _JOB_COLUMNS = [
         "minWidth": 190,
         "flex": 2,
         ":valueFormatter": "p => p.data.deadline_text",
+        "cellClassRules": {"bad": "data.late"},
     },
     {
         "field": "finish",
@@ -56,7 +63,7 @@ _JOB_COLUMNS = [
         "flex": 1,
         ":valueFormatter": "p => p.data.finish_text",
     },
-    {"field": "why", "headerName": "Why", "minWidth": 260, "flex": 4},
+    {"field": "why", "headerName": "Why", "minWidth": 260, "flex": 4, "tooltipField": "why"},
 ]
 _NODE_COLUMNS = [
     {"field": "node", "headerName": "Node", "pinned": "left", "minWidth": 120, "flex": 1},
@@ -212,7 +219,11 @@ class _JobTable:
         if added or updated or removed:
             self._element.run_grid_method(
                 "applyTransaction",
-                {"add": added, "update": updated, "remove": [{"job": row["job"]} for row in removed]},
+                {
+                    "add": added,
+                    "update": updated,
+                    "remove": [{"job": row["job"]} for row in removed],
+                },
             )
         if self._count is not None:
             self._count.set_text(f"{len(self._rows):,} jobs")

@@ -33,6 +33,7 @@ def job_row(view: JobView, clock: Clock) -> Row:
         "finish": end,
         "finish_text": clock(end) if end is not None else "",
         "why": shortened(why_of(view)),
+        "late": is_at_risk(view),
         "submitted": view.submitted,
         "active": not view.has_ended,
     }

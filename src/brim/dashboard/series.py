@@ -13,14 +13,13 @@ from brim.domain.course import Change
 from brim.domain.step_records import StepRecord
 from brim.wire.cluster import JobView
 
-MOST_CURVES = 8  # with a name of their own
+MOST_CURVES = 10  # with a name of their own
 REST = "others"
 ELSEWHERE = "other tenants"
 _MOST_TIMES = 240  # points of a curve
 _AHEAD = 0.5  # of the time shown before now: the most that is shown behind it
-_PHASES_WITHOUT_WORKERS = frozenset(
-    {"submitted", "suspended", "done", "failed", "cancelled", "refused"}
-)
+# `refused` is also said of a deadline whose job runs nevertheless.
+_PHASES_WITHOUT_WORKERS = frozenset({"submitted", "suspended", "done", "failed", "cancelled"})
 
 Steps = Sequence[tuple[float, int]]  # (time, value from then on), in order
 
@@ -53,7 +52,7 @@ class Picture:
     devices: list[int]
 
 
-def workers_over_time(view: JobView, story: Sequence[Change], *, now: float) -> Steps:
+def workers_over_time(view: JobView | None, story: Sequence[Change], *, now: float) -> Steps:
     """The workers of a job at each change.
 
     Args:
@@ -85,7 +84,9 @@ def workers_over_time(view: JobView, story: Sequence[Change], *, now: float) -> 
     elif view is not None and view.workers != (steps[-1][1] if steps else 0):
         steps.append((now, view.workers))
     # what is decided and begins at one moment is one step
-    return [step for step, after in zip(steps, [*steps[1:], None]) if not after or after[0] > step[0]]
+    return [
+        step for step, after in zip(steps, [*steps[1:], None], strict=True) if not after or after[0] > step[0]
+    ]
 
 
 def _before(story: Sequence[Change]) -> tuple[int, bool]:
@@ -175,7 +176,7 @@ def _summed(parts: Iterable[tuple[str, Steps]]) -> dict[str, list[tuple[float, i
             if value != before:
                 deltas[name].append((at, value - before))
             before = value
-    found = {}
+    found: dict[str, list[tuple[float, int]]] = {}
     for name, changes in deltas.items():
         total = 0
         found[name] = []
@@ -188,7 +189,7 @@ def _summed(parts: Iterable[tuple[str, Steps]]) -> dict[str, list[tuple[float, i
 def _elsewhere(sight: Sight, own: Mapping[str, Steps]) -> list[tuple[float, int]]:
     """The devices that other tenants held, as far as it was seen."""
     times = [sample.at for sample in sight.samples]
-    mine = [sum(values) for values in zip(*(_sampled(steps, times) for steps in own.values()))]
+    mine = [sum(values) for values in zip(*(_sampled(steps, times) for steps in own.values()), strict=True)]
     mine = mine or [0] * len(times)
     return [
         (sample.at, max(0, sample.held - part))
@@ -228,11 +229,13 @@ def _largest(
 ) -> set[str]:
     """The names with most device-seconds, which get a curve of their own."""
 
-    def weight(name: str) -> float:
-        return _area(past.get(name, ()), start, now) + _area(planned.get(name, ()), now, end)
+    def weight(name: str) -> tuple[bool, float]:
+        """What holds devices now, or will, comes first."""
+        ahead = _area(planned.get(name, ()), now, end)
+        return ahead > 0, ahead + _area(past.get(name, ()), start, now)
 
     names = set(past) | set(planned)
-    return set(sorted(names, key=lambda name: (-weight(name), name))[:MOST_CURVES])
+    return set(sorted(names, key=lambda name: (weight(name), name), reverse=True)[:MOST_CURVES])
 
 
 def _area(steps: Steps, start: float, end: float) -> float:
@@ -243,7 +246,9 @@ def _area(steps: Steps, start: float, end: float) -> float:
     return total
 
 
-def _stacked(order: Sequence[str], parts: Mapping[str, Steps], times: Sequence[float]) -> list[Curve]:
+def _stacked(
+    order: Sequence[str], parts: Mapping[str, Steps], times: Sequence[float]
+) -> list[Curve]:
     if not times:
         return []
     curves = [Curve(name, _sampled(parts.get(name, ()), times)) for name in order]

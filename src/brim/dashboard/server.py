@@ -32,7 +32,12 @@ _ICON = (
 
 
 def serve(
-    client: Client, *, port: int, folder: Path, opens: Callable[[str], None], say: Callable[[str], None]
+    client: Client,
+    *,
+    port: int,
+    folder: Path,
+    opens: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> None:
     """Serve one person's dashboard until SIGINT or SIGTERM.
 
@@ -49,7 +54,12 @@ def serve(
 
 
 async def _serve(
-    client: Client, *, port: int, folder: Path, opens: Callable[[str], None], say: Callable[[str], None]
+    client: Client,
+    *,
+    port: int,
+    folder: Path,
+    opens: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> None:
     listener = listen_on("127.0.0.1", port, backlog=BACKLOG, hint="brim dashboard --port 0")
     host = f"brim-{secrets.token_hex(_NAME_BYTES)}.localhost:{listener.getsockname()[1]}"
@@ -62,9 +72,7 @@ async def _serve(
         refused.set()
 
     following = Following(client, looked_at=lambda: sessions.streams > 0, refused=on_refused)
-    desk = Desk(
-        client, following, folder=folder, clock=clock_time, sign_out=sessions.end
-    )
+    desk = Desk(client, following, folder=folder, clock=clock_time, sign_out=sessions.end)
     add_pages(desk)
     application = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     ui.run_with(
@@ -93,9 +101,7 @@ async def _serve(
     ):
         give_address()
         with _at_each_line(give_address):
-            waits = [
-                asyncio.create_task(event.wait()) for event in (ending, refused)
-            ]
+            waits = [asyncio.create_task(event.wait()) for event in (ending, refused)]
             await asyncio.wait([*waits, letting_in], return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()

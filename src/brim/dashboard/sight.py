@@ -61,9 +61,7 @@ class Sight:
         oldest = ended[-_MOST_ENDED] if len(ended) > _MOST_ENDED else 0.0
         self.version += 1
         before = self.jobs
-        self.jobs = {
-            view.job: view for view in views if view.ended is None or view.ended >= oldest
-        }
+        self.jobs = {view.job: view for view in views if view.ended is None or view.ended >= oldest}
         for job in before.keys() - self.jobs.keys():
             self._forget(job)
         for job, view in self.jobs.items():

@@ -11,7 +11,7 @@ from nicegui import ui
 from brim.client import Client
 from brim.dashboard import sentences
 from brim.dashboard.desk import Desk
-from brim.dashboard.elements import card
+from brim.dashboard.elements import button, card
 from brim.dashboard.typed import files_in, typed_request, words_of
 from brim.errors import BrimError
 from brim.runs.submitting import hand_in
@@ -45,10 +45,8 @@ class _Form:
                 self._priority.props("outlined dense")
                 self._more = _field("More options, as brim submit takes them", "")
             with ui.element("div").classes("bar"):
-                self._ask = ui.button("What if?", on_click=self._forecast)
-                self._ask.props("outline no-caps color=primary")
-                self._submit = ui.button("Submit", on_click=self._hand_in)
-                self._submit.props("unelevated no-caps color=primary")
+                self._ask = button("What if?", self._forecast)
+                self._submit = button("Submit", self._hand_in, kind="main")
         with card("What would happen"):
             self._answer = ui.element("ul").classes("lines").props("role=status")
             with self._answer:
@@ -90,14 +88,13 @@ class _Form:
         if job:
             self._desk.open_job(job[0])
 
-    async def _carry_out(self, button: ui.button, work: Callable[[Client, Submit], list[str]]
+    async def _carry_out(
+        self, button: ui.button, work: Callable[[Client, Submit], list[str]]
     ) -> None:
         button.disable()
         try:
             words = self._words()
-            request, notes = await asyncio.to_thread(
-                typed_request, words, folder=self._desk.folder
-            )
+            request, notes = await asyncio.to_thread(typed_request, words, folder=self._desk.folder)
             lines = await self._desk.call(lambda client: work(client, request))
         except BrimError as error:
             self._say(str(error).splitlines(), bad=True)

@@ -85,7 +85,9 @@ def typed_request(words: Sequence[str], *, folder: Path) -> tuple[Submit, list[s
             request: Submit = request_of(ctx, ctx.params.pop("file"), ctx.params, warn=notes.append)
             return request, notes
     except click.UsageError as error:
-        raise SpecError("options", got=error.format_message(), need="options of brim submit") from None
+        raise SpecError(
+            "options", got=error.format_message(), need="options of brim submit"
+        ) from None
 
 
 @click.command(add_help_option=False)
