@@ -28,6 +28,7 @@ from brim.storage.contact import is_alive, read_contact, read_scheduler_contact,
 from brim.wire.cluster import (
     ClusterView,
     Down,
+    Effect,
     Forecast,
     Forgotten,
     JobView,
@@ -39,6 +40,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     Token,
+    Wish,
 )
 from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
 from brim.wire.listening import joined_address
@@ -193,6 +195,10 @@ class Client:
     def forecast(self, request: Submit) -> Forecast:
         """Predict the course of a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
+
+    def outlook(self, wish: Wish) -> list[Effect]:
+        """Foresee what a change would mean for each job; nothing is changed."""
+        return self._call("POST", "/v1/outlook", list[Effect], wish)
 
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
         """List all jobs in the order of their submission.

@@ -13,7 +13,9 @@ from nicegui import context, ui
 from brim.client import Client
 from brim.dashboard.following import Following
 from brim.dashboard.rows import Clock
+from brim.dashboard.sentences import of_effects
 from brim.dashboard.sight import Sight
+from brim.wire.cluster import Wish
 
 _REFRESH = 0.2  # seconds between two looks at whether there is something new to show
 T = TypeVar("T")
@@ -73,6 +75,11 @@ class Desk:
         answer = await asyncio.to_thread(ask, self.client)
         self._following.wake.set()
         return answer
+
+    async def foresee(self, wish: Wish) -> list[str]:
+        """Say what a change would mean for each job."""
+        effects = await asyncio.to_thread(self.client.outlook, wish)
+        return of_effects(effects, self.sight.jobs, self.clock)
 
     def open_job(self, job: str) -> None:
         """Go to the page of a job."""

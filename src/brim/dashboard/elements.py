@@ -12,6 +12,7 @@ from nicegui.element import Element
 
 from brim.dashboard.desk import Desk
 from brim.errors import BrimError
+from brim.wire.cluster import Wish
 
 _NAV = {
     "/": "Cluster",
@@ -224,12 +225,14 @@ def ask(
     verb: str,
     carry_out: Callable[[], Awaitable[str]],
     *,
+    wish: Wish,
     danger: bool = False,
 ) -> None:
     """Say what a change would do and cost, and make it where that is confirmed.
 
     Args:
         carry_out: makes it; returns what to say then.
+        wish: the change, of which the scheduler is asked what it would mean for each job.
     """
     with ui.dialog(value=True) as dialog, ui.element("div").classes("ask"):
         dialog.props["aria-label"] = question
@@ -237,19 +240,40 @@ def ask(
         with ui.element("ul"):
             for line in lines:
                 _tagged("li", line)
-        with ui.row().classes("justify-end w-full"):
+        heading("What it means for jobs", 3)
+        effects = ui.element("ul").props("role=status")
+        with effects:
+            _tagged("li", "being foreseen…")
+        with ui.element("div").classes("bar end"):
             button("Leave it", dialog.close).props("autofocus")
             confirm = button(verb, kind="danger" if danger else "main")
+    dialog.on_value_change(lambda event: None if event.value else dialog.delete())
+
+    async def foresee() -> None:
+        try:
+            found = await desk.foresee(wish)
+        except BrimError as error:
+            found = [f"It cannot be foreseen: {error}"]
+        effects.clear()
+        with effects:
+            for line in found:
+                _tagged("li", line)
 
     async def confirmed() -> None:
         confirm.disable()
         try:
             said = await carry_out()
         except BrimError as error:
-            ui.notify(str(error), type="negative", multi_line=True, timeout=0, close_button="Close")
+            complain(error)
             confirm.enable()
             return
-        dialog.close()
         ui.notify(said, type="positive")
+        dialog.close()
 
     confirm.on_click(confirmed)
+    ui.timer(0.0, foresee, once=True)
+
+
+def complain(error: BrimError) -> None:
+    """Show why something was not done, until it is closed."""
+    ui.notify(str(error), type="negative", multi_line=True, timeout=0, close_button="Close")

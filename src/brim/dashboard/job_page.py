@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from nicegui import ui
@@ -14,6 +14,7 @@ from brim.dashboard.desk import Desk
 from brim.dashboard.elements import ask, button, card, chart, facts, heading, outlined
 from brim.dashboard.records import Records
 from brim.dashboard.rows import (
+    Clock,
     progress_of,
     promise_of,
     range_of,
@@ -26,7 +27,7 @@ from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, SpecError
-from brim.wire.cluster import JobView
+from brim.wire.cluster import JobView, Wish
 
 _FACTS = (
     "State", "Tenant", "Workers", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
@@ -54,7 +55,6 @@ class _JobPage:
         self._story_of = -1
         self._places = ""
         self._logs_end = False
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
         with outlined():
             heading(job, 1)
             self._badge = ui.label().classes("faint")
@@ -171,17 +171,25 @@ class _JobPage:
             self._log.push(f"{worker}  {text}"[: _LOG_AT_ONCE * 10])
 
     def _ask_suspend(self) -> None:
-        self._ask("Suspend", sentences.on_suspend, lambda client: client.suspend(self._job))
+        wish = Wish(action="suspend", job=self._job)
+        self._ask(wish, sentences.on_suspend, lambda client: client.suspend(self._job))
 
     def _ask_resume(self) -> None:
-        self._ask("Resume", sentences.on_resume, lambda client: client.resume(self._job))
+        wish = Wish(action="resume", job=self._job)
+        self._ask(wish, sentences.on_resume, lambda client: client.resume(self._job))
 
     def _ask_cancel(self) -> None:
-        self._ask(
-            "Cancel", sentences.on_cancel, lambda client: client.cancel(self._job), danger=True
-        )
+        wish = Wish(action="cancel", job=self._job)
+        self._ask(wish, sentences.on_cancel, lambda client: client.cancel(self._job), danger=True)
 
-    def _ask(self, verb: str, words: Any, change: Any, *, danger: bool = False) -> None:
+    def _ask(
+        self,
+        wish: Wish,
+        words: Callable[[JobView, Clock], list[str]],
+        change: Callable[[Client], JobView],
+        *,
+        danger: bool = False,
+    ) -> None:
         if self._view is None:
             return
 
@@ -189,9 +197,9 @@ class _JobPage:
             view = await self._desk.call(change)
             return f"{self._job}: {state_of(view)}"
 
+        verb = f"{wish.action.capitalize()} {self._job}"
         lines = words(self._view, self._desk.clock)
-        question = f"{verb} {self._job}?"
-        ask(self._desk, question, lines, f"{verb} {self._job}", carry_out, danger=danger)
+        ask(self._desk, f"{verb}?", lines, verb, carry_out, wish=wish, danger=danger)
 
     def _ask_resize(self) -> None:
         view = self._view
@@ -205,7 +213,7 @@ class _JobPage:
             )
             field.props("outlined dense autofocus")
             wrong = ui.label().classes("bad").props("role=alert")
-            with ui.row().classes("justify-end w-full"):
+            with ui.element("div").classes("bar end"):
                 button("Leave it", dialog.close)
                 go_on = button("What would it do?", kind="main")
 
@@ -220,9 +228,10 @@ class _JobPage:
             def change(client: Client) -> JobView:
                 return client.resize(self._job, workers)
 
+            few, most = workers.minimum, workers.maximum
             self._ask(
-                "Resize",
-                lambda view, _: sentences.on_resize(view, workers.minimum, workers.maximum),
+                Wish(action="resize", job=self._job, minimum=few, maximum=most),
+                lambda view, _: sentences.on_resize(view, few, most),
                 change,
             )
 

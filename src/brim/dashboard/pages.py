@@ -17,7 +17,7 @@ from brim.dashboard.job_page import show_job
 from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows
 from brim.dashboard.series import picture_of
 from brim.dashboard.submit_page import show_submit
-from brim.wire.cluster import JobView
+from brim.wire.cluster import JobView, Wish
 
 _SPANS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "1 day"}
 _WHO = {"job": "by job", "tenant": "by tenant"}
@@ -271,7 +271,8 @@ def _show_nodes(desk: Desk) -> None:
             await desk.call(lambda client: client.drain(name, undo=undo))
             return f"{name} is {'open again' if undo else 'drained'}"
 
-        ask(desk, f"{verb} {name}?", lines, f"{verb} {name}", carry_out)
+        wish = Wish(action="undrain" if undo else "drain", node=name)
+        ask(desk, f"{verb} {name}?", lines, f"{verb} {name}", carry_out, wish=wish)
 
     with card(""):
         element = grid("Nodes", _NODE_COLUMNS, key="node", height="tall", opens=drain)

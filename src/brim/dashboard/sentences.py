@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from brim.dashboard.rows import Clock, promise_of, range_of, steps_of
 from brim.domain.quantities import counted
-from brim.wire.cluster import Forecast, JobView, NodeView
+from brim.wire.cluster import Effect, Forecast, JobView, NodeView
 
 _HOUR = 3600.0
+_MOST_EFFECTS = 6  # jobs that are named
 
 
 def on_suspend(view: JobView, clock: Clock) -> list[str]:
@@ -91,6 +92,50 @@ def on_drain(node: NodeView, jobs: Mapping[str, JobView], nodes: Sequence[NodeVi
 def on_undrain(node: NodeView) -> list[str]:
     """Say what opening a drained node again would do."""
     return [f"Jobs may use the {counted(node.devices, 'device')} of {node.node} again at once."]
+
+
+def of_effects(effects: Sequence[Effect], jobs: Mapping[str, JobView], clock: Clock) -> list[str]:
+    """Say what a change would mean for the jobs of a cluster, those that lose most first."""
+    if not effects:
+        return ["Nothing changes for any job, as far as it can be foreseen."]
+    lines = [_of_effect(effect, jobs.get(effect.job), clock) for effect in effects[:_MOST_EFFECTS]]
+    more = len(effects) - _MOST_EFFECTS
+    return [*lines, *([f"And {counted(more, 'other job')} less than these."] if more > 0 else [])]
+
+
+def _of_effect(effect: Effect, view: JobView | None, clock: Clock) -> str:
+    parts = []
+    if effect.workers != effect.workers_after:
+        parts.append(f"{effect.workers} → {counted(effect.workers_after, 'worker')} at once")
+    before, after = effect.finish, effect.finish_after
+    if before is not None and after is not None and round(before) != round(after):
+        word = "later" if after > before else "earlier"
+        parts.append(f"ends {_span(abs(after - before))} {word}, at {clock(after)}")
+    elif after is None and before is not None:
+        parts.append("no end can be foreseen any more")
+    elif before is None and after is not None:
+        parts.append(f"ends at {clock(after)}")
+    deadline = view.deadline if view is not None else None
+    if (
+        deadline is not None
+        and after is not None
+        and (before is None or before <= deadline)
+        and after > deadline
+    ):
+        promised = "promised deadline" if view is not None and view.promised else "deadline"
+        parts.append(f"misses its {promised} of {clock(deadline)}")
+    return f"{effect.job}: {', '.join(parts)}."
+
+
+def _span(seconds: float) -> str:
+    """Seconds, no finer than a person needs.
+
+    >>> _span(12.4), _span(754.0), _span(9000.0)
+    ('12 s', '13 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
 def of_forecast(forecast: Forecast, clock: Clock) -> list[str]:

@@ -85,7 +85,9 @@ def workers_over_time(view: JobView | None, story: Sequence[Change], *, now: flo
         steps.append((now, view.workers))
     # what is decided and begins at one moment is one step
     return [
-        step for step, after in zip(steps, [*steps[1:], None], strict=True) if not after or after[0] > step[0]
+        step
+        for step, after in zip(steps, [*steps[1:], None], strict=True)
+        if not after or after[0] > step[0]
     ]
 
 
@@ -189,7 +191,10 @@ def _summed(parts: Iterable[tuple[str, Steps]]) -> dict[str, list[tuple[float, i
 def _elsewhere(sight: Sight, own: Mapping[str, Steps]) -> list[tuple[float, int]]:
     """The devices that other tenants held, as far as it was seen."""
     times = [sample.at for sample in sight.samples]
-    mine = [sum(values) for values in zip(*(_sampled(steps, times) for steps in own.values()), strict=True)]
+    mine = [
+        sum(values)
+        for values in zip(*(_sampled(steps, times) for steps in own.values()), strict=True)
+    ]
     mine = mine or [0] * len(times)
     return [
         (sample.at, max(0, sample.held - part))

@@ -44,6 +44,7 @@ from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.cluster import (
     ClusterView,
     Down,
+    Effect,
     Forecast,
     Forgotten,
     JobView,
@@ -56,6 +57,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     Token,
+    Wish,
 )
 from brim.wire.door import Door
 
@@ -147,6 +149,32 @@ async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
             continue  # it ended meanwhile, and was forgotten
         takes[job if caller.may(Right.SEE_JOB, of=owner) else f"tenant {owner}"] += workers
     return msgspec.structs.replace(forecast, takes=dict(takes))
+
+
+async def _outlook(lives: Lives, request: Request, body: Wish) -> list[Effect]:
+    """Return what a change would mean for each job; other tenants' jobs are summed up by tenant."""
+    caller = _caller(request)
+    if body.job:
+        if not caller.may(Right.SEE_JOB, of=lives.now.owner_of(body.job)):
+            raise no_such_job(body.job, lives.now.ids_of(caller.tenant))
+        lives.now.job(body.job)  # or there is none
+    elif not caller.may(Right.APPLY):
+        raise _refusal(caller, Right.APPLY)
+    effects = await lives.now.outlook(body)
+    own = [effect for effect in effects if _may_see(lives, caller, effect.job)]
+    others: dict[str, Effect] = {}
+    for effect in effects:
+        owner = lives.now.owner_of(effect.job)
+        if owner is not None and not _may_see(lives, caller, effect.job):
+            name = f"tenant {owner}"
+            none = Effect(job=name, workers=0, workers_after=0, finish=None, finish_after=None)
+            total = others.get(name, none)
+            others[name] = msgspec.structs.replace(
+                total,
+                workers=total.workers + effect.workers,
+                workers_after=total.workers_after + effect.workers_after,
+            )
+    return [*own, *others.values()]
 
 
 async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
@@ -445,6 +473,8 @@ _CALLS = (
           None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
+    _Call("POST", "/v1/outlook", "Foresee what a change would mean for each job",
+          Wish, list[Effect], _outlook, Right.SEE_CLUSTER),
     _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[Change], _explain, Right.SEE_JOB),
@@ -501,7 +531,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             request.state.caller, request.state.keys = caller, keys
             response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
-                changes = call.handle is not _forecast
+                changes = call.handle not in (_forecast, _outlook)
                 audit.note(caller, deed, response.status_code, changes=changes)
             return response
 

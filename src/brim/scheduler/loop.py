@@ -54,13 +54,23 @@ from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
+from brim.scheduler.outlook import effects_of, with_wish
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.user_code.own_code import word_of
 from brim.user_code.policies import POLICIES
-from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
+from brim.wire.cluster import (
+    ClusterView,
+    Effect,
+    Forecast,
+    JobView,
+    NodeView,
+    Submit,
+    TenantView,
+    Wish,
+)
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
@@ -69,6 +79,7 @@ _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _MAX_INLINE_JOBS = 200
 _LONGEST_KEY = 200
+_RESUMED = "?"  # the id of a held job while it is foreseen how it would go on
 
 
 class LiveCluster(Backend, Protocol):
@@ -497,6 +508,42 @@ class Scheduler:
             ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
             forecast = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
         return forecast_of(forecast, has_lessons=has_lessons, set_by=self._clock.set_by())
+
+    async def outlook(self, wish: Wish) -> list[Effect]:
+        """Return what a change would mean for each job, as far as it can be foreseen.
+
+        The answer is worked out in a thread, as forecasts are.
+
+        Raises:
+            SpecError: there is no such node, or the range is none.
+        """
+        present = self._backend.jobs.present.cluster
+        if wish.action in ("drain", "undrain") and wish.node not in {
+            node.id for node in present.nodes
+        }:
+            raise SpecError(NO_SUCH_NODE, got=repr(wish.node), need="a node of this cluster")
+        if wish.minimum > wish.maximum:
+            raise SpecError("minimum", got=str(wish.minimum), need=f"at most {wish.maximum}")
+        async with self._forecasting:
+            now, jobs, by = self._clock.wall(), self._backend.jobs, self._clock.set_by()
+            memory = self._backend.memory
+            snapshot = jobs.snapshot(now, memory=memory)
+            after = with_wish(snapshot, wish, nodes=present)
+            if wish.action == "resume":
+                held = replace(self._find(wish.job), id=_RESUMED)
+                after = jobs.snapshot(now, memory=memory, newcomer=held)
+            policy = self._backend.spec.policy
+            ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
+            effects = await asyncio.to_thread(effects_of, snapshot, after, ask)
+        return [
+            msgspec.structs.replace(
+                effect,
+                job=wish.job if effect.job == _RESUMED else effect.job,
+                finish=effect.finish + by if effect.finish is not None else None,
+                finish_after=effect.finish_after + by if effect.finish_after is not None else None,
+            )
+            for effect in effects
+        ]
 
     def _by_own_clock(self, submission: Submission) -> Submission:
         """Translate the times of a submission into our own clock.

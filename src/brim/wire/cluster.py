@@ -5,7 +5,7 @@ The names are a public contract.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -253,6 +253,36 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     tenants: list[TenantView]
     tenant: str | None
     at: float
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change that is not made: of a job, or of a node.
+
+    Args:
+        minimum, maximum: the workers that a job may have, where it is resized.
+    """
+
+    action: Literal["suspend", "resume", "cancel", "resize", "drain", "undrain"]
+    job: str = ""
+    node: str = ""
+    minimum: Annotated[int, msgspec.Meta(ge=1)] = 1
+    maximum: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change would mean for a job.
+
+    Args:
+        job: its id; of a job that the caller may not see, `tenant` and the name of its tenant.
+        workers, workers_after: at once, without the change and with it.
+        finish, finish_after: its expected end, seconds since 1970; None where nobody can say.
+    """
+
+    job: str
+    workers: int
+    workers_after: int
+    finish: float | None
+    finish_after: float | None
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
