@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 from typing import Any
 
 from brim.dashboard.series import ELSEWHERE, REST, Course, Curve, Picture, Steps
@@ -77,8 +78,12 @@ def words_of(picture: Picture) -> str:
     now = f"Now {total} of {counted(devices, 'device')}" + (f": {parts}." if parts else ".")
     if not picture.ahead:
         return now
-    minutes = (picture.ahead[-1] - picture.now) / 60.0
-    return f"{now} Paler, right of now: the plan for {minutes:,.1f} min, if nothing new comes."
+    changes = sum(
+        after != before for curve in picture.planned for before, after in pairwise(curve.values)
+    )
+    return (
+        f"{now} Right of now, paler: the plan, if nothing new comes; {counted(changes, 'change')}."
+    )
 
 
 def tenants_chart(rows: list[dict[str, Any]]) -> Options:

@@ -79,7 +79,9 @@ class Desk:
     async def foresee(self, wish: Wish) -> list[str]:
         """Say what a change would mean for each job."""
         effects = await asyncio.to_thread(self.client.outlook, wish)
-        return of_effects(effects, self.sight.jobs, self.clock)
+        ends = wish.action in ("suspend", "cancel")  # that it has no workers then was said
+        others = [effect for effect in effects if not (ends and effect.job == wish.job)]
+        return of_effects(others, self.sight.jobs, self.clock)
 
     def open_job(self, job: str) -> None:
         """Go to the page of a job."""

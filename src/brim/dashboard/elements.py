@@ -181,6 +181,19 @@ def chart(name: str, *, small: bool = False) -> ui.echart:
     return plot.props("role=img")
 
 
+def redraw(plot: ui.echart, options: dict[str, Any]) -> None:
+    """Show other options in a chart.
+
+    All but the first go to the chart itself: as properties of an element, each number of them
+    would be watched for changes.
+    """
+    if not plot.options:
+        plot.options.update(options)
+        plot.update()
+    else:
+        plot.run_chart_method("setOption", options, {"replaceMerge": ["series"]})
+
+
 def grid(
     name: str,
     columns: Sequence[Mapping[str, Any]],

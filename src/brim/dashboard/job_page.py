@@ -11,7 +11,16 @@ from nicegui import ui
 from brim.client import Client
 from brim.dashboard import charts, sentences
 from brim.dashboard.desk import Desk
-from brim.dashboard.elements import ask, button, card, chart, facts, heading, outlined
+from brim.dashboard.elements import (
+    ask,
+    button,
+    card,
+    chart,
+    facts,
+    heading,
+    outlined,
+    redraw,
+)
 from brim.dashboard.records import Records
 from brim.dashboard.rows import (
     Clock,
@@ -149,7 +158,7 @@ class _JobPage:
         assert view is not None
         end = view.ended if view.ended is not None else self._desk.sight.at
         steps = workers_over_time(view, self._story, now=end)
-        _draw(self._workers, charts.workers_chart(steps, view.submitted, end))
+        redraw(self._workers, charts.workers_chart(steps, view.submitted, end))
 
     async def _look_at_records(self) -> None:
         if not await asyncio.to_thread(self._records.look):
@@ -157,8 +166,8 @@ class _JobPage:
         for part in self._recorded:
             part.set_visibility(True)
         course = self._records.course
-        _draw(self._loss, charts.loss_chart(course))
-        _draw(self._rate, charts.rate_chart(course))
+        redraw(self._loss, charts.loss_chart(course))
+        redraw(self._rate, charts.rate_chart(course))
         self._events([(self._desk.clock(at), text) for at, text in self._records.events])
 
     async def _look_at_logs(self) -> None:
@@ -237,13 +246,6 @@ class _JobPage:
 
         go_on.on_click(check)
         field.on("keydown.enter", check)
-
-
-def _draw(plot: ui.echart, options: dict[str, Any]) -> None:
-    if plot.options != options:
-        plot.options.clear()
-        plot.options.update(options)
-        plot.update()
 
 
 def _list() -> Any:

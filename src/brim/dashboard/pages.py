@@ -12,7 +12,7 @@ from nicegui import ui
 
 from brim.dashboard import charts, sentences
 from brim.dashboard.desk import Desk
-from brim.dashboard.elements import ask, card, chart, grid, outlined, page_of, tiles, toggle
+from brim.dashboard.elements import ask, card, chart, grid, outlined, page_of, redraw, tiles, toggle
 from brim.dashboard.job_page import show_job
 from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows
 from brim.dashboard.series import picture_of
@@ -22,7 +22,7 @@ from brim.wire.cluster import JobView, Wish
 _SPANS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "1 day"}
 _WHO = {"job": "by job", "tenant": "by tenant"}
 _SHOWN = {"active": "Active", "ended": "Ended", "all": "All"}
-_REDRAW = 1.0  # seconds between two pictures of the devices, at least
+_REDRAW_UNCHANGED = 5.0  # seconds between two pictures of the devices where none has changed hands
 
 _JOB_COLUMNS = [
     {"field": "job", "headerName": "Job", "pinned": "left", "minWidth": 130, "flex": 2},
@@ -124,7 +124,7 @@ def add_pages(desk: Desk) -> None:
 
 
 def _show_cluster(desk: Desk) -> None:
-    chosen: dict[str, Any] = {"by": "job", "seconds": 3600, "drawn": 0.0}
+    drawn_at, drawn_of = 0.0, ""
     show_tiles = tiles("Devices in use", "Jobs", "Nodes", "Policy")
     with card("Devices over time"):
         with outlined():
@@ -136,15 +136,18 @@ def _show_cluster(desk: Desk) -> None:
         table = _job_grid(desk, "medium")
 
     def draw() -> None:
-        picture = picture_of(desk.sight, by=chosen["by"], seconds=chosen["seconds"])
-        plot.options.clear()
-        plot.options.update(charts.devices_chart(picture))
-        plot.update()
-        caption.set_text(charts.words_of(picture))
-        chosen["drawn"] = desk.sight.at
+        nonlocal drawn_at, drawn_of
+        picture = picture_of(desk.sight, by=str(who.value), seconds=float(span.value or 0))
+        words = charts.words_of(picture)
+        now = desk.sight.at
+        if words != drawn_of or now - drawn_at >= _REDRAW_UNCHANGED:
+            drawn_at, drawn_of = now, words
+            redraw(plot, charts.devices_chart(picture))
+            caption.set_text(words)
 
     def choose() -> None:
-        chosen.update(by=who.value, seconds=span.value)
+        nonlocal drawn_of
+        drawn_of = ""
         if desk.sight.cluster is not None:
             draw()
 
@@ -165,8 +168,7 @@ def _show_cluster(desk: Desk) -> None:
             (f"{up:,}", f"of {len(sight.nodes):,} take jobs"),
             (view.policy, f"a cycle takes {view.cycles.median_ms:.1f} ms"),
         )
-        if sight.at - chosen["drawn"] >= _REDRAW:
-            draw()
+        draw()
         table(since)
 
     desk.keep_showing(refresh)
@@ -309,9 +311,7 @@ def _show_tenants(desk: Desk) -> None:
         rows = tenant_rows(desk.sight.tenants)
         if rows != last:
             desk.replace_rows(element, "tenant", last, rows)
-            plot.options.clear()
-            plot.options.update(charts.tenants_chart(rows))
-            plot.update()
+            redraw(plot, charts.tenants_chart(rows))
             last = rows
 
     desk.keep_showing(refresh)

@@ -97,10 +97,13 @@ def on_undrain(node: NodeView) -> list[str]:
 def of_effects(effects: Sequence[Effect], jobs: Mapping[str, JobView], clock: Clock) -> list[str]:
     """Say what a change would mean for the jobs of a cluster, those that lose most first."""
     if not effects:
-        return ["Nothing changes for any job, as far as it can be foreseen."]
+        return ["Nothing changes for other jobs, as far as it can be foreseen."]
     lines = [_of_effect(effect, jobs.get(effect.job), clock) for effect in effects[:_MOST_EFFECTS]]
     more = len(effects) - _MOST_EFFECTS
-    return [*lines, *([f"And {counted(more, 'other job')} less than these."] if more > 0 else [])]
+    return [
+        *lines,
+        *([f"And {counted(more, 'other job')}, for which less changes."] if more > 0 else []),
+    ]
 
 
 def _of_effect(effect: Effect, view: JobView | None, clock: Clock) -> str:

@@ -16,7 +16,7 @@ from brim.wire.cluster import JobView
 MOST_CURVES = 10  # with a name of their own
 REST = "others"
 ELSEWHERE = "other tenants"
-_MOST_TIMES = 240  # points of a curve
+_MOST_TIMES = 120  # points of a curve
 _AHEAD = 0.5  # of the time shown before now: the most that is shown behind it
 # `refused` is also said of a deadline whose job runs nevertheless.
 _PHASES_WITHOUT_WORKERS = frozenset({"submitted", "suspended", "done", "failed", "cancelled"})
@@ -83,12 +83,13 @@ def workers_over_time(view: JobView | None, story: Sequence[Change], *, now: flo
         steps.append((view.started or view.submitted, view.workers))
     elif view is not None and view.workers != (steps[-1][1] if steps else 0):
         steps.append((now, view.workers))
-    # what is decided and begins at one moment is one step
-    return [
-        step
-        for step, after in zip(steps, [*steps[1:], None], strict=True)
-        if not after or after[0] > step[0]
-    ]
+    return _last_of_each_moment(steps)
+
+
+def _last_of_each_moment(steps: Steps) -> Steps:
+    """Leave out steps that another one follows at the same time."""
+    found: dict[float, int] = dict(steps)
+    return sorted(found.items())
 
 
 def _before(story: Sequence[Change]) -> tuple[int, bool]:
