@@ -27,6 +27,7 @@ LARGEST_FRAME = 256 << 10  # bytes that a browser may send at once
 _MOST_FRAMES = 100  # of a stream in a second, on average
 _BURST = 400  # frames that may come at once
 _MOST_STREAMS = 16  # of a session
+_TO_CLOSE = 1.0  # seconds that the application has to end a stream on its side
 _CLOSED_BY_POLICY = 1008
 _OWNER = "the dashboard's owner"
 
@@ -146,28 +147,30 @@ class Guard:
             await _refuse(scope, send, http.HTTPStatus.TOO_MANY_REQUESTS, "too many streams")
             return
         session.streams += 1
-        frames = _Allowance()
+        frames, flooded = _Allowance(), asyncio.Event()
 
         async def receive_bounded() -> MutableMapping[str, Any]:
             message = await receive()
             if message["type"] == "websocket.receive" and not frames.take(_now()):
-                serving.cancel()
+                flooded.set()
+                return {"type": "websocket.disconnect", "code": _CLOSED_BY_POLICY}
             return message
 
         serving = asyncio.ensure_future(self._application(scope, receive_bounded, send))
-        over = asyncio.ensure_future(session.over.wait())
+        reasons = [asyncio.ensure_future(event.wait()) for event in (session.over, flooded)]
         timeout = max(0.0, session.ends - _now())
         try:
-            await asyncio.wait({serving, over}, timeout=timeout, return_when="FIRST_COMPLETED")
-        finally:
-            session.streams -= 1
-            over.cancel()
-            if not serving.done() or serving.cancelled():
-                serving.cancel()
-                with contextlib.suppress(asyncio.CancelledError, RuntimeError):
-                    await serving
+            await asyncio.wait(
+                {serving, *reasons}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not serving.done():
                 with contextlib.suppress(RuntimeError):  # it is closed already
                     await send({"type": "websocket.close", "code": _CLOSED_BY_POLICY})
+        finally:
+            session.streams -= 1
+            for task in (serving, *reasons):
+                task.cancel()
+            await asyncio.wait({serving}, timeout=_TO_CLOSE)
         if serving.done() and not serving.cancelled():
             serving.result()
 
