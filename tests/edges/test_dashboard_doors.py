@@ -293,8 +293,7 @@ def test_attempts_at_a_dashboard_achieve_nothing(opened: Open) -> None:
 
 def _crowd(opened: Open, own: dict[str, str]) -> str:
     lines = [
-        socket.create_connection(("127.0.0.1", opened.port), timeout=30.0)
-        for _ in range(STRANGERS)
+        socket.create_connection(("127.0.0.1", opened.port), timeout=30.0) for _ in range(STRANGERS)
     ]
     try:
         return "pages are served" if opened.status(**own) == "200" else "nobody gets in"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import unescape
 from importlib import resources
 from typing import Any
 
@@ -227,7 +228,8 @@ def grid(
     if opens is not None:
         element.classes("opens")
         for event in ("click", "keydown.enter"):
-            element.on(event, lambda event: opens(str(event.args)), js_handler=_ROW_OF)
+            # Tables escape the names of rows, though it is an attribute that they set.
+            element.on(event, lambda event: opens(unescape(str(event.args))), js_handler=_ROW_OF)
     return element
 
 

@@ -68,6 +68,10 @@ class _JobPage:
             heading(job, 1)
             self._badge = ui.label().classes("faint")
         self._missing = ui.label().classes("bad")
+        with ui.element("div").classes("stack") as self._content:
+            self._show_content()
+
+    def _show_content(self) -> None:
         with ui.element("div").classes("bar") as self._buttons:
             self._make_buttons()
         self._progress = ui.linear_progress(value=0.0, show_value=False, size="8px")
@@ -103,10 +107,11 @@ class _JobPage:
         """Show what the scheduler has said last."""
         view = self._desk.sight.jobs.get(self._job)
         self._missing.set_visibility(view is None)
-        self._buttons.set_visibility(view is not None and not view.has_ended)
+        self._content.set_visibility(view is not None)
         if view is None:
             self._missing.set_text("There is no such job, or none that you may see.")
             return
+        self._buttons.set_visibility(not view.has_ended)
         self._view = view
         clock = self._desk.clock
         self._badge.set_text(state_of(view))

@@ -36,11 +36,19 @@ class _Form:
         with card("The job"):
             ui.label(f"Files in {desk.folder}, where brim dashboard was started.").classes("faint")
             with ui.element("div").classes("two"):
-                self._file = ui.select(files_in(desk.folder), with_input=True, label="File")
+                self._file = ui.select(
+                    files_in(desk.folder),
+                    with_input=True,
+                    new_value_mode="add-unique",
+                    label="File",
+                )
                 self._file.props("outlined dense")
                 self._workers = _field("Workers: a number, or FEWEST:MOST", "1:4")
                 self._deadline = _field("Deadline: 2h, or 2026-12-01T08:00", "")
-                self._tenant = ui.select(self._tenants(), label="Tenant").props("outlined dense")
+                tenants = self._tenants()
+                only = tenants[0] if len(tenants) == 1 else None
+                self._tenant = ui.select(tenants, value=only, label="Tenant")
+                self._tenant.props("outlined dense")
                 self._priority = ui.select(_PRIORITIES, value=_PRIORITIES[0], label="Priority")
                 self._priority.props("outlined dense")
                 self._more = _field("More options, as brim submit takes them", "")
