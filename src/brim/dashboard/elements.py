@@ -223,7 +223,7 @@ def grid(
             "headerHeight": 38,
         }
     ).classes(f"grid {height}")
-    element.props["aria-label"] = name
+    element.props["aria-label"] = f"{name}, as a table"
     element.props("role=region")
     if opens is not None:
         element.classes("opens")
@@ -256,8 +256,7 @@ def ask(
             for line in lines:
                 _tagged("li", line)
         heading("What it means for jobs", 3)
-        effects = ui.element("ul").props("role=status")
-        with effects:
+        with ui.element("div").props("role=status"), ui.element("ul") as effects:
             _tagged("li", "being foreseen…")
         with ui.element("div").classes("bar end"):
             button("Leave it", dialog.close).props("autofocus")

@@ -56,9 +56,9 @@ class _Form:
                 self._ask = button("What if?", self._forecast)
                 self._submit = button("Submit", self._hand_in, kind="main")
         with card("What would happen"):
-            self._answer = ui.element("ul").classes("lines").props("role=status")
-            with self._answer:
-                ui.label("“What if?” asks the scheduler and submits nothing.").classes("faint")
+            with ui.element("div").props("role=status"):
+                self._answer = ui.element("ul").classes("lines")
+        self._say(["“What if?” asks the scheduler, and submits nothing."])
 
     def _tenants(self) -> list[str]:
         sight = self._desk.sight
