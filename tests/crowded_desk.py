@@ -20,14 +20,15 @@ from brim.wire.cluster import (
     Logs,
     News,
     NodeView,
+    Proposal,
     TenantView,
     Times,
-    Wish,
 )
 
 DEVICES = 8  # of a node
 WORKERS = 8  # of a running job
 TENANTS = 5
+NAMES = ("ranker", "flights", "wide-deep", "bert", "sweep")
 MARKUP = '<b onclick="alert(1)">bold<img src=x onerror="document.title=\'gone\'">'
 _TIMES = Times(count=1, median_ms=1.0, p99_ms=2.0)
 
@@ -37,7 +38,7 @@ class MadeUpScheduler:
 
     Args:
         jobs: that have not ended.
-        nodes: of the cluster; 100 of the jobs run on them.
+        nodes: of the cluster; a job runs on each of them, but no more than 100.
         markup: put where users put names and reasons.
     """
 
@@ -46,7 +47,7 @@ class MadeUpScheduler:
 
     def __init__(self, *, jobs: int, nodes: int, markup: str = "") -> None:
         self._count, self._markup, self._asked = jobs, markup, 0
-        self._running = min(jobs, 100)
+        self._running = min(jobs, nodes, 100)
         self._start = time.time() - 3600.0
         self._nodes = [
             NodeView(
@@ -60,16 +61,16 @@ class MadeUpScheduler:
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
         return [self._job(k) for k in range(self._count)]
 
-    def news(self, after: str = "", *, wait: float = 0.0) -> News:
-        if after:
+    def news(self, place: str = "", *, wait: float = 0.0) -> News:
+        if place:
             time.sleep(min(wait, 0.5))
         self._asked += 1
         return News(
-            after="x.1.1",
-            complete=bool(after),
+            place="x.1.1",
+            complete=bool(place),
             jobs=[self._job(k) for k in range(self._running)],
             forgotten=[],
-            changes=[] if after else list(self._story()),
+            changes=[] if place else list(self._story()),
             cluster=ClusterView(
                 policy="brim", devices=DEVICES * len(self._nodes), headroom=0, held=WORKERS * self._running,
                 nodes={}, unfinished=self._count, cycles=_TIMES, looks=_TIMES, problem=self._markup,
@@ -80,7 +81,7 @@ class MadeUpScheduler:
                 for k in range(TENANTS)
             ],
             tenant=None,
-            at=time.time(),
+            timestamp=time.time(),
         )  # fmt: skip
 
     def plan(self) -> list[Change]:
@@ -95,11 +96,11 @@ class MadeUpScheduler:
     def explain(self, job: str) -> list[Change]:
         return [Change(self._start, job, "submitted", detail=self._markup)]
 
-    def log_lines(self, job: str, *, after: str = "", **_: Any) -> Logs:
+    def log_lines(self, job: str, *, place: str = "", **_: Any) -> Logs:
         text = f"a line {self._markup}"
-        return Logs(lines=[] if after else [("w1", text)], after="{}", ended=False)
+        return Logs(lines=[] if place else [("w1", text)], after="{}", ended=False)
 
-    def outlook(self, wish: Wish) -> list[Effect]:
+    def consequences(self, wish: Proposal) -> list[Effect]:
         return [
             Effect(
                 job=f"other{self._markup}",
@@ -118,11 +119,11 @@ class MadeUpScheduler:
         return self._job(0)
 
     def _name(self, k: int) -> str:
-        return f"job{self._markup}-{k + 1}"
+        return f"{NAMES[k % len(NAMES)]}{self._markup}-{k + 1}"
 
     def _story(self) -> Iterator[Change]:
         for k in range(self._running):
-            at = self._start + 30.0 * k
+            at = self._start + 3000.0 * k / self._running
             yield Change(at, self._name(k), "submitted")
             yield Change(at, self._name(k), "workers", 0, WORKERS, "surplus", self._markup)
             yield Change(at, self._name(k), "running")
@@ -149,8 +150,8 @@ def main(jobs: int, nodes: int, markup: str) -> None:
         cast(Client, MadeUpScheduler(jobs=jobs, nodes=nodes, markup=markup)),
         port=0,
         folder=Path.cwd(),
-        opens=lambda url: sys.stdout.write(f"{url}\n") and sys.stdout.flush(),
-        say=sys.stderr.write,
+        opens=lambda url: print(url, flush=True),  # noqa: T201
+        say=lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
 
 

@@ -36,11 +36,11 @@ from brim.wire.cluster import (
     News,
     NodeView,
     Problem,
+    Proposal,
     Range,
     Submit,
     TenantView,
     Token,
-    Wish,
 )
 from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
 from brim.wire.listening import joined_address
@@ -196,9 +196,9 @@ class Client:
         """Predict the course of a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
-    def outlook(self, wish: Wish) -> list[Effect]:
-        """Foresee what a change would mean for each job; nothing is changed."""
-        return self._call("POST", "/v1/outlook", list[Effect], wish)
+    def consequences(self, wish: Proposal) -> list[Effect]:
+        """Foresee the consequences of a change for each job; nothing is changed."""
+        return self._call("POST", "/v1/consequences", list[Effect], wish)
 
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
         """List all jobs in the order of their submission.
@@ -263,15 +263,15 @@ class Client:
             if follow and not has_more:
                 sleep(_CALL_INTERVAL)
 
-    def log_lines(self, job: str, *, worker: str = "", after: str = "", wait: float = 0.0) -> Logs:
+    def log_lines(self, job: str, *, worker: str = "", place: str = "", wait: float = 0.0) -> Logs:
         """Return lines that a job's processes printed since an earlier answer.
 
         Args:
             worker: only the lines of this worker, such as `w1`.
-            after: the place that the answer gave; empty: from the beginning.
+            place: `after` of that answer; empty: from the beginning.
             wait: seconds to wait for lines, where there are none.
         """
-        question = urlencode({"worker": worker, "after": after, "wait": wait})
+        question = urlencode({"worker": worker, "after": place, "wait": wait})
         return self._call("GET", f"{_path(job)}/logs?{question}", Logs, longer=wait)
 
     def explain(self, job: str) -> list[Change]:
@@ -346,14 +346,14 @@ class Client:
         """Describe the nodes, the devices in use and the policy."""
         return self._call("GET", "/v1/cluster", ClusterView)
 
-    def news(self, after: str = "", *, wait: float = 0.0) -> News:
-        """Return what has changed since an earlier answer.
+    def news(self, place: str = "", *, wait: float = 0.0) -> News:
+        """Return the changes since an earlier answer.
 
         Args:
-            after: the place that it gave; empty: none, so that everything is to be listed once.
+            place: as that answer has it; empty: there was none, and all jobs are to be listed once.
             wait: seconds to wait for news, where there are none.
         """
-        query = urlencode({"after": after, "wait": wait})
+        query = urlencode({"after": place, "wait": wait})
         return self._call("GET", f"/v1/news?{query}", News, longer=wait)
 
     def plan(self) -> list[Change]:

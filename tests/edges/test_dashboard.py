@@ -11,14 +11,14 @@ import pytest
 from brim.dashboard import charts, sentences
 from brim.dashboard.rows import job_row, lent_by, node_rows, summary_of, tenant_rows
 from brim.dashboard.series import (
-    ELSEWHERE,
     MOST_CURVES,
+    OTHER_TENANTS,
     REST,
     course_of_steps,
     picture_of,
     workers_over_time,
 )
-from brim.dashboard.sight import Sight
+from brim.dashboard.sight import ClusterSight
 from brim.dashboard.typed import files_in, typed_request, words_of
 from brim.domain.course import Change
 from brim.domain.step_records import StepRecord
@@ -69,21 +69,21 @@ def tenant(name: str, owed: int, holds: int, **fields: Any) -> TenantView:
     return TenantView(tenant=name, guaranteed=owed, holds=holds, borrows=borrows, jobs=1, **fields)
 
 
-def news(*jobs: JobView, at: float = 200.0, **fields: Any) -> News:
+def news(*jobs: JobView, timestamp: float = 200.0, **fields: Any) -> News:
     held = sum(view.workers for view in jobs)
     cluster = ClusterView(
         policy="brim", devices=8, headroom=0, held=held, nodes={"n1": 8}, unfinished=len(jobs),
         cycles=NO_TIMES, looks=NO_TIMES,
     )  # fmt: skip
     usual: dict[str, Any] = {
-        "after": "x.1.1", "complete": True, "forgotten": [], "changes": [], "nodes": [], "tenants": [],
+        "place": "x.1.1", "complete": True, "forgotten": [], "changes": [], "nodes": [], "tenants": [],
         "tenant": None, "cluster": cluster,
     }  # fmt: skip
-    return News(jobs=list(jobs), at=at, **{**usual, **fields})
+    return News(jobs=list(jobs), timestamp=timestamp, **{**usual, **fields})
 
 
-def sight(*answers: News) -> Sight:
-    seen = Sight()
+def sight(*answers: News) -> ClusterSight:
+    seen = ClusterSight()
     for answer in answers:
         seen.take(answer)
     return seen
@@ -158,7 +158,7 @@ def test_jobs_in_a_line() -> None:
 
 
 def test_reader_gets_what_has_changed_since() -> None:
-    seen = Sight()
+    seen = ClusterSight()
     seen.take_all([job(), job("b-2")])
     seen.take(news(job(), job("b-2")))
     version = seen.version
@@ -172,8 +172,8 @@ def test_reader_gets_what_has_changed_since() -> None:
     assert seen.forgotten_after(version) == ["b-2", "a-1"]
 
 
-def test_only_the_newest_of_many_ended_jobs_are_kept() -> None:
-    seen = Sight()
+def test_newest_ended_jobs_are_kept() -> None:
+    seen = ClusterSight()
     ended = [job(f"e-{k}", state="done", ended=float(k)) for k in range(1500)]
     seen.take_all([*ended, WAITING])
     assert len(seen.jobs) == 1001
@@ -214,7 +214,7 @@ def test_workers_follow_from_the_story(
     assert list(workers_over_time(view, story, now=200.0)) == steps
 
 
-def test_devices_are_stacked_by_job_or_tenant_with_the_plan() -> None:
+def test_devices_are_stacked_with_the_plan() -> None:
     changes = [SUBMITTED, START, RUNNING, Change(150.0, "b-2", "submitted")]
     seen = sight(
         news(job(), job("b-2", tenant="web", workers=0, planned=0, nodes={}), changes=changes)
@@ -223,20 +223,20 @@ def test_devices_are_stacked_by_job_or_tenant_with_the_plan() -> None:
         Change(210.0, "a-1", "workers", 2, 0, "finished"),
         Change(210.0, "b-2", "workers", 0, 4, "surplus"),
     ]
-    picture = picture_of(seen, by="job", seconds=100.0)
+    picture = picture_of(seen, grouping="job", seconds=100.0)
     assert picture.times == [100.0, 110.0, 200.0]
     assert {curve.name: curve.values for curve in picture.past} == {
         "a-1": [0, 2, 2],
         "b-2": [0, 0, 0],
         REST: [0, 0, 0],
     }
-    assert picture.ahead == [200.0, 210.0]
+    assert picture.future == [200.0, 210.0]
     assert {curve.name: curve.values for curve in picture.planned} == {
         "a-1": [2, 0],
         "b-2": [0, 4],
         REST: [0, 0],
     }
-    assert [curve.name for curve in picture_of(seen, by="tenant", seconds=100.0).past] == [
+    assert [curve.name for curve in picture_of(seen, grouping="tenant", seconds=100.0).past] == [
         "ads",
         "web",
         REST,
@@ -244,9 +244,9 @@ def test_devices_are_stacked_by_job_or_tenant_with_the_plan() -> None:
     assert charts.words_of(picture).startswith("Now 2 of 8 devices: a-1 2. Right of now, paler: ")
 
 
-def test_many_jobs_share_a_curve_and_none_is_lost() -> None:
+def test_small_jobs_share_one_curve() -> None:
     views = [job(f"j-{k}", workers=1, planned=1) for k in range(30)]
-    picture = picture_of(sight(news(*views)), by="job", seconds=100.0)
+    picture = picture_of(sight(news(*views)), grouping="job", seconds=100.0)
     assert len(picture.past) == MOST_CURVES + 1
     assert sum(curve.values[-1] for curve in picture.past) == 30
     assert picture.past[-1].values[-1] == 30 - MOST_CURVES
@@ -257,10 +257,10 @@ def test_tenant_sees_others_as_one_curve() -> None:
     answer = news(own, tenant="ads")
     cluster = msgspec.structs.replace(answer.cluster, held=7)
     seen = sight(msgspec.structs.replace(answer, cluster=cluster))
-    picture = picture_of(seen, by="job", seconds=100.0)
+    picture = picture_of(seen, grouping="job", seconds=100.0)
     assert {curve.name: curve.values[-1] for curve in picture.past} == {
         "a-1": 2,
-        ELSEWHERE: 5,
+        OTHER_TENANTS: 5,
         REST: 0,
     }
 
@@ -272,7 +272,7 @@ def test_steps_become_a_curve_of_loss_and_rate() -> None:
         )
         for k in range(1, 1001)
     ]
-    course = course_of_steps(steps, most=100)
+    course = course_of_steps(steps, limit=100)
     assert len(course.times) == 100
     assert course.loss[-1] == 0.001
     assert course.rate[5] == pytest.approx(32.0)

@@ -55,7 +55,7 @@ def test_session_ends_by_itself_or_by_its_person() -> None:
     assert sessions.find(values[0], 1.0) is None
     assert sessions.find(values[1], SESSION_SECONDS + 1.0) is None
     sessions.end_all()
-    assert [session is not None and session.over.is_set() for session in found] == [True] * 3
+    assert [session is not None and session.end.is_set() for session in found] == [True] * 3
 
 
 def test_old_sessions_make_way_for_new_ones() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWS = ("/", "/jobs", "/nodes", "/tenants", "/submit", "/jobs/job-1")
+PICTURE = ROOT / "docs" / "guides" / "dashboard.png"
 TELEPHONE, DESK, WALL = 390, 1280, 2560
 SOON = 20_000.0  # milliseconds
 JOB_FILE = """\
@@ -100,8 +102,6 @@ def running(command: list[str], folder: Path, **variables: str) -> Iterator[str]
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONWARNINGS": "default", **variables}
 
 
@@ -224,7 +224,7 @@ def test_job_is_submitted_and_cancelled_by_keys_alone(desk: Page, world: Served)
 
 
 def test_markup_of_users_is_shown_as_text(crowd: Page) -> None:
-    job = f"job{MARKUP}-1"
+    job = f"ranker{MARKUP}-1"
     for path in ("/", "/jobs", "/nodes", "/tenants"):
         page = crowd.go(path)
         page.locator(".ag-row").first.wait_for()
@@ -247,9 +247,7 @@ def test_cookie_is_for_this_page_alone(desk: Page, browser: Any) -> None:
     stranger.close()
 
 
-def test_tenant_sees_its_own_until_its_token_is_revoked(
-    browser: Any, world: Served, tmp_path: Path
-) -> None:
+def test_tenant_sees_its_own_until_revoked(browser: Any, world: Served, tmp_path: Path) -> None:
     own = world.client.submit(ask("1:2", tenant="ads")).job
     other = world.client.submit(ask("1:2", tenant="web")).job
     token = tmp_path / "ads.token"
@@ -310,6 +308,20 @@ def test_pages_fit_and_nothing_serious_bars_anybody(
     context.close()
 
 
+def test_guide_has_the_page_of_today(browser: Any, tmp_path: Path) -> None:
+    """`BRIM_TEST_PICTURES=1` takes the picture again."""
+    assert PICTURE.stat().st_size < 150_000
+    if os.environ.get("BRIM_TEST_PICTURES", "") != "1":
+        return
+    command = [sys.executable, str(ROOT / "tests" / "crowded_desk.py"), "14", "8"]
+    with running(command, tmp_path) as url:
+        page = Page(browser, url)
+        page.page.locator(".ag-row").first.wait_for()
+        page.page.get_by_text("Right of now").wait_for()
+        page.page.screenshot(path=PICTURE)
+        page.context.close()
+
+
 @LONG
 def test_thousands_of_jobs_are_shown_at_once(browser: Any, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tests" / "crowded_desk.py"), "5000", "200"]
@@ -322,8 +334,8 @@ def test_thousands_of_jobs_are_shown_at_once(browser: Any, tmp_path: Path) -> No
             "performance.getEntriesByName('first-contentful-paint').map(e => e.startTime)"
         )
         page.get_by_text("5,000 jobs").wait_for()
-        page.get_by_label("Filter jobs").fill("job-4321")
-        opened.row("job-4321").wait_for()
+        page.get_by_label("Filter jobs").fill("ranker-4321")
+        opened.row("ranker-4321").wait_for()
         page.wait_for_timeout(2000)
         tasks = page.evaluate(
             """new Promise(done => { const found = [];

@@ -31,7 +31,7 @@ _PACKAGES = ("nicegui", "uvicorn", "starlette")
 )
 @STATE
 def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
-    """Show the cluster in a browser: who uses what, why, what comes next, and what a click would cost.
+    """Show the cluster in a browser: its users, reasons, plans, and the cost of a click.
 
     \b
     brim dashboard

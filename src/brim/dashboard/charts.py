@@ -6,7 +6,7 @@ import zlib
 from itertools import pairwise
 from typing import Any
 
-from brim.dashboard.series import ELSEWHERE, REST, Course, Curve, Picture, Steps
+from brim.dashboard.series import OTHER_TENANTS, REST, Curve, Picture, StepCurves, Steps
 from brim.domain.quantities import counted
 
 # Colours that can be told apart by most eyes, on light and on dark ground alike.
@@ -17,21 +17,21 @@ COLOURS = (
 _GREY = "#8a8f98"
 # Variables of the style: drawn as SVG, a chart follows the light and dark of its page.
 _FAINT, _GRID, _INK, _CARD = "var(--faint)", "var(--line)", "var(--ink)", "var(--card)"
-_MILLISECONDS = 1000.0
-_DAY, _MINUTES = 86_400.0, 600.0  # seconds
+_MILLISECONDS = 1000
+_DAY, _MINUTES = 86_400, 600
 
 Options = dict[str, Any]
 
 
 def devices_chart(picture: Picture) -> Options:
-    """Stacked devices over time; what is planned is paler, behind the line of now."""
+    """Stacked devices over time; the plan is paler, right of the line of now."""
     colours = colours_of([curve.name for curve in picture.past])
     series = [
         _area(curve, picture.times, colours[curve.name], stack="past", opacity=0.85)
         for curve in picture.past
     ]
     series += [
-        _area(curve, picture.ahead, colours[curve.name], stack="planned", opacity=0.35)
+        _area(curve, picture.future, colours[curve.name], stack="planned", opacity=0.35)
         for curve in picture.planned
     ]
     series.append(
@@ -40,7 +40,7 @@ def devices_chart(picture: Picture) -> Options:
             "name": "devices",
             "step": "end",
             "symbol": "none",
-            "data": _points([*picture.times, *picture.ahead[1:]], _held_on(picture)),
+            "data": _points([*picture.times, *picture.future[1:]], _held_on(picture)),
             "lineStyle": {"color": _INK, "width": 1.5, "type": "dashed"},
             "itemStyle": {"color": _INK},
             "markLine": {
@@ -66,21 +66,19 @@ def _values_of(picture: Picture, name: str) -> list[int]:
 
 def _held_on(picture: Picture) -> list[int]:
     last = picture.devices[-1:] or [0]
-    return [*picture.devices, *(last * max(0, len(picture.ahead) - 1))]
+    return [*picture.devices, *(last * max(0, len(picture.future) - 1))]
 
 
 def words_of(picture: Picture) -> str:
-    """What the chart of devices shows, in a sentence."""
-    held = [curve for curve in picture.past if curve.values and curve.values[-1]]
-    total = sum(curve.values[-1] for curve in held)
+    """The chart of devices in a sentence."""
+    in_use = [curve for curve in picture.past if curve.values and curve.values[-1]]
+    total = sum(curve.values[-1] for curve in in_use)
     devices = picture.devices[-1] if picture.devices else 0
-    parts = ", ".join(f"{curve.name} {curve.values[-1]}" for curve in held)
+    parts = ", ".join(f"{curve.name} {curve.values[-1]}" for curve in in_use)
     now = f"Now {total} of {counted(devices, 'device')}" + (f": {parts}." if parts else ".")
-    if not picture.ahead:
+    if not picture.future:
         return now
-    changes = sum(
-        after != before for curve in picture.planned for before, after in pairwise(curve.values)
-    )
+    changes = sum(new != old for curve in picture.planned for old, new in pairwise(curve.values))
     return (
         f"{now} Right of now, paler: the plan, if nothing new comes; {counted(changes, 'change')}."
     )
@@ -111,7 +109,7 @@ def tenants_chart(rows: list[dict[str, Any]]) -> Options:
 
 def workers_chart(steps: Steps, start: float, end: float) -> Options:
     """The workers of one job over time."""
-    times = [start, *(at for at, _ in steps), end]
+    times = [start, *(moment for moment, _ in steps), end]
     counts = [count for _, count in steps]
     values = [0, *counts, counts[-1] if counts else 0]
     series = [_area(Curve("workers", values), times, COLOURS[0], stack="", opacity=0.35)]
@@ -120,12 +118,12 @@ def workers_chart(steps: Steps, start: float, end: float) -> Options:
     return options
 
 
-def loss_chart(course: Course) -> Options:
+def loss_chart(course: StepCurves) -> Options:
     """The loss of a run over time."""
     return _frame([_line("loss", course.times, course.loss, COLOURS[3])], from_zero=False)
 
 
-def rate_chart(course: Course) -> Options:
+def rate_chart(course: StepCurves) -> Options:
     """The samples a second of a run over time."""
     return _frame([_line("samples/s", course.times, course.rate, COLOURS[2])])
 
@@ -137,7 +135,7 @@ def colours_of(names: list[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name in names:
-        if name in (REST, ELSEWHERE):
+        if name in (REST, OTHER_TENANTS):
             found[name] = _GREY
             continue
         start = _number_of(name)
@@ -180,7 +178,9 @@ def _line(name: str, times: list[float], values: list[Any], colour: str) -> Opti
 
 
 def _points(times: list[float], values: list[Any]) -> list[list[Any]]:
-    return [[round(at * _MILLISECONDS), value] for at, value in zip(times, values, strict=False)]
+    return [
+        [round(moment * _MILLISECONDS), value] for moment, value in zip(times, values, strict=False)
+    ]
 
 
 def _frame(

@@ -1,4 +1,4 @@
-"""What the pages of one dashboard share: its sight, its client, and its person's wishes."""
+"""The state that all pages of one dashboard share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from brim.client import Client
 from brim.dashboard.following import Following
 from brim.dashboard.rows import Clock
 from brim.dashboard.sentences import of_effects
-from brim.dashboard.sight import Sight
-from brim.wire.cluster import Wish
+from brim.dashboard.sight import ClusterSight
+from brim.wire.cluster import Proposal
 
 _REFRESH = 0.2  # seconds between two looks at whether there is something new to show
 T = TypeVar("T")
@@ -51,22 +51,22 @@ class Desk:
         self.dark: bool | None = None
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> ClusterSight:
         return self._following.sight
 
     def keep_showing(self, refresh: Callable[[int], None]) -> None:
         """Call `refresh` whenever there is something new, as long as the page is open.
 
-        It is handed the version that was shown before; 0 at first.
+        It is handed the version of the call before; 0 at first.
         """
-        shown = 0
+        version_shown = 0
 
         def look() -> None:
-            nonlocal shown
+            nonlocal version_shown
             version = self.sight.version
-            if version != shown and self.sight.cluster is not None:
-                before, shown = shown, version
-                refresh(before)
+            if version != version_shown and self.sight.cluster is not None:
+                refresh(version_shown)
+                version_shown = version
 
         ui.timer(_REFRESH, look)
 
@@ -76,12 +76,12 @@ class Desk:
         self._following.wake.set()
         return answer
 
-    async def foresee(self, wish: Wish) -> list[str]:
-        """Say what a change would mean for each job."""
-        effects = await asyncio.to_thread(self.client.outlook, wish)
-        ends = wish.action in ("suspend", "cancel")  # that it has no workers then was said
-        others = [effect for effect in effects if not (ends and effect.job == wish.job)]
-        return of_effects(others, self.sight.jobs, self.clock)
+    async def foresee(self, proposal: Proposal) -> list[str]:
+        """Describe the consequences of a change for each job."""
+        effects = await asyncio.to_thread(self.client.consequences, proposal)
+        ends = proposal.action in ("suspend", "cancel")  # that it has no workers then was said
+        effects = [effect for effect in effects if not (ends and effect.job == proposal.job)]
+        return of_effects(effects, self.sight.jobs, self.clock)
 
     def open_job(self, job: str) -> None:
         """Go to the page of a job."""
@@ -92,10 +92,12 @@ class Desk:
         request = context.client.request
         self._sign_out(request.scope.get("brim.session", ""))
 
-    def replace_rows(self, grid: ui.aggrid, key: str, before: list[Row], after: list[Row]) -> None:
+    def replace_rows(
+        self, grid: ui.aggrid, key: str, old_rows: list[Row], new_rows: list[Row]
+    ) -> None:
         """Bring the rows of a table up to date, which keeps its place and its focus."""
-        old = {row[key]: row for row in before}
-        new = {row[key]: row for row in after}
+        old = {row[key]: row for row in old_rows}
+        new = {row[key]: row for row in new_rows}
         grid.run_grid_method(
             "applyTransaction",
             {

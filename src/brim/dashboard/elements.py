@@ -13,7 +13,7 @@ from nicegui.element import Element
 
 from brim.dashboard.desk import Desk
 from brim.errors import BrimError
-from brim.wire.cluster import Wish
+from brim.wire.cluster import Proposal
 
 _NAV = {
     "/": "Cluster",
@@ -77,9 +77,9 @@ def page_of(desk: Desk, path: str, title: str) -> Iterator[None]:
         problem_text = sight.problem or (sight.cluster.problem if sight.cluster else "")
         problem.set_text(problem_text)
         problem.set_visibility(bool(problem_text))
-        who = "administrator" if sight.tenant is None else sight.tenant
+        caller = "administrator" if sight.tenant is None else sight.tenant
         status.set_text(
-            "not connected" if sight.problem or sight.cluster is None else f"{who} · live"
+            "not connected" if sight.problem or sight.cluster is None else f"{caller} · live"
         )
 
     look()
@@ -115,7 +115,7 @@ def outlined() -> Iterator[None]:
 
 
 def tiles(*names: str) -> Callable[..., None]:
-    """Large numbers; returns what shows them: (number, note) for each name."""
+    """Large numbers; returns the function that fills them: (number, note) for each name."""
     labels = []
     with ui.element("dl").classes("tiles"):
         for name in names:
@@ -124,15 +124,15 @@ def tiles(*names: str) -> Callable[..., None]:
                 labels.append((_tagged("dd", "–"), _tagged("dd", "").classes("note")))
 
     def show(*values: tuple[str, str]) -> None:
-        for (number, note), (text, more) in zip(labels, values, strict=True):
+        for (number, note), (text, comment) in zip(labels, values, strict=True):
             number.set_text(text)
-            note.set_text(more)
+            note.set_text(comment)
 
     return show
 
 
 def facts(names: Sequence[str], *, wide: Sequence[str] = ()) -> Callable[[Mapping[str, str]], None]:
-    """A list of facts; returns what shows them.
+    """A list of facts; returns the function that fills it.
 
     Args:
         wide: those that have a line of their own.
@@ -159,13 +159,13 @@ def _tagged(tag: str, text: str) -> ui.label:
     return label
 
 
-def button(text: str, does: Callable[[], Any] | None = None, *, kind: str = "plain") -> ui.button:
+def button(text: str, action: Callable[[], Any] | None = None, *, kind: str = "plain") -> ui.button:
     """A button.
 
     Args:
         kind: `plain`, `main` or `danger`.
     """
-    return ui.button(text, on_click=does, color=None).props("no-caps unelevated").classes(kind)
+    return ui.button(text, on_click=action, color=None).props("no-caps unelevated").classes(kind)
 
 
 def toggle(options: Mapping[Any, str], value: Any, name: str) -> ui.toggle:
@@ -240,14 +240,14 @@ def ask(
     verb: str,
     carry_out: Callable[[], Awaitable[str]],
     *,
-    wish: Wish,
+    proposal: Proposal,
     danger: bool = False,
 ) -> None:
-    """Say what a change would do and cost, and make it where that is confirmed.
+    """Say the consequences of a change, and make it if they are confirmed.
 
     Args:
-        carry_out: makes it; returns what to say then.
-        wish: the change, of which the scheduler is asked what it would mean for each job.
+        carry_out: makes it; returns a sentence about it.
+        proposal: the change, for the scheduler to foresee its consequences.
     """
     with ui.dialog(value=True) as dialog, ui.element("div").classes("ask"):
         dialog.props["aria-label"] = question
@@ -265,7 +265,7 @@ def ask(
 
     async def foresee() -> None:
         try:
-            found = await desk.foresee(wish)
+            found = await desk.foresee(proposal)
         except BrimError as error:
             found = [f"It cannot be foreseen: {error}"]
         effects.clear()
@@ -276,12 +276,12 @@ def ask(
     async def confirmed() -> None:
         confirm.disable()
         try:
-            said = await carry_out()
+            message = await carry_out()
         except BrimError as error:
             complain(error)
             confirm.enable()
             return
-        ui.notify(said, type="positive")
+        ui.notify(message, type="positive")
         dialog.close()
 
     confirm.on_click(confirmed)

@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-from brim.dashboard.sessions import SESSION_SECONDS, Session, Sessions
+from brim.dashboard.sessions import SESSION_SECONDS, BrowserSession, Sessions
 from brim.wire.door import Door
 
 COOKIE = "brim-dashboard"
@@ -141,13 +141,15 @@ class Guard:
 
         return send_with_headers
 
-    async def _stream(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, session: BrowserSession, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Serve a stream until one of its ends, or the session, ends it."""
         if session.streams >= _MOST_STREAMS:
             await _refuse(scope, send, http.HTTPStatus.TOO_MANY_REQUESTS, "too many streams")
             return
         session.streams += 1
-        frames, flooded = _Allowance(), asyncio.Event()
+        frames, flooded = _FrameAllowance(), asyncio.Event()
 
         async def receive_bounded() -> MutableMapping[str, Any]:
             message = await receive()
@@ -157,7 +159,7 @@ class Guard:
             return message
 
         serving = asyncio.ensure_future(self._application(scope, receive_bounded, send))
-        reasons = [asyncio.ensure_future(event.wait()) for event in (session.over, flooded)]
+        reasons = [asyncio.ensure_future(event.wait()) for event in (session.end, flooded)]
         timeout = max(0.0, session.ends - _now())
         try:
             await asyncio.wait(
@@ -175,16 +177,16 @@ class Guard:
             serving.result()
 
 
-class _Allowance:
+class _FrameAllowance:
     """The frames that a stream may still send."""
 
     def __init__(self) -> None:
-        self._left, self._at = float(_BURST), _now()
+        self._room, self._counted = float(_BURST), _now()
 
     def take(self, now: float) -> bool:
-        self._left = min(_BURST, self._left + _MOST_FRAMES * (now - self._at)) - 1.0
-        self._at = now
-        return self._left >= 0.0
+        self._room = min(_BURST, self._room + _MOST_FRAMES * (now - self._counted)) - 1.0
+        self._counted = now
+        return self._room >= 0.0
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""The page of one job: what it does, why, what it printed, and what can be done with it."""
+"""The page of one job: its state, the reasons for it, its records and logs, and its buttons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brim.dashboard.elements import (
     outlined,
     redraw,
 )
-from brim.dashboard.records import Records
+from brim.dashboard.records import JobRecordReader
 from brim.dashboard.rows import (
     Clock,
     progress_of,
@@ -36,7 +36,7 @@ from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, SpecError
-from brim.wire.cluster import JobView, Wish
+from brim.wire.cluster import JobView, Proposal
 
 _FACTS = (
     "State", "Tenant", "Workers", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
@@ -45,7 +45,7 @@ _FACTS = (
 _LOOK = 1.0  # seconds between two looks at records and logs
 _MOST_LINES = 1_000  # of a log
 _LOG_AT_ONCE = 200  # lines that a page takes at once
-_HOUR = 3600.0
+_HOUR = 3600
 
 
 def show_job(desk: Desk, job: str) -> None:
@@ -59,7 +59,7 @@ class _JobPage:
     def __init__(self, desk: Desk, job: str) -> None:
         self._desk, self._job = desk, job
         self._view: JobView | None = None
-        self._records = Records(desk.client, job)
+        self._records = JobRecordReader(desk.client, job)
         self._story: list[Change] = []
         self._story_of = -1
         self._places = ""
@@ -104,7 +104,7 @@ class _JobPage:
         button("Cancel job…", self._ask_cancel)
 
     def refresh(self, _: int) -> None:
-        """Show what the scheduler has said last."""
+        """Show the scheduler's last answer."""
         view = self._desk.sight.jobs.get(self._job)
         self._missing.set_visibility(view is None)
         self._content.set_visibility(view is not None)
@@ -115,9 +115,9 @@ class _JobPage:
         self._view = view
         clock = self._desk.clock
         self._badge.set_text(state_of(view))
-        held = view.wish == "hold"
-        self._suspend.set_visibility(not held)
-        self._resume.set_visibility(held)
+        is_held = view.wish == "hold"
+        self._suspend.set_visibility(not is_held)
+        self._resume.set_visibility(is_held)
         progress = progress_of(view)
         self._progress.set_visibility(progress is not None)
         self._progress.set_value((progress or 0.0) / 100.0)
@@ -140,7 +140,7 @@ class _JobPage:
         )
 
     async def look(self) -> None:
-        """Read what has been added to the job's story, records and logs."""
+        """Read the news of the job's story, records and logs."""
         if self._view is None:
             return
         try:
@@ -161,7 +161,7 @@ class _JobPage:
                 self._decisions([(clock(line.at), sentence_of(line)) for line in story])
         view = self._view
         assert view is not None
-        end = view.ended if view.ended is not None else self._desk.sight.at
+        end = view.ended if view.ended is not None else self._desk.sight.timestamp
         steps = workers_over_time(view, self._story, now=end)
         redraw(self._workers, charts.workers_chart(steps, view.submitted, end))
 
@@ -173,32 +173,34 @@ class _JobPage:
         course = self._records.course
         redraw(self._loss, charts.loss_chart(course))
         redraw(self._rate, charts.rate_chart(course))
-        self._events([(self._desk.clock(at), text) for at, text in self._records.events])
+        self._events([(self._desk.clock(moment), text) for moment, text in self._records.events])
 
     async def _look_at_logs(self) -> None:
         if self._logs_end:
             return
         ask_for = self._desk.client.log_lines
-        logs = await asyncio.to_thread(ask_for, self._job, after=self._places)
+        logs = await asyncio.to_thread(ask_for, self._job, place=self._places)
         self._places, self._logs_end = logs.after, logs.ended
         for worker, text in logs.lines[-_MOST_LINES:]:
             self._log.push(f"{worker}  {text}"[: _LOG_AT_ONCE * 10])
 
     def _ask_suspend(self) -> None:
-        wish = Wish(action="suspend", job=self._job)
-        self._ask(wish, sentences.on_suspend, lambda client: client.suspend(self._job))
+        proposal = Proposal(action="suspend", job=self._job)
+        self._ask(proposal, sentences.on_suspend, lambda client: client.suspend(self._job))
 
     def _ask_resume(self) -> None:
-        wish = Wish(action="resume", job=self._job)
-        self._ask(wish, sentences.on_resume, lambda client: client.resume(self._job))
+        proposal = Proposal(action="resume", job=self._job)
+        self._ask(proposal, sentences.on_resume, lambda client: client.resume(self._job))
 
     def _ask_cancel(self) -> None:
-        wish = Wish(action="cancel", job=self._job)
-        self._ask(wish, sentences.on_cancel, lambda client: client.cancel(self._job), danger=True)
+        proposal = Proposal(action="cancel", job=self._job)
+        self._ask(
+            proposal, sentences.on_cancel, lambda client: client.cancel(self._job), danger=True
+        )
 
     def _ask(
         self,
-        wish: Wish,
+        proposal: Proposal,
         words: Callable[[JobView, Clock], list[str]],
         change: Callable[[Client], JobView],
         *,
@@ -211,9 +213,9 @@ class _JobPage:
             view = await self._desk.call(change)
             return f"{self._job}: {state_of(view)}"
 
-        verb = f"{wish.action.capitalize()} {self._job}"
+        verb = f"{proposal.action.capitalize()} {self._job}"
         lines = words(self._view, self._desk.clock)
-        ask(self._desk, f"{verb}?", lines, verb, carry_out, wish=wish, danger=danger)
+        ask(self._desk, f"{verb}?", lines, verb, carry_out, proposal=proposal, danger=danger)
 
     def _ask_resize(self) -> None:
         view = self._view
@@ -242,10 +244,10 @@ class _JobPage:
             def change(client: Client) -> JobView:
                 return client.resize(self._job, workers)
 
-            few, most = workers.minimum, workers.maximum
+            minimum, maximum = workers.minimum, workers.maximum
             self._ask(
-                Wish(action="resize", job=self._job, minimum=few, maximum=most),
-                lambda view, _: sentences.on_resize(view, few, most),
+                Proposal(action="resize", job=self._job, minimum=minimum, maximum=maximum),
+                lambda view, _: sentences.on_resize(view, minimum, maximum),
                 change,
             )
 
@@ -254,22 +256,24 @@ class _JobPage:
 
 
 def _list() -> Any:
-    """A list of times and sentences, the newest first; returns what shows them."""
+    """A list of times and sentences, the newest first; returns the function that fills it."""
     with ui.element("ul").classes("lines").props('tabindex="0"') as element:
         pass
-    shown: list[tuple[str, str]] = []
+    lines_shown: list[tuple[str, str]] = []
 
     def show(lines: list[tuple[str, str]]) -> None:
-        nonlocal shown
-        fresh = lines[len(shown) :] if lines[: len(shown)] == shown else None
+        nonlocal lines_shown
+        known_count = len(lines_shown)
+        is_longer = lines[:known_count] == lines_shown
+        fresh = lines[known_count:] if is_longer else None
         if fresh is None:
             element.clear()
             fresh = lines
-        shown = list(lines)
-        for at, text in fresh:
+        lines_shown = list(lines)
+        for moment, text in fresh:
             with element:
                 with ui.element("li") as item:
-                    time = ui.label(at)
+                    time = ui.label(moment)
                     time.tag = "time"
                     span = ui.label(text)
                     span.tag = "span"

@@ -1,7 +1,7 @@
-"""Opens an address in a browser without showing it to other accounts of this host.
+"""Opening an address in a browser without showing it to other accounts of this host.
 
-The command line of a browser can be read by everybody, and whoever is first to use the code in the
-address gets in. So the browser is handed the name of a private file, which leads there.
+Every account can read the command line of a browser, and the first to use the code in the address
+gets in. So the browser is handed the name of a private file, which leads there.
 """
 
 from __future__ import annotations

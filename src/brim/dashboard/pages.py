@@ -1,7 +1,6 @@
 """The pages of the dashboard, as elements of NiceGUI: they show a sight and ask for changes.
 
-Whatever came from somebody else, a name, a reason or a line of a log, is the text of an element, never
-markup.
+Names, reasons and lines of logs come from others: each is the text of an element, never markup.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from brim.dashboard.job_page import show_job
 from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows
 from brim.dashboard.series import picture_of
 from brim.dashboard.submit_page import show_submit
-from brim.wire.cluster import JobView, Wish
+from brim.wire.cluster import JobView, Proposal
 
 _SPANS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "1 day"}
-_WHO = {"job": "by job", "tenant": "by tenant"}
-_SHOWN = {"active": "Active", "ended": "Ended", "all": "All"}
+_GROUPINGS = {"job": "by job", "tenant": "by tenant"}
+_CHOICES = {"active": "Active", "ended": "Ended", "all": "All"}
 _REDRAW_UNCHANGED = 5.0  # seconds between two pictures of the devices where none has changed hands
 
 _JOB_COLUMNS = [
@@ -128,7 +127,7 @@ def _show_cluster(desk: Desk) -> None:
     show_tiles = tiles("Devices in use", "Jobs", "Nodes", "Policy")
     with card("Devices over time"):
         with outlined():
-            who = toggle(_WHO, "job", "Colours")
+            grouping = toggle(_GROUPINGS, "job", "Colours")
             span = toggle(_SPANS, 3600, "Time shown")
         plot = chart("Devices in use over time, stacked, and what is planned")
         caption = ui.label().classes("faint")
@@ -137,9 +136,11 @@ def _show_cluster(desk: Desk) -> None:
 
     def draw() -> None:
         nonlocal drawn_at, drawn_of
-        picture = picture_of(desk.sight, by=str(who.value), seconds=float(span.value or 0))
+        picture = picture_of(
+            desk.sight, grouping=str(grouping.value), seconds=float(span.value or 0)
+        )
         words = charts.words_of(picture)
-        now = desk.sight.at
+        now = desk.sight.timestamp
         if words != drawn_of or now - drawn_at >= _REDRAW_UNCHANGED:
             drawn_at, drawn_of = now, words
             redraw(plot, charts.devices_chart(picture))
@@ -151,10 +152,10 @@ def _show_cluster(desk: Desk) -> None:
         if desk.sight.cluster is not None:
             draw()
 
-    who.on_value_change(choose)
+    grouping.on_value_change(choose)
     span.on_value_change(choose)
 
-    def refresh(since: int) -> None:
+    def refresh(version: int) -> None:
         sight = desk.sight
         view = sight.cluster
         if view is None:
@@ -169,7 +170,7 @@ def _show_cluster(desk: Desk) -> None:
             (view.policy, f"a cycle takes {view.cycles.median_ms:.1f} ms"),
         )
         draw()
-        table(since)
+        table(version)
 
     desk.keep_showing(refresh)
 
@@ -182,40 +183,40 @@ def _show_jobs(desk: Desk) -> None:
                 .props('outlined dense clearable aria-label="Filter jobs" debounce=150')
                 .classes("grow")
             )
-            shown = toggle(_SHOWN, "active", "Jobs shown")
+            choice = toggle(_CHOICES, "active", "Jobs shown")
             count = ui.label().classes("faint").props("role=status")
         table = _job_grid(desk, "tall", count=count)
         search.on_value_change(lambda event: table.filter(event.value or ""))
-        shown.on_value_change(lambda event: table.choose(event.value))
+        choice.on_value_change(lambda event: table.choose(event.value))
         ui.label("Enter or a click opens a job; a click on a heading sorts.").classes("faint")
     desk.keep_showing(table)
 
 
 class _JobTable:
-    """A table of jobs, brought up to date by what has changed."""
+    """A table of jobs, brought up to date by changed jobs alone."""
 
     def __init__(self, desk: Desk, element: ui.aggrid, count: ui.label | None) -> None:
         self._desk, self._element, self._count = desk, element, count
-        self._shown = "active"
+        self._choice = "active"
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, since: int) -> None:
+    def __call__(self, version: int) -> None:
         sight = self._desk.sight
-        changed = sight.changed_after(since) if self._rows else list(sight.jobs.values())
+        changed = sight.changed_after(version) if self._rows else list(sight.jobs.values())
         added, updated, removed = [], [], []
         for view in changed:
             row = job_row(view, self._desk.clock)
-            known = self._rows.get(view.job)
+            old_row = self._rows.get(view.job)
             if not self._wants(view):
-                if known is not None:
+                if old_row is not None:
                     removed.append(self._rows.pop(view.job))
-            elif known is None:
+            elif old_row is None:
                 added.append(row)
                 self._rows[view.job] = row
-            elif known != row:
+            elif old_row != row:
                 updated.append(row)
                 self._rows[view.job] = row
-        for job in sight.forgotten_after(since):
+        for job in sight.forgotten_after(version):
             if job in self._rows:
                 removed.append(self._rows.pop(job))
         if added or updated or removed:
@@ -230,9 +231,9 @@ class _JobTable:
         if self._count is not None:
             self._count.set_text(f"{len(self._rows):,} jobs")
 
-    def choose(self, shown: str) -> None:
+    def choose(self, choice: str) -> None:
         """Show the active jobs, the ended ones, or all."""
-        self._shown = shown
+        self._choice = choice
         views = [view for view in self._desk.sight.jobs.values() if self._wants(view)]
         self._rows = {view.job: job_row(view, self._desk.clock) for view in views}
         self._element.run_grid_method("setGridOption", "rowData", list(self._rows.values()))
@@ -243,7 +244,7 @@ class _JobTable:
         self._element.run_grid_method("setGridOption", "quickFilterText", text)
 
     def _wants(self, view: JobView) -> bool:
-        return self._shown == "all" or (self._shown == "ended") == view.has_ended
+        return self._choice == "all" or (self._choice == "ended") == view.has_ended
 
 
 def _job_grid(desk: Desk, height: str, *, count: ui.label | None = None) -> _JobTable:
@@ -273,8 +274,8 @@ def _show_nodes(desk: Desk) -> None:
             await desk.call(lambda client: client.drain(name, undo=undo))
             return f"{name} is {'open again' if undo else 'drained'}"
 
-        wish = Wish(action="undrain" if undo else "drain", node=name)
-        ask(desk, f"{verb} {name}?", lines, f"{verb} {name}", carry_out, wish=wish)
+        proposal = Proposal(action="undrain" if undo else "drain", node=name)
+        ask(desk, f"{verb} {name}?", lines, f"{verb} {name}", carry_out, proposal=proposal)
 
     with card(""):
         element = grid("Nodes", _NODE_COLUMNS, key="node", height="tall", opens=drain)

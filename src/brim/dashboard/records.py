@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brim.client import Client
-from brim.dashboard.series import Course, course_of_steps
+from brim.dashboard.series import StepCurves, course_of_steps
 from brim.runs.copies import copy_of_job
 from brim.telemetry.history import RunReader, describe_event
 
 _MOST_EVENTS = 300
 
 
-class Records:
+class JobRecordReader:
     """The records of a job, followed.
 
     Args:
@@ -23,13 +23,13 @@ class Records:
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
         self._reader: RunReader | None = None
-        self.course = Course([], [], [])
+        self.course = StepCurves([], [], [])
         self.events: Sequence[tuple[float, str]] = ()
         self.throughput = ""
         self.loss = ""
 
     def look(self) -> bool:
-        """Read what has been added; false where that is nothing. It blocks.
+        """Read the new records; false where there are none. It blocks.
 
         Raises:
             BrimError: the scheduler does not answer.

@@ -59,12 +59,12 @@ def range_of(view: JobView) -> str:
     >>> range_of(type("V", (), {"minimum": 2, "maximum": 2}))
     '2'
     """
-    few, most = view.minimum, view.maximum
-    return str(most) if few == most else f"{few}–{most}"
+    minimum, maximum = view.minimum, view.maximum
+    return str(maximum) if minimum == maximum else f"{minimum}–{maximum}"
 
 
 def progress_of(view: JobView) -> float | None:
-    """Percent of its steps that a job has done; None where nobody knows how many it has."""
+    """Percent of its steps that a job has done; None where their number is unknown."""
     if view.state == "done":
         return 100.0
     return round(100.0 * min(1.0, view.step / view.steps), 1) if view.steps else None
@@ -80,12 +80,14 @@ def promise_of(view: JobView, clock: Clock) -> str:
     if view.deadline is None:
         return ""
     word = "promised" if view.promised else "not promised" if view.judged else "not judged yet"
-    kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
-    return f"{clock(view.deadline)} {word}{ {True: ', kept', False: ', missed', None: ''}[kept] }"
+    is_kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
+    return (
+        f"{clock(view.deadline)} {word}{ {True: ', kept', False: ', missed', None: ''}[is_kept] }"
+    )
 
 
 def why_of(view: JobView) -> str:
-    """What a job waits for, why it ended, or why it has the workers that it has."""
+    """The reason for a job's wait, end, or number of workers."""
     if view.waits and not view.has_ended:
         return view.waits
     if view.problem and (view.state != "done"):
@@ -122,7 +124,7 @@ def node_rows(nodes: Sequence[NodeView], jobs: Mapping[str, JobView]) -> list[Ro
 
 
 def tenant_rows(tenants: Sequence[TenantView]) -> list[Row]:
-    """All tenants: what each owns, uses, has lent and has borrowed."""
+    """All tenants, with the devices that each owns, uses, has lent and has borrowed."""
     lent = lent_by(tenants)
     return [
         {
@@ -144,7 +146,7 @@ def tenant_rows(tenants: Sequence[TenantView]) -> list[Row]:
 def lent_by(tenants: Sequence[TenantView]) -> dict[str, int]:
     """The devices that each tenant lends.
 
-    A borrowed device is nobody's in particular: the borrowed ones of a cohort count against the
+    A borrowed device has no particular owner: the borrowed ones of a cohort count against the
     idle ones of those that lend, in the ratio of these.
     """
     found = dict.fromkeys((view.tenant for view in tenants), 0)
@@ -158,9 +160,9 @@ def lent_by(tenants: Sequence[TenantView]) -> dict[str, int]:
         lent = min(borrowed[cohort], total)
         shares = {tenant: lent * part / total for tenant, part in parts.items() if part}
         found.update({tenant: int(share) for tenant, share in shares.items()})
-        left = lent - sum(int(share) for share in shares.values())
+        remainder = lent - sum(int(share) for share in shares.values())
         by_rest = sorted(shares, key=lambda tenant: (int(shares[tenant]) - shares[tenant], tenant))
-        for tenant in by_rest[:left]:
+        for tenant in by_rest[:remainder]:
             found[tenant] += 1
     return found
 

@@ -1,4 +1,4 @@
-"""What an action would do and cost, in sentences with numbers. Pure."""
+"""The consequences and costs of an action, in sentences with numbers. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from brim.dashboard.rows import Clock, promise_of, range_of, steps_of
 from brim.domain.quantities import counted
 from brim.wire.cluster import Effect, Forecast, JobView, NodeView
 
-_HOUR = 3600.0
+_HOUR = 3600
 _MOST_EFFECTS = 6  # jobs that are named
 
 
 def on_suspend(view: JobView, clock: Clock) -> list[str]:
-    """Say what suspending a job would do."""
+    """Describe the suspension of a job."""
     return [
         _gives_back(view, "It writes a checkpoint at its next step, so no step is lost"),
         "It stays suspended until you resume it, and goes on from that checkpoint.",
@@ -22,7 +22,7 @@ def on_suspend(view: JobView, clock: Clock) -> list[str]:
 
 
 def on_resume(view: JobView, clock: Clock) -> list[str]:
-    """Say what resuming a job would do."""
+    """Describe the return of a suspended job."""
     needs = counted(view.minimum, "device")
     return [
         f"It goes on from step {steps_of(view)} as soon as the policy gives it {needs} or more "
@@ -32,7 +32,7 @@ def on_resume(view: JobView, clock: Clock) -> list[str]:
 
 
 def on_cancel(view: JobView, clock: Clock) -> list[str]:
-    """Say what cancelling a job would do."""
+    """Describe the end of a job by cancellation."""
     hours = view.attained_seconds / _HOUR
     return [
         f"It ends for good at step {steps_of(view)}, after {hours:,.2f} device hours.",
@@ -42,7 +42,7 @@ def on_cancel(view: JobView, clock: Clock) -> list[str]:
 
 
 def on_resize(view: JobView, minimum: int, maximum: int) -> list[str]:
-    """Say what another range of workers would do."""
+    """Describe the effect of another range of workers."""
     new = str(maximum) if minimum == maximum else f"{minimum}–{maximum}"
     lines = [f"It may have {new} workers instead of {range_of(view)}."]
     if view.workers > maximum:
@@ -61,19 +61,21 @@ def on_resize(view: JobView, minimum: int, maximum: int) -> list[str]:
 
 
 def on_drain(node: NodeView, jobs: Mapping[str, JobView], nodes: Sequence[NodeView]) -> list[str]:
-    """Say what draining a node would do."""
-    there = {view.job: view.nodes.get(node.node, 0) for view in jobs.values() if not view.has_ended}
-    named = [f"{job} ({count})" for job, count in there.items() if count]
+    """Describe the drain of a node."""
+    counts = {
+        view.job: view.nodes.get(node.node, 0) for view in jobs.values() if not view.has_ended
+    }
+    named = [f"{job} ({count})" for job, count in counts.items() if count]
     free = sum(
-        other.devices - other.held
-        for other in nodes
-        if other.node != node.node and other.state == "up" and not other.drained
+        view.devices - view.held
+        for view in nodes
+        if view.node != node.node and view.state == "up" and not view.drained
     )
     lines = [f"Nothing runs on {node.node} any more, until the drain is undone."]
     if node.held:
-        whose = f" of {', '.join(named)}" if named else ""
+        owners = f" of {', '.join(named)}" if named else ""
         lines.append(
-            f"{counted(node.held, 'worker')}{whose} leave at a step boundary; no step is lost."
+            f"{counted(node.held, 'worker')}{owners} leave at a step boundary; no step is lost."
         )
         lines.append(
             f"Other nodes have {counted(max(0, free), 'free device')}: "
@@ -90,19 +92,19 @@ def on_drain(node: NodeView, jobs: Mapping[str, JobView], nodes: Sequence[NodeVi
 
 
 def on_undrain(node: NodeView) -> list[str]:
-    """Say what opening a drained node again would do."""
+    """Describe the end of a node's drain."""
     return [f"Jobs may use the {counted(node.devices, 'device')} of {node.node} again at once."]
 
 
 def of_effects(effects: Sequence[Effect], jobs: Mapping[str, JobView], clock: Clock) -> list[str]:
-    """Say what a change would mean for the jobs of a cluster, those that lose most first."""
+    """Describe a change's effects on the jobs of a cluster, the greatest losses first."""
     if not effects:
         return ["Nothing changes for other jobs, as far as it can be foreseen."]
     lines = [_of_effect(effect, jobs.get(effect.job), clock) for effect in effects[:_MOST_EFFECTS]]
-    more = len(effects) - _MOST_EFFECTS
+    rest = len(effects) - _MOST_EFFECTS
     return [
         *lines,
-        *([f"And {counted(more, 'other job')}, for which less changes."] if more > 0 else []),
+        *([f"And {counted(rest, 'other job')}, for which less changes."] if rest > 0 else []),
     ]
 
 
@@ -110,20 +112,20 @@ def _of_effect(effect: Effect, view: JobView | None, clock: Clock) -> str:
     parts = []
     if effect.workers != effect.workers_after:
         parts.append(f"{effect.workers} → {counted(effect.workers_after, 'worker')} at once")
-    before, after = effect.finish, effect.finish_after
-    if before is not None and after is not None and round(before) != round(after):
-        word = "later" if after > before else "earlier"
-        parts.append(f"ends {_span(abs(after - before))} {word}, at {clock(after)}")
-    elif after is None and before is not None:
+    old_end, new_end = effect.finish, effect.finish_after
+    if old_end is not None and new_end is not None and round(old_end) != round(new_end):
+        word = "later" if new_end > old_end else "earlier"
+        parts.append(f"ends {_span(abs(new_end - old_end))} {word}, at {clock(new_end)}")
+    elif new_end is None and old_end is not None:
         parts.append("no end can be foreseen any more")
-    elif before is None and after is not None:
-        parts.append(f"ends at {clock(after)}")
+    elif old_end is None and new_end is not None:
+        parts.append(f"ends at {clock(new_end)}")
     deadline = view.deadline if view is not None else None
     if (
         deadline is not None
-        and after is not None
-        and (before is None or before <= deadline)
-        and after > deadline
+        and new_end is not None
+        and (old_end is None or old_end <= deadline)
+        and new_end > deadline
     ):
         promised = "promised deadline" if view is not None and view.promised else "deadline"
         parts.append(f"misses its {promised} of {clock(deadline)}")
@@ -142,7 +144,7 @@ def _span(seconds: float) -> str:
 
 
 def of_forecast(forecast: Forecast, clock: Clock) -> list[str]:
-    """Say what would become of a job that is not submitted yet."""
+    """Describe the fate of a job before it is submitted."""
     word = {True: "Promised", False: "Not promised", None: "Accepted"}[forecast.admitted]
     reason = f" ({forecast.reason})" if forecast.reason else ""
     lines = [f"{word}{reason}: {forecast.detail}."]

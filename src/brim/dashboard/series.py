@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from brim.dashboard.sight import Sight
+from brim.dashboard.sight import ClusterSight
 from brim.domain.course import Change
 from brim.domain.step_records import StepRecord
 from brim.wire.cluster import JobView
 
 MOST_CURVES = 10  # with a name of their own
 REST = "others"
-ELSEWHERE = "other tenants"
+OTHER_TENANTS = "other tenants"
 _MOST_TIMES = 120  # points of a curve
-_AHEAD = 0.5  # of the time shown before now: the most that is shown behind it
+_MOST_PLANNED = 0.5  # of the time shown before now: the most that is shown behind it
 # `refused` is also said of a deadline whose job runs nevertheless.
 _PHASES_WITHOUT_WORKERS = frozenset({"submitted", "suspended", "done", "failed", "cancelled"})
 
@@ -33,21 +33,21 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Devices in use over time, as stacked curves, and what is planned.
+    """Devices in use over time, as stacked curves, and the plan.
 
     Args:
         times: seconds since 1970; each value holds until the next time.
         now: the last time that has happened.
         past, planned: curves, of the same names and in the same order; the values of `planned`
             begin at `now`.
-        ahead: the times of the planned values.
+        future: the times of the planned values.
         devices: those that there are, at each of `times`.
     """
 
     times: list[float]
     now: float
     past: list[Curve]
-    ahead: list[float]
+    future: list[float]
     planned: list[Curve]
     devices: list[int]
 
@@ -56,8 +56,8 @@ def workers_over_time(view: JobView | None, story: Sequence[Change], *, now: flo
     """The workers of a job at each change.
 
     Args:
-        story: its lines, or the last of them: where the first are missing, the first that is known
-            says what there was before.
+        story: its lines, or the last of them: where the first are missing, the first known one
+            tells the workers before it.
 
     >>> from brim.domain.course import Change
     >>> lines = [Change(2.0, "a", "workers", 0, 4), Change(2.0, "a", "running")]
@@ -66,7 +66,7 @@ def workers_over_time(view: JobView | None, story: Sequence[Change], *, now: flo
     [(2.0, 4), (5.0, 2), (9.0, 0)]
     """
     steps: list[tuple[float, int]] = []
-    count, runs = _before(story)
+    count, runs = _first_workers(story)
     if runs and story:
         steps.append((0.0, count))
     for line in story:
@@ -92,7 +92,7 @@ def _last_of_each_moment(steps: Steps) -> Steps:
     return sorted(found.items())
 
 
-def _before(story: Sequence[Change]) -> tuple[int, bool]:
+def _first_workers(story: Sequence[Change]) -> tuple[int, bool]:
     """Return the workers before the first line, and whether the job ran then."""
     if not story or story[0].event in ("submitted", "accepted", "admitted"):
         return 0, False
@@ -100,16 +100,16 @@ def _before(story: Sequence[Change]) -> tuple[int, bool]:
     return (first.before, first.before > 0) if first else (0, False)
 
 
-def picture_of(sight: Sight, *, by: str, seconds: float) -> Picture:
+def picture_of(sight: ClusterSight, *, grouping: str, seconds: float) -> Picture:
     """Devices in use, over the last seconds and as planned.
 
     Args:
-        by: `job` or `tenant`.
+        grouping: `job` or `tenant`.
     """
-    now = sight.at
+    now = sight.timestamp
     start = max(now - seconds, _beginning(sight, now))
     names: Callable[[JobView], str] = (
-        (lambda view: view.tenant) if by == "tenant" else (lambda view: view.job)
+        (lambda view: view.tenant) if grouping == "tenant" else (lambda view: view.job)
     )
     stories = _by_job(sight.changes)
     past = _summed(
@@ -124,32 +124,32 @@ def picture_of(sight: Sight, *, by: str, seconds: float) -> Picture:
         if view.ended is None
     )
     if sight.tenant is not None:
-        past[ELSEWHERE] = _elsewhere(sight, past)
+        past[OTHER_TENANTS] = _of_other_tenants(sight, past)
     end = min(
-        max((at for steps in planned.values() for at, _ in steps), default=now),
-        now + _AHEAD * (now - start),
+        max((moment for steps in planned.values() for moment, _ in steps), default=now),
+        now + _MOST_PLANNED * (now - start),
     )
-    supply = [(sample.at, sample.devices) for sample in sight.samples]
+    supply = [(sample.timestamp, sample.devices) for sample in sight.samples]
     times = _grid([*past.values(), supply], start, now)
-    ahead = _grid(planned.values(), now, end) if end > now else []
-    kept = _largest(past, planned, start, now, end)
-    order = [name for name in past | planned if name in kept]
-    order.sort(key=lambda name: (name == ELSEWHERE, _natural(name)))
+    future = _grid(planned.values(), now, end) if end > now else []
+    largest = _largest(past, planned, start, now, end)
+    order = [name for name in past | planned if name in largest]
+    order.sort(key=lambda name: (name == OTHER_TENANTS, _natural(name)))
     devices = [value or _first(supply) for value in _sampled(supply, times)]
     return Picture(
         times=times,
         now=now,
         past=_stacked(order, past, times),
-        ahead=ahead,
-        planned=_stacked(order, planned, ahead),
+        future=future,
+        planned=_stacked(order, planned, future),
         devices=devices,
     )
 
 
-def _beginning(sight: Sight, now: float) -> float:
+def _beginning(sight: ClusterSight, now: float) -> float:
     """The first time that anything is known of."""
     first = sight.changes[0].at if sight.changes else now
-    return min(first, sight.samples[0].at if sight.samples else now, now - 60.0)
+    return min(first, sight.samples[0].timestamp if sight.samples else now, now - 60.0)
 
 
 def _by_job(changes: Iterable[Change]) -> Mapping[str, Sequence[Change]]:
@@ -174,38 +174,38 @@ def _summed(parts: Iterable[tuple[str, Steps]]) -> dict[str, list[tuple[float, i
     """Add up steps by name."""
     deltas: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for name, steps in parts:
-        before = 0
-        for at, value in steps:
-            if value != before:
-                deltas[name].append((at, value - before))
-            before = value
+        previous = 0
+        for moment, value in steps:
+            if value != previous:
+                deltas[name].append((moment, value - previous))
+            previous = value
     found: dict[str, list[tuple[float, int]]] = {}
     for name, changes in deltas.items():
         total = 0
         found[name] = []
-        for at, change in sorted(changes):
+        for moment, change in sorted(changes):
             total += change
-            found[name].append((at, total))
+            found[name].append((moment, total))
     return found
 
 
-def _elsewhere(sight: Sight, own: Mapping[str, Steps]) -> list[tuple[float, int]]:
+def _of_other_tenants(sight: ClusterSight, parts: Mapping[str, Steps]) -> list[tuple[float, int]]:
     """The devices that other tenants held, as far as it was seen."""
-    times = [sample.at for sample in sight.samples]
-    mine = [
+    times = [sample.timestamp for sample in sight.samples]
+    own_sums = [
         sum(values)
-        for values in zip(*(_sampled(steps, times) for steps in own.values()), strict=True)
+        for values in zip(*(_sampled(steps, times) for steps in parts.values()), strict=True)
     ]
-    mine = mine or [0] * len(times)
+    own_sums = own_sums or [0] * len(times)
     return [
-        (sample.at, max(0, sample.held - part))
-        for sample, part in zip(sight.samples, mine, strict=True)
+        (sample.timestamp, max(0, sample.used - part))
+        for sample, part in zip(sight.samples, own_sums, strict=True)
     ]
 
 
 def _grid(parts: Iterable[Steps], start: float, end: float) -> list[float]:
     """The times of a chart: those of all changes, or evenly many of them."""
-    moments = {at for steps in parts for at, _ in steps if start < at < end}
+    moments = {moment for steps in parts for moment, _ in steps if start < moment < end}
     if len(moments) > _MOST_TIMES:
         moments = {start + (end - start) * k / _MOST_TIMES for k in range(1, _MOST_TIMES)}
     return sorted({start, *moments, end})
@@ -217,7 +217,7 @@ def _sampled(steps: Steps, times: Sequence[float]) -> list[int]:
     >>> _sampled([(1.0, 5), (3.0, 2)], [0.0, 1.0, 2.0, 3.0])
     [0, 5, 5, 2]
     """
-    moments = [at for at, _ in steps]
+    moments = [moment for moment, _ in steps]
     places = [bisect_right(moments, time) for time in times]
     return [steps[place - 1][1] if place else 0 for place in places]
 
@@ -236,9 +236,9 @@ def _largest(
     """The names with most device-seconds, which get a curve of their own."""
 
     def weight(name: str) -> tuple[bool, float]:
-        """What holds devices now, or will, comes first."""
-        ahead = _area(planned.get(name, ()), now, end)
-        return ahead > 0, ahead + _area(past.get(name, ()), start, now)
+        """Jobs that hold devices now, or will, come first."""
+        planned_area = _area(planned.get(name, ()), now, end)
+        return planned_area > 0, planned_area + _area(past.get(name, ()), start, now)
 
     names = set(past) | set(planned)
     return set(sorted(names, key=lambda name: (weight(name), name), reverse=True)[:MOST_CURVES])
@@ -246,9 +246,9 @@ def _largest(
 
 def _area(steps: Steps, start: float, end: float) -> float:
     total = 0.0
-    for place, (at, value) in enumerate(steps):
-        until = steps[place + 1][0] if place + 1 < len(steps) else end
-        total += value * max(0.0, min(until, end) - max(at, start))
+    for place, (moment, value) in enumerate(steps):
+        step_end = steps[place + 1][0] if place + 1 < len(steps) else end
+        total += value * max(0.0, min(step_end, end) - max(moment, start))
     return total
 
 
@@ -273,7 +273,7 @@ def _natural(name: str) -> tuple[str, int]:
     return (stem, int(number)) if number.isdecimal() else (name, 0)
 
 
-class Course(NamedTuple):
+class StepCurves(NamedTuple):
     """A run's steps over time: loss, and samples per second."""
 
     times: list[float]
@@ -281,13 +281,13 @@ class Course(NamedTuple):
     rate: list[float]
 
 
-def course_of_steps(steps: Sequence[StepRecord], *, most: int = _MOST_TIMES) -> Course:
+def course_of_steps(steps: Sequence[StepRecord], *, limit: int = _MOST_TIMES) -> StepCurves:
     """The loss and the rate of a run, at evenly many of its steps.
 
     Args:
-        most: points at most; each stands for the steps since the one before.
+        limit: points at most; each stands for the steps since the one before.
     """
-    size = max(1, -(-len(steps) // most))
+    size = max(1, -(-len(steps) // limit))
     times, losses, rates = [], [], []
     for first in range(0, len(steps), size):
         part = steps[first : first + size]
@@ -297,4 +297,4 @@ def course_of_steps(steps: Sequence[StepRecord], *, most: int = _MOST_TIMES) -> 
         times.append(part[-1].at)
         losses.append(part[-1].loss)
         rates.append(done / span if span > 0 else 0.0)
-    return Course(times, losses, rates)
+    return StepCurves(times, losses, rates)

@@ -45,7 +45,7 @@ def serve(
         port: on loopback; 0: any that is free.
         folder: jobs are submitted from files in it.
         opens: is called with each address that opens the dashboard once.
-        say: is called with what the person should know.
+        say: is called with messages for the person.
 
     Raises:
         EnvironmentFault: the port is taken.
@@ -121,8 +121,8 @@ async def _in_background(following: Following) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def _at_each_line(does: Callable[[], None]):  # type: ignore[no-untyped-def]
-    """Call `does` each time that Enter is pressed where this runs, if that is a terminal."""
+def _at_each_line(action: Callable[[], None]):  # type: ignore[no-untyped-def]
+    """Call `action` each time that Enter is pressed where this runs, if that is a terminal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield
         return
@@ -132,7 +132,7 @@ def _at_each_line(does: Callable[[], None]):  # type: ignore[no-untyped-def]
         if not sys.stdin.readline():
             loop.remove_reader(sys.stdin)
             return
-        does()
+        action()
 
     loop.add_reader(sys.stdin, on_line)
     try:

@@ -1,7 +1,7 @@
-"""Who may look: codes that are good once, and the sessions that they begin.
+"""Codes that open the dashboard once, and the sessions that they begin.
 
 A code is in the address that opens the dashboard, so it is worth nothing once it was used, or after
-some minutes. What the browser keeps is another secret, in a cookie that no script can read.
+some minutes. The browser keeps another secret, in a cookie that no script can read.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _BYTES = 32
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class BrowserSession:
     """A browser that has shown a code.
 
     Attributes:
         ends: when it ends by itself, by the clock of the event loop.
-        over: is set when it has ended; its streams end with it.
+        end: is set when it has ended; its streams end with it.
         streams: that it has open.
     """
 
     ends: float
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
     streams: int = 0
 
 
@@ -38,7 +38,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._codes: dict[bytes, float] = {}
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, BrowserSession] = {}
 
     def give_code(self, now: float) -> str:
         """Make a code that begins one session."""
@@ -56,10 +56,10 @@ class Sessions:
         while len(self._sessions) >= _MOST_SESSIONS:
             self._end(next(iter(self._sessions)))
         value = secrets.token_urlsafe(_BYTES)
-        self._sessions[_digest(value)] = Session(now + SESSION_SECONDS)
+        self._sessions[_digest(value)] = BrowserSession(now + SESSION_SECONDS)
         return value
 
-    def find(self, value: str, now: float) -> Session | None:
+    def find(self, value: str, now: float) -> BrowserSession | None:
         """Return the session of a cookie; None where there is none, or none any more."""
         key = _digest(value)
         session = self._sessions.get(key)
@@ -86,7 +86,7 @@ class Sessions:
     def _end(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)
         if session is not None:
-            session.over.set()
+            session.end.set()
 
 
 def _digest(text: str) -> bytes:

@@ -15,17 +15,17 @@ _MOST_SAMPLES = 20_000  # devices in use over time
 _MOST_ENDED = 1_000  # jobs that have ended, the newest
 
 
-class Sample(NamedTuple):
+class UsageSample(NamedTuple):
     """The devices that were in use at a time, in all and by tenant, and those that there were."""
 
-    at: float
+    timestamp: float
     devices: int
-    held: int
+    used: int
     tenants: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
-class Sight:
+class ClusterSight:
     """The jobs, nodes and tenants that a caller may see.
 
     Attributes:
@@ -40,7 +40,7 @@ class Sight:
     """
 
     version: int = 0
-    at: float = 0.0
+    timestamp: float = 0.0
     jobs: dict[str, JobView] = field(default_factory=dict)
     changed: dict[str, int] = field(default_factory=dict)
     forgotten: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
@@ -48,7 +48,7 @@ class Sight:
     nodes: Sequence[NodeView] = ()
     tenants: Sequence[TenantView] = ()
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=_MOST_CHANGES))
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
+    samples: deque[UsageSample] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
     plan: Sequence[Change] = ()
     tenant: str | None = None
     problem: str = ""
@@ -60,18 +60,18 @@ class Sight:
         ended = sorted(view.ended for view in views if view.ended is not None)
         oldest = ended[-_MOST_ENDED] if len(ended) > _MOST_ENDED else 0.0
         self.version += 1
-        before = self.jobs
+        previous_jobs = self.jobs
         self.jobs = {view.job: view for view in views if view.ended is None or view.ended >= oldest}
-        for job in before.keys() - self.jobs.keys():
+        for job in previous_jobs.keys() - self.jobs.keys():
             self._forget(job)
         for job, view in self.jobs.items():
-            if before.get(job) != view:
+            if previous_jobs.get(job) != view:
                 self.changed[job] = self.version
 
     def take(self, news: News) -> None:
-        """Fold in what the scheduler has answered."""
+        """Fold in an answer of the scheduler."""
         self.version += 1
-        self.at, self.problem = news.at, ""
+        self.timestamp, self.problem = news.timestamp, ""
         self.tenant = news.tenant
         self.cluster, self.nodes, self.tenants = news.cluster, news.nodes, news.tenants
         for view in news.jobs:
@@ -109,7 +109,7 @@ class Sight:
     def _sample(self) -> None:
         assert self.cluster is not None
         shares = tuple((tenant.tenant, tenant.holds) for tenant in self.tenants if tenant.holds)
-        sample = Sample(self.at, self.cluster.devices, self.cluster.held, shares)
+        sample = UsageSample(self.timestamp, self.cluster.devices, self.cluster.held, shares)
         last = self.samples[-1] if self.samples else None
         if last is None or last[1:] != sample[1:]:
             self.samples.append(sample)

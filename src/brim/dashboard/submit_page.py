@@ -46,18 +46,17 @@ class _Form:
                 self._workers = _field("Workers: a number, or FEWEST:MOST", "1:4")
                 self._deadline = _field("Deadline: 2h, or 2026-12-01T08:00", "")
                 tenants = self._tenants()
-                only = tenants[0] if len(tenants) == 1 else None
-                self._tenant = ui.select(tenants, value=only, label="Tenant")
+                default = tenants[0] if len(tenants) == 1 else None
+                self._tenant = ui.select(tenants, value=default, label="Tenant")
                 self._tenant.props("outlined dense")
                 self._priority = ui.select(_PRIORITIES, value=_PRIORITIES[0], label="Priority")
                 self._priority.props("outlined dense")
-                self._more = _field("More options, as brim submit takes them", "")
+                self._options = _field("More options, as brim submit takes them", "")
             with ui.element("div").classes("bar"):
                 self._ask = button("What if?", self._forecast)
                 self._submit = button("Submit", self._hand_in, kind="main")
-        with card("What would happen"):
-            with ui.element("div").props("role=status"):
-                self._answer = ui.element("ul").classes("lines")
+        with card("What would happen"), ui.element("div").props("role=status"):
+            self._answer = ui.element("ul").classes("lines")
         self._say(["“What if?” asks the scheduler, and submits nothing."])
 
     def _tenants(self) -> list[str]:
@@ -73,7 +72,7 @@ class _Form:
                 "deadline": self._deadline.value or "",
                 "tenant": self._tenant.value or "",
                 "priority": self._priority.value or "",
-                "more": self._more.value or "",
+                "more": self._options.value or "",
                 "file": self._file.value or "",
             }
         )

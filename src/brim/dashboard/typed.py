@@ -26,9 +26,9 @@ def files_in(folder: Path) -> list[str]:
     found: list[str] = []
     seen, folders = 0, [folder]
     while folders and len(found) < _MOST_FILES and seen < _MOST_SEEN:
-        here = folders.pop(0)
+        folder_now = folders.pop(0)
         try:
-            entries = sorted(here.iterdir())
+            entries = sorted(folder_now.iterdir())
         except OSError:
             continue
         for entry in entries:
@@ -67,7 +67,7 @@ def words_of(fields: Mapping[str, str]) -> list[str]:
 
 
 def typed_request(words: Sequence[str], *, folder: Path) -> tuple[Submit, list[str]]:
-    """Return the request that these words make, and what its person should know.
+    """Return the request that these words make, and notes for its person.
 
     Args:
         folder: the file is in it, or below.

@@ -52,12 +52,12 @@ from brim.wire.cluster import (
     News,
     NodeView,
     Problem,
+    Proposal,
     Range,
     Sent,
     Submit,
     TenantView,
     Token,
-    Wish,
 )
 from brim.wire.door import Door
 
@@ -151,8 +151,8 @@ async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
     return msgspec.structs.replace(forecast, takes=dict(takes))
 
 
-async def _outlook(lives: Lives, request: Request, body: Wish) -> list[Effect]:
-    """Return what a change would mean for each job; other tenants' jobs are summed up by tenant."""
+async def _consequences(lives: Lives, request: Request, body: Proposal) -> list[Effect]:
+    """Return the consequences of a change for each job; other tenants' jobs are summed up by tenant."""
     caller = _caller(request)
     if body.job:
         if not caller.may(Right.SEE_JOB, of=lives.now.owner_of(body.job)):
@@ -160,21 +160,21 @@ async def _outlook(lives: Lives, request: Request, body: Wish) -> list[Effect]:
         lives.now.job(body.job)  # or there is none
     elif not caller.may(Right.APPLY):
         raise _refusal(caller, Right.APPLY)
-    effects = await lives.now.outlook(body)
-    own = [effect for effect in effects if _may_see(lives, caller, effect.job)]
-    others: dict[str, Effect] = {}
+    effects = await lives.now.consequences(body)
+    visible = [effect for effect in effects if _may_see(lives, caller, effect.job)]
+    hidden: dict[str, Effect] = {}
     for effect in effects:
         owner = lives.now.owner_of(effect.job)
         if owner is not None and not _may_see(lives, caller, effect.job):
             name = f"tenant {owner}"
-            none = Effect(job=name, workers=0, workers_after=0, finish=None, finish_after=None)
-            total = others.get(name, none)
-            others[name] = msgspec.structs.replace(
+            start = Effect(job=name, workers=0, workers_after=0, finish=None, finish_after=None)
+            total = hidden.get(name, start)
+            hidden[name] = msgspec.structs.replace(
                 total,
                 workers=total.workers + effect.workers,
                 workers_after=total.workers_after + effect.workers_after,
             )
-    return [*own, *others.values()]
+    return [*visible, *hidden.values()]
 
 
 async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
@@ -330,7 +330,7 @@ async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
 
 
 async def _news(lives: Lives, request: Request, _: Any) -> News:
-    """Return what has changed; with `wait` seconds, not before something has, or they are over.
+    """Return the changes; with `wait` seconds, not before there are some, or these are over.
 
     A caller without a place begins here: it lists all jobs once, and follows them from here on.
     """
@@ -340,11 +340,11 @@ async def _news(lives: Lives, request: Request, _: Any) -> News:
     if count == waiting.count and not lives.is_over:
         await waiting.any_news(deadline=end)
     ids, last = waiting.rung_after(waiting.count if count is None else count, _LONGEST_PAGE)
-    jobs, forgotten, at = lives.now.news_of(ids, tenant=caller.tenant)
+    jobs, forgotten, timestamp = lives.now.news_of(ids, tenant=caller.tenant)
     lines = lives.now.story_after(line, _MOST_LINES)
     may_see = functools.cache(lambda job: _may_see(lives, caller, job))
     return News(
-        after=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
+        place=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
         complete=count is not None and not (forgotten and caller.tenant),  # ids of others
         jobs=jobs,
         forgotten=forgotten if caller.tenant is None else [],
@@ -353,7 +353,7 @@ async def _news(lives: Lives, request: Request, _: Any) -> News:
         nodes=lives.now.nodes(),
         tenants=lives.now.tenants(),
         tenant=caller.tenant,
-        at=at,
+        timestamp=timestamp,
     )
 
 
@@ -443,7 +443,7 @@ _RANGE_PARAMETERS: dict[str, dict[str, Any]] = {
 }
 _WHICH_NEWS: dict[str, dict[str, Any]] = {
     "wait": _WAIT,
-    "after": {"type": "string", "description": "The value of `after` in the last answer."},
+    "after": {"type": "string", "description": "The value of `place` in the last answer."},
 }
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "description": "The id of the last job of the page before."},
@@ -473,8 +473,8 @@ _CALLS = (
           None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
-    _Call("POST", "/v1/outlook", "Foresee what a change would mean for each job",
-          Wish, list[Effect], _outlook, Right.SEE_CLUSTER),
+    _Call("POST", "/v1/consequences", "Foresee what a change would mean for each job",
+          Proposal, list[Effect], _consequences, Right.SEE_CLUSTER),
     _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[Change], _explain, Right.SEE_JOB),
@@ -531,7 +531,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             request.state.caller, request.state.keys = caller, keys
             response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
-                changes = call.handle not in (_forecast, _outlook)
+                changes = call.handle not in (_forecast, _consequences)
                 audit.note(caller, deed, response.status_code, changes=changes)
             return response
 

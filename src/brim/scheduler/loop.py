@@ -51,10 +51,10 @@ from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.kinds import ask_within
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
+from brim.scheduler.consequences import effects_of, with_proposal
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
-from brim.scheduler.outlook import effects_of, with_wish
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
@@ -67,9 +67,9 @@ from brim.wire.cluster import (
     Forecast,
     JobView,
     NodeView,
+    Proposal,
     Submit,
     TenantView,
-    Wish,
 )
 
 CLUSTER = "cluster"  # the name of a setting in the database
@@ -509,8 +509,8 @@ class Scheduler:
             forecast = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
         return forecast_of(forecast, has_lessons=has_lessons, set_by=self._clock.set_by())
 
-    async def outlook(self, wish: Wish) -> list[Effect]:
-        """Return what a change would mean for each job, as far as it can be foreseen.
+    async def consequences(self, proposal: Proposal) -> list[Effect]:
+        """Return the consequences of a change for each job, as far as they can be foreseen.
 
         The answer is worked out in a thread, as forecasts are.
 
@@ -518,29 +518,33 @@ class Scheduler:
             SpecError: there is no such node, or the range is none.
         """
         present = self._backend.jobs.present.cluster
-        if wish.action in ("drain", "undrain") and wish.node not in {
+        if proposal.action in ("drain", "undrain") and proposal.node not in {
             node.id for node in present.nodes
         }:
-            raise SpecError(NO_SUCH_NODE, got=repr(wish.node), need="a node of this cluster")
-        if wish.minimum > wish.maximum:
-            raise SpecError("minimum", got=str(wish.minimum), need=f"at most {wish.maximum}")
+            raise SpecError(NO_SUCH_NODE, got=repr(proposal.node), need="a node of this cluster")
+        if proposal.minimum > proposal.maximum:
+            raise SpecError(
+                "minimum", got=str(proposal.minimum), need=f"at most {proposal.maximum}"
+            )
         async with self._forecasting:
-            now, jobs, by = self._clock.wall(), self._backend.jobs, self._clock.set_by()
+            now, jobs, offset = self._clock.wall(), self._backend.jobs, self._clock.set_by()
             memory = self._backend.memory
             snapshot = jobs.snapshot(now, memory=memory)
-            after = with_wish(snapshot, wish, nodes=present)
-            if wish.action == "resume":
-                held = replace(self._find(wish.job), id=_RESUMED)
-                after = jobs.snapshot(now, memory=memory, newcomer=held)
+            changed = with_proposal(snapshot, proposal, nodes=present)
+            if proposal.action == "resume":
+                resumed = replace(self._find(proposal.job), id=_RESUMED)
+                changed = jobs.snapshot(now, memory=memory, newcomer=resumed)
             policy = self._backend.spec.policy
             ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
-            effects = await asyncio.to_thread(effects_of, snapshot, after, ask)
+            effects = await asyncio.to_thread(effects_of, snapshot, changed, ask)
         return [
             msgspec.structs.replace(
                 effect,
-                job=wish.job if effect.job == _RESUMED else effect.job,
-                finish=effect.finish + by if effect.finish is not None else None,
-                finish_after=effect.finish_after + by if effect.finish_after is not None else None,
+                job=proposal.job if effect.job == _RESUMED else effect.job,
+                finish=effect.finish + offset if effect.finish is not None else None,
+                finish_after=effect.finish_after + offset
+                if effect.finish_after is not None
+                else None,
             )
             for effect in effects
         ]
@@ -663,14 +667,14 @@ class Scheduler:
 
     def story_after(self, number: int, limit: int) -> list[tuple[int, Change]]:
         """Return the newest lines of all stories behind a number, each with its own, in order."""
-        by = self._clock.set_by()
+        offset = self._clock.set_by()
         lines = self._book.story_after(number, limit)
-        return [(place, replace(change, at=change.at + by)) for place, change in lines]
+        return [(place, replace(change, at=change.at + offset)) for place, change in lines]
 
     def plan(self) -> list[Change]:
         """Return the changes of workers that are expected next, if nothing new happens."""
-        by = self._clock.set_by()
-        return [replace(change, at=change.at + by) for change in self._foretelling.plan]
+        offset = self._clock.set_by()
+        return [replace(change, at=change.at + offset) for change in self._foretelling.plan]
 
     def news_of(
         self, ids: Iterable[str], *, tenant: str | None

@@ -290,7 +290,7 @@ class Book:
         return histories
 
     def story_after(self, number: int, limit: int) -> list[tuple[int, Change]]:
-        """List what was noted behind a number, each with its own: the newest, in order."""
+        """List the lines behind a number, each with its own: the newest, in order."""
         return [(place, Change(*row)) for place, row in self._database.history_after(number, limit)]
 
     def unfinished(self) -> list[ScheduledJob]:

@@ -230,20 +230,20 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
-    """What has changed since an earlier answer, as far as the caller may see it.
+    """Changes since an earlier answer, as far as the caller may see them.
 
     Args:
-        after: the place to ask for the following news.
+        place: to ask for the following news.
         complete: false where the place asked for is none of this scheduler's life: list all jobs
             again.
         jobs: those that have changed, and all that run.
         forgotten: ids of jobs that are there no more.
         changes: lines of the stories of jobs, for the administrator of the cluster's too, in order.
         tenant: whose token the caller has; None: the administrator's.
-        at: the time of the answer.
+        timestamp: the time of the answer.
     """
 
-    after: str
+    place: str
     complete: bool
     jobs: list[JobView]
     forgotten: list[str]
@@ -252,10 +252,10 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[NodeView]
     tenants: list[TenantView]
     tenant: str | None
-    at: float
+    timestamp: float
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change that is not made: of a job, or of a node.
 
     Args:
@@ -270,12 +270,12 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change would mean for a job.
+    """The consequence of a change for a job.
 
     Args:
         job: its id; of a job that the caller may not see, `tenant` and the name of its tenant.
         workers, workers_after: at once, without the change and with it.
-        finish, finish_after: its expected end, seconds since 1970; None where nobody can say.
+        finish, finish_after: its expected end, seconds since 1970; None where unknown.
     """
 
     job: str

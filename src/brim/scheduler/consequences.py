@@ -1,4 +1,4 @@
-"""What a change would cost before it is made: the cluster looked ahead with it and without. Pure."""
+"""The consequences of a change before it is made: the cluster is foreseen with it and without. Pure."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from dataclasses import replace
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.simulator.engine import foresee
-from brim.wire.cluster import Effect, Wish
+from brim.wire.cluster import Effect, Proposal
 
 _MOST_JOBS = 500  # that are looked ahead; of more, only what each has at once is compared
-_NOTICED = 0.01  # of the time to a job's end: a smaller change of it is none
-_LEAST = 1.0  # seconds: the same
+_NOTICED = 0.01  # of the time to a job's end: the same
+_SHORTEST_DELAY = 1.0  # seconds: a smaller change of a job's end is none
 
 
-def with_wish(snapshot: Snapshot, wish: Wish, *, nodes: Cluster) -> Snapshot:
+def with_proposal(snapshot: Snapshot, proposal: Proposal, *, nodes: Cluster) -> Snapshot:
     """Return the snapshot as it would be after a change.
 
     Args:
         snapshot: for `resume`, it has the job already.
         nodes: the cluster with the devices of drained nodes.
     """
-    match wish.action:
+    match proposal.action:
         case "suspend" | "cancel":
-            jobs = tuple(state for state in snapshot.jobs if state.job.id != wish.job)
+            jobs = tuple(state for state in snapshot.jobs if state.job.id != proposal.job)
             return replace(snapshot, jobs=jobs)
         case "resize":
             jobs = tuple(
                 state._replace(
                     job=replace(
                         state.job,
-                        minimum=wish.minimum,
-                        maximum=wish.maximum,
-                        requested=wish.maximum,
+                        minimum=proposal.minimum,
+                        maximum=proposal.maximum,
+                        requested=proposal.maximum,
                     )
                 )
-                if state.job.id == wish.job
+                if state.job.id == proposal.job
                 else state
                 for state in snapshot.jobs
             )
             return replace(snapshot, jobs=jobs)
         case "drain":
-            return _with_cluster(snapshot, snapshot.cluster.with_lost({wish.node}))
+            return _with_cluster(snapshot, snapshot.cluster.with_lost({proposal.node}))
         case "undrain":
             back = {node.id: node for node in nodes.nodes}
             present = [
-                back[node.id] if node.id == wish.node else node for node in snapshot.cluster.nodes
+                back[node.id] if node.id == proposal.node else node
+                for node in snapshot.cluster.nodes
             ]
             return _with_cluster(snapshot, Cluster(nodes=tuple(present)))
         case _:
@@ -58,18 +59,25 @@ def _with_cluster(snapshot: Snapshot, cluster: Cluster) -> Snapshot:
     return replace(snapshot, cluster=cluster, capacity=max(0, snapshot.capacity + gained))
 
 
-def effects_of(before: Snapshot, after: Snapshot, decide: Policy) -> list[Effect]:
+def effects_of(present: Snapshot, changed: Snapshot, decide: Policy) -> list[Effect]:
     """Compare all jobs of two snapshots: the workers at once, and the expected end of each.
 
     Returns:
         The jobs for which something changes, those that lose most first.
     """
-    now, then = decide(before), decide(after)
-    is_far = max(len(before.jobs), len(after.jobs)) > _MOST_JOBS
-    ends = ({}, {}) if is_far else (foresee(before, now, decide), foresee(after, then, decide))
-    ids = [state.job.id for state in (before if len(before.jobs) > len(after.jobs) else after).jobs]
-    effects = [_effect(id, (now, then), ends) for id in ids]
-    found = [effect for effect in effects if _is_noticed(effect, before.now)]
+    decisions = decide(present), decide(changed)
+    is_far = max(len(present.jobs), len(changed.jobs)) > _MOST_JOBS
+    ends = (
+        ({}, {})
+        if is_far
+        else (foresee(present, decisions[0], decide), foresee(changed, decisions[1], decide))
+    )
+    ids = [
+        state.job.id
+        for state in (present if len(present.jobs) > len(changed.jobs) else changed).jobs
+    ]
+    effects = [_effect(id, decisions, ends) for id in ids]
+    found = [effect for effect in effects if _is_noticed(effect, present.now)]
     return sorted(found, key=lambda effect: (-_delay(effect), effect.job))
 
 
@@ -92,7 +100,7 @@ def _is_noticed(effect: Effect, now: float) -> bool:
         return True
     if effect.finish is None or effect.finish_after is None:
         return effect.finish != effect.finish_after
-    return abs(_delay(effect)) > max(_LEAST, _NOTICED * (effect.finish - now))
+    return abs(_delay(effect)) > max(_SHORTEST_DELAY, _NOTICED * (effect.finish - now))
 
 
 def _delay(effect: Effect) -> float:
