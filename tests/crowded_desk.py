@@ -85,13 +85,15 @@ class MadeUpScheduler:
         )  # fmt: skip
 
     def plan(self) -> list[Change]:
+        """Return the ends of the running jobs, each of which makes room for one that waits."""
         now = time.time()
-        return [
-            Change(
-                now + 60.0 + k, self._name(k), "workers", WORKERS * (k < 100), WORKERS * (k >= 100)
-            )
-            for k in range(min(self._count, 200))
-        ]
+        changes = []
+        for k in range(min(self._running, self._count - self._running)):
+            at = now + 120.0 + 150.0 * k
+            waiting = self._name(self._running + k)
+            changes.append(Change(at, self._name(k), "workers", WORKERS, 0, "finished"))
+            changes.append(Change(at, waiting, "workers", 0, WORKERS, "surplus"))
+        return changes
 
     def explain(self, job: str) -> list[Change]:
         return [Change(self._start, job, "submitted", detail=self._markup)]
@@ -134,7 +136,8 @@ class MadeUpScheduler:
             job=self._name(k), state="running" if runs else "admitted", wish="run", run="/nowhere",
             tenant=f"t{k % TENANTS}{self._markup}", priority="preemptible", minimum=1, maximum=WORKERS,
             nodes={f"n{k}{self._markup}": WORKERS} if runs else {}, workers=WORKERS * runs, planned=WORKERS * runs,
-            step=self._asked * 3 if runs else 0, steps=100_000, submitted=self._start + k, started=None, ended=None,
+            step=20_000 + 5_000 * (k % 9) + 3 * self._asked if runs else 0, steps=100_000,
+            submitted=self._start + k, started=None, ended=None,
             deadline=self._start + 90_000.0 + k if k % 3 == 0 else None, promised=k % 2 == 0, judged=True,
             reason="surplus-by-marginal-return",
             detail=f"0 needed, {WORKERS} from the surplus {self._markup}",

@@ -25,6 +25,7 @@ from brim.wire.door import Door
 pytest.importorskip("nicegui", reason="pip install 'brim[dashboard]'")
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAM = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
@@ -187,13 +188,13 @@ class Open:
 
     def stream(self, **headers: str) -> str:
         """What comes of opening a stream."""
-        options: dict[str, Any] = {name: value for name, value in headers.items() if name != "host"}
+        options = {name: value for name, value in headers.items() if name == "Cookie"}
         line = socket.create_connection(("127.0.0.1", self.port), timeout=30.0)
         try:
             with connect(
                 f"ws://{headers.get('host', self.host)}{STREAM}",
                 sock=line,
-                origin=options.pop("Origin", None),
+                origin=Origin(headers["Origin"]) if "Origin" in headers else None,
                 additional_headers=options,
                 open_timeout=30.0,
             ) as stream:
@@ -208,7 +209,7 @@ class Open:
         with connect(
             f"ws://{self.host}{STREAM}",
             sock=line,
-            origin=f"http://{self.host}",  # type: ignore[arg-type]
+            origin=Origin(f"http://{self.host}"),
             additional_headers={"Cookie": self.cookie},
         ) as stream:
             try:
