@@ -12,11 +12,13 @@ from nicegui import context, ui
 
 from brim.client import Client
 from brim.dashboard.following import Following
+from brim.dashboard.guard import SIGNED_OUT
 from brim.dashboard.rows import Clock
 from brim.dashboard.sentences import of_effects
 from brim.dashboard.sight import ClusterSight
 from brim.wire.cluster import Proposal
 
+_TO_LEAVE = 0.3  # seconds until a session that was signed out is over
 _REFRESH = 0.2  # seconds between two looks at whether there is something new to show
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -89,8 +91,10 @@ class Desk:
 
     def sign_out(self) -> None:
         """End the session of the page that asks."""
-        request = context.client.request
-        self._sign_out(request.scope.get("brim.session", ""))
+        value = context.client.request.scope.get("brim.session", "")
+        ui.navigate.to(SIGNED_OUT)
+        # Not before the page has heard of it.
+        asyncio.get_running_loop().call_later(_TO_LEAVE, self._sign_out, value)
 
     def replace_rows(
         self, grid: ui.aggrid, key: str, old_rows: list[Row], new_rows: list[Row]

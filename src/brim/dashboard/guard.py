@@ -21,7 +21,7 @@ from brim.dashboard.sessions import SESSION_SECONDS, BrowserSession, Sessions
 from brim.wire.door import Door
 
 COOKIE = "brim-dashboard"
-ENTER = "/enter"
+ENTER, SIGNED_OUT = "/enter", "/signed-out"
 STREAM = "/_nicegui_ws/socket.io/"
 LARGEST_FRAME = 256 << 10  # bytes that a browser may send at once
 _MOST_FRAMES = 100  # of a stream in a second, on average
@@ -82,6 +82,10 @@ class Guard:
             return
         if not is_stream and scope["path"] == ENTER:
             await self._enter(scope, send)
+            return
+        if not is_stream and scope["path"] == SIGNED_OUT:
+            page = _PAGE.format(title="Signed out", text=_AGAIN)
+            await _answer(send, http.HTTPStatus.OK, page, _HEADERS)
             return
         value = _cookie(headers)
         session = self._sessions.find(value, _now()) if value else None
@@ -237,7 +241,8 @@ _WELCOME = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" '
     'content="0;url=/"><title>brim</title><p><a href="/">Continue to the dashboard</a></p></html>'
 )
-_SIGN_IN = "This browser is not signed in. Type brim dashboard, or press Enter where it runs."
+_AGAIN = "Press Enter where brim dashboard runs for an address that opens it again."
+_SIGN_IN = f"This browser is not signed in. {_AGAIN}"
 _USED = (
     "This address has been used, or is too old. Press Enter where brim dashboard runs for another "
     "one. If you have not used it, somebody else has: end brim dashboard with Ctrl-C."

@@ -23,6 +23,7 @@ from brim.runs.times import clock_time
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on
 
+_TO_SAY_WHY = 0.5  # seconds for pages to show that the scheduler refuses the token
 _TO_END = 2  # seconds for what is under way in the end
 _NAME_BYTES = 5  # of the name that no other dashboard has
 _ICON = (
@@ -68,8 +69,7 @@ async def _serve(
     refused = asyncio.Event()
 
     def on_refused() -> None:
-        sessions.end_all()
-        refused.set()
+        loop.call_later(_TO_SAY_WHY, refused.set)
 
     following = Following(client, looked_at=lambda: sessions.streams > 0, refused=on_refused)
     desk = Desk(client, following, folder=folder, clock=clock_time, sign_out=sessions.end)
