@@ -154,7 +154,6 @@ def main(jobs: int, nodes: int, markup: str) -> None:
         port=0,
         folder=Path.cwd(),
         opens=lambda url: print(url, flush=True),  # noqa: T201
-        say=lambda text: print(text, file=sys.stderr),  # noqa: T201
     )
 
 

@@ -62,7 +62,6 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
         port=port,
         folder=Path.cwd(),
         opens=opens,
-        say=lambda text: click.echo(text, err=True),
     )
     return EXIT_DONE
 

@@ -19,6 +19,7 @@ from brim.dashboard.following import Following
 from brim.dashboard.guard import ENTER, LARGEST_FRAME, Guard
 from brim.dashboard.pages import add_pages
 from brim.dashboard.sessions import Sessions
+from brim.errors import EnvironmentFault
 from brim.runs.times import clock_time
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on
@@ -32,36 +33,21 @@ _ICON = (
 )
 
 
-def serve(
-    client: Client,
-    *,
-    port: int,
-    folder: Path,
-    opens: Callable[[str], None],
-    say: Callable[[str], None],
-) -> None:
+def serve(client: Client, *, port: int, folder: Path, opens: Callable[[str], None]) -> None:
     """Serve one person's dashboard until SIGINT or SIGTERM.
 
     Args:
         port: on loopback; 0: any that is free.
         folder: jobs are submitted from files in it.
         opens: is called with each address that opens the dashboard once.
-        say: is called with messages for the person.
 
     Raises:
-        EnvironmentFault: the port is taken.
+        EnvironmentFault: the port is taken, or the scheduler refuses the token.
     """
-    asyncio.run(_serve(client, port=port, folder=folder, opens=opens, say=say))
+    asyncio.run(_serve(client, port=port, folder=folder, opens=opens))
 
 
-async def _serve(
-    client: Client,
-    *,
-    port: int,
-    folder: Path,
-    opens: Callable[[str], None],
-    say: Callable[[str], None],
-) -> None:
+async def _serve(client: Client, *, port: int, folder: Path, opens: Callable[[str], None]) -> None:
     listener = listen_on("127.0.0.1", port, backlog=BACKLOG, hint="brim dashboard --port 0")
     host = f"brim-{secrets.token_hex(_NAME_BYTES)}.localhost:{listener.getsockname()[1]}"
     sessions, door = Sessions(), Door()
@@ -105,9 +91,9 @@ async def _serve(
             await asyncio.wait([*waits, letting_in], return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        if refused.is_set():
-            say(following.sight.problem)
         sessions.end_all()
+    if refused.is_set():
+        raise EnvironmentFault(following.sight.problem)
 
 
 @contextlib.asynccontextmanager
