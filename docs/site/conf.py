@@ -62,7 +62,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "CTR engineer": [f"docs/guides/{page}" for page in ("embeddings", "asynchronous", "serving")],
         "Administrator": [
             "docs/many-jobs",
-            *(f"docs/guides/{page}" for page in ("cluster", "several-hosts", "kubernetes", "slurm", "chaos")),
+            *(f"docs/guides/{page}" for page in ("cluster", "dashboard", "watching", "several-hosts", "kubernetes", "slurm", "chaos")),
             "deploy/README",
             "SECURITY",
         ],

@@ -28,12 +28,15 @@ from brim.storage.contact import is_alive, read_contact, read_scheduler_contact,
 from brim.wire.cluster import (
     ClusterView,
     Down,
+    Effect,
     Forecast,
     Forgotten,
     JobView,
     Logs,
+    News,
     NodeView,
     Problem,
+    Proposal,
     Range,
     Submit,
     TenantView,
@@ -62,6 +65,10 @@ T = TypeVar("T")
 
 class _AnswerLost(EnvironmentFault):
     """The request's answer is lost: the scheduler may or may not have carried it out."""
+
+
+class TokenRefused(EnvironmentFault):
+    """The scheduler does not know the token, or knows it no more."""
 
 
 def default_state_dir() -> Path:
@@ -190,6 +197,10 @@ class Client:
         """Predict the course of a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
+    def consequences(self, wish: Proposal) -> list[Effect]:
+        """Foresee the consequences of a change for each job; nothing is changed."""
+        return self._call("POST", "/v1/consequences", list[Effect], wish)
+
     def jobs(self, *, unfinished: bool = False) -> list[JobView]:
         """List all jobs in the order of their submission.
 
@@ -252,6 +263,17 @@ class Client:
             places_after, has_more = logs.after, bool(logs.lines)
             if follow and not has_more:
                 sleep(_CALL_INTERVAL)
+
+    def log_lines(self, job: str, *, worker: str = "", place: str = "", wait: float = 0.0) -> Logs:
+        """Return lines that a job's processes printed since an earlier answer.
+
+        Args:
+            worker: only the lines of this worker, such as `w1`.
+            place: `after` of that answer; empty: from the beginning.
+            wait: seconds to wait for lines, where there are none.
+        """
+        question = urlencode({"worker": worker, "after": place, "wait": wait})
+        return self._call("GET", f"{_path(job)}/logs?{question}", Logs, longer=wait)
 
     def explain(self, job: str) -> list[Change]:
         """List what happened to a job, with the reasons."""
@@ -324,6 +346,20 @@ class Client:
     def cluster(self) -> ClusterView:
         """Describe the nodes, the devices in use and the policy."""
         return self._call("GET", "/v1/cluster", ClusterView)
+
+    def news(self, place: str = "", *, wait: float = 0.0) -> News:
+        """Return the changes since an earlier answer.
+
+        Args:
+            place: as that answer has it; empty: there was none, and all jobs are to be listed once.
+            wait: seconds to wait for news, where there are none.
+        """
+        query = urlencode({"after": place, "wait": wait})
+        return self._call("GET", f"/v1/news?{query}", News, longer=wait)
+
+    def plan(self) -> list[Change]:
+        """List the changes of workers that are expected next, if nothing new happens."""
+        return self._call("GET", "/v1/plan", list[Change])
 
     def nodes(self) -> list[NodeView]:
         """List the nodes, and how they are."""
@@ -488,6 +524,8 @@ class Client:
             ) from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
+            raise TokenRefused(problem.detail)
         holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE
         raise EnvironmentFault(problem.detail, retryable=holds)
 

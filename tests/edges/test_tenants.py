@@ -24,7 +24,7 @@ from brim.host.clock import VirtualClock
 from brim.scheduler.api import openapi
 from brim.scheduler.audit import AUDIT, Audit
 from brim.storage.contact import read_scheduler_contact, token_of
-from brim.wire.cluster import Down, Range, Submit
+from brim.wire.cluster import Down, Proposal, Range, Submit
 from brim.wire.door import Door
 from e2e.running import until
 from edges.test_scheduler import TENANTS, Served
@@ -51,6 +51,8 @@ def job_of(tenant: str, *, key: str = "") -> Submit:
 TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/cluster"): (None, 200, 200, 200),
     ("PUT", "/v1/cluster"): (CLUSTER, 200, 403, 403),
+    ("GET", "/v1/news"): (None, 200, 200, 200),
+    ("GET", "/v1/plan"): (None, 200, 200, 200),
     ("GET", "/v1/nodes"): (None, 200, 200, 200),
     ("POST", "/v1/nodes/{node}/drain"): (None, 200, 403, 403),
     ("POST", "/v1/nodes/{node}/undrain"): (None, 200, 403, 403),
@@ -61,6 +63,7 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/jobs"): (None, 200, 200, 200),
     ("POST", "/v1/jobs"): (job_of("ads"), 200, 200, 403),
     ("POST", "/v1/forecast"): (job_of("ads"), 200, 200, 403),
+    ("POST", "/v1/consequences"): (Proposal(action="suspend", job="job-1"), 200, 200, 404),
     ("GET", "/v1/jobs/{job}"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/explain"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/logs"): (None, 200, 200, 404),

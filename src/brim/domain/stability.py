@@ -114,6 +114,12 @@ FEATURES = (
         note="every later version reads the database",
     ),
     Feature(
+        name="the cluster as a page in a browser",
+        stability=Stability.ALPHA,
+        verbs=("dashboard",),
+        note="tried with NiceGUI 3.18",
+    ),
+    Feature(
         name="simulation, replay and demos",
         stability=Stability.STABLE,
         verbs=("simulate", "demo"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,12 +47,15 @@ from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.cluster import (
     ClusterView,
     Down,
+    Effect,
     Forecast,
     Forgotten,
     JobView,
     Logs,
+    News,
     NodeView,
     Problem,
+    Proposal,
     Range,
     Sent,
     Submit,
@@ -69,6 +73,8 @@ _BODIES_OF_TENANT = 16 << 20  # bytes: one of the largest, and some small ones
 _BODIES_IN_ALL = 48 << 20  # bytes
 _TO_SEND_BODY = 30.0  # seconds
 _LARGEST_FILE = 1 << 60
+_MOST_LINES = 2_000  # of stories in one answer: the newest
+_LONGEST_PLACE = 40  # characters of two numbers
 _NOT_YOURS = "token"  # the field of the error that says so
 _NO_SUCH_FILE = "file"  # and of that of a file which is not there
 _T = TypeVar("_T")
@@ -147,6 +153,32 @@ async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
             continue  # it ended meanwhile, and was forgotten
         takes[job if caller.may(Right.SEE_JOB, of=owner) else f"tenant {owner}"] += workers
     return msgspec.structs.replace(forecast, takes=dict(takes))
+
+
+async def _consequences(lives: Lives, request: Request, body: Proposal) -> list[Effect]:
+    """Return the consequences of a change for each job; other tenants' jobs are summed up by tenant."""
+    caller = _caller(request)
+    if body.job:
+        if not caller.may(Right.SEE_JOB, of=lives.now.owner_of(body.job)):
+            raise no_such_job(body.job, lives.now.ids_of(caller.tenant))
+        lives.now.job(body.job)  # or there is none
+    elif not caller.may(Right.APPLY):
+        raise _refusal(caller, Right.APPLY)
+    effects = await lives.now.consequences(body)
+    visible = [effect for effect in effects if _may_see(lives, caller, effect.job)]
+    hidden: dict[str, Effect] = {}
+    for effect in effects:
+        owner = lives.now.owner_of(effect.job)
+        if owner is not None and not _may_see(lives, caller, effect.job):
+            name = f"tenant {owner}"
+            start = Effect(job=name, workers=0, workers_after=0, finish=None, finish_after=None)
+            total = hidden.get(name, start)
+            hidden[name] = msgspec.structs.replace(
+                total,
+                workers=total.workers + effect.workers,
+                workers_after=total.workers_after + effect.workers_after,
+            )
+    return [*visible, *hidden.values()]
 
 
 async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
@@ -301,6 +333,61 @@ async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
     return Forgotten(job=job, bytes=await lives.to_change.forget(job))
 
 
+async def _news(lives: Lives, request: Request, _: Any) -> News:
+    """Return the changes; with `wait` seconds, not before there are some, or these are over.
+
+    A caller without a place begins here: it lists all jobs once, and follows them from here on.
+    """
+    caller, waiting = _caller(request), lives.waiting
+    end = _end_of_wait(request)
+    count, line = _place_in(request.query_params.get("after", ""), waiting.name)
+    if count == waiting.count and not lives.is_over:
+        await waiting.any_news(deadline=end)
+    ids, last = waiting.rung_after(waiting.count if count is None else count, _LONGEST_PAGE)
+    jobs, forgotten, timestamp = lives.now.news_of(ids, tenant=caller.tenant)
+    lines = lives.now.story_after(line, _MOST_LINES)
+    may_see = functools.cache(lambda job: _may_see(lives, caller, job))
+    return News(
+        place=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
+        complete=count is not None and not (forgotten and caller.tenant),  # ids of others
+        jobs=jobs,
+        forgotten=forgotten if caller.tenant is None else [],
+        changes=[change for _, change in lines if may_see(change.job)],
+        cluster=lives.cluster(),
+        nodes=lives.now.nodes(),
+        tenants=lives.now.tenants(),
+        tenant=caller.tenant,
+        timestamp=timestamp,
+    )
+
+
+async def _plan(lives: Lives, request: Request, _: Any) -> list[Change]:
+    may_see = functools.cache(lambda job: _may_see(lives, _caller(request), job))
+    return [change for change in lives.now.plan() if may_see(change.job)]
+
+
+def _place_in(text: str, name: str) -> tuple[int | None, int]:
+    """Return the count of rings and the number of the last line that a place names.
+
+    None: it is a place of another scheduler's life, whose lines still count.
+
+    >>> _place_in("ab.7.12", "ab"), _place_in("cd.7.12", "ab"), _place_in("", "ab")
+    ((7, 12), (None, 12), (None, 0))
+    """
+    life, _, rest = text.partition(".")
+    count, _, line = rest.partition(".")
+    if not (count.isdecimal() and line.isdecimal() and len(rest) < _LONGEST_PLACE):
+        return None, 0
+    return (int(count) if life == name else None), int(line)
+
+
+def _may_see(lives: Lives, caller: Caller, job: str) -> bool:
+    """Return whether a caller may see a job; those of the cluster itself have no name."""
+    if caller.tenant is None:
+        return True
+    return bool(job) and caller.may(Right.SEE_JOB, of=lives.now.owner_of(job))
+
+
 async def _cluster(lives: Lives, _: Request, __: Any) -> ClusterView:
     return lives.cluster()
 
@@ -363,6 +450,10 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
 _RANGE_PARAMETERS: dict[str, dict[str, Any]] = {
     "start": {"type": "integer", "minimum": 0, "description": "Bytes before the first one."},
 }
+_WHICH_NEWS: dict[str, dict[str, Any]] = {
+    "wait": _WAIT,
+    "after": {"type": "string", "description": "The value of `place` in the last answer."},
+}
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "description": "The id of the last job of the page before."},
     "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
@@ -378,6 +469,10 @@ _CALLS = (
     _Call("GET", "/v1/cluster", "Show the cluster", None, ClusterView, _cluster, Right.SEE_CLUSTER),
     _Call("PUT", "/v1/cluster", "Replace the description of the cluster",
           ClusterSpec, ClusterView, _apply, Right.APPLY),
+    _Call("GET", "/v1/news", "Show what has changed, at once or later", None, News, _news, Right.SEE_CLUSTER,
+          _WHICH_NEWS),
+    _Call("GET", "/v1/plan", "List the changes of workers that are expected next",
+          None, list[Change], _plan, Right.SEE_CLUSTER),
     _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
           None, list[TenantView], _tenants, Right.SEE_CLUSTER),
     _Call("GET", "/v1/usage", "Show the usage of a month", None, UsageView, _usage, Right.SEE_JOB, _WHICH_USAGE),
@@ -392,6 +487,8 @@ _CALLS = (
           None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
+    _Call("POST", "/v1/consequences", "Foresee what a change would mean for each job",
+          Proposal, list[Effect], _consequences, Right.SEE_CLUSTER),
     _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[Change], _explain, Right.SEE_JOB),
@@ -446,7 +543,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             request.state.caller, request.state.keys = caller, keys
             response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
-                changes = call.handle is not _forecast
+                changes = call.handle not in (_forecast, _consequences)
                 audit.note(caller, deed, response.status_code, changes=changes)
             return response
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 from brim.coordination.cluster.scheduled_jobs import Foretold
+from brim.domain.course import Change
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.interfaces import Clock
-from brim.simulator.engine import foresee
+from brim.simulator.engine import foresee_changes
 
 _PAUSE = 1.0  # seconds between two estimates, at least,
 _SHARE = 0.05  # of a processor's time, at most
+_MOST_PLANNED = 2_000  # changes that are kept, the next ones
 
 
 class Foretelling:
@@ -19,12 +21,16 @@ class Foretelling:
 
     Args:
         hear: is called with each.
+
+    Attributes:
+        plan: the changes of workers that are expected next, in order.
     """
 
     def __init__(self, hear: Callable[[Foretold], object], *, clock: Clock) -> None:
         self._hear, self._clock = hear, clock
         self._news = asyncio.Event()
         self._last: tuple[Snapshot, Decision, Policy] | None = None
+        self.plan: list[Change] = []
 
     def tell(self, snapshot: Snapshot, decision: Decision, decide: Policy) -> None:
         """A cycle was decided; the last one counts."""
@@ -39,6 +45,7 @@ class Foretelling:
             assert self._last is not None
             started = self._clock.now()
             # In a thread: a question over HTTP does not wait for many cycles.
-            ends = await asyncio.to_thread(foresee, *self._last)
-            self._hear(Foretold(ends, self._last[0].now))
+            foreseen = await asyncio.to_thread(foresee_changes, *self._last)
+            self.plan = foreseen.changes[:_MOST_PLANNED]
+            self._hear(Foretold(foreseen.ends, self._last[0].now))
             await asyncio.sleep(max(_PAUSE, (self._clock.now() - started) / _SHARE))

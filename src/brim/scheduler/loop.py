@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
@@ -53,6 +53,7 @@ from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.kinds import ask_within
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
+from brim.scheduler.consequences import effects_of, with_proposal
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
@@ -75,9 +76,11 @@ from brim.user_code.own_code import word_of
 from brim.user_code.policies import POLICIES
 from brim.wire.cluster import (
     ClusterView,
+    Effect,
     Forecast,
     JobView,
     NodeView,
+    Proposal,
     Submit,
     TenantView,
     UsageView,
@@ -90,6 +93,7 @@ _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _MAX_INLINE_JOBS = 200
 _LONGEST_KEY = 200
+_RESUMED = "?"  # the id of a held job while it is foreseen how it would go on
 
 
 class LiveCluster(Backend, Protocol):
@@ -525,6 +529,46 @@ class Scheduler:
             forecast = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
         return forecast_of(forecast, has_lessons=has_lessons, set_by=self._clock.set_by())
 
+    async def consequences(self, proposal: Proposal) -> list[Effect]:
+        """Return the consequences of a change for each job, as far as they can be foreseen.
+
+        The answer is worked out in a thread, as forecasts are.
+
+        Raises:
+            SpecError: there is no such node, or the range is none.
+        """
+        present = self._backend.jobs.present.cluster
+        if proposal.action in ("drain", "undrain") and proposal.node not in {
+            node.id for node in present.nodes
+        }:
+            raise SpecError(NO_SUCH_NODE, got=repr(proposal.node), need="a node of this cluster")
+        if proposal.minimum > proposal.maximum:
+            raise SpecError(
+                "minimum", got=str(proposal.minimum), need=f"at most {proposal.maximum}"
+            )
+        async with self._forecasting:
+            now, jobs, offset = self._clock.wall(), self._backend.jobs, self._clock.set_by()
+            memory = self._backend.memory
+            snapshot = jobs.snapshot(now, memory=memory)
+            changed = with_proposal(snapshot, proposal, nodes=present)
+            if proposal.action == "resume":
+                resumed = replace(self._find(proposal.job), id=_RESUMED)
+                changed = jobs.snapshot(now, memory=memory, newcomer=resumed)
+            policy = self._backend.spec.policy
+            ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
+            effects = await asyncio.to_thread(effects_of, snapshot, changed, ask)
+        return [
+            msgspec.structs.replace(
+                effect,
+                job=proposal.job if effect.job == _RESUMED else effect.job,
+                finish=effect.finish + offset if effect.finish is not None else None,
+                finish_after=effect.finish_after + offset
+                if effect.finish_after is not None
+                else None,
+            )
+            for effect in effects
+        ]
+
     def _by_own_clock(self, submission: Submission) -> Submission:
         """Translate the times of a submission into our own clock.
 
@@ -644,6 +688,35 @@ class Scheduler:
         """
         by = self._clock.set_by()
         return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
+
+    def story_after(self, number: int, limit: int) -> list[tuple[int, Change]]:
+        """Return the newest lines of all stories behind a number, each with its own, in order."""
+        offset = self._clock.set_by()
+        lines = self._book.story_after(number, limit)
+        return [(place, replace(change, at=change.at + offset)) for place, change in lines]
+
+    def plan(self) -> list[Change]:
+        """Return the changes of workers that are expected next, if nothing new happens."""
+        offset = self._clock.set_by()
+        return [replace(change, at=change.at + offset) for change in self._foretelling.plan]
+
+    def news_of(
+        self, ids: Iterable[str], *, tenant: str | None
+    ) -> tuple[list[JobView], list[str], float]:
+        """Return these jobs and all that run, the ids that are forgotten, and the time.
+
+        Args:
+            tenant: only the jobs of this one; None: of all.
+        """
+        running = [record.id for record in self._book.unfinished() if record.running]
+        records = {id: self._book.jobs.get(id) for id in [*ids, *running]}
+        views = [
+            self._view(record)
+            for record in records.values()
+            if record is not None and tenant in (None, record.submission.tenant)
+        ]
+        forgotten = [id for id, record in records.items() if record is None]
+        return views, forgotten, self._clock.wall() + self._clock.set_by()
 
     def _user_of(self, tenant: str) -> str:
         return next((owner.user for owner in self._backend.spec.tenants if owner.id == tenant), "")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 _POLL_INTERVAL = 0.2  # seconds between two looks at all logs that somebody follows
@@ -16,9 +18,17 @@ class Waiting:
 
     News of a job are rung. Where its processes print something, no ring comes: one task looks for
     all who follow logs.
+
+    Attributes:
+        name: of this object: counts of another one mean nothing here.
+        count: rings so far.
     """
 
     def __init__(self) -> None:
+        self.name = secrets.token_hex(4)
+        self.count = 0
+        self._last_rings: dict[str, int] = {}  # the last ring of each job, the newest at the end
+        self._for_any: asyncio.Event = asyncio.Event()
         self._for_news: dict[str, asyncio.Event] = {}
         self._for_lines: dict[str, asyncio.Event] = {}
         self._logs: dict[
@@ -28,6 +38,10 @@ class Waiting:
 
     def ring(self, job: str) -> None:
         """Tell of news of a job; the woken tasks look for themselves."""
+        self.count += 1
+        self._last_rings.pop(job, None)
+        self._last_rings[job] = self.count
+        self._wake_any()
         for waiting in (self._for_news, self._for_lines):
             event = waiting.pop(job, None)
             if event is not None:
@@ -35,8 +49,24 @@ class Waiting:
 
     def ring_all(self) -> None:
         """Wake all: nothing has to be waited for any more."""
+        self._wake_any()
         for job in [*self._for_news, *self._for_lines]:
             self.ring(job)
+
+    def rung_after(self, count: int, limit: int) -> tuple[list[str], int]:
+        """Return the jobs that have been rung since then, and the count of the last of them.
+
+        Args:
+            limit: at most so many, those rung first.
+        """
+        newest = takewhile(lambda ring: ring[1] > count, reversed(self._last_rings.items()))
+        rung = list(newest)[::-1]
+        last = rung[limit - 1][1] if len(rung) > limit else self.count
+        return [job for job, _ in rung[:limit]], last
+
+    async def any_news(self, *, deadline: float) -> None:
+        """Wait for news of any job, until a time of the event loop's clock."""
+        await _wait(self._for_any, deadline)
 
     async def news(self, job: str, *, deadline: float) -> None:
         """Wait for news of a job, until a time of the event loop's clock."""
@@ -64,6 +94,10 @@ class Waiting:
         finally:
             self._looking = None
             self._logs.clear()
+
+    def _wake_any(self) -> None:
+        event, self._for_any = self._for_any, asyncio.Event()
+        event.set()
 
     def _rung_for_lines(self, job: str) -> None:
         event = self._for_lines.pop(job, None)

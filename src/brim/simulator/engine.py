@@ -139,15 +139,31 @@ def simulate(
     return world.run()
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The future of a cluster's jobs if nothing new happened, on the snapshot's clock.
+
+    Args:
+        ends: when each job would end, by id. Jobs that would not run within the cycles that are
+            looked ahead are not in it.
+        changes: of workers, with the reasons, in order.
+    """
+
+    ends: dict[str, float]
+    changes: list[Change]
+
+
 def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str, float]:
-    """Return when every job would end if nothing new happened, on the snapshot's clock, by id.
+    """Return when every job would end, see `Foreseen`."""
+    return foresee_changes(snapshot, decision, decide).ends
+
+
+def foresee_changes(snapshot: Snapshot, decision: Decision, decide: Policy) -> Foreseen:
+    """Return the future of every job that `snapshot` has.
 
     Args:
         decision: what was decided on `snapshot`.
         decide: decides from then on, each time that a job ends or a decision is due again.
-
-    Returns:
-        Jobs that would not run within the cycles that are looked ahead are not in it.
     """
     world = _World.ahead_of(snapshot)
     _at_once(_run_ahead(world, decision, decide))
@@ -156,7 +172,8 @@ def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str,
         for outcome in world.outcomes
         if outcome.finished is not None
     }
-    return ends | {id: job.finish for id, job in world.jobs.items() if job.finish < math.inf}
+    ends |= {id: job.finish for id, job in world.jobs.items() if job.finish < math.inf}
+    return Foreseen(ends, world.changes)
 
 
 async def _run_ahead(world: _World, decision: Decision, decide: Policy) -> None:
@@ -216,6 +233,7 @@ class _World:
             overheads=snapshot.overheads.paid_behind,
             tenants=snapshot.tenants,
             promise=snapshot.promise,
+            record=True,
         )
         world = cls((), snapshot.cluster, settings)
         world.is_ahead = True

@@ -354,6 +354,10 @@ class Book:
                 histories[row[1]].append(Change(*row))
         return histories
 
+    def story_after(self, number: int, limit: int) -> list[tuple[int, Change]]:
+        """List the lines behind a number, each with its own: the newest, in order."""
+        return [(place, Change(*row)) for place, row in self._database.history_after(number, limit)]
+
     def unfinished(self) -> list[ScheduledJob]:
         """Jobs that have not ended, by order of submission."""
         return list(self.jobs.unfinished.values())

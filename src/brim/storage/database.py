@@ -332,6 +332,18 @@ class Database:
                 f"select {_HISTORY} from history where event != 'estimate' order by number"
             )
 
+    def history_after(self, number: int, limit: int) -> list[tuple[int, HistoryRow]]:
+        """Return events of all jobs behind a number, each with its own: the newest, in order.
+
+        Args:
+            limit: at most so many.
+        """
+        query = (
+            f"select number, {_HISTORY} from history where number > ? and event != 'estimate' "
+            "order by number desc limit ?"
+        )
+        return [(row[0], row[1:]) for row in reversed(self._rows(query, (number, limit)))]
+
     # Notifications --------------------------------------------------------------------------------
 
     def add_notification(self, row: NotificationRow, limit: int) -> None:

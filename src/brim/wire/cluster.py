@@ -5,11 +5,12 @@ The names are a public contract.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from brim.domain.conditions import MOST_OF_ARRAY
+from brim.domain.course import Change
 from brim.domain.submission import Submission
 from brim.domain.tenancy import Quota
 
@@ -266,6 +267,62 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     looks: Times
     problem: str = ""
     holds: bool = False
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes since an earlier answer, as far as the caller may see them.
+
+    Args:
+        place: to ask for the following news.
+        complete: false where the place asked for is none of this scheduler's life: list all jobs
+            again.
+        jobs: those that have changed, and all that run.
+        forgotten: ids of jobs that are there no more.
+        changes: lines of the stories of jobs, for the administrator of the cluster's too, in order.
+        tenant: whose token the caller has; None: the administrator's.
+        timestamp: the time of the answer.
+    """
+
+    place: str
+    complete: bool
+    jobs: list[JobView]
+    forgotten: list[str]
+    changes: list[Change]
+    cluster: ClusterView
+    nodes: list[NodeView]
+    tenants: list[TenantView]
+    tenant: str | None
+    timestamp: float
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change that is not made: of a job, or of a node.
+
+    Args:
+        minimum, maximum: the workers that a job may have, where it is resized.
+    """
+
+    action: Literal["suspend", "resume", "cancel", "resize", "drain", "undrain"]
+    job: str = ""
+    node: str = ""
+    minimum: Annotated[int, msgspec.Meta(ge=1)] = 1
+    maximum: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """The consequence of a change for a job.
+
+    Args:
+        job: its id; of a job that the caller may not see, `tenant` and the name of its tenant.
+        workers, workers_after: at once, without the change and with it.
+        finish, finish_after: its expected end, seconds since 1970; None where unknown.
+    """
+
+    job: str
+    workers: int
+    workers_after: int
+    finish: float | None
+    finish_after: float | None
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -281,6 +281,10 @@ def protocol_behind(door: Door) -> type[H11Protocol]:
             door.answered(self)
             super().on_response_complete()
 
+        def handle_websocket_upgrade(self, event: Any) -> None:
+            super().handle_websocket_upgrade(event)
+            door.closed(self)  # another protocol has the connection now
+
         def shutdown(self) -> None:
             super().shutdown()
             door.parts(self)
@@ -302,6 +306,7 @@ async def answering(
     door: Door,
     *,
     context: ssl.SSLContext | None = None,
+    largest_frame: int | None = None,
     to_end: int,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Answer the callers of a listener, until the end of the block.
@@ -311,6 +316,7 @@ async def answering(
         listener: is closed in the end.
         door: that callers come through.
         context: of TLS; None: nothing is encrypted.
+        largest_frame: bytes that a caller may send at once by a WebSocket; None: there are none.
         to_end: seconds for requests that are under way in the end.
 
     Yields:
@@ -321,7 +327,8 @@ async def answering(
     config = uvicorn.Config(
         in_pieces(application),
         http=protocol,
-        ws="none",
+        ws="none" if largest_frame is None else "websockets-sansio",
+        ws_max_size=largest_frame or 0,
         # A header does not say whose connection it is: the door could not count it.
         proxy_headers=False,
         h11_max_incomplete_event_size=LARGEST_HEADERS,
