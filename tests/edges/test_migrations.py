@@ -101,6 +101,7 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
         assert found.cycles > 3
         if format == FORMAT:
             assert not found.differences
+            assert database.used_in_all()["ads"] > 0.0
         course = cluster_course(database, subject="here", now=None)
         assert [job.job for job in course.jobs] == list(book.jobs)
         spec = msgspec.json.decode(database.get("cluster") or b"", type=ClusterSpec)

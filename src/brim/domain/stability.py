@@ -68,6 +68,11 @@ FEATURES = (
         options=("--after", "--at", "--array", "--retries"),
     ),
     Feature(
+        name="metrics of a scheduler (`/metrics`)",
+        stability=Stability.ALPHA,
+        note="names of metrics may change",
+    ),
+    Feature(
         name="usage by month",
         stability=Stability.ALPHA,
         verbs=("usage",),
