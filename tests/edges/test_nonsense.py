@@ -440,7 +440,7 @@ def find_columns(run: Path, fits: Any) -> Any:
     (run / fitted.COLUMNS).write_text(json.dumps(content))
     try:
         fitted.use(run)
-        return fitted.find(["a.csv"], COLUMNS, None)
+        return fitted.find(["a.csv"], COLUMNS, ())
     finally:
         fitted._in_use = None
 
