@@ -22,7 +22,7 @@ from brim.dashboard.opening import open_privately
 from brim.dashboard.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions
 from brim.wire.door import Door
 
-pytest.importorskip("nicegui", reason="pip install 'brim[dashboard]'")
+pytest.importorskip("nicegui", reason="pip install -e '.[dashboard]'")
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 from websockets.typing import Origin

@@ -19,7 +19,7 @@ from crowded_desk import MARKUP
 from edges.test_scheduler import Served, ask
 from tiers import LONG, long_after
 
-pytest.importorskip("nicegui", reason="pip install 'brim[dashboard]'")
+pytest.importorskip("nicegui", reason="pip install -e '.[dashboard]'")
 api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 pytestmark = pytest.mark.browser
 

@@ -446,7 +446,7 @@ def find_columns(run: Path, fits: Any) -> Any:
 
 
 def test_fitted_columns_are_found(tmp_path: Path) -> None:
-    assert find_columns(tmp_path, FITS).sizes == [2]
+    assert find_columns(tmp_path, FITS).vocabulary_size == 2
 
 
 @QUICK
@@ -454,7 +454,7 @@ def test_fitted_columns_are_found(tmp_path: Path) -> None:
 def test_what_was_not_fitted_is_refused(fits: Any, tmp_path: Path) -> None:
     with contextlib.suppress(EnvironmentFault):
         encoder = find_columns(tmp_path, fits)
-        assert encoder is None or encoder.sizes
+        assert encoder is None or encoder.vocabulary_size
 
 
 def a_checkpoint(run: Path) -> Store:

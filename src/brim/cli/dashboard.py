@@ -11,6 +11,7 @@ import click
 from brim.cli.shared.handles import client_of
 from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.runs.options import STATE, option
 
 _PACKAGES = ("nicegui", "uvicorn", "starlette")
@@ -45,7 +46,7 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
     Ctrl-C or SIGTERM ends it, and with it all its pages.
     """
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        need, hint = "the extra 'dashboard'", "pip install 'brim[dashboard]'"
+        need, hint = "the extra 'dashboard'", command_for("dashboard")
         raise SpecError("nicegui", got="no such package", need=need, hint=hint)
     client = client_of(state)
     _check_server(client.address)
