@@ -62,7 +62,8 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "CTR engineer": [f"docs/guides/{page}" for page in ("embeddings", "asynchronous", "serving")],
         "Administrator": [
             "docs/many-jobs",
-            *(f"docs/guides/{page}" for page in ("cluster", "dashboard", "watching", "several-hosts", "kubernetes", "slurm", "chaos")),
+            *(f"docs/guides/{page}" for page in ("cluster", "dashboard", "watching")),
+            *(f"docs/guides/{page}" for page in ("several-hosts", "kubernetes", "slurm", "chaos")),
             "deploy/README",
             "SECURITY",
         ],
