@@ -29,6 +29,7 @@ from brim.runs.directories import (
     resumed_spec,
     with_kept_code,
 )
+from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
 
@@ -73,7 +74,7 @@ def make_ready(
         values: of the options of a run, defaults included.
         given_options: names of the options that the user gave rather than left to their defaults.
         file: the training file.
-        command: the user's own loop, where there is no file.
+        command: the user's own loop, or any other command, where there is no file.
         has_workers: it starts on this host, with workers, which somebody may have ready meanwhile.
 
     Raises:
@@ -84,10 +85,14 @@ def make_ready(
     else:
         check_command(command)
     loggers = check_loggers(values["loggers"])
+    level = level_of(command, values["restart"]) if command else None
+    if level:
+        values = leveled(values, level)
     spec = build_spec(values, file=file, command=command)
     if has_workers:
         have_ready(spec)
-    notes = notes_on_python(spec)
+    notes = level.describe(spec) if level and spec.restart else []
+    notes += notes_on_python(spec)
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
@@ -128,7 +133,7 @@ def notes_on_python(spec: JobSpec) -> list[str]:
     """Return a sentence where a command that is run as it is means another Python than brim's."""
     name = Path(spec.command[0]).name if spec.restart else ""
     path = shutil.which(spec.command[0]) if name.startswith("python") else None
-    if path is None or Path(path).absolute().parent == Path(sys.executable).parent:
+    if path is None or Path(path).parent.resolve() == Path(sys.executable).parent.resolve():
         return []
     return [f"{spec.command[0]} is {path}, not the Python that brim runs in: {sys.executable}"]
 
