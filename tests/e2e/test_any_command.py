@@ -134,12 +134,16 @@ def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "progress"),
-    [("trainer.py", ()), ("digits_accelerate.py", ("--progress", PATTERN))],
+    [
+        ("trainer.py", ()),
+        ("digits_accelerate.py", ("--progress", PATTERN)),
+        ("digits_lightning.py", ("--progress", PATTERN)),
+    ],
 )
 def test_scripts_read_each_sample_once_an_epoch(
     script: str, progress: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """transformers' Trainer, and a loop of accelerate: they give way, are killed, and grow."""
+    """transformers' Trainer, a loop of accelerate, Lightning: they give way, are killed, and grow."""
     command = ("--", sys.executable, str(EXAMPLE / script), "10", "0.05")
     options = ("--restart", "--workers", "1:2", "--grace", "60s", *progress)
     with started(tmp_path / "run", "run", *options, *command) as run:
