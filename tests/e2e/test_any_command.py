@@ -115,17 +115,24 @@ def test_agent_takes_the_command_with_it(tmp_path: Path) -> None:
         assert has_ended(process.pid)
 
 
-def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
-    """A rank that ends at once waits for the others: the job is done when all are."""
+def test_finished_commands_of_hasty_ranks_are_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that ends at once waits for the others: the job is done when all are.
+
+    All of a host see the GPUs that its workers have taken, as scripts choose by local rank.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "test-4,test-7,test-9")
     script = (
-        "import os, time; time.sleep(int(os.environ['RANK'])); print('rank', os.environ['RANK'])"
+        "import os, time; time.sleep(int(os.environ['RANK']));"
+        "print('rank', os.environ['RANK'], os.environ['CUDA_VISIBLE_DEVICES'])"
     )
     with started(
         tmp_path / "run", "run", "--restart", "--workers", "2", "--", sys.executable, "-c", script
     ) as run:
         assert run.finish()["exit"] == "done"
     printed = [path.read_text() for path in (run.directory / "logs").glob("w*.log")]
-    assert sorted(filter(None, printed)) == ["rank 0\n", "rank 1\n"]
+    assert sorted(filter(None, printed)) == [f"rank {rank} test-4,test-7\n" for rank in (0, 1)]
     done = Driver().call("status", str(run.directory), "--json")
     assert json.loads(done.stdout)["state"] == "done"
     assert not [name for name in os.listdir(run.directory / "saved") if not name.startswith(".")]
