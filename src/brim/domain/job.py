@@ -586,8 +586,14 @@ class JobSpec:
         """Refuse what only a loop of brim's own can do."""
         if not self.restart:
             return
+        if self.file:
+            raise SpecError(
+                "--restart",
+                got="it beside a training file",
+                need="a command: brim starts it and does not look inside",
+                hint="leave out --restart",
+            )
         for name, is_given, need in (
-            ("a training file", bool(self.file), "a command"),
             ("--set", bool(self.parameters), "arguments of the command"),
             ("--epochs", self.epochs > 0, "arguments of the command"),
             ("--global-batch-size", self.global_batch_size > 0, "arguments of the command"),
@@ -610,10 +616,10 @@ class JobSpec:
         ):
             if is_given:
                 raise SpecError(
-                    "--restart",
-                    got=f"it beside {name}",
+                    name,
+                    got="it for a command at the restart level",
                     need=f"{need}: brim starts the command and does not look inside",
-                    hint="leave out " + ("--restart" if self.file else name.split()[0]),
+                    hint=f"leave out {name.split()[0]}",
                 )
         fewest, most = self.workers.minimum, self.workers.maximum
         if most % fewest:
