@@ -41,8 +41,8 @@ tenants:
   - {name: web, guaranteed: 2, limit: 4}
 """
 TO_END = 2400.0  # seconds for all jobs
-EVERY = 7.0  # seconds between disturbances
-MOST = 60  # disturbances
+INTERVAL = 12.0  # seconds between disturbances
+DISTURBANCES = 40
 DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
 GRACE = ("--grace", "30s")
@@ -136,9 +136,9 @@ class Scene:
 
     def ask(self, place: Path, *words: str, level: str = "restart") -> str:
         driver = Driver(place, BRIM_HOME=str(self.state))
-        done = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3))
-        assert f"level: {level}" in done.stderr, done.stderr
-        return str(json.loads(done.stdout)["job"])
+        answer = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3))
+        assert f"level: {level}" in answer.stderr, answer.stderr
+        return str(json.loads(answer.stdout)["job"])
 
     def submit_chain(self) -> None:
         """An array behind a preparation, and a job behind them all."""
@@ -259,7 +259,7 @@ def run(scene: Scene, rng: random.Random) -> None:
         watched = [life.job for life in scene.lives.values()] + scene.chain
         if all(views[job].has_ended for job in watched):
             return
-        if time.monotonic() > start_time + EVERY * (moment + 1) and moment < MOST:
+        if time.monotonic() > start_time + INTERVAL * (moment + 1) and moment < DISTURBANCES:
             scene.disturb(rng, moment)
             moment += 1
         time.sleep(0.5)
@@ -276,7 +276,7 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         events = Path(view.run) / "events.jsonl"
         records = [json.loads(line) for line in events.read_text().splitlines()]
         starts = sum(record["kind"] == "round" for record in records)
-        costs = restarts_of(records) if kind.level == "restart" else []
+        costs = starts_of(records) if kind.level == "restart" else []
         place = scene.folder / kind.name.replace(" ", "-").replace("'", "")
         same = ""
         if kind.result:
@@ -310,22 +310,22 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
     report.write(figures)
 
 
-def restarts_of(records: list[dict[str, Any]]) -> list[float]:
-    """Seconds without a step around each restart: between the last report before it and the next.
+def starts_of(records: list[dict[str, Any]]) -> list[float]:
+    """Seconds from each change that starts a command again to the first report of a step behind it.
 
-    Times without workers are left out: somebody else had them.
+    The first start is left out, and so are those that another change cut short.
     """
-    found, last, is_new = [], None, False
+    costs, change_time, is_first = [], None, True
     for record in records:
-        if record["kind"] in ("run_ended", "run_started", "resumed"):
-            last = None
-        elif record["kind"] == "round":
-            is_new = True
+        if record["kind"] == "run_ended":
+            change_time = None
+        elif record["kind"] == "round" and change_time is None:
+            change_time = record["at"]
         elif record["kind"] == "progress" and record["step"]:
-            if is_new and last is not None:
-                found.append(record["at"] - last)
-            last, is_new = record["at"], False
-    return found
+            if change_time is not None and not is_first:
+                costs.append(record["at"] - change_time)
+            change_time, is_first = None, False
+    return costs
 
 
 def seconds_of(costs: list[float]) -> str:

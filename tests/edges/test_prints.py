@@ -179,7 +179,7 @@ WRONG = [(0.0, "usage: x"), (0.1, "x: error in 17")]
 OTHER_PROCESS = [(0.0, "usage: x"), (0.1, "x: error in 18")]
 
 
-def test_words_of_starts_that_fail_alike_are_shown_once() -> None:
+def test_words_of_equal_failures_are_shown_once() -> None:
     assert shown(WRONG, [], OTHER_PROCESS, WRONG) == [
         "usage: x",
         "x: error in 17",
@@ -194,6 +194,6 @@ def test_start_that_differs_is_shown_whole() -> None:
     assert words[2:] == ["[1 more start printed the same]", "usage: x", "step one"]
 
 
-def test_repeated_words_of_a_start_that_lives_are_shown() -> None:
+def test_repeated_words_of_a_living_start_are_shown() -> None:
     lives = [(0.0, "usage: x"), (6.0, "")]
     assert shown(WRONG, lives) == ["usage: x", "x: error in 17", "usage: x"]

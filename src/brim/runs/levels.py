@@ -26,8 +26,8 @@ class Level:
 
     Args:
         restart: it is started again at each change; False: its code calls brim.join.
-        reason: for that, where its user has not chosen it; may be empty.
-        keeps_batch: its code visibly sees to it that the global batch stays, at any size.
+        reason: for the level, unless its user has chosen it; may be empty.
+        keeps_batch: its code visibly keeps the global batch at any size.
     """
 
     restart: bool
@@ -35,7 +35,7 @@ class Level:
     keeps_batch: bool = False
 
     def describe(self, spec: JobSpec) -> list[str]:
-        """Return what its user should know of it, in sentences, the level first."""
+        """Return sentences for its user, the level first."""
         reason = f" ({self.reason})" if self.reason else ""
         if not spec.restart:
             return [f"level: exact{reason}"]
@@ -101,7 +101,7 @@ def _inline_parts(command: tuple[str, ...]) -> set[str]:
 
 
 def _after(option: str, command: tuple[str, ...]) -> str:
-    """Return the word after an option of Python; empty for other programs, and where it is not there."""
+    """Return the word after an option of Python; empty for other programs, and without the option."""
     if "python" not in Path(command[0]).name or option not in command[1:-1]:
         return ""
     return command[command.index(option, 1) + 1]

@@ -97,10 +97,10 @@ class Prints:
 
 
 class Repeats:
-    """The lines of a command that ends itself at each start before it gets going: shown once.
+    """Shows once the lines of a command whose starts all fail alike.
 
-    Those of a start that repeat the one before are held back, apart from numbers in them, and counted
-    where it ends so.
+    A start's lines are held back as long as they repeat those of the start before, apart from
+    numbers, and counted if it ends so.
 
     >>> repeats = Repeats()
     >>> repeats.pass_on(["no such file"], now=0.0)
@@ -118,7 +118,7 @@ class Repeats:
         self._count = 0
 
     def begin(self, *, after_failure: bool) -> None:
-        """Hear the next start from now on; one that printed nothing is none to compare with."""
+        """Begin the next start; one without a line is never compared with."""
         self._count += bool(self._held)
         if self._lines or not after_failure:
             self._before = self._lines[:_LONGEST_START] if after_failure else []
@@ -126,7 +126,7 @@ class Repeats:
         self._held = []
 
     def pass_on(self, lines: Sequence[str], *, now: float) -> list[str]:
-        """Return what is to be shown of these lines, and of those before them.
+        """Return the lines to show, of these and of those held back before.
 
         Args:
             now: seconds of any clock.
@@ -146,13 +146,13 @@ class Repeats:
         return shown
 
     def finish(self) -> list[str]:
-        """Return what is to be said at the end."""
+        """Return the last words."""
         self._count += bool(self._held)
         self._held = []
         return self._released()
 
     def _released(self) -> list[str]:
-        """Return what was held back, behind the number of starts that repeated all of it."""
+        """Return the lines held back, after the number of starts with the same ones."""
         note = [f"[{counted(self._count, 'more start')} printed the same]"] if self._count else []
         released = [*note, *self._held]
         self._before, self._held, self._count = [], [], 0
