@@ -315,13 +315,13 @@ def starts_of(records: list[dict[str, Any]]) -> list[float]:
 
     The first start is left out, and so are those that another change cut short.
     """
-    costs, change_time, is_first = [], None, True
+    costs, change_time, is_first, newest = [], None, True, 0
     for record in records:
         if record["kind"] == "run_ended":
             change_time = None
-        elif record["kind"] == "round" and change_time is None:
-            change_time = record["at"]
-        elif record["kind"] == "progress" and record["step"]:
+        elif record["kind"] == "round":
+            newest, change_time = record["round"], change_time or record["at"]
+        elif record["kind"] == "progress" and record["step"] and record["round"] == newest:
             if change_time is not None and not is_first:
                 costs.append(record["at"] - change_time)
             change_time, is_first = None, False
