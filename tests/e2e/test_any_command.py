@@ -47,7 +47,7 @@ def wait_for_progress(run: Run, step: int) -> None:
 
 
 def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
-    command = ("--", *COUNTING, "120")
+    command = ("--", *COUNTING, "120", "1.5")
     options = ("--restart", "--workers", "1:4", "--progress", PATTERN)
     with started(tmp_path / "run", "run", *options, *command) as run:
         wait_for_progress(run, 5)
@@ -65,6 +65,11 @@ def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
     assert [start["accumulate"] for start in (first, second)] == [1, 2]
     assert second["step"] >= 5  # SIGTERM came first, and all that was made is saved
     assert third["step"] >= 10  # a killed process saves nothing: from the checkpoint before
+    steps: dict[int, list[int]] = {}  # reported in each round
+    for report in run.events("progress"):
+        steps.setdefault(report["round"], []).extend(filter(None, [report["step"]]))
+    for start, reported in zip((first, second, third), filter(None, steps.values()), strict=True):
+        assert reported[0] > start["step"]  # none is of the start before
     assert len(run.events("worker")) > 4
     assert (summary["exit"], summary["metrics"].keys()) == ("suspended", {"loss"})
     saved = int((run.directory / "saved" / "state").read_text())

@@ -134,6 +134,8 @@ class _Keeper:
                 return self._take_part(world)
             except RoundChanged:
                 self.end_command(self._grace)
+                if world.members[0].worker == self._context.worker:
+                    self._tell_of_progress(world)  # the next round must not take it for its own
 
     def close(self) -> None:
         """End all that this worker has started."""
