@@ -87,7 +87,7 @@ def test_failing_command_is_given_up(tmp_path: Path) -> None:
     with started(tmp_path / "run", "run", "--restart", *command) as run:
         summary = run.finish()
     assert (summary["exit"], run.process.returncode) == ("failed", 1)
-    assert "6 in a row died young" in run.err
+    assert "6 starts in a row failed on" in run.err
     assert "exit status 3" in run.err
     assert "no such table" in (run.directory / "logs" / "w1.log").read_text()
 
