@@ -52,7 +52,8 @@ def described(line: str, choice: bool | None = None, workers: str = "1") -> list
     command = tuple(line.split(" "))
     level = level_of(command, choice)
     workers_asked = WorkerRange.parse(workers)
-    return level.describe(JobSpec(command=command, restart=level.restart, workers=workers_asked))
+    spec = JobSpec(command=command, restart=level.restart, workers=workers_asked)
+    return [level.describe(spec), *level.warnings(spec)]
 
 
 @pytest.mark.parametrize(("line", "words"), LEVELS.items())

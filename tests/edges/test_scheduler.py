@@ -46,6 +46,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
+from brim.runs.verbs import submit
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
@@ -762,6 +763,9 @@ def test_words_behind_dashes_are_a_command(served: Served, tmp_path: Path) -> No
         assert (spec.restart, spec.file) == ("restart" in subject, "")
     first = served.book.jobs["prepare-1"].submission.spec
     assert first.command == (sys.executable, "prepare.py", "--lr", "1")
+    from_python = submit([sys.executable, "prepare.py"], tenant="ads").job  # without a warning
+    assert from_python is not None
+    assert served.book.jobs[from_python.job].submission.spec.restart
     wrong_words: tuple[tuple[tuple[str, ...], str], ...] = (
         ((), "FILE: got nothing"),
         (("--",), "FILE: got nothing"),

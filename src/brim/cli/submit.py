@@ -111,7 +111,7 @@ def submit(
 
     Exit code 3: the scheduler does not promise the deadline.
     """
-    request = request_of(ctx, file, values, warn=warn)
+    request = request_of(ctx, file, values, say_level=warn, warn=warn)
     if wait and request.array:
         from brim.errors import SpecError
 

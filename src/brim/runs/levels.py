@@ -34,21 +34,25 @@ class Level:
     reason: str = ""
     keeps_batch: bool = False
 
-    def describe(self, spec: JobSpec) -> list[str]:
-        """Return sentences for its user, the level first."""
+    def describe(self, spec: JobSpec) -> str:
+        """Return the level of a job in a sentence, and the reason for it."""
         reason = f" ({self.reason})" if self.reason else ""
         if not spec.restart:
-            return [f"level: exact{reason}"]
+            return f"level: exact{reason}"
         fewest, most = spec.workers.minimum, spec.workers.maximum
         count = f"{most}" if fewest == most else f"{fewest} to {most}"
         size = f", as {count} processes" if most > 1 and spec.per != PER_NODE else ""
-        sentences = [f"level: restart, from its own checkpoints{size}{reason}"]
-        if fewest < most and not self.keeps_batch:
-            sentences.append(
-                "a batch that is taken per process makes another global batch at each size: "
-                f"divide it by WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
-            )
-        return sentences
+        return f"level: restart, from its own checkpoints{size}{reason}"
+
+    def warnings(self, spec: JobSpec) -> list[str]:
+        """Return a sentence where a change of its size may change what a job computes."""
+        most = spec.workers.maximum
+        if not spec.restart or self.keeps_batch or spec.workers.minimum == most:
+            return []
+        return [
+            "a batch that is taken per process makes another global batch at each size: divide it by "
+            f"WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
+        ]
 
 
 def level_of(command: tuple[str, ...], choice: bool | None) -> Level:

@@ -48,6 +48,7 @@ class Ready:
         resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
         loggers: that are told of it, besides those that it had before.
+        level: of a command at the restart level, in a sentence; else empty.
         notes: what the user should know of it, in sentences.
     """
 
@@ -57,6 +58,7 @@ class Ready:
     resumes: bool = False
     listen: str | None = None
     loggers: tuple[str, ...] = ()
+    level: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -91,8 +93,7 @@ def make_ready(
     spec = build_spec(values, file=file, command=command)
     if has_workers:
         have_ready(spec)
-    notes = level.describe(spec) if level and spec.restart else []
-    notes += notes_on_python(spec)
+    notes = [*(level.warnings(spec) if level else ()), *notes_on_python(spec)]
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
@@ -100,7 +101,8 @@ def make_ready(
     _check_insecure(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given_options)
     _check_room(ready.spec, listen=values["listen"])
-    return replace(ready, listen=values["listen"], loggers=loggers, notes=tuple(notes))
+    words = level.describe(ready.spec) if level and ready.spec.restart else ""
+    return replace(ready, listen=values["listen"], loggers=loggers, level=words, notes=tuple(notes))
 
 
 def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:

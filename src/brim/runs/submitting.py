@@ -167,6 +167,7 @@ def request_of(
     words: tuple[str, ...],
     values: Mapping[str, Any],
     *,
+    say_level: Callable[[str], object],
     warn: Callable[[str], None],
 ) -> Submit:
     """Return the request by the argument and options of `submission`, with the job's code.
@@ -176,6 +177,7 @@ def request_of(
         words: a file, or with `restart` a program and its arguments; of a command that was given
             otherwise, `ctx.meta` has them.
         values: of its options.
+        say_level: is told the level of a command.
         warn: is told what the job visibly needs and is not sent with it.
 
     Raises:
@@ -195,7 +197,9 @@ def request_of(
         _check_file(source)
     # A scheduler starts another worker where one is lost: none waits for that.
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
-    for note in level.describe(spec) if command else ():
+    if command:
+        say_level(level.describe(spec))
+    for note in level.warnings(spec) if command else ():
         warn(note)
     for note in notes_on_python(spec):
         warn(note)

@@ -218,6 +218,6 @@ def submit(
     if is_command:
         context.meta[COMMAND] = _words_of(file)
     with in_python():
-        request = request_of(context, words, context.params, warn=_warn)
+        request = request_of(context, words, context.params, say_level=lambda _: None, warn=_warn)
     view = hand_in(Client(state_dir), request)
     return Run(view.job, state_dir=state_dir)
