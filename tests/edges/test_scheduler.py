@@ -763,6 +763,8 @@ def test_words_behind_dashes_are_a_command(served: Served, tmp_path: Path) -> No
         assert (spec.restart, spec.file) == ("restart" in subject, "")
     first = served.book.jobs["prepare-1"].submission.spec
     assert first.command == (sys.executable, "prepare.py", "--lr", "1")
+    done = brim("submit", "--tenant", "ads", "--", "python", DIGITS)
+    assert f"digits.py looks like a training file: brim train {DIGITS}" in done.stderr
     from_python = submit([sys.executable, "prepare.py"], tenant="ads").job  # without a warning
     assert from_python is not None
     assert served.book.jobs[from_python.job].submission.spec.restart

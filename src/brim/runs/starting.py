@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -32,6 +33,7 @@ from brim.runs.directories import (
 from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
+from brim.user_code.own_code import word_of
 
 _PROBE = ".probe"
 _CONTROL = "control"  # of a run whose master was started, perhaps without agents
@@ -93,7 +95,11 @@ def make_ready(
     spec = build_spec(values, file=file, command=command)
     if has_workers:
         have_ready(spec)
-    notes = [*(level.warnings(spec) if level else ()), *notes_on_python(spec)]
+    notes = [
+        *(level.warnings(spec) if level else ()),
+        *notes_on_script(spec),
+        *notes_on_python(spec),
+    ]
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
@@ -138,6 +144,16 @@ def notes_on_python(spec: JobSpec) -> list[str]:
     if path is None or Path(path).parent.resolve() == Path(sys.executable).parent.resolve():
         return []
     return [f"{spec.command[0]} is {path}, not the Python that brim runs in: {sys.executable}"]
+
+
+def notes_on_script(spec: JobSpec) -> list[str]:
+    """Return a sentence where a command that is run as it is has a training file for its script."""
+    word = word_of(spec) if spec.restart else ""
+    with contextlib.suppress(SpecError):
+        if word:
+            check_training_file(Path(spec.directory, word))
+            return [f"{word} looks like a training file: brim train {word}, or brim submit {word}"]
+    return []
 
 
 def left_behind(

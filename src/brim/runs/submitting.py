@@ -27,7 +27,13 @@ from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec, option, scheduled_options
-from brim.runs.starting import bundle_of, name_of, notes_on_python, require_train_extra
+from brim.runs.starting import (
+    bundle_of,
+    name_of,
+    notes_on_python,
+    notes_on_script,
+    require_train_extra,
+)
 from brim.runs.training_file import check_command, check_training_file
 
 if TYPE_CHECKING:
@@ -201,7 +207,7 @@ def request_of(
         say_level(level.describe(spec))
     for note in level.warnings(spec) if command else ():
         warn(note)
-    for note in notes_on_python(spec):
+    for note in (*notes_on_script(spec), *notes_on_python(spec)):
         warn(note)
     bundle = bundle_of(spec, warn=warn)
     spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
