@@ -34,15 +34,15 @@ BENCHMARK = Path(__file__).parent
 EXAMPLES = BENCHMARK.parents[1] / "examples"
 PYTHON = sys.executable
 CLUSTER = """
-nodes: [{name: here, workers: 4}]
+nodes: [{name: here, workers: 6}]
 grace: 40s
 tenants:
-  - {name: ads, guaranteed: 2, limit: 4}
+  - {name: ads, guaranteed: 4, limit: 6}
   - {name: web, guaranteed: 2, limit: 4}
 """
 TO_END = 2400.0  # seconds for all jobs
-INTERVAL = 12.0  # seconds between disturbances
-DISTURBANCES = 40
+INTERVAL = 8.0  # seconds between disturbances
+DISTURBANCES = 70
 DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
 GRACE = ("--grace", "30s")
@@ -79,11 +79,11 @@ KINDS = (
     Kind(name="XGBoost", level="restart", folder="10-xgboost",
          command=("python", "flights.py", "1500", "{out}/flights.json"), result="flights.json"),
     Kind(name="transformers' Trainer as it is", level="restart", folder="06-any-command",
-         command=("python", "trainer.py", "6", "0.1")),
+         command=("python", "trainer.py", "10", "0.1")),
     Kind(name="a loop of accelerate", level="restart", folder="06-any-command",
-         command=("python", "digits_accelerate.py", "6", "0.1"), options=("--progress", PATTERN)),
+         command=("python", "digits_accelerate.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="Lightning", level="restart", folder="06-any-command",
-         command=("python", "digits_lightning.py", "6", "0.1"), options=("--progress", PATTERN)),
+         command=("python", "digits_lightning.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="TRL's SFT with LoRA", level="restart", folder="09-fine-tune",
          command=("python", "sft.py", "{out}", "3"),
          packages=("trl==1.16.0", "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
@@ -105,6 +105,7 @@ class Life:
     """What happened to one job."""
 
     job: str
+    step: int = 0  # at the last kill or resize
     sizes: list[int] = field(default_factory=list)
     happenings: Counter[str] = field(default_factory=Counter)
 
@@ -166,30 +167,35 @@ class Scene:
 
     def disturb(self, rng: random.Random, moment: int) -> None:
         views = self.views()
-        running = [life for life in self.lives.values() if views[life.job].state == "running"]
-        if moment % 3 == 0 or not running:
+        # Starts are left alone: a job is hit again once it has made a step more.
+        ready = [life for life in self.lives.values() if is_ready(views[life.job], life)]
+        if moment % 4 == 0 or not ready:
             place = self.folder / "chain"
             words = ("--tenant", "web", "--workers", "2", "--name", "owner", "--", "sleep", "6")
             self.owners.append(self.ask(place, *words))
             self.report.say("web takes two devices back for six seconds")
             return
-        life = min(running, key=lambda life: (life.happenings.total(), rng.random()))
-        if moment % 3 == 1:
-            pids = processes_of(views[life.job].run)
-            if pids:
+        life = min(ready, key=lambda life: (life.happenings.total(), rng.random()))
+        view, life.step = views[life.job], views[life.job].step
+        if "sh-" in life.job or life.happenings["killed"] <= life.happenings["resized"]:
+            if pids := processes_of(view.run):
                 os.kill(rng.choice(pids), signal.SIGKILL)
                 life.happenings["killed"] += 1
                 self.report.say(f"a process of {life.job} is killed")
             return
-        limit = 1 if views[life.job].maximum > 1 else 2
-        if views[life.job].minimum < 2 and "sh" not in life.job:
-            self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
-            life.happenings["resized"] += 1
-            self.report.say(f"{life.job} may have {limit}")
+        limit = 1 if view.maximum > 1 else 2
+        self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
+        life.happenings["resized"] += 1
+        self.report.say(f"{life.job} may have {limit}")
 
     def close(self) -> None:
         if read_scheduler_contact(self.state) is not None:
             self.driver.call("down", "--kill", timeout=120.0)
+
+
+def is_ready(view: JobView, life: Life) -> bool:
+    """Whether a job has made a step since it was killed or resized last."""
+    return view.state == "running" and view.step > life.step
 
 
 def processes_of(run: str) -> list[int]:
