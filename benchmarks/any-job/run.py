@@ -297,7 +297,7 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
             promise, same,
         ])  # fmt: skip
     head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "paused",
-            "a restart costs", "from its submission to its end", f"promise of {DEADLINE}", "file as alone"]  # fmt: skip
+            "a start costs", "from its submission to its end", f"promise of {DEADLINE}", "file as alone"]  # fmt: skip
     report.add(table(head, rows))
     chain = ", ".join(f"{job} {views[job].state}" for job in scene.chain)
     owners = [views[job] for job in scene.owners]
