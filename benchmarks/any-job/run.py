@@ -199,7 +199,7 @@ def is_ready(view: JobView, life: Life) -> bool:
 
 
 def processes_of(run: str) -> list[int]:
-    """The processes that compute for a job: those of its command, or its workers."""
+    """The processes that compute for a job: those of its command, else its workers."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -208,7 +208,17 @@ def processes_of(run: str) -> list[int]:
             continue
         if variables.get("BRIM_RUN_DIR") == run and "BRIM_WORKER" in variables:
             found.append(process.pid)
-    return found
+    return found or workers_of(Path(run))
+
+
+def workers_of(run: Path) -> list[int]:
+    """The workers of a job, which are forked, and have the environment of another process."""
+    last = {}
+    for record in map(json.loads, (run / "events.jsonl").read_text().splitlines()):
+        if record["kind"] == "worker" and record["pid"]:
+            last[record["worker"]] = record
+    living = [record["pid"] for record in last.values() if record["state"] not in ("lost", "left")]
+    return [pid for pid in living if psutil.pid_exists(pid)]
 
 
 def run_alone(kind: Kind, folder: Path) -> str:
