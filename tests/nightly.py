@@ -150,6 +150,12 @@ _TESTS = (
         "embeddings_by_rows keyed_embedding online_learning servers serving using_a_model",
     ),
     _long(
+        "long-commands",
+        "long tests of commands: Trainer, Lightning, XGBoost; TensorFlow and JAX, which it installs",
+        _brim("launch", "coordination", "master", "agent", "xgboost"),
+        "any_command boosting other_libraries",
+    ),
+    _long(
         "long-hosts",
         "long tests of several hosts",
         _brim(*RUN, *HOSTS),

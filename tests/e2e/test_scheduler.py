@@ -325,7 +325,7 @@ def test_commands_have_deadlines_and_give_way(home: Home) -> None:
     """A command that knows nothing of brim: it is measured, promised, resized and started again."""
     counting = (sys.executable, str(FILES / "counting.py"))
     pattern = ("--progress", "step (?P<step>[0-9]+)/(?P<total>[0-9]+)")
-    common = ("--restart", "--grace", "10s", *pattern)
+    common = ("--grace", "10s", *pattern)
     refused = home.begin(
         "submit", *common, "--tenant", "ads", "--grace", "28s", "--", *counting, "9"
     )
@@ -425,7 +425,7 @@ def test_a_pipeline_survives_its_scheduler(home: Home) -> None:
     """A preparation, an array of which one job fails at first, and a job behind them all."""
     place = home.state.parent / "parts"
     place.mkdir()
-    common = ("submit", "--restart", "--grace", "9s", "--tenant", "ads", "--env", f"PLACE={place}")
+    common = ("submit", "--grace", "9s", "--tenant", "ads", "--env", f"PLACE={place}")
     part = (
         "import os, pathlib as p; i = os.environ['ARRAY_INDEX']; "
         "f = p.Path(os.environ['PLACE'], i); f.exists() or (f.touch(), exit(int(i == '2')))"

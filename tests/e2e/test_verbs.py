@@ -89,7 +89,7 @@ def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
 def test_a_script_that_never_joins_is_not_restarted(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text("print('done')\n")
+    script.write_text("import sys, brim\nif len(sys.argv) > 1:\n    brim.join\n")
     with started(
         tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)
     ) as run:

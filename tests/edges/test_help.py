@@ -193,6 +193,8 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         ("train job.py --learning-rate=0.1", "--set learning_rate=0.1"),
         ("submit job.py --dropout", "--set dropout=VALUE"),
         ("run --lr 0.1 -- python job.py", "after it: brim run -- python loop.py --lr 0.1"),
+        ("submit --lr 0.1 -- python job.py", "after it: brim submit -- python loop.py --lr 0.1"),
+        ("submit --gpus 4 -- python job.py", "--workers 4: each worker takes one GPU"),
         ("train job.py --epoch 2", "did you mean '--epochs'?"),
         ("status --depth 2", "brim status --help"),
     ],

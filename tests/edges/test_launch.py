@@ -270,8 +270,10 @@ def spec(**options: Any) -> JobSpec:
 
 REFUSED: dict[str, Callable[[], JobSpec]] = {
     "--restart: got it beside a training file": lambda: spec(file="a.py", command=()),
-    "--restart: got it beside --ps": lambda: spec(servers=1),
-    "--restart: got it beside --checkpoints URL": lambda: spec(checkpoints="s3://b/c"),
+    "--ps: got it for a command at the restart level": lambda: spec(servers=1),
+    "--checkpoints URL: got it for a command at the restart level": lambda: spec(
+        checkpoints="s3://b/c"
+    ),
     "--progress: got 'step' (without a group": lambda: spec(progress="step"),
     "--progress: got '(' (missing": lambda: spec(progress="("),
     "--workers: got '3:4'": lambda: spec(workers=WorkerRange(minimum=3, maximum=4)),

@@ -111,7 +111,7 @@ LAWS = {
     "connections": Law(
         opens_a_connection,
         ("wire/",),
-        {"worker/gpus.py": "a name that says whose a GPU is: nobody listens there, nor calls"},
+        {"host/gpus.py": "a name that says whose a GPU is: nobody listens there, nor calls"},
     ),
     "cancellations": Law(may_lose_a_cancellation, (), {}),
     "writes": Law(

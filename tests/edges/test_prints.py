@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from brim.agent import prints as agents
 from brim.coordination.job.membership import Member, World
-from brim.runs.prints import Prints
+from brim.runs.prints import Prints, Repeats
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec
 
@@ -159,3 +160,40 @@ def test_an_agent_forwards_last_lines_of_failures(tmp_path: Path) -> None:
     assert prints.last_words("w7") == ""
     assert prints.last_words("w1").splitlines()[-1] == "why"
     assert len(prints.last_words("w1")) <= 17 << 10
+
+
+# Of starts that fail alike -------------------------------------------------------------------------
+
+
+def shown(*starts: Sequence[tuple[float, str]]) -> list[str]:
+    """What is shown of the lines of starts, each with its time."""
+    repeats, found = Repeats(), []
+    for place, start in enumerate(starts):
+        repeats.begin(after_failure=place > 0)
+        for now, line in start:
+            found += repeats.pass_on([line] if line else [], now=now)
+    return [*found, *repeats.finish()]
+
+
+WRONG = [(0.0, "usage: x"), (0.1, "x: error in 17")]
+OTHER_PROCESS = [(0.0, "usage: x"), (0.1, "x: error in 18")]
+
+
+def test_words_of_equal_failures_are_shown_once() -> None:
+    assert shown(WRONG, [], OTHER_PROCESS, WRONG) == [
+        "usage: x",
+        "x: error in 17",
+        "[2 more starts printed the same]",
+    ]
+    assert shown(WRONG, []) == ["usage: x", "x: error in 17"]
+
+
+def test_start_that_differs_is_shown_whole() -> None:
+    works = [(0.0, "usage: x"), (0.1, "step one")]
+    words = shown(WRONG, WRONG, works)
+    assert words[2:] == ["[1 more start printed the same]", "usage: x", "step one"]
+
+
+def test_repeated_words_of_a_living_start_are_shown() -> None:
+    lives = [(0.0, "usage: x"), (6.0, "")]
+    assert shown(WRONG, lives) == ["usage: x", "x: error in 17", "usage: x"]

@@ -46,6 +46,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
+from brim.runs.verbs import submit
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
@@ -737,6 +738,49 @@ def test_an_unknown_word_in_a_job_file(tmp_path: Path, monkeypatch: pytest.Monke
     done = brim("submit", "job.yaml")
     assert done.exit_code == 2
     assert "did you mean 'workers'?" in done.output
+
+
+def test_words_behind_dashes_are_a_command(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "prepare.py").write_text("print('ready')\n")
+    (tmp_path / "loop.py").write_text("import brim\nbrim.join(1, 2)\n")
+    (tmp_path / "job.yaml").write_text("command: python prepare.py\ntenant: web\n")
+    (tmp_path / "both.yaml").write_text(f"command: python prepare.py\nfile: {DIGITS}\n")
+    level = "brim: level: restart, from its own checkpoints"
+    right_words: tuple[tuple[tuple[str, ...], str], ...] = (
+        (
+            ("--tenant", "ads", "--", sys.executable, "prepare.py", "--lr", "1"),
+            f"{level} (prepare.py",
+        ),
+        (("--tenant", "ads", "--workers", "2", "--", "true"), f"{level}, as 2 processes"),
+        (("--tenant", "ads", "--", "python", "loop.py"), "brim: level: exact (loop.py"),
+        (("job.yaml",), f"{level} (prepare.py"),
+        (("job.yaml", "--", "python", "loop.py"), "brim: level: exact (loop.py"),
+    )
+    for words, subject in right_words:
+        done = brim("submit", *words)
+        assert (done.exit_code, done.stderr.startswith(subject)) == (0, True), done.stderr
+        spec = served.book.jobs[done.stdout.strip()].submission.spec
+        assert (spec.restart, spec.file) == ("restart" in subject, "")
+    first = served.book.jobs["prepare-1"].submission.spec
+    assert first.command == (sys.executable, "prepare.py", "--lr", "1")
+    done = brim("submit", "--tenant", "ads", "--", "python", DIGITS)
+    assert f"digits.py looks like a training file: brim train {DIGITS}" in done.stderr
+    from_python = submit([sys.executable, "prepare.py"], tenant="ads").job  # without a warning
+    assert from_python is not None
+    assert served.book.jobs[from_python.job].submission.spec.restart
+    wrong_words: tuple[tuple[tuple[str, ...], str], ...] = (
+        ((), "FILE: got nothing"),
+        (("--",), "FILE: got nothing"),
+        (("python", "prepare.py"), "hint: brim submit -- python prepare.py"),
+        (("both.yaml",), "and a command"),
+        ((DIGITS, "--", "true"), "and a command"),
+        (("hostname",), "hint: for a command: brim submit -- hostname"),
+        (("prepare.py",), "hint: for a script: brim submit -- python prepare.py"),
+        (("--", "prepare.py"), "hint: -- python prepare.py"),
+    )
+    for words, message in wrong_words:
+        refused = brim("submit", "--tenant", "ads", *words)
+        assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
 
 
 def test_ends_are_forecast_with_reported_error(served: Served) -> None:

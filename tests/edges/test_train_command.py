@@ -73,7 +73,7 @@ def to_the_end(run: RecordedRun) -> Iterator[int | None]:
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "flights.py").write_text(GOOD)
-    (tmp_path / "loop.py").write_text("import brim\n")
+    (tmp_path / "loop.py").write_text("import brim\nbrim.join\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("brim.runs.following.INTERVAL", 0.0)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from brim.errors import SpecError
+from brim.host import gpus as host_gpus
 from brim.train.exchange.distributed import check_gpus
 from brim.worker import gpus
 
@@ -67,7 +68,7 @@ def test_a_worker_sees_its_own_gpu(
     seen.setattr(torch.cuda, "device_count", lambda: count)
     if visible is not None:
         seen.setenv("CUDA_VISIBLE_DEVICES", visible)
-    seen.setattr(gpus, "_take", lambda _: True)
+    seen.setattr(host_gpus, "_take", lambda _: True)
     gpus.take_own_gpu(place)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected_gpu
 
@@ -79,21 +80,21 @@ def test_gpus_of_other_jobs_are_skipped(
     seen: pytest.MonkeyPatch, taken_gpu: str, expected_gpu: str
 ) -> None:
     seen.setattr(torch.cuda, "device_count", lambda: 3)
-    seen.setattr(gpus, "_take", lambda gpu: gpu not in taken_gpu)
+    seen.setattr(host_gpus, "_take", lambda gpu: gpu not in taken_gpu)
     gpus.take_own_gpu(1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == expected_gpu
 
 
 def test_gpus_are_taken_until_process_end() -> None:
-    holds = "from brim.worker import gpus; print(gpus._take('of-a-test'), flush=True); input()"
+    holds = "from brim.host import gpus; print(gpus._take('of-a-test'), flush=True); input()"
     command = [sys.executable, "-c", holds]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as holder:  # type: ignore[call-overload]
         assert holder.stdout.readline() == "True\n"
-        assert not gpus._take("of-a-test")
+        assert not host_gpus._take("of-a-test")
         holder.kill()
-    assert gpus._take("of-a-test")
-    gpus._names_taken.pop().close()
+    assert host_gpus._take("of-a-test")
+    host_gpus._names_taken.pop().close()
 
 
 def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:

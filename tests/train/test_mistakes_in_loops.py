@@ -140,6 +140,17 @@ def test_processes_of_another_launcher_are_refused(
     assert wrong.hint == "brim run --workers 4 -- python loop.py"
 
 
+def test_processes_at_the_restart_level_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Linear(2, 1)
+    monkeypatch.setenv("BRIM_WORLD_MAX", "2")
+    monkeypatch.setattr("sys.argv", ["/code/loop.py"])
+    wrong = refused(lambda: brim.join(net, sgd(net)))
+    assert wrong.got.startswith("a command at the restart level")
+    assert wrong.hint == "--no-restart -- python loop.py"
+    monkeypatch.setenv("BRIM_WORLD_MAX", "1")  # a job of an array, such as a search, trains alone
+    brim.join(net, sgd(net))
+
+
 # job.step -----------------------------------------------------------------------------------------
 
 

@@ -560,7 +560,8 @@ class Agent:
             " ".join(spec.command),
             got="a command that ended without training: it never called brim.join()",
             need="a training loop over job.batches(...) of brim.join()",
-            hint="brim train FILE.py for a file with model() and dataset()",
+            hint="--restart runs a command that never calls it; brim train FILE.py is for a file with "
+            "model() and dataset()",
         )
 
     def _forget(self, worker: str) -> None:

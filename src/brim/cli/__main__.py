@@ -16,7 +16,7 @@ from brim.runs.values import Value
 _VERBS: dict[str, dict[str, str]] = {
     "Train": {
         "train": "Train the model of a file.",
-        "run": "Run your own training loop.",
+        "run": "Run your own training loop, or any command.",
         "resume": "Continue a run from its last checkpoint.",
     },
     "Watch and change what is running": {

@@ -1,4 +1,4 @@
-"""`brim run`: run the user's own training loop."""
+"""`brim run`: run the user's own training loop, or any command."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from brim.runs.starting import make_ready
 def run(
     ctx: click.Context, /, command: tuple[str, ...], prints: bool, as_json: bool, **values: Any
 ) -> int:
-    """Run COMMAND, your own training loop that calls brim.join, on every worker.
+    """Run COMMAND on every worker: your own training loop that calls brim.join, or any other.
 
     \b
     brim run --workers 4 -- python loop.py
     brim run --workers 1:4 --faults "term rank 0 at step 20" -- python loop.py --lr 0.1
+    brim run --workers 1:4 -- python train.py     (as torchrun would start it)
 
     Put brim's options before the command. Without brim the same loop runs as: python loop.py
+
+    A loop that calls brim.join is at the exact level. Any other command is at the restart level: at
+    each change of its workers it is started again, and goes on from its own checkpoints.
     """
     ready = make_ready(values, options_given(ctx), command=command)
     return follow(ready, as_json=as_json, prints=prints)

@@ -14,7 +14,7 @@ from brim.cli.shared.sections import SectionedCommand
 from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
 from brim.runs.options import STATE, option
-from brim.runs.submitting import hand_in, request_of, submission
+from brim.runs.submitting import COMMAND, hand_in, request_of, submission
 
 if TYPE_CHECKING:
     from brim.client import Client
@@ -30,7 +30,18 @@ def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) ->
         ask_server(server, field="--to")
 
 
-@click.command(cls=SectionedCommand)
+class _Submit(SectionedCommand):
+    """The verb, whose words behind `--` are a command, also where it is a single word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[COMMAND] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Submit)
 @submission
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
@@ -88,14 +99,19 @@ def submit(
     \b
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
-    brim submit --restart --workers 1:4 -- python train.py      (any command, from its checkpoints)
+    brim submit -- python prepare.py                            (any command)
+    brim submit --workers 1:4 -- python train.py                (with torchrun's variables)
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
     brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
     brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)
 
+    A command that calls brim.join is at the exact level. Any other is at the restart level: at each
+    change of its workers it is started again, and goes on from its own checkpoints. The first words
+    printed say which.
+
     Exit code 3: the scheduler does not promise the deadline.
     """
-    request = request_of(ctx, file, values, warn=warn)
+    request = request_of(ctx, file, values, say_level=warn, warn=warn)
     if wait and request.array:
         from brim.errors import SpecError
 

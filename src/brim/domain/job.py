@@ -38,6 +38,7 @@ _LEAST_LOG_LIMIT = 1 << 20  # the logs of a few processes, in whole blocks of a 
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 _LARGEST_SEED = 2**63 - 1
 PER_WORKER, PER_NODE = "worker", "node"
+WORLD_MAX = "BRIM_WORLD_MAX"  # by which a command at the restart level finds the most processes
 AUTOMATIC = "auto"  # `--micro-batches auto`
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -294,27 +295,28 @@ class JobSpec:
     # Of a command alone.
     restart: bool = option(
         SWITCH,
-        default=False,
-        help="Run any command as it is, with torchrun's variables, and start it again at each change "
-        "of its workers: it goes on from its own checkpoints.",
+        unset=False,
+        flag="--restart/--no-restart",
+        help="Run a command as it is, with torchrun's variables, and start it again at each change of "
+        "its workers: it goes on from its own checkpoints. [default: unless its code calls brim.join]",
     )
     per: str = option(
         choice(PER_WORKER, PER_NODE),
         default=PER_WORKER,
-        help="With --restart: start the command once for each worker, or once on each node, where it "
-        "starts a process for each worker itself, as torchrun does.",
+        help="At the restart level: start the command once for each worker, or once on each node, "
+        "where it starts a process for each worker itself, as torchrun does.",
     )
     grace: float = option(
         DURATION,
         default="20s",
-        help="With --restart: give the command this long from SIGTERM to SIGKILL, to write a "
+        help="At the restart level: give the command this long from SIGTERM to SIGKILL, to write a "
         "checkpoint.",
     )
     progress: str = option(
         _PATTERN,
         default="",
-        help="With --restart: read the progress in what the command prints, by a regular expression "
-        "with the groups step and, where it is printed, total: 'step (?P<step>[0-9]+)'.",
+        help="At the restart level: read the progress in what the command prints, by a regular "
+        "expression with the groups step and, where it is printed, total: 'step (?P<step>[0-9]+)'.",
     )
     # Over all parameters.
     clip_norm: float | None = option(
@@ -584,8 +586,14 @@ class JobSpec:
         """Refuse what only a loop of brim's own can do."""
         if not self.restart:
             return
+        if self.file:
+            raise SpecError(
+                "--restart",
+                got="it beside a training file",
+                need="a command: brim starts it and does not look inside",
+                hint="leave out --restart",
+            )
         for name, is_given, need in (
-            ("a training file", bool(self.file), "a command"),
             ("--set", bool(self.parameters), "arguments of the command"),
             ("--epochs", self.epochs > 0, "arguments of the command"),
             ("--global-batch-size", self.global_batch_size > 0, "arguments of the command"),
@@ -608,10 +616,10 @@ class JobSpec:
         ):
             if is_given:
                 raise SpecError(
-                    "--restart",
-                    got=f"it beside {name}",
+                    name,
+                    got="it for a command at the restart level",
                     need=f"{need}: brim starts the command and does not look inside",
-                    hint="leave out " + ("--restart" if self.file else name.split()[0]),
+                    hint=f"leave out {name.split()[0]}",
                 )
         fewest, most = self.workers.minimum, self.workers.maximum
         if most % fewest:

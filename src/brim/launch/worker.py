@@ -17,6 +17,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from brim.coordination.job.launches import seat_of, variables_of, words_of_surplus
 from brim.coordination.job.membership import World
 from brim.coordination.job.participant import (
@@ -44,6 +46,7 @@ from brim.domain.job import PER_NODE, JobSpec
 from brim.domain.reported import Report
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.host.clock import monotonic
+from brim.host.gpus import VISIBLE, take_gpu, visible_gpus
 from brim.host.process import adopt_orphans
 from brim.launch.command import CommandProcess
 from brim.launch.progress import PrintedProgress, ProgressServer
@@ -71,6 +74,13 @@ _LOOK = 0.5  # seconds between looks at what no message and no signal tells
 _BETWEEN_REPORTS = 1.0  # seconds between two words on a command's progress
 # seconds that processes have to end by themselves where another one has died: they wait for it
 _AFTER_DEATH = 3.0
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """The free port of a worker's process, and the worker's own GPU; empty where there is no choice."""
+
+    port: int
+    gpu: str
 
 
 def run_command(context: WorkerContext) -> int:
@@ -101,6 +111,7 @@ class _Keeper:
         self._link = WorkerLink(context.link, self._leave.wakeup)
         self._participant = Participant(context.worker)
         self._process: CommandProcess | None = None
+        self._gpu = self._own_gpu()
         self._saved = SavedFiles(saved_directory(context.spec, context.run_dir))
         self._reports: ProgressServer | None = None  # where this worker is the first of a round
         self._printed: PrintedProgress | None = None
@@ -123,6 +134,8 @@ class _Keeper:
                 return self._take_part(world)
             except RoundChanged:
                 self.end_command(self._grace)
+                if world.members[0].worker == self._context.worker:
+                    self._tell_of_progress(world)  # the next round must not take it for its own
 
     def close(self) -> None:
         """End all that this worker has started."""
@@ -161,11 +174,11 @@ class _Keeper:
         with take_port(
             self._context.host
         ) as listener:  # closed once all are known: theirs from then
-            port = listener.getsockname()[1]
-            ports = self._arrive("begin", str(port).encode())
+            place = _Place(listener.getsockname()[1], self._gpu)
+            payloads = self._arrive("begin", msgspec.json.encode(place))
         if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
             self._refuse(_own_disk(self._saved.directory))
-        self._start(world, [int(payload) for payload in ports])
+        self._start(world, [msgspec.json.decode(payload, type=_Place) for payload in payloads])
         self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment
         status = self._wait_for_end(world)
         if status:
@@ -176,7 +189,12 @@ class _Keeper:
         self._run(self._participant.await_dismissal())
         return 0
 
-    def _start(self, world: World, ports: list[int]) -> None:
+    def _own_gpu(self) -> str:
+        """Take one of several GPUs of this host for this worker; empty where there is no choice."""
+        gpus = visible_gpus(os.environ) if self._spec.device != "cpu" else []
+        return take_gpu(self._context.place, gpus) if len(gpus) > 1 else ""
+
+    def _start(self, world: World, places: list[_Place]) -> None:
         seat = seat_of(world, self._context.worker, self._spec.workers.maximum)
         if seat is None:
             self._tell(Warn(message=words_of_surplus(world.world_size, self._spec.workers.maximum)))
@@ -186,13 +204,19 @@ class _Keeper:
         hosts = [split_address(member.address)[0] for member in world.members[: seat.size]]
         environment = os.environ | variables_of(
             seat,
-            list(map(joined_address, hosts, ports)),
+            [joined_address(host, place.port) for host, place in zip(hosts, places, strict=False)],
             host=hosts[0],
-            port=ports[0],
+            port=places[0].port,
             start=world.round - 1,
             maximum=self._spec.workers.maximum,
             run=Path(self._context.run_dir).name,
         )
+        if self._spec.device == "cpu":
+            environment[VISIBLE] = ""
+        elif self._gpu:  # all of the command's processes here see the same ones, by local rank
+            agent = world.members[seat.rank].agent
+            here = [n for n in range(seat.size) if world.members[n].agent == agent]
+            environment[VISIBLE] = ",".join(dict.fromkeys(places[n].gpu for n in here))
         environment["BRIM_CHECKPOINTS"] = str(self._saved.directory)
         if seat.rank == 0 and self._reports is not None:
             environment |= self._reports.variables(world.round)

@@ -103,6 +103,8 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         f"{view.job}: {_state_of(view)}{workers}, step {_steps_of(view)}{promise}",
         f"records in {view.run}",
     ]
+    if history.verb == "restart":
+        lines.append("level: restart, from its own checkpoints")
     if view.reason:
         lines.append(f"{view.reason}: {view.detail}")
     if view.finish is not None:

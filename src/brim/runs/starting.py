@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -30,8 +31,10 @@ from brim.runs.directories import (
     resumed_spec,
     with_kept_code,
 )
+from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
+from brim.user_code.own_code import word_of
 
 _PROBE = ".probe"
 _CONTROL = "control"  # of a run whose master was started, perhaps without agents
@@ -48,6 +51,7 @@ class Ready:
         resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
         loggers: that are told of it, besides those that it had before.
+        level: of a command at the restart level, in a sentence; else empty.
         notes: what the user should know of it, in sentences.
     """
 
@@ -57,6 +61,7 @@ class Ready:
     resumes: bool = False
     listen: str | None = None
     loggers: tuple[str, ...] = ()
+    level: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -74,7 +79,7 @@ def make_ready(
         values: of the options of a run, defaults included.
         given_options: names of the options that the user gave rather than left to their defaults.
         file: the training file.
-        command: the user's own loop, where there is no file.
+        command: the user's own loop, or any other command, where there is no file.
         has_workers: it starts on this host, with workers, which somebody may have ready meanwhile.
 
     Raises:
@@ -85,10 +90,17 @@ def make_ready(
     else:
         check_command(command)
     loggers = check_loggers(values["loggers"])
+    level = level_of(command, values["restart"]) if command else None
+    if level:
+        values = leveled(values, level)
     spec = build_spec(values, file=file, command=command)
     if has_workers:
         have_ready(spec)
-    notes = notes_on_python(spec)
+    notes = [
+        *(level.warnings(spec) if level else ()),
+        *notes_on_script(spec),
+        *notes_on_python(spec),
+    ]
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
@@ -96,7 +108,8 @@ def make_ready(
     _check_insecure(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given_options)
     _check_room(ready.spec, listen=values["listen"])
-    return replace(ready, listen=values["listen"], loggers=loggers, notes=tuple(notes))
+    words = level.describe(ready.spec) if level and ready.spec.restart else ""
+    return replace(ready, listen=values["listen"], loggers=loggers, level=words, notes=tuple(notes))
 
 
 def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
@@ -129,9 +142,19 @@ def notes_on_python(spec: JobSpec) -> list[str]:
     """Return a sentence where a command that is run as it is means another Python than brim's."""
     name = Path(spec.command[0]).name if spec.restart else ""
     path = shutil.which(spec.command[0]) if name.startswith("python") else None
-    if path is None or Path(path).absolute().parent == Path(sys.executable).parent:
+    if path is None or Path(path).parent.resolve() == Path(sys.executable).parent.resolve():
         return []
     return [f"{spec.command[0]} is {path}, not the Python that brim runs in: {sys.executable}"]
+
+
+def notes_on_script(spec: JobSpec) -> list[str]:
+    """Return a sentence where a command that is run as it is has a training file for its script."""
+    word = word_of(spec) if spec.restart else ""
+    with contextlib.suppress(SpecError):
+        if word:
+            check_training_file(Path(spec.directory, word))
+            return [f"{word} looks like a training file: brim train {word}, or brim submit {word}"]
+    return []
 
 
 def left_behind(

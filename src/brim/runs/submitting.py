@@ -26,8 +26,15 @@ from brim.domain.submission import (
 )
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
+from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec, option, scheduled_options
-from brim.runs.starting import bundle_of, name_of, notes_on_python, require_train_extra
+from brim.runs.starting import (
+    bundle_of,
+    name_of,
+    notes_on_python,
+    notes_on_script,
+    require_train_extra,
+)
 from brim.runs.training_file import check_command, check_training_file
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+COMMAND, _FILE = "brim.command", "brim.file"  # of a context: where the work was named otherwise
 _TO_JUDGE = 3.0  # seconds to hear whether a deadline is promised
 
 
@@ -45,9 +53,8 @@ def submission(function: Decorated) -> Decorated:
         (
             click.argument(
                 "file",
-                metavar="FILE|COMMAND...",
+                metavar="FILE | -- COMMAND...",
                 nargs=-1,
-                required=True,
                 type=click.UNPROCESSED,
                 is_eager=True,
                 callback=_from_file,
@@ -120,9 +127,13 @@ def submission(function: Decorated) -> Decorated:
     return function
 
 
+def _is_job_file(words: tuple[str, ...]) -> bool:
+    return len(words) == 1 and Path(words[0]).suffix in (".yaml", ".yml")
+
+
 def _from_file(ctx: click.Context, _: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
     """Let a job.yaml add to the options."""
-    if ctx.resilient_parsing or len(words) != 1 or Path(words[0]).suffix not in (".yaml", ".yml"):
+    if ctx.resilient_parsing or not _is_job_file(words):
         return words
     file = words[0]
     from brim.storage.yaml_file import read_yaml
@@ -140,7 +151,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, words: tuple[str, ...]) -
     for key, value in content.items():
         param = settings.get(key.replace("-", "_"))
         if key in ("file", "command"):
-            ctx.meta[f"brim.{key}"] = value
+            ctx.meta.setdefault(COMMAND if key == "command" else _FILE, value)
         elif param is None:
             hint = did_you_mean(key, [*settings, "file", "command"])
             raise SpecError(
@@ -170,14 +181,17 @@ def request_of(
     words: tuple[str, ...],
     values: Mapping[str, Any],
     *,
+    say_level: Callable[[str], object],
     warn: Callable[[str], None],
 ) -> Submit:
     """Return the request by the argument and options of `submission`, with the job's code.
 
     Args:
         ctx: of the command that they were parsed for.
-        words: a file, or with `restart` a program and its arguments.
+        words: a file, or with `restart` a program and its arguments; of a command that was given
+            otherwise, `ctx.meta` has them.
         values: of its options.
+        say_level: is told the level of a command.
         warn: is told what the job visibly needs and is not sent with it.
 
     Raises:
@@ -188,25 +202,20 @@ def request_of(
     from brim.wire.cluster import Submit
 
     require_train_extra()
-    command = ctx.meta.get("brim.command", ())
-    command = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
-    if values["restart"] and not ctx.meta.keys() & {"brim.command", "brim.file"}:
-        command = words
-    elif len(words) > 1:
-        raise SpecError(
-            "FILE",
-            got=" ".join(words),
-            need="one training file or job.yaml, or a command with --restart",
-            hint=f"brim submit --restart -- {shlex.join(words)}",
-        )
-    source = "" if command else ctx.meta.get("brim.file", words[0])
+    source, command = _work_of(ctx, words, is_restart=bool(values["restart"]))
     if command:
         check_command(command)
+        level = level_of(command, values["restart"])
+        values = leveled(values, level)
     else:
-        check_training_file(Path(source))
+        _check_file(source)
     # A scheduler starts another worker where one is lost: none waits for that.
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
-    for note in notes_on_python(spec):
+    if command:
+        say_level(level.describe(spec))
+    for note in level.warnings(spec) if command else ():
+        warn(note)
+    for note in (*notes_on_script(spec), *notes_on_python(spec)):
         warn(note)
     bundle = bundle_of(spec, warn=warn)
     spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
@@ -231,6 +240,51 @@ def request_of(
     name = values["name"] or Path(name_of(spec)).stem
     check_name(name, field="--name", hint="--name nightly")
     return Submit(submission=submission, name=name, key=values["key"], bundle=bundle, array=array)
+
+
+def _work_of(
+    ctx: click.Context, words: tuple[str, ...], *, is_restart: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Return the training file of a job, or its command; the other one is empty.
+
+    Args:
+        is_restart: words without `--` are a command, too.
+
+    Raises:
+        SpecError: there is none, or more than one.
+    """
+    command = ctx.meta.get(COMMAND, ())
+    command = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    file = str(ctx.meta.get(_FILE, ""))
+    if words and not _is_job_file(words):
+        if is_restart and not command:
+            return "", words
+        file = " ".join(words)
+    if bool(file) != bool(command) and len(words) < 2:
+        return file, command
+    actual = f"{file} and a command" if file and command else " ".join(words) or "nothing"
+    hint = shlex.join(command or words) if len(words) != 1 or command else "python train.py"
+    raise SpecError(
+        "FILE",
+        got=actual,
+        need="a training file, a job.yaml that names one, or a command behind --",
+        hint=f"brim submit -- {hint or 'python train.py'}",
+    )
+
+
+def _check_file(source: str) -> None:
+    """Check a training file.
+
+    Raises:
+        SpecError: it is none; a program may be meant.
+    """
+    try:
+        check_training_file(Path(source), "submit")
+    except SpecError as wrong:
+        if Path(source).suffix == ".py":
+            raise
+        hint = f"for a command: brim submit -- {source}"
+        raise SpecError(wrong.field, got=wrong.got, need=wrong.need, hint=hint) from None
 
 
 def _programs(command: tuple[str, ...]) -> bytes:

@@ -26,8 +26,11 @@ _MAX_FILE_BYTES = 64 << 20  # bytes of a training file
 _EXAMPLE = "a whole file is shown by: brim train --help"
 
 
-def check_training_file(path: Path) -> None:
+def check_training_file(path: Path, verb: str = "run") -> None:
     """Check that `path` is a Python file with the functions that a training file has.
+
+    Args:
+        verb: by which it could be run as a script, for hints.
 
     Raises:
         SpecError: it is missing, is no Python, or lacks a function or takes other parameters.
@@ -48,12 +51,12 @@ def check_training_file(path: Path) -> None:
                 str(path),
                 got=f"no function {name!r}",
                 need=f"a function {call}",
-                hint=_missing_hint(name, path, tree, bound),
+                hint=_missing_hint(name, path, tree, bound, verb),
             )
 
 
 def check_command(command: tuple[str, ...]) -> None:
-    """Check that the program of `brim run` exists, and its Python file where it names one.
+    """Check that the program of a command exists, and its Python file where it names one.
 
     Raises:
         SpecError: it does not.
@@ -67,9 +70,7 @@ def check_command(command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         if command[0].endswith(".py"):
             _parse(Path(command[0]))
-        hint = (
-            f"brim run -- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
-        )
+        hint = f"-- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
         raise SpecError(
             "COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint
         )
@@ -183,7 +184,7 @@ def _instead_of(found: str, name: str, tree: ast.Module) -> str:
     return f"rename {found!r} to {name!r}?"
 
 
-def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str]) -> str:
+def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str], verb: str) -> str:
     close = difflib.get_close_matches(name, bound - set(_FUNCTIONS), n=1, cutoff=0.7)
     if close:
         return _instead_of(close[0], name, tree)
@@ -194,5 +195,7 @@ def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str]) -> s
         and node.value.id == "brim"
         for node in ast.walk(tree)
     ):
-        return f"this file has its own loop: brim run -- python {path}"
+        return f"this file has its own loop: brim {verb} -- python {path}"
+    if tree.body and bound.isdisjoint(_FUNCTIONS):
+        return f"for a script: brim {verb} -- python {path}; {_EXAMPLE}"
     return _EXAMPLE

@@ -18,7 +18,7 @@ from brim.runs.keywords import context_of, in_python
 from brim.runs.options import options_given, run_options
 from brim.runs.run import Run
 from brim.runs.starting import make_ready
-from brim.runs.submitting import hand_in, request_of, submission
+from brim.runs.submitting import COMMAND, hand_in, request_of, submission
 
 
 class JobOptions(TypedDict, total=False):
@@ -151,9 +151,10 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
 
 
 def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
-    """Run your own training loop on every worker, as `brim run -- COMMAND` does.
+    """Run a command on every worker, as `brim run -- COMMAND` does.
 
-    The loop calls `brim.join`.
+    It is your own training loop, which calls `brim.join`, or any other command, which is started
+    again at each change and goes on from its own checkpoints.
 
     What rank 0 prints is shown among the progress. Everything else is as for `brim.train`.
 
@@ -197,8 +198,8 @@ def submit(
     `job.promised` of the result.
 
     Args:
-        file: a training file, or a job.yaml with options; with `restart=True` a command, as a list or
-            as one string.
+        file: a training file, or a job.yaml with options; or a command as a list of words, with
+            `restart=True` also as one string.
         state_dir: the scheduler's state directory; None means the default.
         options: see `SubmitOptions`.
 
@@ -213,9 +214,11 @@ def submit(
         >>> brim.submit("flights.py", workers="1:4", deadline="2h").wait().metrics    # doctest: +SKIP
     """
     is_command = options.get("restart") or not isinstance(file, str | os.PathLike)
-    words = _words_of(file) if is_command else (str(file),)
+    words = () if is_command else (str(file),)
     context = context_of(_SUBMIT, "brim.submit", options, *words)
+    if is_command:
+        context.meta[COMMAND] = _words_of(file)
     with in_python():
-        request = request_of(context, words, context.params, warn=_warn)
+        request = request_of(context, words, context.params, say_level=lambda _: None, warn=_warn)
     view = hand_in(Client(state_dir), request)
     return Run(view.job, state_dir=state_dir)

@@ -145,6 +145,10 @@ class Code:
             )
         return sentences
 
+    def parts_of_brim(self) -> dict[str, str]:
+        """Map each name of brim that the code visibly uses, such as `join`, to a file that does."""
+        return {part: file for file, tree in self._trees.items() for part in parts_of_brim(tree)}
+
     def variables(self) -> dict[str, str]:
         """Map each variable of the environment that the code visibly reads to the file that does."""
         return {name: file for file, tree in self._trees.items() for name in _variables(tree)}
@@ -360,6 +364,34 @@ def _uninstalled_place(module: str, folder: Path) -> str:
     if "site-packages" in origin.parts or "dist-packages" in origin.parts:
         return ""
     return str(origin.parent)
+
+
+def parts_of_brim(tree: ast.Module) -> set[str]:
+    """Return the names of brim that a file visibly uses, such as `join` of `brim.join(…)`.
+
+    >>> found = [parts_of_brim(ast.parse(code)) for code in (
+    ...     "import brim.data; brim.join(m, o)", "from brim.keras import fit", "','.join(a)")]
+    >>> [sorted(parts) for parts in found]
+    [['data', 'join'], ['keras'], []]
+    """
+    names, found = set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=imported):
+                for alias in imported:
+                    top, _, part = alias.name.partition(".")
+                    if top == "brim" and (not part or alias.asname is None):
+                        names.add(alias.asname or top)
+                    found |= {part.partition(".")[0]} if top == "brim" else set()
+            case ast.ImportFrom(module=str(module), names=imported, level=0):
+                top, _, part = module.partition(".")
+                parts = {part.partition(".")[0]} if part else {alias.name for alias in imported}
+                found |= parts if top == "brim" else set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=part) if name in names:
+                found.add(part)
+    return found - {""}
 
 
 def _literals(tree: ast.Module) -> Iterator[str]:

@@ -21,7 +21,7 @@ _has_warned = False
 
 
 def progress(step: int, total: int = 0, **values: float) -> None:
-    """Report how far this command is, where `brim run --restart` or a scheduler has started it.
+    """Report how far this command is, where `brim run` or a scheduler has started it.
 
     Elsewhere, and in all processes but that of rank 0, it does nothing. It may be called in each
     step: one report a second is sent, and the last one. A report that cannot be sent is left out.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 
 import torch
 
+from brim.host.gpus import VISIBLE, take_gpu
+
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TO_TRY = 60  # seconds
-_names_taken: list[socket.socket] = []  # names that are this process's as long as it lives
 
 
 @contextlib.contextmanager
@@ -33,13 +32,13 @@ def gpus_hidden() -> Iterator[None]:
     Where it sees one, also work on the CPU asks CUDA: a step of Adam, whether CUDA is recording
     what it does; a backward pass starts a thread for each GPU.
     """
-    with _environment({_BY_NVML: "1", _VISIBLE: ""}):
+    with _environment({_BY_NVML: "1", VISIBLE: ""}):
         yield
 
 
 def hide_gpus() -> None:
     """Have this process, and all that it starts, see no GPU."""
-    os.environ[_VISIBLE] = ""
+    os.environ[VISIBLE] = ""
 
 
 @contextlib.contextmanager
@@ -92,15 +91,14 @@ def take_own_gpu(place: int) -> None:
     other jobs on this host leave it alone, as far as there are others.
 
     Args:
-        place: of this worker among those of its agent: it takes the GPU of this place, or the next
-            that nobody has; where all are taken, it shares that of its place.
+        place: of this worker among those of its agent.
     """
     with gpus_untouched():
         count = torch.cuda.device_count()
     if count < 2:
         return
-    gpus = [word_of(place + offset, count, os.environ.get(_VISIBLE)) for offset in range(count)]
-    os.environ[_VISIBLE] = next(filter(_take, gpus), gpus[0])
+    gpus = [word_of(number, count, os.environ.get(VISIBLE)) for number in range(count)]
+    os.environ[VISIBLE] = take_gpu(place, gpus)
 
 
 def word_of(place: int, count: int, visible: str | None) -> str:
@@ -116,18 +114,3 @@ def word_of(place: int, count: int, visible: str | None) -> str:
     """
     place %= count
     return str(place) if visible is None else visible.split(",")[place].strip()
-
-
-def _take(gpu: str) -> bool:
-    """Take a GPU until this process ends; False where another has it.
-
-    A name in the kernel says so, which all users of a host see, and containers do not share.
-    """
-    mark = socket.socket(socket.AF_UNIX)
-    try:
-        mark.bind(f"\0brim-gpu-{gpu}")
-    except OSError:
-        mark.close()
-        return False
-    _names_taken.append(mark)
-    return True

@@ -64,7 +64,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
             "WORLD_SIZE",
             got=f"{size} without MASTER_ADDR and MASTER_PORT",
             need="both, from the launcher",
-            hint=f"brim run --restart --workers {size} -- python …",
+            hint=f"brim run --workers {size} -- python …",
         )
     saved = environment.get("BRIM_CHECKPOINTS")
     return Place(

@@ -46,7 +46,7 @@ _COLUMN_SAMPLES = ("colsample_bylevel", "colsample_bynode", "colsample_bytree")
 _OF_BRIM = frozenset(
     {"base_score", "eval_metric", "num_class", "objective", "scale_pos_weight", "seed", "subsample"}
 )
-_PLAIN = "plain xgboost under brim run --restart does that, not exactly"
+_PLAIN = "plain xgboost under brim run does that, not exactly"
 # name -> the values that are the same as leaving it out, what is needed, and a hint
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "booster": (("gbtree",), "dart and gblinear change what earlier rounds have made"),

@@ -50,7 +50,7 @@ def train(
 ) -> xgboost.Booster:
     """Train an XGBoost model whose trees are the same, bit for bit, for any number of workers.
 
-    All processes of a command that `brim run --restart` or `brim submit --restart` has started call
+    All processes of a command that `brim run` or `brim submit` has started call
     this with the same arguments. Rounds that count are kept in `BRIM_CHECKPOINTS`: a start after a
     death or a resize goes on behind them. Elsewhere this process trains alone.
 

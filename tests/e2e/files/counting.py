@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 TOTAL = int(sys.argv[1])
+TO_LOAD = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0  # seconds, where it goes on
 FOLDER = Path(os.environ["BRIM_CHECKPOINTS"])
 RANK, SIZE, MOST = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "BRIM_WORLD_MAX"))
 is_asked = False
@@ -28,6 +29,7 @@ signal.signal(signal.SIGTERM, ask)
 step = int((FOLDER / "state").read_text()) if (FOLDER / "state").exists() else 0
 with (FOLDER / f"starts-{RANK}").open("a") as starts:
     starts.write(json.dumps({"size": SIZE, "step": step, "accumulate": MOST // SIZE}) + "\n")
+time.sleep(TO_LOAD if step else 0.0)
 while step < TOTAL and not is_asked:
     time.sleep(0.02 if (FOLDER / "hurry").exists() else 0.1)
     step += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
+from brim.coordination.job.attempts import EXIT_STATUS
 from brim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def say(ending: Ending, name: str, *, as_json: bool) -> int:
     if ending.error is None:
         return EXIT_DONE
     click.echo(f"{name}: {ending.state}{f': {ending.why}' if ending.why else ''}", err=True)
+    if EXIT_STATUS in ending.why:  # of a command, which has said the rest itself
+        click.echo(f"brim logs {name} shows what it printed", err=True)
     if ending.state == "refused":
         return EXIT_REFUSED
     return EXIT_USAGE if isinstance(ending.error, SpecError) else EXIT_FAILED

@@ -31,7 +31,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     from brim.runs import following
     from brim.runs.outcome import state_of, summary_of
 
-    for note in ready.notes:
+    for note in filter(None, (ready.level, *ready.notes)):
         warn(note)
     shows_prints = prints and bool(ready.spec.command) and not as_json
     ended = following.follow(ready, prints=shows_prints, signals=True, report=not as_json)

@@ -210,8 +210,8 @@ def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) 
     if "--set" not in names or not name.startswith("--"):
         return ""
     value = _value_of(name, words)
-    if ctx and ctx.command.name == "run":
-        return f"options of your script come after it: brim run -- python loop.py {name} {value}"
+    if verb == "run" or "--" in words:
+        return f"options of your script come after it: brim {verb} -- python loop.py {name} {value}"
     parameter = name.removeprefix("--").replace("-", "_")
     return f"--set {parameter}={value}, if the file reads {parameter!r} with brim.param"
 

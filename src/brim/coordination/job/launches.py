@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brim.coordination.job.membership import World
+from brim.domain.job import WORLD_MAX
 
 _STARTS_ALLOWED = 1000  # that are told to commands which read it; brim itself counts otherwise
 
@@ -128,7 +129,7 @@ def variables_of(
         "TORCHELASTIC_MAX_RESTARTS": _STARTS_ALLOWED,
         "JAX_NUM_PROCESSES": seat.size,
         "JAX_PROCESS_ID": seat.rank,
-        "BRIM_WORLD_MAX": maximum,
+        WORLD_MAX: maximum,
     }
     cluster = {"worker": list(addresses)}
     return {

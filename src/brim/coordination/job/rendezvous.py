@@ -416,7 +416,10 @@ class Rendezvous:
         young = worker_lost.state is not WorkerState.LEAVING
         last_straw = young and self.attempts.died(worker_lost.agent, worker_lost.number, **details)
         if last_straw:
-            self._last_straw = f"{self.attempts.limit} in a row died young on {worker_lost.agent}, the last: {reason}"
+            deaths = "starts in a row failed" if self.restarts else "in a row died young"
+            self._last_straw = (
+                f"{self.attempts.limit} {deaths} on {worker_lost.agent}, the last: {reason}"
+            )
         if (
             self.attempts.given_up(worker_lost.agent)
             and worker_lost.agent in self.roster.places.wanted

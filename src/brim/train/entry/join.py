@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from brim.domain.job import JobSpec, default_micro_batches
+from brim.domain.job import WORLD_MAX, JobSpec, default_micro_batches
 from brim.errors import SpecError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
@@ -273,6 +273,13 @@ def _check_alone() -> None:
     Raises:
         SpecError: one has: each of its processes would train everything by itself.
     """
+    if os.environ.get(WORLD_MAX, "1") != "1":
+        raise SpecError(
+            "brim.join",
+            got="a command at the restart level, whose processes know nothing of one another",
+            need="the exact level, at which brim.join trains on all workers",
+            hint=f"--no-restart -- python {os.path.basename(sys.argv[0])}",
+        )
     for name, launcher in _LAUNCHERS.items():
         count = os.environ.get(name, "")
         if count.isdecimal() and int(count) > 1:
