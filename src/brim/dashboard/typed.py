@@ -82,9 +82,9 @@ def typed_request(words: Sequence[str], *, folder: Path) -> tuple[Submit, list[s
     notes: list[str] = []
     try:
         with _typed.make_context("submit", [*words[:-1], str(path)]) as ctx:
-            words = ctx.params.pop("file")
+            source: tuple[str, ...] = ctx.params.pop("file")
             told = notes.append
-            request: Submit = request_of(ctx, words, ctx.params, say_level=told, warn=told)
+            request: Submit = request_of(ctx, source, ctx.params, say_level=told, warn=told)
             return request, notes
     except click.UsageError as error:
         raise SpecError(
