@@ -398,7 +398,7 @@ def test_job_is_followed_to_its_end_by_mouse(browser: Any, tmp_path: Path) -> No
             page.wait_for_url("**/jobs/digits-1")
             page.locator("dd", has_text="done").first.wait_for(timeout=60_000)
             page.get_by_role("heading", name="Loss").wait_for(timeout=60_000)
-            page.locator('[aria-label="Loss over time"] path').first.wait_for(timeout=60_000)
+            page.locator('[aria-label="Loss over time"] path').first.wait_for(state="attached")
             opened.context.close()
             assert opened.wrong == []
     finally:
