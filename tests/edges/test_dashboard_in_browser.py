@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from crowded_desk import MARKUP
+from e2e.running import DIGITS
 from edges.test_scheduler import Served, ask
 from tiers import LONG, long_after
 
@@ -91,12 +92,16 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def running(
-    command: list[str], folder: Path, *, ends_itself: bool = False, **variables: str
+    command: list[str],
+    folder: Path,
+    *,
+    ends_itself: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Run a dashboard; yields the address that opens it."""
     with (folder / "dashboard.log").open("w+") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, env=_environment(variables)
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, env=_environment(variables or {})
         )  # fmt: skip
         try:
             end = time.monotonic() + 60.0
@@ -111,7 +116,7 @@ def running(
             assert process.wait(30.0) == int(ends_itself), Path(log.name).read_text()
 
 
-def _environment(variables: dict[str, str]) -> dict[str, str]:
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONWARNINGS": "default", **variables}
 
 
@@ -130,7 +135,7 @@ def desk(browser: Any, world: Served, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "loop.py").write_text(JOB_FILE)
     (folder / "job.yaml").write_text("command: [python, loop.py]\nrestart: true\nname: typed\n")
     command = [sys.executable, "-m", "brim", "dashboard", "--no-browser"]
-    with running(command, folder, BRIM_HOME=str(world.folder)) as url:
+    with running(command, folder, variables={"BRIM_HOME": str(world.folder)}) as url:
         page = Page(browser, url)
         yield page
         page.context.close()
@@ -273,7 +278,9 @@ def test_tenant_sees_its_own_until_revoked(browser: Any, world: Served, tmp_path
     token.chmod(0o600)
     server = world.client.address
     command = [sys.executable, "-m", "brim", "--server", server, "dashboard", "--no-browser"]
-    with running(command, tmp_path, ends_itself=True, BRIM_TOKEN_FILE=str(token)) as url:
+    with running(
+        command, tmp_path, ends_itself=True, variables={"BRIM_TOKEN_FILE": str(token)}
+    ) as url:
         page = Page(browser, url)
         page.go("/jobs")
         page.row(own).wait_for()
@@ -363,3 +370,36 @@ def test_thousands_of_jobs_are_shown_at_once(browser: Any, tmp_path: Path) -> No
     # 0.3 s and none on an idle host: a task is long from 50 ms on
     assert painted[0] < 3000.0
     assert sorted(tasks)[-1:] < [500.0]
+
+
+@LONG
+@pytest.mark.e2e
+def test_job_is_followed_to_its_end_by_mouse(browser: Any, tmp_path: Path) -> None:
+    shutil.copy(DIGITS, tmp_path / "digits.py")
+    variables = {"BRIM_HOME": str(tmp_path / "state")}
+
+    def brim(*words: str) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "brim", *words], check=True, timeout=120, cwd=tmp_path,
+            env=_environment(variables), capture_output=True,
+        )  # fmt: skip
+
+    (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 2}]\n")
+    brim("up", "--cluster", "cluster.yaml")
+    try:
+        command = [sys.executable, "-m", "brim", "dashboard", "--no-browser"]
+        with running(command, tmp_path, variables=variables) as url:
+            opened = Page(browser, url)
+            page = opened.page
+            page.get_by_role("link", name="Submit").click()
+            page.get_by_label("File").click()
+            page.get_by_role("option", name="digits.py").click()
+            page.get_by_role("button", name="Submit").click()
+            page.wait_for_url("**/jobs/digits-1")
+            page.locator("dd", has_text="done").first.wait_for(timeout=60_000)
+            page.get_by_role("heading", name="Loss").wait_for(timeout=60_000)
+            page.locator('[aria-label="Loss over time"] path').first.wait_for(state="attached")
+            opened.context.close()
+            assert opened.wrong == []
+    finally:
+        brim("down", "--kill")

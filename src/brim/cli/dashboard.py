@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import webbrowser
 from pathlib import Path
 
@@ -14,6 +16,11 @@ from brim.errors import SpecError
 from brim.host.installation import command_for
 from brim.runs.options import STATE, option
 
+_SCREENS = (
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "BROWSER",
+)  # without one, a browser would take the terminal
 _PACKAGES = ("nicegui", "uvicorn", "starlette")
 
 
@@ -55,8 +62,9 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
 
     def opens(url: str) -> None:
         click.echo(f"{url}   (opens the dashboard once, within five minutes)", err=True)
-        if not no_browser:
-            open_privately(url, webbrowser.open)
+        if not no_browser and any(map(os.environ.get, _SCREENS)):
+            with contextlib.suppress(OSError):  # the address is there to be typed
+                open_privately(url, webbrowser.open)
 
     serve(
         client,

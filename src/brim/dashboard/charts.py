@@ -191,7 +191,6 @@ def _frame(
     return {
         "animation": False,
         "textStyle": {"fontFamily": "system-ui, sans-serif"},
-        "aria": {"enabled": True},
         "grid": {
             "left": 8,
             "right": 16,

@@ -70,6 +70,7 @@ class _JobPage:
         self._missing = ui.label().classes("bad")
         with ui.element("div").classes("stack") as self._content:
             self._show_content()
+        self._content.set_visibility(False)
 
     def _show_content(self) -> None:
         with ui.element("div").classes("bar") as self._buttons:

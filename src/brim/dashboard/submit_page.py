@@ -45,9 +45,7 @@ class _Form:
                 self._file.props("outlined dense")
                 self._workers = _field("Workers: a number, or FEWEST:MOST", "1:4")
                 self._deadline = _field("Deadline: 2h, or 2026-12-01T08:00", "")
-                tenants = self._tenants()
-                default = tenants[0] if len(tenants) == 1 else None
-                self._tenant = ui.select(tenants, value=default, label="Tenant")
+                self._tenant = ui.select([], label="Tenant")
                 self._tenant.props("outlined dense")
                 self._priority = ui.select(_PRIORITIES, value=_PRIORITIES[0], label="Priority")
                 self._priority.props("outlined dense")
@@ -57,6 +55,7 @@ class _Form:
                 self._submit = button("Submit", self._hand_in, kind="main")
         with card("What would happen"), ui.element("div").props("role=status"):
             self._answer = ui.element("ul").classes("lines")
+        desk.keep_showing(self._offer_tenants)
         self._say(["“What if?” asks the scheduler, and submits nothing."])
 
     def _tenants(self) -> list[str]:
@@ -64,6 +63,13 @@ class _Form:
         if sight.tenant is not None:
             return [sight.tenant]
         return [view.tenant for view in sight.tenants] or ["default"]
+
+    def _offer_tenants(self, _: int) -> None:
+        tenants = self._tenants()
+        if tenants != self._tenant.options:
+            chosen = self._tenant.value if self._tenant.value in tenants else None
+            only_one = tenants[0] if len(tenants) == 1 else None
+            self._tenant.set_options(tenants, value=chosen or only_one)
 
     def _words(self) -> list[str]:
         return words_of(
