@@ -45,14 +45,22 @@ class Level:
         return f"level: restart, from its own checkpoints{size}{reason}"
 
     def warnings(self, spec: JobSpec) -> list[str]:
-        """Return a sentence where a change of its size may change what a job computes."""
+        """Return a sentence for each option that does not suit a command at the restart level."""
         most = spec.workers.maximum
-        if not spec.restart or self.keeps_batch or spec.workers.minimum == most:
+        if not spec.restart or most == 1:
             return []
-        return [
-            "a batch that is taken per process makes another global batch at each size: divide it by "
-            f"WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
-        ]
+        found = []
+        if Path(spec.command[0]).name == "torchrun" and spec.per != PER_NODE:
+            found.append(
+                "torchrun starts a process for each worker itself: add --per node, which starts it "
+                "once on each node"
+            )
+        if not self.keeps_batch and spec.workers.minimum != most:
+            found.append(
+                "a batch that is taken per process makes another global batch at each size: divide it "
+                f"by WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
+            )
+        return found
 
 
 def level_of(command: tuple[str, ...], choice: bool | None) -> Level:
