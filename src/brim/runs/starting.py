@@ -127,8 +127,8 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     code = code_of(spec)
     if code is None:
         warn(
-            f"not sent with the job: what {' '.join(spec.command)!r} runs, which names no Python "
-            "file: each host needs it"
+            f"{' '.join(spec.command)!r} names no Python file, so no code is sent with the job: "
+            "each host needs it"
         )
         return b""
     for sentence in code.not_taken(spec):
