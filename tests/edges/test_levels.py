@@ -8,6 +8,7 @@ import pytest
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.runs.levels import Level, level_of
+from brim.runs.starting import name_of
 
 FILES = {
     "prepare.py": "print('ready')",
@@ -83,3 +84,15 @@ def test_torchrun_for_each_worker_is_warned_of() -> None:
     assert "--per node" in warning
     assert len(described("torchrun prepare.py", workers="2", per="node")) == 1
     assert len(described("torchrun prepare.py")) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("python -m work.train --lr 1", "train"),
+        ("python -m torch.distributed.run prepare.py", "prepare.py"),
+        ("sh -m ls", "sh"),
+    ],
+)
+def test_jobs_are_named_after_what_they_run(line: str, name: str) -> None:
+    assert name_of(JobSpec(command=tuple(line.split(" ")))) == name

@@ -100,7 +100,7 @@ def _code_of(command: tuple[str, ...]) -> Code | None:
 
 def _module_file(command: tuple[str, ...]) -> str:
     """Return the file of a module of this directory that `python -m` runs, or an empty string."""
-    name = _after("-m", command).replace(".", "/")
+    name = word_after("-m", command).replace(".", "/")
     found = (f"{name}.py", f"{name}/__main__.py")
     return next((path for path in found if name and Path(path).is_file()), "")
 
@@ -108,11 +108,11 @@ def _module_file(command: tuple[str, ...]) -> str:
 def _inline_parts(command: tuple[str, ...]) -> set[str]:
     """Return the names of brim that the code of `python -c` uses."""
     with contextlib.suppress(SyntaxError, ValueError):
-        return parts_of_brim(parse(_after("-c", command).encode()))
+        return parts_of_brim(parse(word_after("-c", command).encode()))
     return set()
 
 
-def _after(option: str, command: tuple[str, ...]) -> str:
+def word_after(option: str, command: tuple[str, ...]) -> str:
     """Return the word after an option of Python; empty for other programs, and without the option."""
     if "python" not in Path(command[0]).name or option not in command[1:-1]:
         return ""
