@@ -8,6 +8,7 @@ import pytest
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.runs.levels import Level, level_of
+from brim.runs.starting import name_of
 
 FILES = {
     "prepare.py": "print('ready')",
@@ -48,11 +49,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def described(line: str, choice: bool | None = None, workers: str = "1") -> list[str]:
+def described(line: str, workers: str = "1", per: str = "worker") -> list[str]:
     command = tuple(line.split(" "))
-    level = level_of(command, choice)
+    level = level_of(command, None)
     workers_asked = WorkerRange.parse(workers)
-    spec = JobSpec(command=command, restart=level.restart, workers=workers_asked)
+    spec = JobSpec(command=command, restart=level.restart, workers=workers_asked, per=per)
     return [level.describe(spec), *level.warnings(spec)]
 
 
@@ -76,3 +77,22 @@ def test_changing_sizes_are_warned_of() -> None:
         ("sh -c ls", "4"),
     ):
         assert len(described(line, workers=workers)) == 1
+
+
+def test_torchrun_for_each_worker_is_warned_of() -> None:
+    (_, warning) = described("torchrun prepare.py", workers="2")
+    assert "--per node" in warning
+    assert len(described("torchrun prepare.py", workers="2", per="node")) == 1
+    assert len(described("torchrun prepare.py")) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("python -m work.train --lr 1", "train"),
+        ("python -m torch.distributed.run prepare.py", "prepare.py"),
+        ("sh -m ls", "sh"),
+    ],
+)
+def test_jobs_are_named_after_what_they_run(line: str, name: str) -> None:
+    assert name_of(JobSpec(command=tuple(line.split(" ")))) == name

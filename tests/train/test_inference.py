@@ -22,6 +22,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.train.inference.parts import Parts
 from brim.train.inference.predictions import (
     PredictedRows,
+    check_kept,
     output_columns,
     pack,
     rows_of,
@@ -156,19 +157,22 @@ def test_kept_columns_stand_beside_their_rows(tmp_path: Path, in_memory: bool) -
         tmp_path / "train.parquet", columns=columns, target=target, in_memory=in_memory
     )
     size = [1.0, None, None, None, 5.0, 6.0, 7.0]
-    table = pa.table(
-        {"size": size, "name": list("abcdefg"), "day": pa.array(range(7), pa.date32())}
-    )
+    days, seen = pa.array(range(7), pa.date32()), [["a", None], None, [], *[["b"]] * 4]
+    table = pa.table({"size": size, "name": list("abcdefg"), "day": days, "seen": seen})
     pq.write_table(table, tmp_path / "new.parquet", row_group_size=2)
     inputs = dataset.inputs_of(tmp_path / "new.parquet")
-    rows = list(rows_of(inputs, keep=("name", "day")))
+    kept = ("name", "day", "seen")
+    check_kept(inputs.source, kept, tmp_path / "p.parquet")
+    with pytest.raises(SpecError, match=r"'seen', a column of lists.*\n.*--output p\.parquet"):
+        check_kept(inputs.source, kept, tmp_path / "p.csv")
+    rows = list(rows_of(inputs, keep=kept))
     assert [part.total for part in rows] == [2, 2, 2, 1]
     assert [part.places.tolist() for part in rows] == [[0], [], [0, 1], [0]]
     outputs = pack({"output": torch.arange(4, dtype=torch.float32)})
     write_predictions(tmp_path / "p.parquet", rows, iter([outputs]), job="job")
     found = pq.read_table(tmp_path / "p.parquet")
     assert found.column("output").to_pylist() == [0.0, None, None, None, 1.0, 2.0, 3.0]
-    assert found.select(["name", "day"]).equals(table.select(["name", "day"]))
+    assert found.select(kept).equals(table.select(kept))
 
 
 def test_kept_columns_of_several_text_files(tmp_path: Path) -> None:

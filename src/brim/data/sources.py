@@ -105,9 +105,9 @@ class Source:
             yield part
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raises SpecError where a file lacks one of these columns."""
+        """Raises SpecError where a file lacks one of these columns, which may hold lists."""
         if self.typed is not None:
-            self.groups(columns, {})
+            self.groups(columns, {}, columns)
             return
         for file in self._files():
             check_text(file, columns=columns, names=self.names, delimiter=self._delimiter(file))

@@ -218,7 +218,7 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
         raise SpecError(
             field,
             got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
-            need="a run that ended before its end",
+            need="a run that stopped early",
             hint="brim train FILE.py starts a new run",
         )
     if not _is_running(run_dir):

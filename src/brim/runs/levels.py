@@ -45,14 +45,22 @@ class Level:
         return f"level: restart, from its own checkpoints{size}{reason}"
 
     def warnings(self, spec: JobSpec) -> list[str]:
-        """Return a sentence where a change of its size may change what a job computes."""
+        """Return a sentence for each option that does not suit a command at the restart level."""
         most = spec.workers.maximum
-        if not spec.restart or self.keeps_batch or spec.workers.minimum == most:
+        if not spec.restart or most == 1:
             return []
-        return [
-            "a batch that is taken per process makes another global batch at each size: divide it by "
-            f"WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
-        ]
+        found = []
+        if Path(spec.command[0]).name == "torchrun" and spec.per != PER_NODE:
+            found.append(
+                "torchrun starts a process for each worker itself: add --per node, which starts it "
+                "once on each node"
+            )
+        if not self.keeps_batch and spec.workers.minimum != most:
+            found.append(
+                "a batch that is taken per process makes another global batch at each size: divide it "
+                f"by WORLD_SIZE, accumulate by {WORLD_MAX}, or --workers {most}"
+            )
+        return found
 
 
 def level_of(command: tuple[str, ...], choice: bool | None) -> Level:
@@ -92,7 +100,7 @@ def _code_of(command: tuple[str, ...]) -> Code | None:
 
 def _module_file(command: tuple[str, ...]) -> str:
     """Return the file of a module of this directory that `python -m` runs, or an empty string."""
-    name = _after("-m", command).replace(".", "/")
+    name = word_after("-m", command).replace(".", "/")
     found = (f"{name}.py", f"{name}/__main__.py")
     return next((path for path in found if name and Path(path).is_file()), "")
 
@@ -100,11 +108,11 @@ def _module_file(command: tuple[str, ...]) -> str:
 def _inline_parts(command: tuple[str, ...]) -> set[str]:
     """Return the names of brim that the code of `python -c` uses."""
     with contextlib.suppress(SyntaxError, ValueError):
-        return parts_of_brim(parse(_after("-c", command).encode()))
+        return parts_of_brim(parse(word_after("-c", command).encode()))
     return set()
 
 
-def _after(option: str, command: tuple[str, ...]) -> str:
+def word_after(option: str, command: tuple[str, ...]) -> str:
     """Return the word after an option of Python; empty for other programs, and without the option."""
     if "python" not in Path(command[0]).name or option not in command[1:-1]:
         return ""

@@ -31,7 +31,7 @@ from brim.runs.directories import (
     resumed_spec,
     with_kept_code,
 )
-from brim.runs.levels import level_of, leveled
+from brim.runs.levels import level_of, leveled, word_after
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
 from brim.user_code.own_code import word_of
@@ -127,8 +127,8 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     code = code_of(spec)
     if code is None:
         warn(
-            f"not sent with the job: what {' '.join(spec.command)!r} runs, which names no Python "
-            "file: each host needs it"
+            f"{' '.join(spec.command)!r} names no Python file, so no code is sent with the job: "
+            "each host needs it"
         )
         return b""
     for sentence in code.not_taken(spec):
@@ -214,8 +214,9 @@ def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
 
 
 def name_of(spec: JobSpec) -> str:
-    """The file that a run or a job is named after."""
-    return spec.file or next((w for w in spec.command if w.endswith(".py")), spec.command[0])
+    """The file, module or program that a run or a job is named after."""
+    file = spec.file or next((word for word in spec.command if word.endswith(".py")), "")
+    return file or word_after("-m", spec.command).rpartition(".")[2] or spec.command[0]
 
 
 def _with_directory(spec: JobSpec, values: Mapping[str, Any], given_options: set[str]) -> Ready:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Malformed(BrimError):
-    """A body is no request."""
+    """A body is not a request."""
 
 
 class _Predict(msgspec.Struct, forbid_unknown_fields=True):
@@ -195,4 +195,4 @@ def _decoded(
     try:
         return decoder.decode(content)
     except UNDECODABLE as error:
-        raise Malformed(f"the body is no request: {field}{error}") from error
+        raise Malformed(f"the body is not a request: {field}{error}") from error

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from brim.data import Columnar
+from brim.data.sources import Source
+from brim.data.tables import is_list
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import partial_of, sync_directory, sync_file
 
@@ -94,13 +96,29 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
+def check_kept(source: Source, keep: Sequence[str], path: Path) -> None:
+    """Raises SpecError where a file lacks a column to copy, or `path` cannot hold it."""
+    source.check(keep)
+    if source.typed is None or not _is_text(path):
+        return
+    first = next(source.read(keep, lists=keep))
+    for name in keep:
+        if is_list(first.column(name).column.type):
+            raise SpecError(
+                "--keep",
+                got=f"{name!r}, a column of lists, and --output {path.name}",
+                need="columns of numbers or text for a .csv",
+                hint=f"--output {path.stem}.parquet",
+            )
+
+
 def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[PredictedRows]:
     """The rows of a dataset's files, the bad ones among them, part by part.
 
     Args:
         keep: columns of the files to copy.
     """
-    files = dataset.source.read(keep) if keep else None
+    files = dataset.source.read(keep, lists=keep) if keep else None
     for part in dataset.survey.parts:
         columns_kept: dict[str, pa.Array] = {}
         if files is not None:
@@ -132,7 +150,7 @@ def write_predictions(
     """
     partial = partial_of(path, job)
     try:
-        _write(partial, rows, _Outputs(chunks), text=path.suffix == ".csv")
+        _write(partial, rows, _Outputs(chunks), text=_is_text(path))
         sync_file(partial)
         partial.replace(path)
         sync_directory(path.parent)
@@ -140,6 +158,10 @@ def write_predictions(
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise EnvironmentFault(f"cannot write {path}: {error}") from error
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix == ".csv"
 
 
 def _write(partial: Path, rows: Iterable[PredictedRows], outputs: _Outputs, *, text: bool) -> None:

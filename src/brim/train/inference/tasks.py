@@ -28,6 +28,7 @@ from brim.train.evaluation import Forward, feed_of, observe, outputs, results, u
 from brim.train.inference.job import Task
 from brim.train.inference.predictions import (
     PredictedRows,
+    check_kept,
     output_columns,
     pack,
     rows_of,
@@ -61,7 +62,7 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
             feed_of(dataset, seed=spec.seed).check()  # and what it has begun is left behind
         return _Evaluation(model, feed, spec.seed, forward_of(module), metrics)
     if inference.keep:
-        call(lambda: dataset.source.check(inference.keep))
+        call(lambda: check_kept(dataset.source, inference.keep, Path(inference.output)))
     forward = module.fitting.predict if isinstance(module, LightningFile) else forward_of(module)
     feed = _feed_as_it_lies(dataset, spec.seed)
     return _Prediction(model, feed, spec.seed, forward, getattr(module, "predict", None), inference)
