@@ -105,7 +105,8 @@ def test_requests_open_no_stream(path: str) -> None:
             "type": "http", "method": "GET", "path": path, "query_string": query,
             "client": ("127.0.0.1", 1), "headers": headers,
         }  # fmt: skip
-        await guard(scope, asyncio.Queue[Any]().get, send)
+        async with asyncio.timeout(5.0):
+            await guard(scope, asyncio.Queue[Any]().get, send)
         assert sent[0]["status"] == 403
 
     asyncio.run(story())

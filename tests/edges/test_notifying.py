@@ -417,6 +417,15 @@ def test_a_tenant_fills_only_its_own_room(tmp_path: Path) -> None:
     assert len(waiting) == _MOST_NOTIFICATIONS + 1
 
 
+def test_damaged_notifications_keep_no_others_waiting(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    for content in (b"{}", b"\xff", b'{"event":"of a later version"}'):
+        queue.book._database.add_notification((1000.0, "a", "ads", "job-1", content), 10)
+    queue.keep("a", "job-2")
+    queue.go_on()
+    assert queue.sent == [("a", "job-2")]
+
+
 def test_the_next_scheduler_sends_what_waits(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     queue.keep("a", "job-1")
