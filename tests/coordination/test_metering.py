@@ -39,7 +39,7 @@ class Metered(Transcript):
         nodes = {job: {NODE: count} for job, count in counts.items() if count}
         self.hear(Decided(Decision(workers=counts, nodes=nodes)), now)
 
-    def look(self, now: float, **jobs: int | Seen) -> None:
+    def look(self, now: float, set_by: float = 0.0, **jobs: int | Seen) -> None:
         """Look at jobs that are alive with so many workers, or are as given."""
         seen = {
             name.replace("_", "-"): value
@@ -47,7 +47,7 @@ class Metered(Transcript):
             else Seen(alive=True, workers={NODE: value}, agents=frozenset({NODE}), step=1)
             for name, value in jobs.items()
         }
-        self.hear(Looked({NODE: NodeSeen(up=True)}, seen), now)
+        self.hear(Looked({NODE: NodeSeen(up=True)}, seen, set_by=set_by), now)
         for charge in self.commands:
             if isinstance(charge, Charge):
                 self.charges += 1
@@ -94,6 +94,18 @@ def test_a_job_across_midnight_is_in_both_months() -> None:
     jobs.look(DECEMBER + 30.0, job_1=6)
     jobs.look(DECEMBER + 31.0, job_1=Seen(alive=False, outcome="done"))
     assert jobs.used == {("2026-11", "job-1"): 120.0, ("2026-12", "job-1"): 186.0}
+
+
+def test_months_are_those_of_a_clock_that_was_set() -> None:
+    metered, start, ahead = Metered(), NOVEMBER + 10.0, DECEMBER - NOVEMBER
+    metered.submit(tenant="ads")
+    metered.look(start)
+    metered.decide(start, job_1=2)
+    metered.look(start)
+    metered.look(start + 10.0, job_1=2)
+    metered.look(start + 15.0, set_by=ahead, job_1=2)
+    metered.look(start + 16.0, set_by=ahead, job_1=Seen(alive=False, outcome="done"))
+    assert metered.used == {("2026-11", "job-1"): 20.0, ("2026-12", "job-1"): 12.0}
 
 
 def test_time_without_a_scheduler_counts_for_survivors() -> None:

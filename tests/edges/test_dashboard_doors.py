@@ -90,6 +90,28 @@ async def _stream(guard: Guard, value: str, incoming: asyncio.Queue[Any]) -> lis
     return sent
 
 
+@pytest.mark.parametrize("path", [STREAM.partition("?")[0], STREAM.partition("?")[0].rstrip("/")])
+def test_requests_open_no_stream(path: str) -> None:
+    async def story() -> None:
+        guard, _, value = _guarded()
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"host", b"here:1"), (b"cookie", f"{COOKIE}={value}".encode())]
+        query = b"EIO=4&transport=polling"
+        scope = {
+            "type": "http", "method": "GET", "path": path, "query_string": query,
+            "client": ("127.0.0.1", 1), "headers": headers,
+        }  # fmt: skip
+        async with asyncio.timeout(5.0):
+            await guard(scope, asyncio.Queue[Any]().get, send)
+        assert sent[0]["status"] == 403
+
+    asyncio.run(story())
+
+
 async def _listening(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.accept"})
     while True:

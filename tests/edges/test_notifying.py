@@ -8,6 +8,7 @@ import email
 import email.policy
 import json
 import os
+import socket
 import ssl
 import stat
 import subprocess
@@ -154,6 +155,23 @@ def test_slow_receivers_are_given_up(receiver: Receiver, monkeypatch: pytest.Mon
     assert time.monotonic() - started < 5.0
 
 
+def test_a_mail_server_that_says_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b"220-%b\r\n" % (b"x" * 8000) * 500
+
+    def flood(listener: socket.socket) -> None:
+        with listener, contextlib.suppress(OSError):
+            connection = listener.accept()[0]
+            with connection:
+                while True:
+                    connection.sendall(lines)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=flood, args=(listener,), daemon=True).start()
+    monkeypatch.setattr(notifying_module, "_TO_SEND", 15.0)
+    (problem,) = sent(mail(f"127.0.0.1:{listener.getsockname()[1]}"), notification())
+    assert "too large an answer" in problem, "it keeps no more than it may"
+
+
 def test_answers_never_contain_secrets(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +269,13 @@ def test_jobs_add_no_headers_to_mails() -> None:
     assert message["Subject"] == "brim: j??Bcc: evil@x.example-1 done"
     assert "MAIL FROM" in message.get_content()
     assert "\x1b" not in message.get_content()
+
+
+def test_mails_have_times_beyond_the_calendar() -> None:
+    with mail_server() as (inbox, server):
+        odd = notification(event=Occasion.AT_RISK, finish=1e15, deadline=-1e15)
+        assert sent(mail(server), odd) == [""], "a job that would end in 30 million years"
+    assert "finish: 9999-12-" in inbox.mails[0][2].get_content()
 
 
 def test_a_mail_goes_encrypted_and_with_a_password(
@@ -390,6 +415,15 @@ def test_a_tenant_fills_only_its_own_room(tmp_path: Path) -> None:
     waiting = queue.book.notifications("a", 10_000).values()
     assert [each.job for each in waiting][:2] == ["job-1", "job-12"], "the oldest made way"
     assert len(waiting) == _MOST_NOTIFICATIONS + 1
+
+
+def test_damaged_notifications_keep_no_others_waiting(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    for content in (b"{}", b"\xff", b'{"event":"of a later version"}'):
+        queue.book._database.add_notification((1000.0, "a", "ads", "job-1", content), 10)
+    queue.keep("a", "job-2")
+    queue.go_on()
+    assert queue.sent == [("a", "job-2")]
 
 
 def test_the_next_scheduler_sends_what_waits(tmp_path: Path) -> None:

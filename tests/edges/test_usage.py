@@ -92,6 +92,17 @@ def test_wrong_and_empty_months_are_clear(house: House) -> None:
     assert " UTC" in brim(house).stderr
 
 
+def test_the_month_is_that_of_a_clock_that_was_set(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SystemClock().wall()
+    monkeypatch.setattr(SystemClock, "set_by", lambda _: 40 * 86_400.0)
+    view = house.client.usage()
+    assert view.until == pytest.approx(now + 40 * 86_400.0, abs=60.0)
+    assert view.month == month_of(view.until)
+    assert view.month > month_of(now)
+
+
 @pytest.fixture
 def month(house: House) -> str:
     """A month that is over, in which two tenants shared 8 devices."""

@@ -11,7 +11,7 @@ import pytest
 from brim import data
 from brim.data.encoding import Encoder
 from brim.errors import SpecError
-from brim.serving.bodies import LARGE, Body, Malformed
+from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
 from brim.serving.bundle import Model
 from brim.serving.inputs import ColumnReader, TensorReader
 
@@ -81,3 +81,15 @@ def test_what_is_no_request(content: bytes, message: str) -> None:
     reader = model_of(IMAGES) if b"inputs" in content else columns()
     with pytest.raises((Malformed, SpecError), match=f"(?i){message}"):
         Body(content).read(reader)
+
+
+def test_lists_of_a_column_are_no_more_than_rows() -> None:
+    places = model_of(
+        ColumnReader(Encoder((data.sequence("seen", length=2),), (), {0: {}}, {}), [])
+    )
+    many = body(columns={"word": ["a"], "seen": [[]] * (MOST_ROWS + 2)})
+    assert many.size(places) == 1
+    with pytest.raises(SpecError, match="column 'seen': got more than 65,536 lists"):
+        many.read(places)
+    inputs, count = body(columns={"seen": [["a"]] * MOST_ROWS}).read(places)
+    assert (inputs["ids"].shape, count) == ((MOST_ROWS, 2), MOST_ROWS)

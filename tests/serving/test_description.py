@@ -47,6 +47,12 @@ def test_the_example_is_answered(reader: ColumnReader | TensorReader) -> None:
     assert inputs
 
 
+def test_a_large_model_has_no_example() -> None:
+    film = TensorReader({"film": {"dtype": "float32", "shape": ["rows", 64, 3, 512, 512]}})
+    for text in (description(model_of(film)), openapi(model_of(film))):
+        assert len(json.dumps(text)) < 10_000, "anybody who asks would be sent 100 MB"
+
+
 def test_columns_are_said_in_words() -> None:
     assert description(model_of(TABLES))["columns"] == {
         "film": "a value; null: none",

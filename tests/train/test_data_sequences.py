@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,6 +18,8 @@ from brim.data import fitted
 from brim.data.columns import Column
 from brim.data.encoding import SequencePlaces
 from brim.errors import SpecError
+from brim.serving.bodies import Body
+from brim.serving.bundle import Model
 from brim.serving.inputs import ColumnReader
 
 COLUMNS: list[Column] = [
@@ -95,6 +100,18 @@ def test_a_run_keeps_what_was_fitted(
     assert fitted.encoder_in(tmp_path / "columns.json").sequences == encoder.sequences
 
 
+def test_lists_are_read_whatever_arrow_makes_of_them(tmp_path: Path) -> None:
+    lists = pa.array([["b", None, "a"], ["b"]])
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1]), lists)
+    floats = pa.array([[2.0, float("nan"), 1.0], [2.0], None, [2.0]])
+    cells = {"names": encoded, "numbers": floats, "liked": [1, 0, 1, 0]}
+    feather.write_feather(pa.table(cells), tmp_path / "rows.arrow", compression="uncompressed")
+    columns = [data.sequence(name, length=2) for name in ("names", "numbers")]
+    dataset = data.arrow(tmp_path / "rows.arrow", columns=columns, target=TARGET)
+    ids = dataset.take(np.arange(4))[0]["ids"]
+    assert ids.tolist() == [[1, 2, 4, 5], [1, 0, 4, 3], [0, 0, 3, 3], [1, 0, 4, 3]]
+
+
 def test_requests_have_lists_or_texts(path: Path) -> None:
     reader = ColumnReader(read(path).encoder, ("", "NA"))
     columns = {name: cells for name, cells in ROWS.items() if name != "liked"}
@@ -102,6 +119,10 @@ def test_requests_have_lists_or_texts(path: Path) -> None:
     assert (inputs["ids"].tolist(), count) == (IDS, 3)
     texts = columns | {name: list(map(as_text, columns[name])) for name in ("history", "tags")}
     assert reader.read(texts)[0]["ids"].tolist() == IDS
+    with_nulls = columns | {"history": [["a", None, "b"], [None], ROWS["history"][2]]}
+    body = Body(msgspec.json.encode({"columns": with_nulls}))
+    model = cast(Model, SimpleNamespace(reader=reader))
+    assert body.read(model)[0]["ids"].tolist() == IDS, "null in a list is no item, as in files"
     with pytest.raises(SpecError, match=r"column 'film' of row 1: got a list, need one value"):
         reader.read(columns | {"film": ["a", ["b"], "a"]})
     with pytest.raises(SpecError, match=r"column 'age' of row 0: got a list, need one value"):

@@ -319,7 +319,8 @@ class LiveBackend:
         self._saw_all = len(seen) == len(looked_at)
         room = self._starts - sum(not task.done() for task in self._starting.values())
         unseen = self._unseen()
-        steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over, deciding))
+        set_by = self._clock.set_by()
+        steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over, deciding, set_by))
         self._passed_over = unseen
         # Starts wait for their own records, each by itself: they may be many.
         at_once = (Force, Leave, Resize, Suspend)

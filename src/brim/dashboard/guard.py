@@ -113,7 +113,7 @@ class Guard:
             return "" if is_known else "there is no such stream"
         if scope["method"] not in ("GET", "HEAD"):
             return "requests only read"
-        if scope["path"].startswith(STREAM):
+        if scope["path"].startswith(STREAM.rstrip("/")):  # the framework takes it without the end
             return "streams are WebSockets"
         if site not in ("same-origin", "none") and scope["path"] != ENTER:
             return "pages of other sites have no way in"

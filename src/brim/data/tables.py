@@ -225,6 +225,9 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_run_end_encoded(kind):
         chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
         return plain(pa.chunked_array(chunks, kind.value_type))
+    if pa.types.is_dictionary(kind) and is_list(plain_type(kind)):
+        chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+        return plain(pa.chunked_array(chunks, kind.value_type))
     return column
 
 
@@ -247,8 +250,14 @@ def items_in(token: str, separator: str) -> list[str]:
 
 
 def list_token(items: Sequence[Any]) -> str:
-    """The text by which a cell that is a list is known, whatever its items contain."""
-    return "".join(f"{_token(item)}{_LIST}" for item in items if item is not None)
+    """The text by which a cell that is a list is known, whatever its items contain.
+
+    As cells of their own, null and nan are empty: here they are no items.
+
+    >>> list_token([7, None, float("nan")]) == list_token([7])
+    True
+    """
+    return "".join(f"{_token(item)}{_LIST}" for item in items if item is not None and item == item)
 
 
 def stable_hash(token: str) -> int:

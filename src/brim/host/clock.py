@@ -7,7 +7,7 @@ something outside, or measures how long its own work takes, calls the functions.
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 # It goes on while the host sleeps, which the monotonic clock of Linux does not.
 _BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -37,7 +37,16 @@ def local_time(timestamp: float) -> datetime:
     >>> local_time(1e300).year, local_time(float("nan")).year
     (9999, 9999)
     """
-    return datetime.fromtimestamp(max(_FIRST, timestamp) if timestamp < _LAST else _LAST)
+    return datetime.fromtimestamp(_in_calendar(timestamp))
+
+
+def utc_time(timestamp: float) -> datetime:
+    """Convert seconds since 1970 to UTC, those beyond the calendar as `local_time` does."""
+    return datetime.fromtimestamp(_in_calendar(timestamp), UTC)
+
+
+def _in_calendar(timestamp: float) -> float:
+    return max(_FIRST, timestamp) if timestamp < _LAST else _LAST
 
 
 class SystemClock:

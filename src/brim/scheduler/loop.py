@@ -851,7 +851,7 @@ class Scheduler:
         Raises:
             SpecError: there is no such month yet, or no such rows.
         """
-        now = self._clock.wall()
+        now = self._clock.wall() + self._clock.set_by()
         month = parse_month(month, now=now, field="--month")
         if group_by not in USAGE_BY:
             hint = did_you_mean(group_by, USAGE_BY)

@@ -216,4 +216,4 @@ async def _answer(answers: asyncio.StreamReader) -> str:
         return _NO_ANSWER
 
 
-_NO_ANSWER = "the process that sends it died: it took too long, or was killed"
+_NO_ANSWER = "the process that sends it died: of too long or too large an answer, or was killed"

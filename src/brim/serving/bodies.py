@@ -101,7 +101,7 @@ class Body:
             return len(self._rows)
         if self._key == "columns":
             name, first = next(iter(self._columns.items()), ("", msgspec.Raw(b"[]")))
-            return len(_decoded(_cells, first, f"column {quoted(name)}: "))
+            return len(_cells_of(name, first))
         if isinstance(model.reader, ColumnReader):
             return 1
         return model.reader.count(_pieces(self._contents["inputs"]))
@@ -122,11 +122,7 @@ class Body:
             raise SpecError("the body", got=self._key, need="rows, or columns")
         if self._key == "rows":
             return reader.read(columns_of_rows(self._cells_of_rows()))
-        columns = {
-            name: _decoded(_cells, column, f"column {quoted(name)}: ")
-            for name, column in self._columns.items()
-        }
-        return reader.read(columns)
+        return reader.read({name: _cells_of(name, raw) for name, raw in self._columns.items()})
 
     def _cells_of_rows(self) -> list[dict[str, Cell]]:
         rows: list[dict[str, Cell]] = []
@@ -156,6 +152,15 @@ def _check_keys(raw: msgspec.Raw, field: str) -> None:
         raise SpecError(
             field, got=f"more than {_MOST_COLUMNS:,} columns", need="the columns of the model"
         )
+
+
+def _cells_of(name: str, raw: msgspec.Raw) -> list[Cell]:
+    """The cells of a column; half a million lists in one piece would take a second."""
+    content, field = memoryview(raw), f"column {quoted(name)}"
+    if len(content) > LARGE and _has_more(bytes(content), b"[", MOST_ROWS + 1):
+        actual, need = f"more than {MOST_ROWS:,} lists", "one in each row, at most"
+        raise SpecError(field, got=actual, need=need)
+    return _decoded(_cells, raw, f"{field}: ")
 
 
 def _has_more(content: bytes | bytearray, mark: bytes, limit: int) -> bool:

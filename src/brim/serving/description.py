@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ PATHS = {
 }
 _VALUE = ["string", "number", "boolean"]
 _TENSOR_TYPES = {"bool": "boolean"}
+_MOST_ZEROS = 4096  # numbers of an example: nobody reads those of a picture
 
 
 def description(model: Model) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def description(model: Model) -> dict[str, Any]:
             if isinstance(model.reader, ColumnReader)
             else {"inputs": model.reader.shapes}
         ),
-        "example": example(model.reader),
+        **_example(model.reader),
         "paths": PATHS,
     }
 
@@ -52,7 +54,7 @@ def openapi(model: Model) -> dict[str, Any]:
     problem = {"type": "object", "properties": {"detail": {"type": "string"}}}
     predict = {
         "summary": PATHS["POST /predict"],
-        "requestBody": {"required": True, **_content(body, example=example(model.reader))},
+        "requestBody": {"required": True, **_content(body, **_example(model.reader))},
         "responses": {
             "200": {"description": "predictions, in the order of the rows", **_content(predicted)},
             "default": {"description": "the reason of a refusal", **_content(problem)},
@@ -77,11 +79,14 @@ def openapi(model: Model) -> dict[str, Any]:
     }
 
 
-def example(reader: ColumnReader | TensorReader) -> dict[str, Any]:
-    """The body of a request with one row, whose values are only of the right kind."""
-    if isinstance(reader, TensorReader):
-        return {"inputs": _zeros(reader.shapes)}
-    return {"rows": [{name: _cell(column) for name, column in reader.described.items()}]}
+def _example(reader: ColumnReader | TensorReader) -> dict[str, Any]:
+    """The body of a request with one row, whose values are only of the right kind; if it is short."""
+    if isinstance(reader, ColumnReader):
+        rows = [{name: _cell(column) for name, column in reader.described.items()}]
+        return {"example": {"rows": rows}}
+    if _size(reader.shapes) > _MOST_ZEROS:
+        return {}
+    return {"example": {"inputs": _zeros(reader.shapes)}}
 
 
 def _words_by_name(reader: ColumnReader) -> dict[str, str]:
@@ -128,7 +133,7 @@ def _row_schema(reader: ColumnReader | TensorReader) -> dict[str, Any]:
 def _cell_schema(column: Column) -> dict[str, Any]:
     words = {"description": _words(column)}
     if isinstance(column, ItemSequence):
-        items = {"type": "array", "items": {"type": _VALUE}}
+        items = {"type": "array", "items": {"type": [*_VALUE, "null"]}}
         return {"anyOf": [items, {"type": ["string", "null"]}], **words}
     if isinstance(column, Numeric):
         return {"type": ["number", "string", "null"][: 2 + (column.missing is not None)], **words}
@@ -146,6 +151,13 @@ def _tensor_schema(shapes: Any) -> dict[str, Any]:
         parts = {name: _tensor_schema(part) for name, part in shapes.items()}
         return {"type": "object", "properties": parts, "required": list(parts)}
     return {"type": "array", "prefixItems": [_tensor_schema(part) for part in shapes]}
+
+
+def _size(shapes: Any) -> int:
+    """The numbers of one row."""
+    if isinstance(shapes, Mapping) and isinstance(shapes.get("dtype"), str):
+        return math.prod(size for size in shapes["shape"] if not isinstance(size, str))
+    return sum(map(_size, shapes.values() if isinstance(shapes, Mapping) else shapes))
 
 
 def _zeros(shapes: Any) -> Any:

@@ -31,7 +31,7 @@ from brim.domain.quantities import counted
 from brim.errors import SpecError, did_you_mean
 
 Item = str | int | float | bool
-Cell = Item | list[Item] | None
+Cell = Item | list[Item | None] | None
 Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows
 _DTYPES = {
     "float32": torch.float32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +60,7 @@ def serve(
     versions = None if (place / MANIFEST).exists() or not place.is_dir() else Versions(place)
     if versions is not None:
         check_ours(place, field=str(place))
+    gc.freeze()  # the cells of a large request would have the collector look at all imports again
     model, candidates = (open_bundle(place), []) if versions is None else _first(versions)
     torch.set_num_threads(model.manifest.threads)
     asyncio.run(

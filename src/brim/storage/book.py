@@ -6,6 +6,7 @@ The book is in memory and, before anybody hears of a change, on disk.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple
@@ -30,6 +31,7 @@ _MOST_NOTIFICATIONS = 200  # that wait of a tenant for a channel
 _CLUSTER = ""  # in place of a job's id, in the history
 
 
+_log = logging.getLogger(__name__)
 _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
@@ -315,14 +317,21 @@ class Book:
         self.waiting[channel] += 1
 
     def notifications(self, channel: str, limit: int) -> dict[int, Notification]:
-        """Return the notifications that are next on a channel, by their numbers."""
+        """Return the notifications that are next on a channel, by their numbers.
+
+        Those that cannot be decoded are forgotten, since the others would wait for them for ever.
+        """
         rows = self._database.notifications(channel, limit)
         if not rows:  # some have made way
             self.waiting[channel] = 0
-        return {
-            number: msgspec.json.decode(content, type=Notification)
-            for number, _, _, content in rows
-        }
+        found = {}
+        for number, _, job, content in rows:
+            try:
+                found[number] = msgspec.json.decode(content, type=Notification)
+            except UNDECODABLE as error:
+                _log.warning("a notification of %s is dropped: %s", job, error)
+                self.drop_notification(channel, number)
+        return found
 
     def notification_failed(self, number: int) -> None:
         """Let others on its channel go first next time."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import resource
 import signal
 import smtplib
 import ssl
 import subprocess
 import sys
-from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
@@ -39,6 +39,7 @@ from brim.domain.channels import (
 )
 from brim.domain.printable import printable
 from brim.errors import BrimError, EnvironmentFault
+from brim.host.clock import utc_time
 from brim.host.process import be_called
 
 LONGEST_SENDING = (
@@ -48,6 +49,7 @@ _TO_ANSWER = 10.0  # seconds that a receiver may be silent
 _LARGEST_SECRET = 64 << 10  # bytes
 _LARGEST_ANSWER = 64 << 10  # bytes that are read, so that the connection ends in order
 _WORDS = 200  # characters of an error
+_MOST_MEMORY = 1 << 30  # bytes: libraries keep whatever a mail server says
 _COMMAND_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME")
 
 
@@ -131,7 +133,7 @@ def mail_of(mail: Mail, notification: Notification) -> EmailMessage:
     message["Subject"] = f"brim: {job} {notification.event.value}"
     message["From"] = mail.sender
     message["To"] = ", ".join(mail.receivers)
-    message["Date"] = format_datetime(datetime.fromtimestamp(notification.at, UTC))
+    message["Date"] = format_datetime(utc_time(notification.at))
     digest = hashlib.sha256(notification.id.encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{digest}@{mail.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"  # so that no machine answers
@@ -141,9 +143,7 @@ def mail_of(mail: Mail, notification: Notification) -> EmailMessage:
 
 def _text(notification: Notification) -> str:
     def time(moment: float | None) -> str:
-        return (
-            "" if moment is None else f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        )
+        return "" if moment is None else f"{utc_time(moment):%Y-%m-%d %H:%M:%S} UTC"
 
     steps = f"{notification.step:,}" + (f" of {notification.steps:,}" if notification.steps else "")
     lines = {
@@ -219,6 +219,8 @@ def problem_of(error: Exception) -> str:
             found = f"the certificate is not trusted: {words}"
         case TimeoutError():
             found = f"no answer in {_TO_ANSWER:.0f} s"
+        case MemoryError():  # where there is some left to say so
+            found = "too large an answer"
         case OSError(strerror=str() as words):
             found = words
         case BrimError():
@@ -228,12 +230,20 @@ def problem_of(error: Exception) -> str:
     return printable(" ".join(found.split()))[:_WORDS]
 
 
+def _limit_memory() -> None:
+    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard_limit == resource.RLIM_INFINITY or hard_limit > _MOST_MEMORY:
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, hard_limit))
+
+
 def main() -> None:
     """Send until all is sent, or one fails."""
     be_called("brim-courier")
     os.nice(10)  # the scheduler and its jobs come first
     lines = sys.stdin.buffer.read().splitlines()
     channel = msgspec.json.decode(lines[0], type=Channel)
+    if not channel.command:  # a program has what memory it needs
+        _limit_memory()
     for line in lines[1:]:
         signal.alarm(LONGEST_SENDING)  # ends this process, whoever keeps it waiting
         problem = ""

@@ -55,6 +55,7 @@ class Meter:
         *,
         now: float,
         unseen: float = 0.0,
+        set_by: float = 0.0,
     ) -> None:
         """Count the time since the last call.
 
@@ -63,6 +64,7 @@ class Meter:
             survivors: jobs that have been seen to be alive.
             spec: of the cluster, with all nodes.
             unseen: seconds of that time that are charged to nobody.
+            set_by: seconds that months are ahead of these times.
         """
         start, is_first = self._counted, self._is_first
         self._counted, self._is_first = now, False
@@ -72,16 +74,17 @@ class Meter:
         if start is None or (is_first and not holders):
             return
         start += unseen
-        parts = list(by_month(start, now))
+        end = now + set_by
+        parts = list(by_month(start + set_by, end))
         for job in holders:
             if is_first:  # some have begun since an entry was made
-                parts = list(by_month(max(start, job.allocation.changed), now))
+                parts = list(by_month(max(start, job.allocation.changed) + set_by, end))
             for month, seconds in parts:
                 key = month, job.submission.tenant, job.user, job.id
                 self._used[key] += job.target * seconds
         if is_first:
             start = max(start, min(job.allocation.changed for job in holders))
-            parts = list(by_month(start, now))
+            parts = list(by_month(start + set_by, end))
         self._count_shares(holders, spec, parts)
 
     def _count_shares(

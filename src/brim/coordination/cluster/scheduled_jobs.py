@@ -168,6 +168,7 @@ class Looked:
             sight. They are charged to no job.
         deciding: a decision is under way that was observed for. Jobs get back what they have lost,
             and no other step is taken: it would be towards a plan that is about to be another.
+        set_by: seconds by which the host's clock, whose months count, was set ahead.
     """
 
     nodes: Mapping[str, NodeSeen]
@@ -175,6 +176,7 @@ class Looked:
     room: float = math.inf
     unseen: float = 0.0
     deciding: bool = False
+    set_by: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -757,7 +759,14 @@ class ScheduledJobs:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
         alive = [id for id, seen in event.seen.items() if seen.alive]
-        self._meter.count(self.to_look_at(), alive, self.present, now=now, unseen=event.unseen)
+        self._meter.count(
+            self.to_look_at(),
+            alive,
+            self.present,
+            now=now,
+            unseen=event.unseen,
+            set_by=event.set_by,
+        )
         nodes = NodesSeen(event.nodes)
         for event_name, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=event_name, detail=detail))
