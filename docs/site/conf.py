@@ -42,6 +42,7 @@ myst_heading_anchors = 6
 myst_links_external_new_tab = False
 # A heading may skip a level, and code that is cut short cannot always be coloured.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+highlight_language = "text"  # of blocks that name none
 html_theme = "furo"
 html_show_sphinx = False
 html_show_copyright = False
