@@ -96,7 +96,7 @@ def test_a_job_across_midnight_is_in_both_months() -> None:
     assert jobs.used == {("2026-11", "job-1"): 120.0, ("2026-12", "job-1"): 186.0}
 
 
-def test_months_are_those_of_a_clock_that_was_set() -> None:
+def test_months_follow_the_hosts_clock() -> None:
     metered, start, ahead = Metered(), NOVEMBER + 10.0, DECEMBER - NOVEMBER
     metered.submit(tenant="ads")
     metered.look(start)

@@ -155,7 +155,7 @@ def test_slow_receivers_are_given_up(receiver: Receiver, monkeypatch: pytest.Mon
     assert time.monotonic() - started < 5.0
 
 
-def test_a_mail_server_that_says_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gigabytes_of_a_mail_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = b"220-%b\r\n" % (b"x" * 8000) * 500
 
     def flood(listener: socket.socket) -> None:

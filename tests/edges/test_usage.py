@@ -92,9 +92,7 @@ def test_wrong_and_empty_months_are_clear(house: House) -> None:
     assert " UTC" in brim(house).stderr
 
 
-def test_the_month_is_that_of_a_clock_that_was_set(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_month_follows_the_hosts_clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SystemClock().wall()
     monkeypatch.setattr(SystemClock, "set_by", lambda _: 40 * 86_400.0)
     view = house.client.usage()

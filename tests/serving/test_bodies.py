@@ -83,7 +83,7 @@ def test_what_is_no_request(content: bytes, message: str) -> None:
         Body(content).read(reader)
 
 
-def test_lists_of_a_column_are_no_more_than_rows() -> None:
+def test_columns_have_no_more_lists_than_rows() -> None:
     places = model_of(
         ColumnReader(Encoder((data.sequence("seen", length=2),), (), {0: {}}, {}), [])
     )

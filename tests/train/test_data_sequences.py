@@ -133,6 +133,8 @@ def test_requests_have_lists_or_texts(path: Path) -> None:
     ("column", "message"),
     [
         (lambda: data.sequence("tags", length=0), r"sequence\('tags', length=\): got 0"),
+        (lambda: data.sequence("tags", length=10**6), "got 1000000, need a whole number from 1 to"),
+        (lambda: data.sequence("tags", length=cast(int, "3")), "got '3', need a whole number"),
         (lambda: data.sequence("tags", length=2, separator=""), "got an empty text"),
         (lambda: data.sequence("tags", length=2, of="film", min_count=3), "beside of='film'"),
         (lambda: data.sequence("history", length=2, of="age"), "got 'age', need the name of a"),

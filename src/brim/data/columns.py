@@ -5,8 +5,10 @@ Frozen values, checked as they are made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 from brim.errors import SpecError, did_you_mean
@@ -15,6 +17,7 @@ Elementwise = Callable[
     ..., Any
 ]  # float64 arrays, one per column named -> an array of the same length
 TRANSFORMS = ("standard", "log", None)
+_LONGEST = 1 << 16  # items of a sequence, each of which takes a place in every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +166,7 @@ def sequence(
     Args:
         name: the column. Each cell is a text of items, or in Parquet and Arrow a list of them; an
             empty cell is a list of none.
-        length: items that the model sees at most, the last of each row.
+        length: items that the model sees at most, the last of each row: 65,536 or fewer.
         of: the `vocabulary` column whose ids the items have (the history of `movie`), so that the
             model knows both by the same rows of its table. Its ids are fitted to the values of both
             columns. None gives the items ids of their own.
@@ -172,12 +175,14 @@ def sequence(
             `of`, that column's counts.
 
     Raises:
-        SpecError: a length or a count below 1, no separator, or a count beside `of`.
+        SpecError: a length or a count out of range, no separator, or a count beside `of`.
     """
     label = f"sequence({name!r}"
-    for option, number in (("length", length), ("min_count", min_count)):
-        if number < 1:
-            raise SpecError(f"{label}, {option}=)", got=str(number), need="a whole number from 1")
+    limits = {"length": (length, _LONGEST), "min_count": (min_count, math.inf)}
+    for option, (number, limit) in limits.items():
+        if not _is_whole(number, limit):
+            need = "a whole number from 1" + (f" to {limit:,}" if limit < math.inf else "")
+            raise SpecError(f"{label}, {option}=)", got=repr(number), need=need)
     if not separator:
         raise SpecError(
             f"{label}, separator=)", got="an empty text", need="what stands between two items"
@@ -189,7 +194,13 @@ def sequence(
             need="one of the two",
             hint=f"vocabulary({of!r}, min_count={min_count}) counts for both",
         )
-    return ItemSequence(name=name, length=length, separator=separator, of=of, min_count=min_count)
+    return ItemSequence(
+        name=name, length=int(length), separator=separator, of=of, min_count=int(min_count)
+    )
+
+
+def _is_whole(number: object, limit: float) -> bool:
+    return isinstance(number, Integral) and 1 <= int(number) <= limit
 
 
 def target(
