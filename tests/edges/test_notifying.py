@@ -8,7 +8,6 @@ import email
 import email.policy
 import json
 import os
-import socket
 import ssl
 import stat
 import subprocess
@@ -34,6 +33,7 @@ from brim.scheduler.notifying import Notifying, by_courier
 from brim.storage.book import _MOST_NOTIFICATIONS, Book
 from brim.storage.database import Database
 from brim.wire.authority import Authority
+from brim.wire.courier import problem_of
 from e2e.running import DIGITS, until
 from e2e.test_scheduler import Home, home
 from edges.test_scheduler import TENANTS, Served, ask, served
@@ -155,21 +155,14 @@ def test_slow_receivers_are_given_up(receiver: Receiver, monkeypatch: pytest.Mon
     assert time.monotonic() - started < 5.0
 
 
-def test_gigabytes_of_a_mail_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = b"220-%b\r\n" % (b"x" * 8000) * 500
-
-    def flood(listener: socket.socket) -> None:
-        with listener, contextlib.suppress(OSError):
-            connection = listener.accept()[0]
-            with connection:
-                while True:
-                    connection.sendall(lines)
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=flood, args=(listener,), daemon=True).start()
-    monkeypatch.setattr(notifying_module, "_TO_SEND", 15.0)
-    (problem,) = sent(mail(f"127.0.0.1:{listener.getsockname()[1]}"), notification())
-    assert "too large an answer" in problem, "it keeps no more than it may"
+def test_memory_of_a_courier_is_bounded() -> None:
+    words = "import resource; from brim.wire import courier; courier._limit_memory(); "
+    words += "print(resource.getrlimit(resource.RLIMIT_DATA)[0] <= 1 << 30)"
+    ended = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout == "True\n", ended.stderr
+    assert problem_of(MemoryError()) == "too large an answer"
 
 
 def test_answers_never_contain_secrets(
