@@ -197,7 +197,7 @@ def test_command_line_deadlines_are_within_ten_years(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (served.folder / "m.py").write_text("")
-    monkeypatch.setattr("brim.runs.submitting.check_training_file", lambda _: None)
+    monkeypatch.setattr("brim.runs.submitting.check_training_file", lambda *_: None)
     for deadline in ("99999999h", "1e300", "9999-12-31T23:59"):
         done = brim("submit", "m.py", "--tenant", "ads", "--deadline", deadline)
         assert done.exit_code == 2, done.output

@@ -121,7 +121,8 @@ def test_fusion_multiplies_the_streams_by_heads() -> None:
 
 @pytest.mark.parametrize("kind", [MMoE, PLE])
 def test_targets_share_experts_and_keep_their_own(kind: type[torch.nn.Module]) -> None:
-    model = kind(50, 6, 2, targets=3, dim=4, expert=(8,), hidden=(4,), sequences=SEQUENCES)
+    # So wide that no layer is without a unit that its ReLU lets through.
+    model = kind(50, 6, 2, targets=3, dim=4, expert=(64,), hidden=(64,), sequences=SEQUENCES)
     batch = inputs(5, 6, 2)
     logits = model(batch)
     assert logits.shape == (5, 3)

@@ -177,15 +177,16 @@ def sequence(
     Raises:
         SpecError: a length or a count out of range, no separator, or a count beside `of`.
     """
+    _checked_names("sequence", (name,))
     label = f"sequence({name!r}"
     limits = {"length": (length, _LONGEST), "min_count": (min_count, math.inf)}
     for option, (number, limit) in limits.items():
         if not _is_whole(number, limit):
             need = "a whole number from 1" + (f" to {limit:,}" if limit < math.inf else "")
             raise SpecError(f"{label}, {option}=)", got=repr(number), need=need)
-    if not separator:
+    if not isinstance(separator, str) or not separator:
         raise SpecError(
-            f"{label}, separator=)", got="an empty text", need="what stands between two items"
+            f"{label}, separator=)", got=repr(separator), need="the text between two items"
         )
     if of is not None and min_count > 1:
         raise SpecError(
