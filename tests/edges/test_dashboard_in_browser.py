@@ -153,15 +153,28 @@ def crowd(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
         assert page.wrong == []
 
 
-def test_new_job_is_shown_within_a_second(desk: Page, world: Served) -> None:
-    desk.go("/jobs")
-    desk.row("job-1").wait_for()
+def seconds_until_shown(desk: Page, world: Served) -> float:
+    """Submit a job, see it come without a reload, and cancel it until it is gone."""
     view = world.client.submit(ask("1:2"))
     started = time.monotonic()
     desk.row(view.job).wait_for()
-    assert time.monotonic() - started < 2.0  # 0.5 s on an idle host
+    seconds = time.monotonic() - started
     world.client.cancel(view.job)
     desk.row(view.job).wait_for(state="detached")
+    return seconds
+
+
+def test_new_job_is_shown_without_a_reload(desk: Page, world: Served) -> None:
+    desk.go("/jobs")
+    desk.row("job-1").wait_for()
+    seconds_until_shown(desk, world)
+
+
+@LONG
+def test_new_job_is_shown_within_a_second(desk: Page, world: Served) -> None:
+    desk.go("/jobs")
+    desk.row("job-1").wait_for()
+    assert min(seconds_until_shown(desk, world) for _ in range(5)) < 1.0  # 0.5 s on an idle host
 
 
 def test_buttons_do_what_they_say(desk: Page, world: Served) -> None:

@@ -152,7 +152,7 @@ def test_slow_receivers_are_given_up(receiver: Receiver, monkeypatch: pytest.Mon
     monkeypatch.setattr(notifying_module, "_TO_SEND", 1.5)
     started = time.monotonic()
     assert sent(hook(receiver), notification()) == ["no end in 2 s"]
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 15.0, "sooner than by the courier's own alarm"
 
 
 def test_memory_of_a_courier_is_bounded() -> None:
@@ -446,7 +446,7 @@ def test_a_hanging_receiver_delays_no_cycle(served: Served, receiver: Receiver) 
     started = time.monotonic()
     served.client.submit(ask("2"))
     until(lambda: served.client.job("job-2").workers == 2, "another job")
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 9.0, "sooner than the receiver is given up"
     view = served.client.cluster()
     assert "hook" not in msgspec.json.encode(view).decode()
 
