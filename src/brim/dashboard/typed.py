@@ -83,8 +83,8 @@ def typed_request(words: Sequence[str], *, folder: Path) -> tuple[Submit, list[s
     try:
         with _typed.make_context("submit", [*words[:-1], str(path)]) as ctx:
             source: tuple[str, ...] = ctx.params.pop("file")
-            told = notes.append
-            request: Submit = request_of(ctx, source, ctx.params, say_level=told, warn=told)
+            note = notes.append
+            request: Submit = request_of(ctx, source, ctx.params, say_level=note, warn=note)
             return request, notes
     except click.UsageError as error:
         raise SpecError(

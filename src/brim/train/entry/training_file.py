@@ -499,8 +499,8 @@ def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     with torch.no_grad():
         output = call(lambda: _output(prepared, model, inputs))
     on_host = output.cpu() if isinstance(output, Tensor) else output
-    on_host_too = target.cpu() if isinstance(target, Tensor) else target
-    call(lambda: observe(prepared.metrics, on_host, on_host_too, inputs))
+    target_on_host = target.cpu() if isinstance(target, Tensor) else target
+    call(lambda: observe(prepared.metrics, on_host, target_on_host, inputs))
 
 
 def _captured(prepared: Prepared, parts: JobParts) -> CapturedSteps | None:
