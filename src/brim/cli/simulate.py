@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from brim.cli.shared.open_group import OpenGroup
 from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.cluster import Cluster
+from brim.domain.course import Origin
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
@@ -39,7 +41,17 @@ from brim.simulator.courses import course_of
 from brim.simulator.engine import Settings
 from brim.simulator.files import write_decisions, write_jobs, write_summary
 from brim.simulator.generate import ARRIVALS, Recipe, generate
+from brim.simulator.happened import (
+    AS_IT_HAPPENED,
+    Scaling,
+    as_it_happened,
+    assumptions,
+    cluster_of,
+    jobs_of,
+)
+from brim.simulator.importers.formats import FORMATS, read_history
 from brim.simulator.profiles import Profiles, read_profiles
+from brim.simulator.run import Metrics, SimulatedRun, measure
 from brim.simulator.sample import SAMPLE
 from brim.simulator.traces import read_trace
 
@@ -63,10 +75,27 @@ class FiniteRange(click.FloatRange):
     help="Read the jobs from this trace, in ITP, Philly or generated format. [default: a sample]",
 )
 @click.option(
+    "--from",
+    "log",
+    type=(click.Choice(list(FORMATS)), click.Path(path_type=Path)),
+    metavar="FORMAT FILE",
+    help="Read the jobs from a log of what happened, and compare with that. Formats: "
+    f"{', '.join(FORMATS)}.",
+)
+@click.option(
+    "--zone",
+    help="With --from: read times that name no zone in this one, as Europe/Berlin. [default: UTC]",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice([word.value for word in Scaling]),
+    help="With --from: let jobs run on up to as many devices as they had, or on exactly as many. "
+    "[default: linear]",
+)
+@click.option(
     "--cluster",
-    default="16x8",
-    show_default=True,
-    help="Simulate a cluster of NODESxDEVICES, or SWITCHESxNODESxDEVICES.",
+    help="Simulate a cluster of NODESxDEVICES, or SWITCHESxNODESxDEVICES. [default: 16x8; with "
+    "--from: the cluster of the log]",
 )
 @click.option(
     "--policy",
@@ -139,7 +168,10 @@ class FiniteRange(click.FloatRange):
 def simulate(
     context: click.Context,
     trace: Path | None,
-    cluster: str,
+    log: tuple[str, Path] | None,
+    zone: str | None,
+    scaling: str | None,
+    cluster: str | None,
     policies: str,
     profiles: Path | None,
     slot: float | None,
@@ -160,14 +192,22 @@ def simulate(
     brim simulate                                     (a sample that comes with brim)
     brim simulate --policy mine.py:shortest_first,brim
     brim simulate --trace 195job.csv --profiles profiles/a100 --cluster 16x8 --out out
+    brim simulate --from sacct october.txt --out out
     """
     if context.invoked_subcommand is not None:
         return
     err = console(sys.stderr)
     names = [name.strip() for name in policies.split(",")]
     check_policies(names, slot)
-    hardware = Cluster.parse(cluster)
-    owners = read_tenants(tenants, hardware.devices)
+    check_sources(trace, log, profiles, zone=zone, scaling=scaling)
+    parsed_cluster = None if cluster is None else Cluster.parse(cluster)
+    if log is not None:
+        work = read_log(log, parsed_cluster, zone=zone, scaling=Scaling(scaling or "linear"))
+        for sentence in work.assumed:
+            err.print(f"assumed: {sentence}", style="dim", highlight=False)
+    else:
+        work = read_work(trace, parsed_cluster, profiles, err)
+    owners = read_tenants(tenants, work.cluster.devices)
     has_options = any(
         (profile_error, failures, stragglers, placement, owners, overheads != "published")
     )
@@ -177,11 +217,7 @@ def simulate(
             f"{', '.join(replicas)}: a replica keeps the published world: overheads, faults and "
             "tenants do not reach it"
         )
-    if trace is None:
-        trace = SAMPLE / "trace.csv"
-        err.print(f"no --trace: the sample that comes with brim, made up ({SAMPLE})", style="dim")
-    jobs = load(trace, profiles, err)
-    check_fit(jobs, hardware.devices)
+    check_fit(work.jobs, work.cluster.devices, option="--trace" if log is None else "--from")
     settings = Settings(
         overheads=OVERHEADS[overheads],
         seed=seed,
@@ -193,15 +229,91 @@ def simulate(
         tenants=owners,
         record=out is not None,
     )
-    results = run_all(names, jobs, hardware, settings=settings, slot=slot, err=err)
-    ceiling = ceilings(jobs, hardware)
-    found = summary(results, ceiling)
+    results = run_all(names, work.jobs, work.cluster, settings=settings, slot=slot, err=err)
+    ceiling = ceilings(work.jobs, work.cluster)
+    found = summary(results, ceiling, happened=work.happened, assumed=work.assumed)
     if as_json:
         click.echo(json.dumps(found))
     else:
-        show(results, ceiling, title=f"{trace.name} on {hardware.devices} devices (simulated)")
+        show(results, ceiling, work)
     if out is not None:
-        write_all(out, results, found, err, trace=trace.name, tenants=owners)
+        write_all(out, results, found, err, work=work, tenants=owners)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be simulated.
+
+    Args:
+        name: of its file.
+        happened: what the policies are compared with.
+        assumed: sentences on what was taken for granted.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    cluster: Cluster
+    happened: SimulatedRun | None = None
+    assumed: Sequence[str] = ()
+
+
+def check_sources(
+    trace: Path | None,
+    log: tuple[str, Path] | None,
+    profiles: Path | None,
+    *,
+    zone: str | None,
+    scaling: str | None,
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        SpecError: two sources of jobs, or an option of the other one.
+    """
+    if log is not None and trace is not None:
+        raise SpecError("--from", got="--trace as well", need="one of the two")
+    if log is not None and profiles is not None:
+        hint = "leave out --profiles"
+        raise SpecError("--profiles", got=str(profiles), need="jobs with models: --trace", hint=hint)
+    for option, value in (("--zone", zone), ("--scaling", scaling)):
+        if log is None and value is not None:
+            raise SpecError(option, got=value, need="--from FORMAT FILE, which it belongs to")
+
+
+def read_log(
+    log: tuple[str, Path], cluster: Cluster | None, *, zone: str | None, scaling: Scaling
+) -> Work:
+    """Read the jobs of a log, with what happened to them.
+
+    Args:
+        log: its format and its file.
+        cluster: None: as large as the log says.
+
+    Raises:
+        SpecError: the file is not in that format.
+    """
+    form, path = log
+    history = read_history(form, path, zone=zone)
+    jobs = jobs_of(history, scaling=scaling)
+    hardware = cluster_of(history) if cluster is None else cluster
+    return Work(
+        name=path.name,
+        jobs=jobs,
+        cluster=hardware,
+        happened=as_it_happened(history, jobs, devices=hardware.devices),
+        assumed=assumptions(history, hardware, scaling=scaling, given=cluster is not None),
+    )
+
+
+def read_work(
+    trace: Path | None, cluster: Cluster | None, profiles: Path | None, err: Console
+) -> Work:
+    """Read the jobs of a trace, or of the sample."""
+    if trace is None:
+        trace = SAMPLE / "trace.csv"
+        err.print(f"no --trace: the sample that comes with brim, made up ({SAMPLE})", style="dim")
+    jobs = load(trace, profiles, err)
+    return Work(name=trace.name, jobs=jobs, cluster=cluster or Cluster.parse("16x8"))
 
 
 _TENANT = "--tenant ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x"
@@ -287,34 +399,29 @@ def run_all(
     return results
 
 
-def show(results: list[Result], ceiling: dict[str, float | None], *, title: str) -> None:
+def show(results: list[Result], ceiling: dict[str, float | None], work: Work) -> None:
     """The table on the terminal."""
+    origin = "simulated" if work.happened is None else "the first row is real, the others simulated"
+    title = f"{work.name} on {work.cluster.devices} devices ({origin})"
     table = Table(title=title, title_justify="left")
-    for name in (
-        "policy",
-        "deadlines met",
-        "of ceiling",
-        "promised",
-        "broken",
-        "mean JCT h",
-        "makespan h",
-        "use",
-        "CPU s",
-    ):
+    of_deadlines = ("deadlines met", "of ceiling", "promised", "broken")
+    of_all = ("mean wait h", "mean JCT h", "makespan h", "use", "CPU s")
+    for name in ("policy", *of_deadlines, *of_all):
         table.add_column(name, justify="left" if name == "policy" else "right")
+    if work.happened is not None:
+        cells = ["-"] * len(of_deadlines)
+        table.add_row(AS_IT_HAPPENED, *cells, *_cells(measure(work.happened)), "-")
     limit = ceiling["per_job"]
     for result in results:
         m = result.metrics
-        ratio, jct = m.deadline_satisfactory_ratio, m.average_jct_seconds
+        ratio = m.deadline_satisfactory_ratio
         table.add_row(
             result.policy,
             "-" if ratio is None else f"{ratio:.4f}",
             f"{ratio / limit:.4f}" if ratio is not None and limit else "-",
-            str(m.admitted),
-            str(m.admitted_missed),
-            "-" if jct is None else f"{jct / 3600:.3f}",
-            f"{m.makespan_seconds / 3600:.1f}",
-            f"{m.utilisation:.2f}" if m.utilisation else "-",
+            str(m.admitted) if m.deadline_jobs else "-",
+            str(m.admitted_missed) if m.deadline_jobs else "-",
+            *_cells(m),
             f"{result.cpu_seconds:.2f}",
         )
     screen = console(sys.stdout, width=None if sys.stdout.isatty() else 110)
@@ -328,13 +435,23 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
         screen.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
 
 
+def _cells(metrics: Metrics) -> list[str]:
+    """Wait, JCT, makespan and use."""
+    hours = (metrics.average_wait_seconds, metrics.average_jct_seconds)
+    return [
+        *("-" if seconds is None else f"{seconds / 3600:.3f}" for seconds in hours),
+        f"{metrics.makespan_seconds / 3600:.1f}",
+        f"{metrics.utilisation:.2f}" if metrics.utilisation else "-",
+    ]
+
+
 def write_all(
     out_folder: Path,
     results: list[Result],
     found: dict[str, Any],
     err: Console,
     *,
-    trace: str,
+    work: Work,
     tenants: tuple[Tenant, ...],
 ) -> None:
     """Write all files that belong in the folder of `--out`."""
@@ -344,9 +461,15 @@ def write_all(
     out_folder.mkdir(parents=True, exist_ok=True)
     runs = {result.policy: result.run for result in results}
     courses = {
-        policy: course_of(run, subject=trace, policy=policy, tenants=tenants)
+        policy: course_of(run, subject=work.name, policy=policy, tenants=tenants)
         for policy, run in runs.items()
     }
+    if work.happened is not None:
+        runs[AS_IT_HAPPENED] = work.happened
+        courses[AS_IT_HAPPENED] = course_of(
+            work.happened, subject=work.name, policy=AS_IT_HAPPENED, tenants=tenants,
+            origin=Origin.RECORDED,
+        )  # fmt: skip
     write_jobs(out_folder / "jobs.csv", runs)
     write_decisions(out_folder / "decisions.jsonl", runs)
     write_summary(out_folder / "summary.json", found)

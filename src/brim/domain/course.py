@@ -2,7 +2,7 @@
 
 Pure. A scheduler's book, a simulation and a journal that was decided again all give this one value,
 and `brim.report` draws it. Times are seconds on one axis: since 1970 where a cluster is real, since
-the beginning of its trace where it is simulated.
+the beginning of its trace where it is simulated, or where a trace tells what happened.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Origin(enum.StrEnum):
 
     LIVE = "live"
     SIMULATED = "simulated"
+    RECORDED = "as it happened"
     REPLAYED = "decided again"
 
 

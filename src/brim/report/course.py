@@ -81,10 +81,12 @@ def render_course(course: Course, compared: Course | None = None) -> str:
     )
 
 
+_RELATIVE = (Origin.SIMULATED, Origin.RECORDED)  # times are since the beginning of a trace
 _FOOTERS = {
     Origin.LIVE: "Workers are those of the plan, from the moment at which it was made, while a job "
     "has processes; they follow within moments.",
     Origin.SIMULATED: "What is simulated happened on a virtual clock.",
+    Origin.RECORDED: "What happened is as the log of the cluster has it.",
     Origin.REPLAYED: "What was decided again is what each cycle would have given, on what was really "
     "so at that time: jobs end when they did, whatever they would have been given.",
 }
@@ -114,6 +116,8 @@ def _badge(word: str, kind: str) -> str:
 
 
 def _called(course: Course) -> str:
+    if course.origin is Origin.RECORDED:
+        return course.origin.value
     return f"policy {course.policy}, {course.origin.value}"
 
 
@@ -301,7 +305,7 @@ def _promise(course: Course, job: JobCourse) -> str:
 
 def moment(course: Course, timestamp: float) -> str:
     """A time for people: by the clock, or since the beginning of a simulation."""
-    if course.origin is Origin.SIMULATED:
+    if course.origin in _RELATIVE:
         return f"+{(timestamp - course.start) / 3600:.2f} h"
     return local_time(timestamp).strftime("%H:%M:%S")
 

@@ -141,8 +141,11 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
         raise SpecError("--slot", got=str(slot), need="seconds, 0 or more", hint="--slot 240")
 
 
-def check_fit(jobs: Sequence[Job], devices: int) -> None:
+def check_fit(jobs: Sequence[Job], devices: int, *, option: str = "--trace") -> None:
     """Refuse jobs that no policy can ever start.
+
+    Args:
+        option: that named the file of the jobs, for messages.
 
     Raises:
         SpecError: a job that runs only on more devices than there are.
@@ -151,7 +154,7 @@ def check_fit(jobs: Sequence[Job], devices: int) -> None:
         minimum = max(job.minimum, job.curve.points[0][0])
         if minimum > devices:
             raise SpecError(
-                f"--trace, job {job.id}",
+                f"{option}, job {job.id}",
                 got=f"a minimum of {minimum} workers",
                 need=f"at most {devices}, the devices of the cluster",
                 hint=f"--cluster 1x{minimum}",
@@ -208,28 +211,49 @@ def ceilings(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float | None]:
     return {"per_job": ceiling_per_job(jobs, devices=devices), "capacity": capacity}
 
 
-def summary(results: Sequence[Result], ceiling: dict[str, float | None]) -> dict[str, Any]:
-    """The object that `--json` prints."""
+def summary(
+    results: Sequence[Result],
+    ceiling: dict[str, float | None],
+    *,
+    happened: SimulatedRun | None = None,
+    assumed: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The object that `--json` prints.
+
+    Args:
+        happened: what the policies are compared with.
+        assumed: sentences on what was taken for granted.
+    """
     policies: dict[str, Any] = {}
     for result in results:
-        figures = {key: _rounded(value) for key, value in asdict(result.metrics).items()}
-        policies[result.policy] = figures | {
+        policies[result.policy] = figures_of(result.metrics) | {
             "cpu_seconds": round(result.cpu_seconds, 4),
             "slot_seconds": result.slot,
         }
+    history = (
+        {}
+        if happened is None
+        else {"as_it_happened": figures_of(measure(happened)), "assumed": list(assumed)}
+    )
     notes = {
         "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; "
         "jobs that "
         "were refused and dropped have missed it; :as-coded as the published artifact judges",
+        "average_wait_seconds": "from submission to the first workers, over every job that had any",
         "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused "
         "jobs that "
         "were kept as best effort included, dropped jobs not (see `dropped`)",
     }
-    return {
+    return history | {
         "policies": policies,
         "ceiling": {k: _rounded(v) for k, v in ceiling.items()},
         "notes": notes,
     }
+
+
+def figures_of(metrics: Metrics) -> dict[str, Any]:
+    """The figures of a run by name."""
+    return {key: _rounded(value) for key, value in asdict(metrics).items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -27,8 +27,9 @@ def course_of(
     policy: str,
     tenants: Sequence[Tenant] = (),
     capacity: Sequence[tuple[float, int]] = (),
+    origin: Origin = Origin.SIMULATED,
 ) -> Course:
-    """The course of one trace under one policy.
+    """The course of one trace under one policy, or as it happened.
 
     Of a run that did not record changes, jobs have an end and no workers.
 
@@ -54,7 +55,7 @@ def course_of(
     guaranteed = {tenant.id: tenant.guaranteed for tenant in tenants}
     supply = [Supply(moment, devices, guaranteed) for moment, devices in capacity if moment <= end]
     return Course(
-        origin=Origin.SIMULATED,
+        origin=origin,
         subject=subject,
         policy=policy,
         start=start,

@@ -72,6 +72,7 @@ class Metrics:
     refused: int
     refused_met: int
     dropped: int
+    average_wait_seconds: float | None
     average_jct_seconds: float | None
     average_jct_admitted_seconds: float | None
     makespan_seconds: float
@@ -83,7 +84,7 @@ def measure(run: SimulatedRun) -> Metrics:
     """The metrics of `run`.
 
     A deadline is met if the exact finish, overheads included, is at most the deadline; a job that
-    was refused and dropped has missed it. JCT is from submission to finish, over every job that
+    was refused and dropped has missed it. A job's wait is from submission to its first workers. JCT is from submission to finish, over every job that
     ran, best-effort and refused ones included; dropped jobs have no JCT. Makespan is from the first
     submission to the last finish.
     """
@@ -91,6 +92,7 @@ def measure(run: SimulatedRun) -> Metrics:
     deadline = [outcome for outcome in outcomes if outcome.job.deadline is not None]
     times = [(o.finished - o.job.submitted, o) for o in outcomes if o.finished is not None]
     promised = [jct for jct, o in times if o.admitted]
+    waits = [o.started - o.job.submitted for o in outcomes if o.started is not None]
     first = min((o.job.submitted for o in outcomes), default=0.0)
     makespan = max((o.finished for o in outcomes if o.finished is not None), default=first) - first
     work = sum(o.attained for o in outcomes)
@@ -105,6 +107,7 @@ def measure(run: SimulatedRun) -> Metrics:
         refused=sum(o.refused for o in deadline),
         refused_met=sum(o.refused and not o.admitted and o.met for o in deadline),
         dropped=len(outcomes) - len(times),
+        average_wait_seconds=sum(waits) / len(waits) if waits else None,
         average_jct_seconds=sum(jct for jct, _ in times) / len(times) if times else None,
         average_jct_admitted_seconds=sum(promised) / len(promised) if promised else None,
         makespan_seconds=makespan,

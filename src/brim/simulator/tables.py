@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from brim.errors import NO_SUCH_FILE, SpecError
-from brim.storage.files import nearby
+from brim.errors import SpecError
+from brim.simulator.text_files import opened
 
-_GZIP = b"\x1f\x8b"
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"", "0", "false", "f", "no", "n"})
 
@@ -77,6 +74,18 @@ class Row:
             raise self.fault(column, need)
         return int(found)
 
+    def whole(self, column: str) -> int:
+        """Return the whole number from 0 in a cell, which may be written as `2.0`; empty: 0.
+
+        Raises:
+            SpecError: the cell has another value.
+        """
+        need = "a whole number from 0"
+        found = self.number(column, need=need) if self.text(column) else 0.0
+        if found != int(found) or found < 0:
+            raise self.fault(column, need)
+        return int(found)
+
     def flag(self, column: str) -> bool:
         """Return whether a cell says yes; an empty one, or none, says no.
 
@@ -108,7 +117,8 @@ def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
         SpecError: no such file, or one that is no text; a line with more or fewer cells than the
             header, or a column twice.
     """
-    reader = csv.reader(io.StringIO(_text_of(path, option, hint), newline=""))
+    with opened(path, option=option, need="a CSV file", hint=hint) as file:
+        reader = csv.reader(io.StringIO(file.read(), newline=""))
     source = f"{option} {path}"
     rows: list[Row] = []
     columns: list[str] = []
@@ -141,23 +151,3 @@ def _check_once(columns: list[str], source: str, hint: str) -> None:
     for name in columns:
         if name and columns.count(name) > 1:
             raise SpecError(source, got=f"two columns {name}", need="each column once", hint=hint)
-
-
-def _text_of(path: Path, option: str, hint: str) -> str:
-    """Return the text of a file, without the mark that some programs write before it."""
-    try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except FileNotFoundError:
-        similar_path = nearby(path)
-        hint = similar_path if similar_path.startswith("did") else hint
-        actual, need = f"{path}: {NO_SUCH_FILE}", "a CSV file"
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        actual, need = f"{path}, whose compression is broken ({error})", "a whole file"
-    except OSError as error:
-        actual, need = f"{path} ({error.strerror})", "a file that can be read"
-    except UnicodeDecodeError:
-        actual, need = f"{path}, which is not text in UTF-8", "a CSV file in UTF-8"
-    raise SpecError(option, got=actual, need=need, hint=hint)
