@@ -204,7 +204,7 @@ def simulate(
     if log is not None:
         work = read_log(log, parsed_cluster, zone=zone, scaling=Scaling(scaling or "linear"))
         for sentence in work.assumed:
-            err.print(f"assumed: {sentence}", style="dim", highlight=False)
+            err.print(f"assumed: {sentence}", style="dim", highlight=False, soft_wrap=True)
     else:
         work = read_work(trace, parsed_cluster, profiles, err)
     owners = read_tenants(tenants, work.cluster.devices)
@@ -274,7 +274,9 @@ def check_sources(
         raise SpecError("--from", got="--trace as well", need="one of the two")
     if log is not None and profiles is not None:
         hint = "leave out --profiles"
-        raise SpecError("--profiles", got=str(profiles), need="jobs with models: --trace", hint=hint)
+        raise SpecError(
+            "--profiles", got=str(profiles), need="jobs with models: --trace", hint=hint
+        )
     for option, value in (("--zone", zone), ("--scaling", scaling)):
         if log is None and value is not None:
             raise SpecError(option, got=value, need="--from FORMAT FILE, which it belongs to")
@@ -401,29 +403,18 @@ def run_all(
 
 def show(results: list[Result], ceiling: dict[str, float | None], work: Work) -> None:
     """The table on the terminal."""
-    origin = "simulated" if work.happened is None else "the first row is real, the others simulated"
+    origin = "simulated" if work.happened is None else "simulated below the first row"
     title = f"{work.name} on {work.cluster.devices} devices ({origin})"
     table = Table(title=title, title_justify="left")
-    of_deadlines = ("deadlines met", "of ceiling", "promised", "broken")
-    of_all = ("mean wait h", "mean JCT h", "makespan h", "use", "CPU s")
-    for name in ("policy", *of_deadlines, *of_all):
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    if work.happened is not None:
-        cells = ["-"] * len(of_deadlines)
-        table.add_row(AS_IT_HAPPENED, *cells, *_cells(measure(work.happened)), "-")
     limit = ceiling["per_job"]
+    rows = [] if work.happened is None else [_cells(AS_IT_HAPPENED, measure(work.happened), limit)]
     for result in results:
-        m = result.metrics
-        ratio = m.deadline_satisfactory_ratio
-        table.add_row(
-            result.policy,
-            "-" if ratio is None else f"{ratio:.4f}",
-            f"{ratio / limit:.4f}" if ratio is not None and limit else "-",
-            str(m.admitted) if m.deadline_jobs else "-",
-            str(m.admitted_missed) if m.deadline_jobs else "-",
-            *_cells(m),
-            f"{result.cpu_seconds:.2f}",
-        )
+        cells = _cells(result.policy, result.metrics, limit)
+        rows.append(cells | {"CPU s": f"{result.cpu_seconds:.2f}"})
+    for name in _COLUMNS[limit is None]:
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for cells in rows:
+        table.add_row(*(cells.get(name, "-") for name in _COLUMNS[limit is None]))
     screen = console(sys.stdout, width=None if sys.stdout.isatty() else 110)
     screen.print(table)
     bounds = [
@@ -435,14 +426,38 @@ def show(results: list[Result], ceiling: dict[str, float | None], work: Work) ->
         screen.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
 
 
-def _cells(metrics: Metrics) -> list[str]:
-    """Wait, JCT, makespan and use."""
-    hours = (metrics.average_wait_seconds, metrics.average_jct_seconds)
-    return [
-        *("-" if seconds is None else f"{seconds / 3600:.3f}" for seconds in hours),
-        f"{metrics.makespan_seconds / 3600:.1f}",
-        f"{metrics.utilisation:.2f}" if metrics.utilisation else "-",
-    ]
+# of the table: where jobs have deadlines, and where none has one
+_COLUMNS = (
+    ("policy", "deadlines met", "of ceiling", "promised", "broken", "mean JCT h", "makespan h", "use", "CPU s"),
+    ("policy", "mean wait h", "mean JCT h", "makespan h", "use", "CPU s"),
+)  # fmt: skip
+
+
+def _cells(policy: str, metrics: Metrics, limit: float | None) -> dict[str, str]:
+    """The cells of a row by their columns; those without a value are left out."""
+    cells = {
+        "policy": policy,
+        "promised": str(metrics.admitted),
+        "broken": str(metrics.admitted_missed),
+        "makespan h": f"{metrics.makespan_seconds / 3600:.1f}",
+    }
+    ratio = metrics.deadline_satisfactory_ratio
+    numbers = {
+        "deadlines met": (ratio, 4),
+        "of ceiling": (ratio / limit if ratio is not None and limit else None, 4),
+        "mean wait h": (_hours(metrics.average_wait_seconds), 3),
+        "mean JCT h": (_hours(metrics.average_jct_seconds), 3),
+        "use": (metrics.utilisation or None, 2),
+    }
+    return cells | {
+        name: f"{value:.{digits}f}"
+        for name, (value, digits) in numbers.items()
+        if value is not None
+    }
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 3600
 
 
 def write_all(

@@ -1,6 +1,7 @@
 """Draws a trace under several policies: their deadlines, devices, waits and completion times.
 
-As PNGs and as one page that loads nothing, by the same functions. All is simulated.
+As PNGs and as one page that loads nothing, by the same functions. All is simulated, but for what
+happened, where that is known: it is one of the courses.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-from brim.domain.course import Course
+from brim.domain.course import Course, Origin
 from brim.report.course import CourseView, devices_figure, jobs_figure, stories
 from brim.report.drawing import ON_PAGE, Series, as_svg, both_widths, drawing, size
-from brim.report.page import light_colours, page, section, table, tiles
+from brim.report.page import duration, light_colours, page, section, table, tiles
 from brim.storage.files import write_whole
 
 if TYPE_CHECKING:
@@ -68,12 +70,14 @@ def _figure(chart: _Chart, *, narrow: bool) -> tuple[Figure, Axes]:
 
 
 def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
-    recorded = _recorded(courses)
+    recorded = _first_shown(courses)
     bars = 0.9 + 0.34 * len(courses)
     devices = {policy: course.held() for policy, course in courses.items() if _is_recorded(course)}
     queues = {policy: course.waiting() for policy, course in courses.items() if policy in devices}
+    has_deadlines = summary["ceiling"]["per_job"] is not None
+    ratios = _Chart("deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, summary), "", bars)
     return [
-        _Chart("deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, summary), "", bars),
+        *([ratios] if has_deadlines else []),
         _Chart("devices", "Devices in use", lambda a, p: _lines(a, p, courses, devices, "devices")),
         _Chart("queue", "Jobs that wait", lambda a, p: _lines(a, p, courses, queues, "jobs")),
         _Chart("jct", "Completion times", lambda a, p: _completions(a, p, courses)),
@@ -85,9 +89,14 @@ def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
     ]
 
 
-def _recorded(courses: Courses) -> Course:
+def _first_shown(courses: Courses) -> Course:
     """The first one with known holdings, or the first one."""
     return next(filter(_is_recorded, courses.values()), next(iter(courses.values())))
+
+
+def _happened(courses: Courses) -> Course | None:
+    """What happened, where that is known."""
+    return next((c for c in courses.values() if c.origin is Origin.RECORDED), None)
 
 
 def _is_recorded(course: Course) -> bool:
@@ -172,6 +181,7 @@ def _completions(axis: Axes, paint: Paint, courses: Courses) -> list[Series]:
             found.append(Series(name=name, points=points, colour=colour, unit=" %", steps=True))
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.xaxis.set_minor_formatter(LogFormatter())  # otherwise in the markup of formulas
     _finish(axis, "JCT, hours", "share of jobs, %")
     axis.margins(x=0.02)
     axis.autoscale(axis="x")
@@ -246,20 +256,23 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
 
     It also shows who had the devices, and why, under the first policy whose course was recorded.
     """
-    sections = [_header(courses), _facts(courses, summary)]
-    first = _recorded(courses)
+    sections = [_header(courses), _facts(courses, summary), _assumed(summary)]
+    first = _first_shown(courses)
     for chart in _charts(courses, summary):
         if chart.name != "tenants" or not _is_recorded(first):
             sections.append(section(chart.title, f"<figure>{_drawn(chart)}</figure>"))
-    sections += [*_story(first), _policies(summary), _numbers(summary)]
+    sections += [*_story(first, _happened(courses)), _policies(summary), _numbers(summary)]
     write_whole(path, page("brim simulate", sections).encode())
 
 
-def _story(course: Course) -> list[str]:
-    """The sections on devices by job and their reasons; the chart says which tenant, too."""
+def _story(course: Course, happened: Course | None) -> list[str]:
+    """The sections on devices by job and their reasons; the chart says which tenant, too.
+
+    What happened is drawn beside them.
+    """
     if not _is_recorded(course):
         return []
-    view = CourseView(course)
+    view = CourseView(course, None if happened is course else happened)
     policy_note = f", under {_short(course.policy)}"
     return [
         section(f"Who had the devices{policy_note}", f"<figure>{devices_figure(view)}</figure>"),
@@ -281,11 +294,16 @@ def _drawn(chart: _Chart) -> str:
 
 
 def _header(courses: Courses) -> str:
-    names = html.escape(", ".join(courses))
+    simulated = [policy for policy, c in courses.items() if c.origin is not Origin.RECORDED]
+    names = html.escape(", ".join(simulated))
+    happened = _happened(courses)
+    note = "on a virtual clock: nothing here was measured on a cluster"
+    if happened is not None:
+        note = f"on a virtual clock, beside what happened: {html.escape(happened.subject)}"
     return (
         '<header><p class="kind">brim simulate</p><h1>Policies compared '
         '<span class="badge warm">simulated</span></h1>'
-        f"<p>{names} · on a virtual clock: nothing here was measured on a cluster</p></header>"
+        f"<p>{names} · {note}</p></header>"
     )
 
 
@@ -293,26 +311,37 @@ def _facts(courses: Courses, summary: Mapping[str, Any]) -> str:
     first = next(iter(summary["policies"].values()))
     ceiling = summary["ceiling"]["per_job"]
     devices = next(iter(courses.values())).supply[0].devices
+    happened = summary.get("as_it_happened")
     facts = [
         ("jobs", f"{first['jobs']:,}", f"{first['deadline_jobs']:,} with a deadline"),
         ("devices", f"{devices:,}", "in the cluster"),
-        ("policies", str(len(courses)), "on the same trace"),
-        ("ceiling", "–" if ceiling is None else f"{ceiling:.3f}", "of deadlines, for any policy"),
+        ("policies", str(len(summary["policies"])), "on the same trace"),
+        ("ceiling", "–" if ceiling is None else f"{ceiling:.3f}", "of deadlines, for any policy")
+        if happened is None
+        else ("mean JCT", duration(happened["average_jct_seconds"]), "as it happened"),
     ]
     return f'<section aria-label="Facts">{tiles(facts)}</section>'
 
 
+def _assumed(summary: Mapping[str, Any]) -> str:
+    """The section on what was taken for granted; empty where nothing was."""
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in summary.get("assumed", ()))
+    return section("Assumed", f"<ul>{items}</ul>") if items else ""
+
+
 def _policies(summary: Mapping[str, Any]) -> str:
     rows = []
-    for policy, figures in summary["policies"].items():
+    happened = {"as it happened": summary["as_it_happened"]} if "as_it_happened" in summary else {}
+    for policy, figures in {**happened, **summary["policies"]}.items():
         ratio = figures["deadline_satisfactory_ratio"]
-        jct = figures["average_jct_seconds"]
+        wait, jct = figures["average_wait_seconds"], figures["average_jct_seconds"]
         rows.append(
             (
                 policy,
                 "–" if ratio is None else f"{ratio:.4f}",
-                str(figures["admitted"]),
-                str(figures["admitted_missed"]),
+                "–" if ratio is None else str(figures["admitted"]),
+                "–" if ratio is None else str(figures["admitted_missed"]),
+                "–" if wait is None else f"{wait / 3600:.3f}",
                 "–" if jct is None else f"{jct / 3600:.3f}",
                 f"{figures['makespan_seconds'] / 3600:.1f}",
                 f"{100 * figures['utilisation']:.0f} %",
@@ -324,6 +353,7 @@ def _policies(summary: Mapping[str, Any]) -> str:
         "deadlines met",
         "promised",
         "broken",
+        "mean wait h",
         "mean JCT h",
         "makespan h",
         "in use",

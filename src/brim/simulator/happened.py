@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from brim.domain.cluster import Cluster, Node
 from brim.domain.course import Change
+from brim.domain.quantities import counted
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
 from brim.simulator.past_jobs import Allotment, History, summed
@@ -86,7 +87,7 @@ def assumptions(history: History, cluster: Cluster, *, scaling: Scaling, given: 
         "its work is the device time that it had, even if it failed or was cancelled",
         "no job has a deadline",
     ]
-    nodes = f"{len(cluster.nodes):,} nodes of {cluster.node_size:,}"
+    nodes = f"{counted(len(cluster.nodes), 'node')} of {cluster.node_size:,}"
     if not given:
         source = "as its log says" if history.size else "the most in use at once"
         found.append(f"the cluster has {cluster.devices:,} devices, {source}, on {nodes}")
@@ -142,8 +143,7 @@ def _changes(past: Allotment, job: str, start: float) -> list[Change]:
         found.append(Change(time - start, job, "workers", before, devices, "recorded", ""))
         before = devices
     last = found[-1]
-    detail = f"its state: {past.job.state}" if past.job.state else ""
-    found[-1] = Change(last.at, job, "workers", last.before, 0, "finished", detail)
+    found[-1] = Change(last.at, job, "workers", last.before, 0, "finished", past.job.state)
     return found
 
 

@@ -146,7 +146,9 @@ class Log:
         jobs = []
         unfinished = 0
         for job in self._jobs:
-            runs = tuple(run._replace(end=self.last) if run.end is None else run for run in job.runs)
+            runs = tuple(
+                run._replace(end=self.last) if run.end is None else run for run in job.runs
+            )
             unfinished += any(run.end is None for run in job.runs)
             if not device_seconds(runs):
                 self.left_out["that ran for no time"] += 1

@@ -42,7 +42,9 @@ class Clock:
             SpecError: the cell has something else.
         """
         return self.parse(
-            row.text(column), lambda need: row.fault(column, need), after=-math.inf if after is None else after
+            row.text(column),
+            lambda need: row.fault(column, need),
+            after=-math.inf if after is None else after,
         )
 
     def parse(

@@ -20,7 +20,9 @@ from brim.simulator.text_files import opened
 _CHUNK = 1 << 20  # characters read at once
 _MOST_JOB = 1 << 24  # characters of one job
 _BLANK = re.compile(r"[\s,]*")
-_HINT = "cluster_job_log of trace-data.tar.gz: [{jobid, vc, user, submitted_time, attempts, status}, …]"
+_HINT = (
+    "cluster_job_log of trace-data.tar.gz: [{jobid, vc, user, submitted_time, attempts, status}, …]"
+)
 
 
 def read_philly(path: Path, log: Log, clock: Clock) -> None:
@@ -94,7 +96,9 @@ def _fault_in_words(error: json.JSONDecodeError | RecursionError, text: str) -> 
 
 def _value(record: Any, key: str, place: str) -> Any:
     if not isinstance(record, dict) or key not in record:
-        actual = f"the keys {', '.join(record)[:80]}" if isinstance(record, dict) else repr(record)[:80]
+        actual = (
+            f"the keys {', '.join(record)[:80]}" if isinstance(record, dict) else repr(record)[:80]
+        )
         raise SpecError(place, got=actual, need=f"an object with {key}", hint=_HINT)
     return record[key]
 
@@ -115,9 +119,7 @@ def _list(record: Any, key: str, place: str) -> list[Any]:
     return value
 
 
-def _time(
-    record: Any, key: str, place: str, clock: Clock, *, after: float | None
-) -> float | None:
+def _time(record: Any, key: str, place: str, clock: Clock, *, after: float | None) -> float | None:
     text = _text(record, key, place)
 
     def fault(need: str) -> SpecError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ COMMAND = (
 _JOB = re.compile(r"\d+(_\d+|_\[.*\])?(\+\d+)?")
 _GPUS = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=(\d{1,9})(?=,|$)")
 _AMOUNTS = {"alloctres", "alloccpus", "nnodes"}
+# States after which a job has a further record of the same id. Others end it: ids can be used again.
+_CONTINUED = {"REQUEUED", "PREEMPTED", "NODE_FAIL", "RESIZING"}
 _UNITS = ("GPUs (gres/gpu of AllocTRES)", "CPUs (AllocCPUS)", "nodes (NNodes)")
 
 
@@ -30,15 +34,17 @@ class _Amounts(NamedTuple):
     nodes: int
 
 
-@dataclass(slots=True)
-class _Records:
-    """All records of one job; a job that was put back in line has several."""
+class _Record(NamedTuple):
+    """A part of a job; one that was put back in line has several."""
 
+    job: str
     user: str
     tenant: str
-    submitted: float | None = None
-    runs: list[tuple[float, float | None, _Amounts]] = field(default_factory=list)
-    state: str = ""
+    state: str
+    submitted: float | None
+    start: float | None
+    end: float | None
+    amounts: _Amounts
 
 
 def read_sacct(path: Path, log: Log, clock: Clock) -> None:
@@ -50,52 +56,70 @@ def read_sacct(path: Path, log: Log, clock: Clock) -> None:
         SpecError: the file is not what `sacct -P` prints, or lacks a column.
     """
     source = Source(path, "what `sacct --parsable2` prints", COMMAND)
-    found: dict[str, _Records] = {}
-    for row in rows(source, _cells, required=("jobid", "submit", "start", "end")):
-        name = row.text("jobid")
-        if "." in name:  # a step
-            continue
+    records = []
+    for row in rows(source, _cells, required=("jobid", "submit", "start", "end", "state")):
         if not _AMOUNTS & row.cells.keys():
             need = "a column AllocTRES, AllocCPUS or NNodes"
-            raise SpecError(source.place("line 1"), got=", ".join(row.cells), need=need, hint=COMMAND)
-        if not _JOB.fullmatch(name):
-            raise row.fault("jobid", "a job's id, such as 123, 123_4 or 123.batch", hint=COMMAND)
-        _add(found, name, row, clock)
-    totals = [0, 0, 0]
-    for job in found.values():
-        for _, _, amounts in job.runs:
-            totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
+            raise SpecError(
+                source.place("line 1"), got=", ".join(row.cells), need=need, hint=COMMAND
+            )
+        if "." not in row.text("jobid"):  # otherwise it is a step of a job
+            records.append(_record(row, clock))
+    totals = [sum(record.amounts[place] for record in records) for place in range(len(_UNITS))]
     unit = next((place for place, total in enumerate(totals) if total), 0)
     log.assumed.append(f"devices are {_UNITS[unit]}")
-    for name, job in found.items():
-        runs = tuple(Run(start, end, amounts[unit]) for start, end, amounts in job.runs)
-        log.add(
-            PastJob(
-                id=name,
-                user=job.user,
-                tenant=job.tenant,
-                submitted=job.submitted,
-                runs=runs,
-                state=job.state,
-            )
-        )
+    records.sort(key=lambda record: (record.job, record.submitted or 0.0))
+    for _, group in groupby(records, key=attrgetter("job")):
+        for parts in _jobs(group):
+            log.add(_job(parts, unit))
 
 
 def _cells(line: str) -> list[str]:
     return line.split("|")
 
 
-def _add(found: dict[str, _Records], name: str, row: Row, clock: Clock) -> None:
-    tenant = row.text("account") or row.text("partition") or "default"
-    job = found.setdefault(name, _Records(row.text("user"), tenant))
+def _record(row: Row, clock: Clock) -> _Record:
+    job = row.text("jobid")
+    if not _JOB.fullmatch(job):
+        raise row.fault("jobid", "a job's id, such as 123, 123_4 or 123.batch", hint=COMMAND)
     submitted = clock.time(row, "submit")
-    if submitted is not None:  # a job that is put back in line gets a new one
-        job.submitted = submitted if job.submitted is None else min(job.submitted, submitted)
     start = clock.time(row, "start", after=submitted)
-    end = clock.time(row, "end", after=start)
-    job.state = row.text("state").partition(" ")[0]  # CANCELLED by 1000
-    if start is not None and job.state != "PENDING":
-        job.runs.append((start, end, _amounts(row)))
+    return _Record(
+        job=job,
+        user=row.text("user"),
+        tenant=row.text("account") or row.text("partition") or "default",
+        state=row.text("state").partition(" ")[0],  # CANCELLED by 1000
+        submitted=submitted,
+        start=start,
+        end=clock.time(row, "end", after=start),
+        amounts=_amounts(row),
+    )
+
+
+def _jobs(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+    """Return the records of each job among those with one id."""
+    parts: list[_Record] = []
+    for record in records:
+        if parts and parts[-1].state not in _CONTINUED:
+            yield parts
+            parts = []
+        parts.append(record)
+    yield parts
+
+
+def _job(parts: list[_Record], unit: int) -> PastJob:
+    first, last = parts[0], parts[-1]
+    started = [(part.start, part) for part in parts if part.state != "PENDING"]
+    return PastJob(
+        id=first.job,
+        user=first.user,
+        tenant=first.tenant,
+        submitted=first.submitted,
+        runs=tuple(
+            Run(start, part.end, part.amounts[unit]) for start, part in started if start is not None
+        ),
+        state=last.state,
+    )
 
 
 def _amounts(row: Row) -> _Amounts:
