@@ -266,6 +266,8 @@ def test_real_sacct_adds_up_to_what_slurm_says(tmp_path: Path) -> None:
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|AllocTRES|AllocCPUS|NNodes"
 RAN = "2026-10-01T08:00:00|2026-10-01T08:00:00|2026-10-01T08:01:00"
+WAITS = "2026-10-01T08:00:00|Unknown|Unknown"
+RUNS = "2026-10-01T08:00:00|2026-10-01T08:00:30|Unknown"
 
 
 @pytest.mark.parametrize(
@@ -277,13 +279,13 @@ RAN = "2026-10-01T08:00:00|2026-10-01T08:00:00|2026-10-01T08:01:00"
         (["1|a|x|COMPLETED|{}||0|2"], {"1": 120}),
         # a GPU anywhere makes GPUs the devices
         (["1|a|x|COMPLETED|{}|cpu=8|8|1", "2|a|x|COMPLETED|{}|gres/gpu=1|8|1"], {"2": 60}),
-        (["1_7|a|x|CANCELLED by 1000|{}|gres/gpu=1|8|1", "1_[8-9%2]|a|x|PENDING|2026-10-01T08:00:00|Unknown|Unknown||1|1"], {"1_7": 60}),
+        (["1_7|a|x|CANCELLED by 1000|{}|gres/gpu=1|8|1", f"1_[8-9%2]|a|x|PENDING|{WAITS}||1|1"], {"1_7": 60}),
         (["1+0|a|x|TIMEOUT|{}|gres/gpu=1|8|1", "1+1|a|x|TIMEOUT|{}|gres/gpu=2|8|1"], {"1+0": 60, "1+1": 120}),
         # an id that is used again is another job; one after a lost node is the same
         (["1|a|x|FAILED|{}|gres/gpu=1|8|1", "1|a|x|COMPLETED|{}|gres/gpu=2|8|1"], {"1": 120}),
         (["1|a|x|NODE_FAIL|{}|gres/gpu=1|8|1", "1|a|x|COMPLETED|{}|gres/gpu=2|8|1"], {"1": 180}),
         # it runs until the last time in the log
-        (["1|a|x|RUNNING|2026-10-01T08:00:00|2026-10-01T08:00:30|Unknown|gres/gpu=1|8|1", "2|a|x|COMPLETED|{}|gres/gpu=1|8|1"], {"1": 30, "2": 60}),
+        ([f"1|a|x|RUNNING|{RUNS}|gres/gpu=1|8|1", "2|a|x|FAILED|{}|gres/gpu=1|8|1"], {"1": 30, "2": 60}),
         (["1|a|x|COMPLETED|1790000000|1790000000|1790000060|gres/gpu=1|8|1|"], {"1": 60}),
     ],
 )  # fmt: skip
@@ -320,7 +322,10 @@ def test_times_are_read_in_their_zone(
 
 
 SWF = "1 0 5 60 4 -1 -1 4 -1 -1 1 1 1 -1 1 -1 -1 -1"
-JOB = '{"status": "Pass", "vc": "v", "jobid": "j", "user": "u", "submitted_time": "2017-10-07 01:11:39", "attempts": [%s]}'
+JOB = (
+    '{"status": "Pass", "vc": "v", "jobid": "j", "user": "u", "submitted_time": "2017-10-07 01:11:39",'
+    ' "attempts": [%s]}'
+)
 ATTEMPT = '{"start_time": "2017-10-07 01:12:00", "end_time": %s, "detail": [{"ip": "m", "gpus": ["gpu0"]}]}'
 HELIOS = "job_id,user,vc,gpu_num,state,submit_time,start_time,end_time"
 HELIOS_ROW = "1,u,v,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 18:42:01"
@@ -335,11 +340,11 @@ HELIOS_ROW = "1,u,v,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-
         ("sacct", f"{HEADER}\n1|a|x|COMPLETED|{RAN}|gres/gpu=1|8\n", "line 2", "got 9 cells, need 10"),
         ("sacct", f"{HEADER}\n1|a|x|COMPLETED|{RAN}|gres/gpu=1|8|1|more\n", "line 2", "got 11 cells"),
         ("sacct", f"{HEADER}\nx|a|x|COMPLETED|{RAN}|gres/gpu=1|8|1\n", "column jobid", "123_4"),
-        ("sacct", f"{HEADER}\n1|a|x|COMPLETED|{RAN.replace('2026', 'Ystday')}|gres/gpu=1|8|1\n", "line 2, column submit", "seconds since 1970"),
+        ("sacct", f"{HEADER}\n1|a|x|FAILED|Ystday 10:20|{RAN[20:]}||8|1\n", "line 2, column submit", "since 1970"),
         ("sacct", f"{HEADER}\n1|a|x|COMPLETED|{RAN}||-1|1\n", "column alloccpus", "a whole number from 0"),
         ("sacct", f"{HEADER}\n1|a|x|COMPLETED|1e12|1e12|1e12|gres/gpu=1|8|1\n", "column submit", "seconds since"),
         ("sacct", f"{HEADER}\n1|a|x|COMPLETED|{RAN}|gres/gpu=99999999|8|1\n", "job 1", "at most 1,048,576"),
-        ("sacct", f"{HEADER}\n1|a|x|PENDING|2026-10-01T08:00:00|Unknown|Unknown||1|1\n", "--from", "1 that never started"),
+        ("sacct", f"{HEADER}\n1|a|x|PENDING|{WAITS}||1|1\n", "--from", "1 that never started"),
         ("sacct", "JobID|State|Submit|Start|End\n1|X|1|2|3\n", "line 1", "AllocTRES, AllocCPUS or NNodes"),
         ("sacct", HEADER + "x" * (1 << 20), "line 1", "1,048,576 characters"),
         ("swf", SWF.rsplit(" ", 1)[0], "line 1", "got 17 numbers, need 18"),
@@ -484,3 +489,15 @@ def test_a_small_cluster_is_said_to_be_small(tmp_path: Path) -> None:
     log = written(tmp_path, "sacct", facts(6))
     found = run("--from", "sacct", log, "--cluster", "1x4", "--policy", "fifo-gang", "--json")
     assert any("more than the cluster's 4" in text for text in json.loads(found.stdout)["assumed"])
+
+
+def test_many_tenants_share_an_area(tmp_path: Path) -> None:
+    lines = [f"{n}|a|tenant{n}|COMPLETED|{RAN}|gres/gpu={n}|8|1" for n in range(1, 13)]
+    log = tmp_path / "log"
+    log.write_text("\n".join([HEADER, *lines]))
+    out_folder = tmp_path / "out"
+    run("--from", "sacct", log, "--policy", "fifo-gang", "--out", out_folder)
+    page = (out_folder / "index.html").read_text()
+    assert "Devices by tenant, as it happened" in page
+    assert "3 others" in page
+    assert (out_folder / "tenants_as_it_happened.png").exists()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POINTS = 2000  # most points of one line on a page
+_MOST_TENANTS = 9  # with an area of their own; there are ten colours
 
 Paint = Mapping[str, str]
 Courses = Mapping[str, Course]
@@ -74,6 +75,7 @@ def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
     bars = 0.9 + 0.34 * len(courses)
     devices = {policy: course.held() for policy, course in courses.items() if _is_recorded(course)}
     queues = {policy: course.waiting() for policy, course in courses.items() if policy in devices}
+    happened = _happened(courses)
     has_deadlines = summary["ceiling"]["per_job"] is not None
     ratios = _Chart("deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, summary), "", bars)
     return [
@@ -85,6 +87,17 @@ def _charts(courses: Courses, summary: Mapping[str, Any]) -> list[_Chart]:
             "tenants",
             f"Devices by tenant, under {_short(recorded.policy)}",
             lambda a, p: _tenants(a, p, recorded),
+        ),
+        *(
+            []
+            if happened is None
+            else [
+                _Chart(
+                    "tenants_as_it_happened",
+                    "Devices by tenant, as it happened",
+                    lambda a, p: _tenants(a, p, happened),
+                )
+            ]
         ),
     ]
 
@@ -195,12 +208,18 @@ def _completion_hours(course: Course) -> list[float]:
 
 def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
     found = []
-    names = course.tenants
-    curves = {name: dict(course.held(name)) for name in names}
-    times = sorted({moment for curve in curves.values() for moment in curve})
     if _is_recorded(course):
-        colours = _colours(names)
+        largest = _largest_tenants(course)
+        total = dict(course.held())
+        curves = {name: dict(course.held(name)) for name in largest}
+        times = sorted({*total, *(moment for curve in curves.values() for moment in curve)})
         counts = {name: _at_all(times, curve) for name, curve in curves.items()}
+        if len(course.tenants) > len(largest):
+            named = [sum(row) for row in zip(*counts.values(), strict=True)]
+            rest = [every - part for every, part in zip(_at_all(times, total), named, strict=True)]
+            counts[f"{len(course.tenants) - len(largest)} others"] = rest
+        names = list(counts)
+        colours = _colours(names)
         rows = _thinned_rows([*zip(times, zip(*counts.values(), strict=True), strict=True)])
         hours = [(moment - course.start) / 3600 for moment, _ in rows]
         stacks = [[float(counts[place]) for _, counts in rows] for place in range(len(names))]
@@ -217,6 +236,14 @@ def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
             found.append(Series(name=name, points=points, colour=colour, steps=True, quiet=True))
     _finish(axis, "hours since the first job", "devices")
     return found
+
+
+def _largest_tenants(course: Course) -> list[str]:
+    """The tenants that get an area of their own: those with the most device time."""
+    had = dict.fromkeys(course.tenants, 0.0)
+    for job in course.jobs:
+        had[job.tenant] += job.attained
+    return sorted(sorted(had, key=lambda name: -had[name])[:_MOST_TENANTS])
 
 
 def _at_all(times: Sequence[float], curve: Mapping[float, int]) -> list[int]:

@@ -84,9 +84,9 @@ def measure(run: SimulatedRun) -> Metrics:
     """The metrics of `run`.
 
     A deadline is met if the exact finish, overheads included, is at most the deadline; a job that
-    was refused and dropped has missed it. A job's wait is from submission to its first workers. JCT is from submission to finish, over every job that
-    ran, best-effort and refused ones included; dropped jobs have no JCT. Makespan is from the first
-    submission to the last finish.
+    was refused and dropped has missed it. The wait of a job is from submission to its first
+    workers. JCT is from submission to finish, over every job that ran, best-effort and refused ones
+    included; dropped jobs have no JCT. Makespan is from the first submission to the last finish.
     """
     outcomes = run.outcomes
     deadline = [outcome for outcome in outcomes if outcome.job.deadline is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import zoneinfo
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,14 +40,10 @@ class Clock:
         Raises:
             SpecError: the cell has something else.
         """
-        return self.parse(
-            row.text(column),
-            lambda need: row.fault(column, need),
-            after=-math.inf if after is None else after,
-        )
+        return self.parse(row.text(column), lambda need: row.fault(column, need), after=after)
 
     def parse(
-        self, text: str, fault: Callable[[str], SpecError], *, after: float = -math.inf
+        self, text: str, fault: Callable[[str], SpecError], *, after: float | None = None
     ) -> float | None:
         """Read a time, as `time` does; `fault` makes the error."""
         if text.lower() in _UNKNOWN:
@@ -64,7 +59,7 @@ class Clock:
             raise fault(_NEED)
         return found
 
-    def _seconds(self, date: datetime.datetime, after: float) -> float:
+    def _seconds(self, date: datetime.datetime, after: float | None) -> float:
         if date.tzinfo is not None:
             return date.timestamp()
         self._counts["all"] += 1
@@ -75,7 +70,7 @@ class Clock:
         if one == other:
             return one
         self._counts["twice" if one < other else "skipped"] += 1
-        return other if one < after <= other else one
+        return other if after is not None and one < after <= other else one
 
     def assumed(self) -> Iterator[str]:
         """Say in sentences what was assumed of times."""

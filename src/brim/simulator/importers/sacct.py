@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +54,7 @@ def read_sacct(path: Path, log: Log, clock: Clock) -> None:
         SpecError: the file is not what `sacct -P` prints, or lacks a column.
     """
     source = Source(path, "what `sacct --parsable2` prints", COMMAND)
-    records = []
+    found: dict[str, list[_Record]] = {}
     for row in rows(source, _cells, required=("jobid", "submit", "start", "end", "state")):
         if not _AMOUNTS & row.cells.keys():
             need = "a column AllocTRES, AllocCPUS or NNodes"
@@ -64,13 +62,12 @@ def read_sacct(path: Path, log: Log, clock: Clock) -> None:
                 source.place("line 1"), got=", ".join(row.cells), need=need, hint=COMMAND
             )
         if "." not in row.text("jobid"):  # otherwise it is a step of a job
-            records.append(_record(row, clock))
-    totals = [sum(record.amounts[place] for record in records) for place in range(len(_UNITS))]
-    unit = next((place for place, total in enumerate(totals) if total), 0)
+            record = _record(row, clock)
+            found.setdefault(record.job, []).append(record)
+    unit = _unit(record.amounts for records in found.values() for record in records)
     log.assumed.append(f"devices are {_UNITS[unit]}")
-    records.sort(key=lambda record: (record.job, record.submitted or 0.0))
-    for _, group in groupby(records, key=attrgetter("job")):
-        for parts in _jobs(group):
+    for records in found.values():
+        for parts in _jobs(sorted(records, key=lambda record: record.submitted or 0.0)):
             log.add(_job(parts, unit))
 
 
@@ -94,6 +91,12 @@ def _record(row: Row, clock: Clock) -> _Record:
         end=clock.time(row, "end", after=start),
         amounts=_amounts(row),
     )
+
+
+def _unit(amounts: Iterable[_Amounts]) -> int:
+    """Return the first kind of amounts that any job has."""
+    units = {place for row in amounts for place, amount in enumerate(row) if amount}
+    return min(units, default=0)
 
 
 def _jobs(records: Iterable[_Record]) -> Iterator[list[_Record]]:
