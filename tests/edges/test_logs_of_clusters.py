@@ -501,3 +501,52 @@ def test_many_tenants_share_an_area(tmp_path: Path) -> None:
     assert "Devices by tenant, as it happened" in page
     assert "3 others" in page
     assert (out_folder / "tenants_as_it_happened.png").exists()
+
+
+# The rows that the READMEs of the traces show.
+PHILLY_SHOWN = JOB % ", ".join(
+    json.dumps(
+        {
+            "start_time": start,
+            "end_time": end,
+            "detail": [{"ip": "m47", "gpus": [f"gpu{number}" for number in range(8)]}],
+        }
+    )
+    for start, end in (
+        ("2017-10-07 01:12:09", "2017-10-07 01:13:23"),
+        ("2017-10-07 01:13:30", "2017-10-09 06:53:12"),
+    )
+)
+HELIOS_SHOWN = """\
+job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+1425511,uXBbc,vcJkd,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0
+1425512,uVMrF,vchbv,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0
+1425513,uzqls,vcpDC,1,1,1,CANCELLED,2020-06-09 18:41:28,2020-06-09 18:41:28,2020-06-17 14:15:21,675233,0
+"""
+SEREN_SHOWN = """\
+job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time
+5778432,u5907,1,8,128,Other,FAILED,2023-03-01 00:18:22+08:00,2023-03-01 00:18:54+08:00,2023-03-01 00:20:51+08:00,117,32,936.0
+5778469,u5907,1,8,128,Other,COMPLETED,2023-03-01 00:23:58+08:00,2023-03-01 00:24:11+08:00,2023-03-01 01:09:04+08:00,2693,13,21544.0
+"""  # noqa: E501
+KALOS_SHOWN = """\
+job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,shared_mem_per_pod,type,state,submit_time,start_time,end_time,fail_time,stop_time,duration,queue,gpu_time
+dlctk696s0jbvitv,uf794,8,64,960,1000,100.0,Other,FAILED,2023-05-17 11:00:58+00:00,2023-05-17 11:01:08+00:00,2023-05-17 11:01:16+00:00,2023-05-17 11:01:16+00:00,,18,10.0,1152.0
+dlc1t2ypl09b8qtp,uf794,8,64,960,1000,100.0,Other,CANCELLED,2023-05-17 11:28:42+00:00,2023-05-17 11:28:54+00:00,2023-05-17 11:30:04+00:00,,2023-05-17 11:30:04+00:00,82,12.0,5248.0
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "device_seconds"),
+    [
+        ("philly", f"[{PHILLY_SHOWN}]", [8 * (74 + 2 * 86400 + 5 * 3600 + 39 * 60 + 42)]),
+        ("helios", HELIOS_SHOWN, [36848, 4 * 249, 675233]),  # its column duration
+        ("acme", SEREN_SHOWN, [936, 21544]),  # its column gpu_time
+        # Its gpu_time is from the submission: 18 s and 82 s of 64 devices, for 8 s and 70 s of work.
+        ("acme", KALOS_SHOWN, [1152 - 10 * 64, 5248 - 12 * 64]),
+    ],
+)
+def test_published_rows_have_their_device_time(
+    tmp_path: Path, form: str, text: str, device_seconds: list[int]
+) -> None:
+    history = read(tmp_path, form, text)
+    assert [job.device_seconds for job in history.jobs] == device_seconds

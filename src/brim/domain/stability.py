@@ -128,6 +128,7 @@ FEATURES = (
         name="simulation, replay and demos",
         stability=Stability.STABLE,
         verbs=("simulate", "demo"),
+        note="what `--from` assumes of logs may change",
     ),
     Feature(
         name="Lightning, and models for click-through rates",
