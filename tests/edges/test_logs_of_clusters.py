@@ -219,7 +219,7 @@ def test_what_happened_adds_up_to_the_log(tmp_path: Path, form: str, seed: int) 
         sum(n for job in jobs for start, end, n in job.runs if start <= time < end)
         for time in times
     )
-    assert history.most == max(used for _, used, _ in happened.usage) == most
+    assert history.peak == max(used for _, used, _ in happened.usage) == most
     assert devices == (96 if form == "swf" else most)
     course = course_of(happened, subject="", policy="", origin=Origin.RECORDED)
     assert sum(job.attained for job in course.jobs) == pytest.approx(seconds)
@@ -433,9 +433,9 @@ def test_scaling_says_on_how_many_devices(tmp_path: Path) -> None:
     for linear, fixed, past in zip(
         jobs_of(history), jobs_of(history, scaling=Scaling.FIXED), history.jobs, strict=True
     ):
-        assert (linear.minimum, linear.ceiling) == (1, past.most)
-        assert (fixed.minimum, fixed.ceiling) == (past.most, past.most)
-        assert linear.shortest == fixed.shortest == pytest.approx(past.device_seconds / past.most)
+        assert (linear.minimum, linear.ceiling) == (1, past.peak)
+        assert (fixed.minimum, fixed.ceiling) == (past.peak, past.peak)
+        assert linear.shortest == fixed.shortest == pytest.approx(past.device_seconds / past.peak)
         assert linear.submitted >= 0
         assert linear.deadline is None
 

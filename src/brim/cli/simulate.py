@@ -242,12 +242,12 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be simulated.
+    """The jobs to be simulated, and their cluster.
 
     Args:
         name: of its file.
-        happened: what the policies are compared with.
-        assumed: sentences on what was taken for granted.
+        happened: the past, with which the policies are compared.
+        assumed: sentences on all that was taken for granted.
     """
 
     name: str
@@ -285,7 +285,7 @@ def check_sources(
 def read_log(
     log: tuple[str, Path], cluster: Cluster | None, *, zone: str | None, scaling: Scaling
 ) -> Work:
-    """Read the jobs of a log, with what happened to them.
+    """Read the jobs of a log, with their past.
 
     Args:
         log: its format and its file.
@@ -303,7 +303,7 @@ def read_log(
         jobs=jobs,
         cluster=hardware,
         happened=as_it_happened(history, jobs, devices=hardware.devices),
-        assumed=assumptions(history, hardware, scaling=scaling, given=cluster is not None),
+        assumed=assumptions(history, hardware, scaling=scaling, is_known=cluster is not None),
     )
 
 

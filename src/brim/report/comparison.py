@@ -1,7 +1,7 @@
 """Draws a trace under several policies: their deadlines, devices, waits and completion times.
 
-As PNGs and as one page that loads nothing, by the same functions. All is simulated, but for what
-happened, where that is known: it is one of the courses.
+As PNGs and as one page that loads nothing, by the same functions. All is simulated, but for the past,
+where that is known: it is one of the courses.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _first_shown(courses: Courses) -> Course:
 
 
 def _happened(courses: Courses) -> Course | None:
-    """What happened, where that is known."""
+    """Return the past, where it is known."""
     return next((c for c in courses.values() if c.origin is Origin.RECORDED), None)
 
 
@@ -216,7 +216,7 @@ def _tenants(axis: Axes, paint: Paint, course: Course) -> list[Series]:
         counts = {name: _at_all(times, curve) for name, curve in curves.items()}
         if len(course.tenants) > len(largest):
             named = [sum(row) for row in zip(*counts.values(), strict=True)]
-            rest = [every - part for every, part in zip(_at_all(times, total), named, strict=True)]
+            rest = [count - part for count, part in zip(_at_all(times, total), named, strict=True)]
             counts[f"{len(course.tenants) - len(largest)} others"] = rest
         names = list(counts)
         colours = _colours(names)
@@ -295,7 +295,7 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
 def _story(course: Course, happened: Course | None) -> list[str]:
     """The sections on devices by job and their reasons; the chart says which tenant, too.
 
-    What happened is drawn beside them.
+    The past is drawn beside them.
     """
     if not _is_recorded(course):
         return []
@@ -351,7 +351,7 @@ def _facts(courses: Courses, summary: Mapping[str, Any]) -> str:
 
 
 def _assumed(summary: Mapping[str, Any]) -> str:
-    """The section on what was taken for granted; empty where nothing was."""
+    """The section on the assumptions; empty where there are none."""
     items = "".join(f"<li>{html.escape(text)}</li>" for text in summary.get("assumed", ()))
     return section("Assumed", f"<ul>{items}</ul>") if items else ""
 

@@ -221,8 +221,8 @@ def summary(
     """The object that `--json` prints.
 
     Args:
-        happened: what the policies are compared with.
-        assumed: sentences on what was taken for granted.
+        happened: the past, with which the policies are compared.
+        assumed: sentences on all that was taken for granted.
     """
     policies: dict[str, Any] = {}
     for result in results:

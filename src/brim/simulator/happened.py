@@ -1,4 +1,4 @@
-"""Jobs to simulate, and a run to compare with, out of what happened on a cluster. Pure."""
+"""Jobs to simulate, and a run to compare with, made of the past of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brim.domain.course import Change
 from brim.domain.quantities import counted
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
-from brim.simulator.past_jobs import Allotment, History, summed
+from brim.simulator.past_jobs import History, Occupancy, summed
 from brim.simulator.run import Outcome, SimulatedRun
 
 AS_IT_HAPPENED = "as it happened"
@@ -40,11 +40,11 @@ def jobs_of(history: History, *, scaling: Scaling = Scaling.LINEAR) -> tuple[Job
             id=f"{number:0{width}}-{past.job.id}",
             submitted=past.submitted - history.start,
             work=past.device_seconds,
-            curve=_curve(past.most, scaling),
-            requested=past.most,
-            duration=past.device_seconds / past.most,
-            minimum=past.most if scaling is Scaling.FIXED else 1,
-            maximum=past.most,
+            curve=_curve(past.peak, scaling),
+            requested=past.peak,
+            duration=past.device_seconds / past.peak,
+            minimum=past.peak if scaling is Scaling.FIXED else 1,
+            maximum=past.peak,
             tenant=past.job.tenant,
             label=past.job.user,
         )
@@ -53,10 +53,10 @@ def jobs_of(history: History, *, scaling: Scaling = Scaling.LINEAR) -> tuple[Job
 
 
 @lru_cache(maxsize=4096)  # it is large, and one for all jobs of a size
-def _curve(most: int, scaling: Scaling) -> ScalingCurve:
+def _curve(devices: int, scaling: Scaling) -> ScalingCurve:
     if scaling is Scaling.FIXED:
-        return ScalingCurve(points=((most, float(most)),))
-    return ScalingCurve.linear(rate=1.0, maximum=most)
+        return ScalingCurve(points=((devices, float(devices)),))
+    return ScalingCurve.linear(rate=1.0, maximum=devices)
 
 
 def cluster_of(history: History) -> Cluster:
@@ -64,18 +64,20 @@ def cluster_of(history: History) -> Cluster:
 
     It has as many devices as its log says, or else as were in use at once at most.
     """
-    devices, size = history.size or (history.most, _NODE)
+    devices, size = history.size or (history.peak, _NODE)
     sizes = [size] * (devices // size) + [devices % size] * (devices % size > 0)
     width = len(str(len(sizes) - 1))
-    nodes = (Node(id=f"node{at:0{width}}", devices=count) for at, count in enumerate(sizes))
+    nodes = (Node(id=f"node{place:0{width}}", devices=count) for place, count in enumerate(sizes))
     return Cluster(nodes=tuple(nodes))
 
 
-def assumptions(history: History, cluster: Cluster, *, scaling: Scaling, given: bool) -> list[str]:
+def assumptions(
+    history: History, cluster: Cluster, *, scaling: Scaling, is_known: bool
+) -> list[str]:
     """Return sentences on all that a simulation of a history takes for granted.
 
     Args:
-        given: the user said how large the cluster is.
+        is_known: the user said how large the cluster is.
     """
     runs_on = {
         Scaling.LINEAR: "each job scales linearly from 1 device up to as many as it had",
@@ -88,19 +90,19 @@ def assumptions(history: History, cluster: Cluster, *, scaling: Scaling, given: 
         "no job has a deadline",
     ]
     nodes = f"{counted(len(cluster.nodes), 'node')} of {cluster.node_size:,}"
-    if not given:
+    if not is_known:
         source = "as its log says" if history.size else "the most in use at once"
         found.append(f"the cluster has {cluster.devices:,} devices, {source}, on {nodes}")
-    if history.most > cluster.devices:
+    if history.peak > cluster.devices:
         found.append(
-            f"up to {history.most:,} devices were in use at once, more than the cluster's "
+            f"up to {history.peak:,} devices were in use at once, more than the cluster's "
             f"{cluster.devices:,}"
         )
     return found
 
 
 def as_it_happened(history: History, jobs: Sequence[Job], *, devices: int) -> SimulatedRun:
-    """Return the run that a simulation of what was done would give.
+    """Return the past in the form of a simulated run.
 
     Args:
         jobs: of `jobs_of`.
@@ -111,12 +113,12 @@ def as_it_happened(history: History, jobs: Sequence[Job], *, devices: int) -> Si
     used: list[tuple[float, int]] = []
     waiting: list[tuple[float, int]] = []
     for past, job in zip(history.jobs, jobs, strict=True):
-        own = _changes(past, job.id, history.start)
-        changes += own
-        used += [(change.at, change.after - change.before) for change in own]
+        story = _changes(past, job.id, history.start)
+        changes += story
+        used += [(change.at, change.after - change.before) for change in story]
         waiting.append((job.submitted, 1))
-        waiting += [(change.at, _begins_to_wait(change)) for change in own]
-        waiting.append((own[-1].at, -1))
+        waiting += [(change.at, _begins_to_wait(change)) for change in story]
+        waiting.append((story[-1].at, -1))
         outcomes.append(
             Outcome(
                 job=job,
@@ -125,7 +127,7 @@ def as_it_happened(history: History, jobs: Sequence[Job], *, devices: int) -> Si
                 admitted=False,
                 refused=False,
                 attained=past.device_seconds,
-                changes=len(own) - 1,
+                changes=len(story) - 1,
             )
         )
     return SimulatedRun(
@@ -136,12 +138,12 @@ def as_it_happened(history: History, jobs: Sequence[Job], *, devices: int) -> Si
     )
 
 
-def _changes(past: Allotment, job: str, start: float) -> list[Change]:
+def _changes(past: Occupancy, job: str, start: float) -> list[Change]:
     found = []
-    before = 0
+    previous = 0
     for time, devices in past.steps:
-        found.append(Change(time - start, job, "workers", before, devices, "recorded", ""))
-        before = devices
+        found.append(Change(time - start, job, "workers", previous, devices, "recorded", ""))
+        previous = devices
     last = found[-1]
     found[-1] = Change(last.at, job, "workers", last.before, 0, "finished", past.job.state)
     return found

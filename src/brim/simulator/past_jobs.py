@@ -1,6 +1,6 @@
 """The jobs that a cluster really had, as its log tells of them. Pure.
 
-An importer adds jobs to a `Log`, and `Log.history` is what a simulation goes by.
+An importer adds jobs to a `Log`, and simulations begin from `Log.history`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brim.domain.quantities import counted
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """A job had so many devices from `start` to `end`; without an end, it was still running."""
 
     start: float
@@ -39,12 +39,12 @@ class PastJob:
     user: str
     tenant: str
     submitted: float | None
-    runs: tuple[Run, ...]
+    runs: tuple[PastRun, ...]
     state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
+class Occupancy:
     """A past job that had devices, and how many of them at each time.
 
     Args:
@@ -57,8 +57,8 @@ class Allotment:
     steps: tuple[tuple[float, int], ...]
 
     @property
-    def most(self) -> int:
-        """The most devices that it had at once."""
+    def peak(self) -> int:
+        """The largest number of devices that it had at once."""
         return max(devices for _, devices in self.steps)
 
     @property
@@ -79,15 +79,15 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What happened on a cluster.
+    """The past of a cluster.
 
     Args:
         jobs: that had devices, by time of submission.
-        assumed: sentences on what the log does not have, and on what was left out.
+        assumed: sentences on gaps of the log, and on jobs left out.
         size: (devices, devices of a node) as the log has it; None where it does not.
     """
 
-    jobs: tuple[Allotment, ...]
+    jobs: tuple[Occupancy, ...]
     assumed: tuple[str, ...]
     size: tuple[int, int] | None = None
 
@@ -97,8 +97,8 @@ class History:
         return self.jobs[0].submitted
 
     @property
-    def most(self) -> int:
-        """The most devices that were in use at once."""
+    def peak(self) -> int:
+        """The largest number of devices that were in use at once."""
         changes = (change for job in self.jobs for change in _changes(job.steps))
         return max(devices for _, devices in summed(changes))
 
@@ -108,10 +108,10 @@ class Log:
     """Takes the jobs of a log as they are read.
 
     Args:
-        assumed: sentences on what the importer assumed.
+        assumed: sentences of the importer.
         size: see `History`.
         left_out: jobs that cannot be counted, by the reason.
-        odd: how often something was read otherwise than it is written, by what was done.
+        odd: how often something was read otherwise than it is written, by the way of reading.
         last: the last time in the log.
     """
 
@@ -142,7 +142,7 @@ class Log:
             self._jobs.append(replace(job, runs=runs))
 
     def history(self) -> History:
-        """Return what happened; what had not ended when the log does counts up to there."""
+        """Return the past; jobs that had not ended when the log does count up to there."""
         jobs = []
         unfinished = 0
         for job in self._jobs:
@@ -157,7 +157,7 @@ class Log:
             if submitted != job.submitted:
                 self.odd["jobs that started before they were submitted: submitted then"] += 1
             steps = tuple(summed((time, change) for run in runs for time, change in _ends(run)))
-            jobs.append(Allotment(job=replace(job, runs=runs), submitted=submitted, steps=steps))
+            jobs.append(Occupancy(job=replace(job, runs=runs), submitted=submitted, steps=steps))
         jobs.sort(key=lambda job: job.submitted)
         return History(jobs=tuple(jobs), assumed=tuple(self._sentences(unfinished)), size=self.size)
 
@@ -171,13 +171,13 @@ class Log:
         parts = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
         if parts:
             yield f"jobs left out: {', '.join(parts)}"
-        yield from (f"{what} ({count:,})" for what, count in self.odd.items() if count)
+        yield from (f"{words} ({count:,})" for words, count in self.odd.items() if count)
 
 
-def device_seconds(runs: Iterable[Run]) -> float:
+def device_seconds(runs: Iterable[PastRun]) -> float:
     """Return the sum of runs that have ended, each its seconds times its devices.
 
-    >>> device_seconds([Run(0.0, 10.0, 2), Run(5.0, 10.0, 1)])
+    >>> device_seconds([PastRun(0.0, 10.0, 2), PastRun(5.0, 10.0, 1)])
     25.0
     """
     return sum((run.end - run.start) * run.devices for run in runs if run.end is not None)
@@ -187,30 +187,30 @@ def summed(changes: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
     """Return the sum after each time at which it changes.
 
     Args:
-        changes: (time, what is added then), in any order.
+        changes: (time, change of the sum), in any order.
 
     >>> summed([(0.0, 2), (5.0, 1), (9.0, -2), (9.0, -1), (5.0, 1), (7.0, -1)])
     [(0.0, 2), (5.0, 4), (7.0, 3), (9.0, 0)]
     """
-    at: dict[float, int] = {}
+    sums: dict[float, int] = {}
     for time, change in changes:
-        at[time] = at.get(time, 0) + change
+        sums[time] = sums.get(time, 0) + change
     points = []
     total = 0
-    for time in sorted(at):
-        if at[time]:
-            total += at[time]
+    for time in sorted(sums):
+        if sums[time]:
+            total += sums[time]
             points.append((time, total))
     return points
 
 
-def _ends(run: Run) -> Iterable[tuple[float, int]]:
+def _ends(run: PastRun) -> Iterable[tuple[float, int]]:
     assert run.end is not None, "a run that still goes on has the end of the log"
     return (run.start, run.devices), (run.end, -run.devices)
 
 
 def _changes(steps: Iterable[tuple[float, int]]) -> Iterable[tuple[float, int]]:
-    before = 0
+    previous = 0
     for time, devices in steps:
-        yield time, devices - before
-        before = devices
+        yield time, devices - previous
+        previous = devices

@@ -1,4 +1,4 @@
-"""Opens the text files that people hand to the simulator, with errors that say what is wrong."""
+"""Opens the text files that people hand to the simulator, with errors for unreadable ones."""
 
 from __future__ import annotations
 

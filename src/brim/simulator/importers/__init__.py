@@ -1,4 +1,4 @@
 """Readers of schedulers' logs and of public traces: one format a module.
 
-Each adds the jobs of a file to a `Log`, a line at a time, and refuses what is not in its format.
+Each adds the jobs of a file to a `Log`, a line at a time, and refuses other formats.
 """

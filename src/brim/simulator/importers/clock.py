@@ -11,11 +11,11 @@ from brim.errors import SpecError, did_you_mean
 from brim.simulator.tables import Row
 
 _UNKNOWN = frozenset({"", "unknown", "none", "null", "nan", "nat", "n/a"})
-_FARTHEST = 1e11  # seconds: the year 5138
+_FARTHEST = 10**11  # the year 5138
 _NEED = "a time such as 2026-10-01T08:00:00, or seconds since 1970"
 
 
-class Clock:
+class LogClock:
     """Reads times, and counts those whose zone it had to assume.
 
     Args:
@@ -30,20 +30,20 @@ class Clock:
         self._zone = _zone(zone or "UTC")
         self._counts: Counter[str] = Counter()
 
-    def time(self, row: Row, column: str, *, after: float | None = None) -> float | None:
+    def time(self, row: Row, column: str, *, earliest: float | None = None) -> float | None:
         """The time in a cell, in seconds since 1970; None where it is unknown.
 
         Args:
-            after: a time that should not be later. It decides which hour is meant where clocks
-                went back.
+            earliest: the time before which it should not be. It decides which hour is meant where
+                clocks went back.
 
         Raises:
             SpecError: the cell has something else.
         """
-        return self.parse(row.text(column), lambda need: row.fault(column, need), after=after)
+        return self.parse(row.text(column), lambda need: row.fault(column, need), earliest=earliest)
 
     def parse(
-        self, text: str, fault: Callable[[str], SpecError], *, after: float | None = None
+        self, text: str, fault: Callable[[str], SpecError], *, earliest: float | None = None
     ) -> float | None:
         """Read a time, as `time` does; `fault` makes the error."""
         if text.lower() in _UNKNOWN:
@@ -52,28 +52,28 @@ class Clock:
             found = float(text)
         except ValueError:
             try:
-                found = self._seconds(datetime.datetime.fromisoformat(text), after)
+                found = self._seconds(datetime.datetime.fromisoformat(text), earliest)
             except (ValueError, OverflowError):
                 raise fault(_NEED) from None
         if not abs(found) <= _FARTHEST:
             raise fault(_NEED)
         return found
 
-    def _seconds(self, date: datetime.datetime, after: float | None) -> float:
+    def _seconds(self, date: datetime.datetime, earliest: float | None) -> float:
         if date.tzinfo is not None:
             return date.timestamp()
         self._counts["all"] += 1
         # A time that clocks show twice has two readings, the earlier one first; one that they skip
         # has two as well, by the clock before the gap and by the one behind it.
-        one = date.replace(tzinfo=self._zone).timestamp()
-        other = date.replace(tzinfo=self._zone, fold=1).timestamp()
-        if one == other:
-            return one
-        self._counts["twice" if one < other else "skipped"] += 1
-        return other if after is not None and one < after <= other else one
+        first = date.replace(tzinfo=self._zone).timestamp()
+        second = date.replace(tzinfo=self._zone, fold=1).timestamp()
+        if first == second:
+            return first
+        self._counts["twice" if first < second else "skipped"] += 1
+        return second if earliest is not None and first < earliest <= second else first
 
     def assumed(self) -> Iterator[str]:
-        """Say in sentences what was assumed of times."""
+        """Give the assumptions on times, in sentences."""
         if self._counts["all"] and self._name is None:
             yield "times without a zone are in UTC (--zone names another one)"
         elif self._counts["all"]:

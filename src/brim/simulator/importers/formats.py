@@ -8,7 +8,7 @@ from pathlib import Path
 from brim.domain.scaling import MOST_WORKERS
 from brim.errors import SpecError
 from brim.simulator.importers.acme import read_acme
-from brim.simulator.importers.clock import Clock
+from brim.simulator.importers.clock import LogClock
 from brim.simulator.importers.helios import read_helios
 from brim.simulator.importers.lines import OPTION
 from brim.simulator.importers.pai import read_pai
@@ -17,7 +17,7 @@ from brim.simulator.importers.sacct import read_sacct
 from brim.simulator.importers.swf import read_swf
 from brim.simulator.past_jobs import History, Log
 
-FORMATS: Mapping[str, Callable[[Path, Log, Clock], None]] = {
+FORMATS: Mapping[str, Callable[[Path, Log, LogClock], None]] = {
     "sacct": read_sacct,
     "swf": read_swf,
     "philly": read_philly,
@@ -28,7 +28,7 @@ FORMATS: Mapping[str, Callable[[Path, Log, Clock], None]] = {
 
 
 def read_history(form: str, path: Path, *, zone: str | None = None) -> History:
-    """Read what happened on a cluster.
+    """Read the past of a cluster.
 
     Args:
         form: a name of `FORMATS`.
@@ -38,7 +38,7 @@ def read_history(form: str, path: Path, *, zone: str | None = None) -> History:
         SpecError: the file is not in that format, or has no job that ran.
     """
     log = Log()
-    clock = Clock(zone)
+    clock = LogClock(zone)
     FORMATS[form](path, log, clock)
     log.assumed.extend(clock.assumed())
     history = log.history()
@@ -50,10 +50,10 @@ def read_history(form: str, path: Path, *, zone: str | None = None) -> History:
             hint="; ".join(history.assumed),
         )
     for job in history.jobs:
-        if job.most > MOST_WORKERS:
+        if job.peak > MOST_WORKERS:
             raise SpecError(
                 f"{OPTION} {path}, job {job.job.id}",
-                got=f"{job.most:,} devices at once",
+                got=f"{job.peak:,} devices at once",
                 need=f"at most {MOST_WORKERS:,}",
             )
     return history

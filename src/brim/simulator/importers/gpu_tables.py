@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from brim.simulator.importers.clock import Clock
-from brim.simulator.importers.lines import Source, rows
-from brim.simulator.past_jobs import Log, PastJob, Run
+from brim.simulator.importers.clock import LogClock
+from brim.simulator.importers.lines import LogFile, rows
+from brim.simulator.past_jobs import Log, PastJob, PastRun
 
 _REQUIRED = ("job_id", "user", "gpu_num", "state", "submit_time", "start_time", "end_time")
 
 
-def read_gpu_table(path: Path, log: Log, clock: Clock, *, tenant: str, hint: str) -> None:
+def read_gpu_table(path: Path, log: Log, clock: LogClock, *, tenant: str, hint: str) -> None:
     """Add the jobs of a CSV file to `log`.
 
     Args:
@@ -23,10 +23,10 @@ def read_gpu_table(path: Path, log: Log, clock: Clock, *, tenant: str, hint: str
         SpecError: the file lacks a column, or has a wrong value.
     """
     log.assumed.append("devices are GPUs")
-    for row in rows(Source(path, "a CSV file", hint), cells_of, required=(*_REQUIRED, tenant)):
+    for row in rows(LogFile(path, "a CSV file", hint), cells_of, required=(*_REQUIRED, tenant)):
         submitted = clock.time(row, "submit_time")
-        start = clock.time(row, "start_time", after=submitted)
-        end = clock.time(row, "end_time", after=start)
+        start = clock.time(row, "start_time", earliest=submitted)
+        end = clock.time(row, "end_time", earliest=start)
         gpus = row.whole("gpu_num")
         log.add(
             PastJob(
@@ -34,7 +34,7 @@ def read_gpu_table(path: Path, log: Log, clock: Clock, *, tenant: str, hint: str
                 user=row.text("user"),
                 tenant=row.text(tenant) or "default",
                 submitted=submitted,
-                runs=() if start is None else (Run(start, end, gpus),),
+                runs=() if start is None else (PastRun(start, end, gpus),),
                 state=row.text("state"),
             )
         )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brim.simulator.importers.clock import Clock
+from brim.simulator.importers.clock import LogClock
 from brim.simulator.importers.gpu_tables import read_gpu_table
 from brim.simulator.past_jobs import Log
 
 
-def read_helios(path: Path, log: Log, clock: Clock) -> None:
+def read_helios(path: Path, log: Log, clock: LogClock) -> None:
     """Add the jobs of a cluster to `log`; tenants are its virtual clusters.
 
     Raises:

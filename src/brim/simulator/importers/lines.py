@@ -17,11 +17,11 @@ OPTION = "--from"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogFile:
     """A file in a format.
 
     Args:
-        need: what it should be, such as `a CSV file`.
+        need: the kind of file that it should be, such as `a CSV file`.
         hint: where the format is described, or how such a file is made.
     """
 
@@ -34,7 +34,7 @@ class Source:
         return f"{OPTION} {self.path}, {part}"
 
 
-def lines(source: Source) -> Iterator[tuple[int, str]]:
+def lines(source: LogFile) -> Iterator[tuple[int, str]]:
     """Return each line with its number, from 1, and without its end.
 
     Raises:
@@ -55,7 +55,7 @@ def lines(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def rows(
-    source: Source,
+    source: LogFile,
     split: Callable[[str], list[str]],
     *,
     columns: Sequence[str] = (),
@@ -92,7 +92,7 @@ def rows(
         yield Row(place, dict(zip(names, cells, strict=True)))
 
 
-def _check_header(source: Source, names: list[str], required: Sequence[str]) -> None:
+def _check_header(source: LogFile, names: list[str], required: Sequence[str]) -> None:
     while names and not names[-1]:
         names.pop()
     missing = [name for name in required if name not in names]

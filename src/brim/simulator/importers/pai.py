@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.errors import SpecError
-from brim.simulator.importers.clock import Clock
+from brim.simulator.importers.clock import LogClock
 from brim.simulator.importers.gpu_tables import cells_of
-from brim.simulator.importers.lines import OPTION, Source, rows
-from brim.simulator.past_jobs import Log, PastJob, Run
+from brim.simulator.importers.lines import OPTION, LogFile, rows
+from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.tables import Row
 
 _JOBS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
@@ -26,14 +26,14 @@ _HINT = "the folder with pai_job_table.csv and pai_task_table.csv, unpacked with
 
 
 @dataclass(slots=True)
-class _Job:
+class _PaiJob:
     user: str
     submitted: float | None
     state: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[PastRun] = field(default_factory=list)
 
 
-def read_pai(path: Path, log: Log, clock: Clock) -> None:
+def read_pai(path: Path, log: Log, clock: LogClock) -> None:
     """Add the jobs of a folder to `log`; each task of a job is a run of its own.
 
     Raises:
@@ -43,7 +43,7 @@ def read_pai(path: Path, log: Log, clock: Clock) -> None:
         raise SpecError(OPTION, got=str(path), need="a folder", hint=_HINT)
     log.assumed.append("devices are GPUs; parts of a GPU count as a whole one")
     jobs = {
-        row.text("job_name"): _Job(
+        row.text("job_name"): _PaiJob(
             row.text("user"), _time(row, "start_time", clock), row.text("status")
         )
         for row in _table(path / "pai_job_table.csv", _JOBS)
@@ -55,7 +55,7 @@ def read_pai(path: Path, log: Log, clock: Clock) -> None:
         if job is None:
             log.odd["tasks left out whose job is not in the table of jobs"] += 1
         elif start is not None:
-            job.runs.append(Run(start, end, gpus))
+            job.runs.append(PastRun(start, end, gpus))
     for name, job in jobs.items():
         log.add(
             PastJob(
@@ -72,10 +72,10 @@ def read_pai(path: Path, log: Log, clock: Clock) -> None:
 def _table(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
     compressed = path.with_name(f"{path.name}.gz")
     found = compressed if compressed.exists() and not path.exists() else path
-    return rows(Source(found, "a CSV file without a header", _HINT), cells_of, columns=columns)
+    return rows(LogFile(found, "a CSV file without a header", _HINT), cells_of, columns=columns)
 
 
-def _time(row: Row, column: str, clock: Clock) -> float | None:
+def _time(row: Row, column: str, clock: LogClock) -> float | None:
     """The time in a cell; None where it is unknown, which is also written as 0."""
     return clock.time(row, column) or None
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from brim.errors import SpecError
-from brim.simulator.importers.clock import Clock
-from brim.simulator.importers.lines import OPTION, Source
-from brim.simulator.past_jobs import Log, PastJob, Run
+from brim.simulator.importers.clock import LogClock
+from brim.simulator.importers.lines import OPTION, LogFile
+from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.text_files import opened
 
 _CHUNK = 1 << 20  # characters read at once
@@ -25,26 +25,26 @@ _HINT = (
 )
 
 
-def read_philly(path: Path, log: Log, clock: Clock) -> None:
+def read_philly(path: Path, log: Log, clock: LogClock) -> None:
     """Add the jobs of a file to `log`.
 
     Raises:
         SpecError: the file is not a list of such jobs.
     """
     log.assumed.append("devices are GPUs")
-    for number, record in enumerate(_records(Source(path, "a JSON list of jobs", _HINT)), start=1):
+    for number, record in enumerate(_records(LogFile(path, "a JSON list of jobs", _HINT)), start=1):
         place = f"{OPTION} {path}, job {number}"
         runs = []
-        submitted = _time(record, "submitted_time", place, clock, after=None)
+        submitted = _time(record, "submitted_time", place, clock, earliest=None)
         attempts = _list(record, "attempts", place)
         for attempt in attempts:
-            start = _time(attempt, "start_time", place, clock, after=submitted)
-            end = _time(attempt, "end_time", place, clock, after=start)
+            start = _time(attempt, "start_time", place, clock, earliest=submitted)
+            end = _time(attempt, "end_time", place, clock, earliest=start)
             if start is None or (end is None and attempt is not attempts[-1]):
                 log.odd["attempts left out that have no start, or no end before the next one"] += 1
                 continue
             gpus = sum(len(_list(node, "gpus", place)) for node in _list(attempt, "detail", place))
-            runs.append(Run(start, end, gpus))
+            runs.append(PastRun(start, end, gpus))
         log.add(
             PastJob(
                 id=_text(record, "jobid", place),
@@ -57,7 +57,7 @@ def read_philly(path: Path, log: Log, clock: Clock) -> None:
         )
 
 
-def _records(source: Source) -> Iterator[Any]:
+def _records(source: LogFile) -> Iterator[Any]:
     """Return each value of a JSON list, which need not fit into memory."""
     decode = json.JSONDecoder().raw_decode
     with opened(source.path, option=OPTION, need=source.need, hint=source.hint) as file:
@@ -67,18 +67,18 @@ def _records(source: Source) -> Iterator[Any]:
             raise SpecError(
                 f"{OPTION} {source.path}", got=repr(text[:20]), need=source.need, hint=source.hint
             )
-        at = opening.end()
+        place = opening.end()
         while True:
-            blank = _BLANK.match(text, at)
-            at = blank.end() if blank else at
-            if text.startswith("]", at):
+            blank = _BLANK.match(text, place)
+            place = blank.end() if blank else place
+            if text.startswith("]", place):
                 return
             try:
-                record, at = decode(text, at)
+                record, place = decode(text, place)
             except (json.JSONDecodeError, RecursionError) as error:
-                more = file.read(_CHUNK) if len(text) - at < _MOST_JOB else ""
-                if more:
-                    text, at = text[at:] + more, 0
+                chunk = file.read(_CHUNK) if len(text) - place < _MOST_JOB else ""
+                if chunk:
+                    text, place = text[place:] + chunk, 0
                     continue
                 raise SpecError(
                     f"{OPTION} {source.path}", got=_fault_in_words(error, text), need=source.need,
@@ -119,10 +119,12 @@ def _list(record: Any, key: str, place: str) -> list[Any]:
     return value
 
 
-def _time(record: Any, key: str, place: str, clock: Clock, *, after: float | None) -> float | None:
+def _time(
+    record: Any, key: str, place: str, clock: LogClock, *, earliest: float | None
+) -> float | None:
     text = _text(record, key, place)
 
     def fault(need: str) -> SpecError:
         return SpecError(f"{place}, {key}", got=repr(text), need=need, hint=_HINT)
 
-    return clock.parse(text, fault, after=after)
+    return clock.parse(text, fault, earliest=earliest)

@@ -1,4 +1,4 @@
-"""Reads what Slurm's `sacct --parsable2` prints, with or without steps and duplicates."""
+"""Reads the output of Slurm's `sacct --parsable2`, with or without steps and duplicates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brim.errors import SpecError
-from brim.simulator.importers.clock import Clock
-from brim.simulator.importers.lines import Source, rows
-from brim.simulator.past_jobs import Log, PastJob, Run
+from brim.simulator.importers.clock import LogClock
+from brim.simulator.importers.lines import LogFile, rows
+from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.tables import Row
 
 COMMAND = (
@@ -32,7 +32,7 @@ class _Amounts(NamedTuple):
     nodes: int
 
 
-class _Record(NamedTuple):
+class _SacctRecord(NamedTuple):
     """A part of a job; one that was put back in line has several."""
 
     job: str
@@ -45,16 +45,16 @@ class _Record(NamedTuple):
     amounts: _Amounts
 
 
-def read_sacct(path: Path, log: Log, clock: Clock) -> None:
+def read_sacct(path: Path, log: Log, clock: LogClock) -> None:
     """Add the jobs of a file to `log`.
 
     Devices are GPUs where any job has some, or else CPUs, or else nodes.
 
     Raises:
-        SpecError: the file is not what `sacct -P` prints, or lacks a column.
+        SpecError: the file is not in that form, or lacks a column.
     """
-    source = Source(path, "what `sacct --parsable2` prints", COMMAND)
-    found: dict[str, list[_Record]] = {}
+    source = LogFile(path, "what `sacct --parsable2` prints", COMMAND)
+    found: dict[str, list[_SacctRecord]] = {}
     for row in rows(source, _cells, required=("jobid", "submit", "start", "end", "state")):
         if not _AMOUNTS & row.cells.keys():
             need = "a column AllocTRES, AllocCPUS or NNodes"
@@ -75,20 +75,20 @@ def _cells(line: str) -> list[str]:
     return line.split("|")
 
 
-def _record(row: Row, clock: Clock) -> _Record:
+def _record(row: Row, clock: LogClock) -> _SacctRecord:
     job = row.text("jobid")
     if not _JOB.fullmatch(job):
         raise row.fault("jobid", "a job's id, such as 123, 123_4 or 123.batch", hint=COMMAND)
     submitted = clock.time(row, "submit")
-    start = clock.time(row, "start", after=submitted)
-    return _Record(
+    start = clock.time(row, "start", earliest=submitted)
+    return _SacctRecord(
         job=job,
         user=row.text("user"),
         tenant=row.text("account") or row.text("partition") or "default",
         state=row.text("state").partition(" ")[0],  # CANCELLED by 1000
         submitted=submitted,
         start=start,
-        end=clock.time(row, "end", after=start),
+        end=clock.time(row, "end", earliest=start),
         amounts=_amounts(row),
     )
 
@@ -99,9 +99,9 @@ def _unit(amounts: Iterable[_Amounts]) -> int:
     return min(units, default=0)
 
 
-def _jobs(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+def _jobs(records: Iterable[_SacctRecord]) -> Iterator[list[_SacctRecord]]:
     """Return the records of each job among those with one id."""
-    parts: list[_Record] = []
+    parts: list[_SacctRecord] = []
     for record in records:
         if parts and parts[-1].state not in _CONTINUED:
             yield parts
@@ -110,7 +110,7 @@ def _jobs(records: Iterable[_Record]) -> Iterator[list[_Record]]:
     yield parts
 
 
-def _job(parts: list[_Record], unit: int) -> PastJob:
+def _job(parts: list[_SacctRecord], unit: int) -> PastJob:
     first, last = parts[0], parts[-1]
     started = [(part.start, part) for part in parts if part.state != "PENDING"]
     return PastJob(
@@ -119,7 +119,9 @@ def _job(parts: list[_Record], unit: int) -> PastJob:
         tenant=first.tenant,
         submitted=first.submitted,
         runs=tuple(
-            Run(start, part.end, part.amounts[unit]) for start, part in started if start is not None
+            PastRun(start, part.end, part.amounts[unit])
+            for start, part in started
+            if start is not None
         ),
         state=last.state,
     )
@@ -128,9 +130,9 @@ def _job(parts: list[_Record], unit: int) -> PastJob:
 def _amounts(row: Row) -> _Amounts:
     # A site may have them counted together, by type, or both: gres/gpu=4,gres/gpu:a100=4.
     counts = [(kind, int(count)) for kind, count in _GPUS.findall(row.text("alloctres"))]
-    together = sum(count for kind, count in counts if not kind)
+    total = sum(count for kind, count in counts if not kind)
     by_type = sum(count for kind, count in counts if kind)
-    return _Amounts(together or by_type, _count(row, "alloccpus"), _count(row, "nnodes"))
+    return _Amounts(total or by_type, _count(row, "alloccpus"), _count(row, "nnodes"))
 
 
 def _count(row: Row, column: str) -> int:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.errors import SpecError
-from brim.simulator.importers.clock import Clock
-from brim.simulator.importers.lines import Source, lines
-from brim.simulator.past_jobs import Log, PastJob, Run
+from brim.simulator.importers.clock import LogClock
+from brim.simulator.importers.lines import LogFile, lines
+from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.tables import Row
 
 _COLUMNS = (
@@ -25,26 +25,28 @@ _PARTS = ("2", "3", "4")  # status of a part of a job: goes on later, the last o
 
 
 @dataclass(slots=True)
-class _Job:
+class _SwfJob:
     """A job whose lines are being read: one for all of it, and perhaps one for each part."""
 
     row: Row
     submitted: float | None
-    whole: tuple[Run, ...] = ()
-    parts: list[Run] = field(default_factory=list)
+    whole: tuple[PastRun, ...] = ()
+    parts: list[PastRun] = field(default_factory=list)
     state: str = ""
 
 
-def read_swf(path: Path, log: Log, clock: Clock) -> None:
+def read_swf(path: Path, log: Log, clock: LogClock) -> None:
     """Add the jobs of a file to `log`, on its own clock or, where it has one, since 1970.
 
     Raises:
         SpecError: a line that has not 18 numbers.
     """
     del clock  # the times are seconds
-    source = Source(path, "a log in the Standard Workload Format", "18 numbers a line, -1: unknown")
+    source = LogFile(
+        path, "a log in the Standard Workload Format", "18 numbers a line, -1: unknown"
+    )
     header: dict[str, int] = {}
-    job: _Job | None = None
+    job: _SwfJob | None = None
     for number, line in lines(source):
         if line.lstrip().startswith(";"):
             match = _HEADER.match(line.lstrip())
@@ -65,8 +67,8 @@ def read_swf(path: Path, log: Log, clock: Clock) -> None:
         zero = max(header.get("UnixStartTime", 0), 0)
         if job is None or not _is_part_of(row, job):
             _finish(job, log)
-            submit = _known(row, "submit time")
-            job = _Job(row, None if submit is None else zero + submit)
+            submit = _number(row, "submit time")
+            job = _SwfJob(row, None if submit is None else zero + submit)
         _add(row, job, log)
     _finish(job, log)
     log.assumed.append("devices are processors")
@@ -76,22 +78,22 @@ def read_swf(path: Path, log: Log, clock: Clock) -> None:
         log.size = (procs, procs // nodes if nodes > 0 and procs % nodes == 0 else 8)
 
 
-def _is_part_of(row: Row, job: _Job) -> bool:
-    same = row.text("job number") == job.row.text("job number")
-    return same and row.text("status") in _PARTS
+def _is_part_of(row: Row, job: _SwfJob) -> bool:
+    has_its_number = row.text("job number") == job.row.text("job number")
+    return has_its_number and row.text("status") in _PARTS
 
 
-def _add(row: Row, job: _Job, log: Log) -> None:
+def _add(row: Row, job: _SwfJob, log: Log) -> None:
     job.state = row.text("status")
-    seconds = _known(row, "run time")
-    wait = _known(row, "wait time")
-    before = job.parts[-1].end if job.parts else job.submitted
-    if seconds is None or before is None:
+    seconds = _number(row, "run time")
+    wait = _number(row, "wait time")
+    previous_end = job.parts[-1].end if job.parts else job.submitted
+    if seconds is None or previous_end is None:
         return
     if wait is None:
         log.odd["jobs without a known wait: started when submitted"] += 1
-    start = before + (wait or 0.0)
-    run = Run(start, start + seconds, _processors(row, log))
+    start = previous_end + (wait or 0.0)
+    run = PastRun(start, start + seconds, _processors(row, log))
     if job.state in _PARTS:
         job.parts.append(run)
     else:
@@ -99,21 +101,21 @@ def _add(row: Row, job: _Job, log: Log) -> None:
 
 
 def _processors(row: Row, log: Log) -> int:
-    allocated = _known(row, "allocated processors")
+    allocated = _number(row, "allocated processors")
     if allocated is None:
-        requested = _known(row, "requested processors")
+        requested = _number(row, "requested processors")
         log.odd["jobs without known processors: had as many as requested"] += requested is not None
         return int(requested or 0)
     return int(allocated)
 
 
-def _known(row: Row, column: str) -> float | None:
+def _number(row: Row, column: str) -> float | None:
     """The number in a cell; None where it is -1."""
     found = row.number(column)
     return None if found < 0 else found
 
 
-def _finish(job: _Job | None, log: Log) -> None:
+def _finish(job: _SwfJob | None, log: Log) -> None:
     if job is None:
         return
     queue, user = job.row.text("queue"), job.row.text("user")
