@@ -408,7 +408,7 @@ def test_oddities_are_counted_aloud(tmp_path: Path) -> None:
     text = "\n".join(history.assumed)
     assert "1 without a run that ends after its start, 2 that never started" in text
     assert "attempts left out that have no start, or no end before the next one (2)" in text
-    assert "1 job had not ended" in text
+    assert "had not ended have what they had until the log ends (1)" in text
     swf = read(
         tmp_path, "swf", f"{SWF}\n{SWF.replace(' 5 60 4', ' -1 60 -1')}\n{SWF.replace('60', '0')}"
     )

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from brim.domain.quantities import counted
-
 
 class PastRun(NamedTuple):
     """A job had so many devices from `start` to `end`; without an end, it was still running."""
@@ -164,10 +162,7 @@ class Log:
     def _sentences(self, unfinished: int) -> Iterable[str]:
         yield from self.assumed
         if unfinished:
-            yield (
-                f"{counted(unfinished, 'job')} had not ended when the log does: counted with what "
-                "they had until then"
-            )
+            yield f"jobs that had not ended have what they had until the log ends ({unfinished:,})"
         parts = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
         if parts:
             yield f"jobs left out: {', '.join(parts)}"
