@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from brim.cli.simulate import simulate
 from brim.domain.course import Origin
+from brim.domain.scaling import MOST_WORKERS
 from brim.errors import SpecError
 from brim.simulator.courses import course_of
 from brim.simulator.happened import Scaling, as_it_happened, cluster_of, jobs_of
@@ -350,6 +351,7 @@ HELIOS_ROW = "1,u,v,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-
         ("swf", SWF.rsplit(" ", 1)[0], "line 1", "got 17 numbers, need 18"),
         ("swf", f"; a comment\n{SWF.replace('60', 'sixty')}", "line 2, column run time", "'sixty'"),
         ("swf", SWF.replace("60", "nan"), "column run time", "a number"),
+        ("swf", SWF.replace("60", "1e300"), "column run time", "1e+11 or less"),
         ("philly", "{}", "--from", "a JSON list of jobs"),
         ("philly", "[1]", "job 1", "an object with submitted_time"),
         ("philly", "[{}, {", "job 1", "an object with submitted_time"),
@@ -550,3 +552,24 @@ def test_published_rows_have_their_device_time(
 ) -> None:
     history = read(tmp_path, form, text)
     assert [job.device_seconds for job in history.jobs] == device_seconds
+
+
+@pytest.mark.parametrize("form", [*WRITERS, "pai"])
+def test_damaged_logs_are_read_or_refused(tmp_path: Path, form: str) -> None:
+    rng = random.Random(form)
+    path = written(tmp_path, form, facts(7, one_run=form in ("helios", "acme"))[:8])
+    file = path / "pai_task_table.csv" if form == "pai" else path
+    text = file.read_text()
+    signs = (*'-\x00"|,;[é\n\ud7ff', "", "9" * 30, "1e308", "nan")
+    refused = 0
+    for _ in range(60):
+        place = rng.randrange(len(text))
+        damaged = text[:place] + rng.choice(signs) + text[place + rng.choice((0, 1, 40)) :]
+        file.write_text(damaged)
+        try:
+            jobs = jobs_of(read_history(form, path))
+        except SpecError:
+            refused += 1
+            continue
+        assert all(0 < job.work < 1e18 and 1 <= job.requested <= MOST_WORKERS for job in jobs)
+    assert 0 < refused < 60

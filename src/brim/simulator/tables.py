@@ -32,11 +32,18 @@ class Row:
         """Return the text of a cell; empty where the table has no such column."""
         return self.cells.get(column, "")
 
-    def number(self, column: str, *, minimum: float = -math.inf, need: str = "a number") -> float:
+    def number(
+        self,
+        column: str,
+        *,
+        minimum: float = -math.inf,
+        maximum: float = math.inf,
+        need: str = "a number",
+    ) -> float:
         """Return the number in a cell.
 
         Raises:
-            SpecError: the cell has no finite number, or one below `minimum`.
+            SpecError: the cell has no finite number, or one beyond a bound.
         """
         try:
             found = float(self.text(column))
@@ -46,6 +53,8 @@ class Row:
             raise self.fault(column, need)
         if found < minimum:
             raise self.fault(column, f"{minimum:g} or more")
+        if found > maximum:
+            raise self.fault(column, f"{maximum:g} or less")
         return found
 
     def positive(self, column: str) -> float:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from brim.errors import SpecError, did_you_mean
+from brim.simulator.importers.lines import LARGEST
 from brim.simulator.tables import Row
 
 _UNKNOWN = frozenset({"", "unknown", "none", "null", "nan", "nat", "n/a"})
-_FARTHEST = 10**11  # the year 5138
 _NEED = "a time such as 2026-10-01T08:00:00, or seconds since 1970"
 
 
@@ -55,7 +55,7 @@ class LogClock:
                 found = self._seconds(datetime.datetime.fromisoformat(text), earliest)
             except (ValueError, OverflowError):
                 raise fault(_NEED) from None
-        if not abs(found) <= _FARTHEST:
+        if not abs(found) <= LARGEST:
             raise fault(_NEED)
         return found
 

@@ -12,6 +12,7 @@ from brim.simulator.tables import Row
 from brim.simulator.text_files import opened
 
 MOST_LINE = 1 << 20  # characters
+LARGEST = 10**11  # number in a log, of anything; as a time, it is in the year 5138
 
 OPTION = "--from"
 

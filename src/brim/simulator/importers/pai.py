@@ -13,7 +13,7 @@ from pathlib import Path
 from brim.errors import SpecError
 from brim.simulator.importers.clock import LogClock
 from brim.simulator.importers.gpu_tables import cells_of
-from brim.simulator.importers.lines import OPTION, LogFile, rows
+from brim.simulator.importers.lines import LARGEST, OPTION, LogFile, rows
 from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.tables import Row
 
@@ -84,4 +84,4 @@ def _amount(row: Row, column: str) -> float:
     """The number in a cell; 0 where there is none."""
     if row.text(column).lower() in {"", "nan"}:
         return 0.0
-    return row.number(column, minimum=0.0)
+    return row.number(column, minimum=0.0, maximum=LARGEST)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from brim.errors import SpecError
 from brim.simulator.importers.clock import LogClock
-from brim.simulator.importers.lines import LogFile, lines
+from brim.simulator.importers.lines import LARGEST, LogFile, lines
 from brim.simulator.past_jobs import Log, PastJob, PastRun
 from brim.simulator.tables import Row
 
@@ -111,7 +111,7 @@ def _processors(row: Row, log: Log) -> int:
 
 def _number(row: Row, column: str) -> float | None:
     """The number in a cell; None where it is -1."""
-    found = row.number(column)
+    found = row.number(column, maximum=LARGEST)
     return None if found < 0 else found
 
 
