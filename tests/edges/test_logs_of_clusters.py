@@ -487,6 +487,12 @@ def test_options_that_do_not_fit_are_refused(
             run(option, value)
 
 
+def test_clusters_have_a_bound(tmp_path: Path) -> None:
+    history = read(tmp_path, "swf", f"; MaxProcs: 99999999999\n{SWF}")
+    with pytest.raises(SpecError, match="99,999,999,999 devices, need at most 1,048,576"):
+        cluster_of(history)
+
+
 def test_a_small_cluster_is_said_to_be_small(tmp_path: Path) -> None:
     log = written(tmp_path, "sacct", facts(6))
     found = run("--from", "sacct", log, "--cluster", "1x4", "--policy", "fifo-gang", "--json")

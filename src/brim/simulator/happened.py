@@ -9,8 +9,9 @@ from functools import lru_cache
 from brim.domain.cluster import Cluster, Node
 from brim.domain.course import Change
 from brim.domain.quantities import counted
-from brim.domain.scaling import ScalingCurve
+from brim.domain.scaling import MOST_WORKERS, ScalingCurve
 from brim.domain.workload import Job
+from brim.errors import SpecError
 from brim.simulator.past_jobs import History, Occupancy, summed
 from brim.simulator.run import Outcome, SimulatedRun
 
@@ -63,8 +64,14 @@ def cluster_of(history: History) -> Cluster:
     """Return the cluster of a history.
 
     It has as many devices as its log says, or else as were in use at once at most.
+
+    Raises:
+        SpecError: it would be larger than any cluster.
     """
     devices, size = history.size or (history.peak, _NODE)
+    if devices > MOST_WORKERS:
+        need = f"at most {MOST_WORKERS:,}"
+        raise SpecError("--from", got=f"{devices:,} devices", need=need, hint="--cluster 16x8")
     sizes = [size] * (devices // size) + [devices % size] * (devices % size > 0)
     width = len(str(len(sizes) - 1))
     nodes = (Node(id=f"node{place:0{width}}", devices=count) for place, count in enumerate(sizes))

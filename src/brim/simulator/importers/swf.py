@@ -20,7 +20,7 @@ _COLUMNS = (
     "used memory", "requested processors", "requested time", "requested memory", "status", "user",
     "group", "application", "queue", "partition", "preceding job", "think time",
 )  # fmt: skip
-_HEADER = re.compile(r";\s*(MaxProcs|MaxNodes|UnixStartTime)\s*:\s*(-?\d+)")
+_HEADER = re.compile(r";\s*(MaxProcs|MaxNodes|UnixStartTime)\s*:\s*(-?\d{1,12})\b")
 _PARTS = ("2", "3", "4")  # status of a part of a job: goes on later, the last one, and failed
 
 
