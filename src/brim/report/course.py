@@ -514,12 +514,14 @@ def _draw_devices(
     supply = [(supply.at, supply.devices) for supply in course.supply]
     supply.append((course.end, supply[-1][1]))
     _draw_steps(axis, view, supply, color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)))
+    largest = max(count for _, count in supply)
     words = ["dashed: all that there are"]
     if view.beside is not None:
         compared_points = [
             point for point in _workers_over_time(view.beside) if point[0] < view.beside.end
         ]
         compared_points.append((view.beside.end, compared_points[-1][1]))
+        largest = max(largest, *(count for _, count in compared_points))
         _draw_steps(
             axis, view, compared_points, course=view.beside, color=paint["ink"], linewidth=1.5
         )
@@ -527,7 +529,7 @@ def _draw_devices(
     unit_name = "tenant" if course.is_long else "job"
     title = f"devices, by {unit_name} ({'; '.join(words)})"
     axis.set_title(wrapped(title, narrow=narrow))
-    axis.set_ylim(0, max(count for _, count in supply) * 1.06)
+    axis.set_ylim(0, largest * 1.06)
     for panel, tenant in zip(tenant_axes, _panel_tenants(course), strict=True):
         _draw_tenant(panel, view, tenant, paint)
     marks = view.marks
