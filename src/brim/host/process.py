@@ -233,6 +233,13 @@ def work_of(pid: int) -> str:
     return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
 
 
+def processor_seconds(pid: int) -> float:
+    """Return the seconds that a process, and its descendants of now, have computed."""
+    words = _facts_of(pid)[11:15]  # of itself, and of children whose end it has taken note of
+    ticks = sum(map(int, filter(None, words)))
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(processor_seconds, children_of(pid)))
+
+
 def birth_of(pid: int) -> str:
     """Return the start time of a process, as the kernel counts.
 
