@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from brim.domain.services import Replica, Service
@@ -20,6 +20,8 @@ _MAINTENANCE, _DRAIN = 0x01, 0x08  # bits of a server's administrative state
 _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
 # Nobody listens there: a request that finds no replica is tried again until there is one.
 _WAITING = "server waiting 127.0.0.1:1 backup"
+# A connection that fails takes its replica out at once; one that was started again there is soon back.
+_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
 _RETRY = 500  # milliseconds between two tries where no replica is up, and for a connection
 _TRIES = 30
 
@@ -70,7 +72,7 @@ backend replicas
     option redispatch 1
     retry-on conn-failure empty-response
     http-request disable-l7-retry if !METH_GET
-{check}    server-template replica 1-{slots} {_FREE[0]}:{_FREE[1]} check inter 1s fall 2 rise 1 disabled
+{check}    server-template replica 1-{slots} {_FREE[0]}:{_FREE[1]} check {_CHECKS} disabled
     {_WAITING}
 """
 
@@ -115,8 +117,19 @@ def slots_in(answer: str) -> list[Slot]:
     return found
 
 
-def commands_for(slots: Sequence[Slot], replicas: Sequence[Replica]) -> list[str]:
+def commands_for(
+    slots: Sequence[Slot],
+    replicas: Sequence[Replica],
+    *,
+    missed: Collection[tuple[str, int]] = (),
+) -> list[str]:
     """Return the commands by which a front sends its requests to the replicas that are ready.
+
+    Args:
+        slots: as they are.
+        replicas: as they were seen last.
+        missed: addresses of replicas that may be started again there at any moment. The front itself
+            sees whether they answer.
 
     >>> slots = [Slot("replica1", "127.0.0.1", 4000, "ready"), Slot("replica2", "127.0.0.1", 1, "maint")]
     >>> leaving = Replica("w1-1", "127.0.0.1", 4000, "leaving")
@@ -136,7 +149,8 @@ def commands_for(slots: Sequence[Slot], replicas: Sequence[Replica]) -> list[str
         place = (slot.host, slot.port)
         if slot.state == "maint":
             continue
-        state = desired.get(place, "maint") if place not in taken else "maint"
+        fallback = "ready" if place in missed and slot.state == "ready" else "maint"
+        state = desired.get(place, fallback) if place not in taken else "maint"
         taken.add(place)
         if state != slot.state:
             commands.append(f"set server replicas/{slot.name} state {state}")

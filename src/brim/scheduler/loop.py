@@ -456,6 +456,7 @@ class Scheduler:
             self._book.keep_bundle(request.bundle, submission.spec.bundle)
         with self._book.transaction():
             jobs = self._take_in(request, submission, now=now, by=by)
+        self._services.begin(jobs[0])
         return self._view(jobs[0])
 
     def _take_in(

@@ -8,6 +8,8 @@ service's job. All else is done by the scheduler, as for any job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,10 +34,10 @@ from brim.domain.services import (
     stay_of,
 )
 from brim.domain.submission import Submission
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.interfaces import Clock
 from brim.scheduler.front_text import Counts, slots_of
-from brim.scheduler.fronts import Front, check_free, haproxy_path
+from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ReplicaView, ServiceView
 from brim.wire.listening import is_loopback, joined_address
@@ -46,6 +48,7 @@ _BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
 _NOTICES = 5  # measurements of how long a replica takes to come; the longest of them counts
 _STRETCH = 5.0  # seconds of the past that are one line of its file
 _LOADS = "loads"
+_log = logging.getLogger(__name__)
 
 
 class Jobs(Protocol):
@@ -111,6 +114,7 @@ class Services:
         self._jobs, self._handle, self._rules = jobs, handle, rules
         self._folder, self._own_address, self._clock = folder, address, clock
         self._served: dict[str, _Served] = {}
+        self._is_over = False
 
     @property
     def _address(self) -> str:
@@ -193,18 +197,27 @@ class Services:
             else "",
         )
 
+    def begin(self, job: ScheduledJob) -> None:
+        """Listen at the port of a service that was taken in: from here on, requests wait."""
+        if job.submission.spec.service is not None:
+            with contextlib.suppress(OSError):  # then it is tried again, and its view says why
+                self._of(job).front.listen()
+
     # Running --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Tend all services until cancelled; their fronts go on."""
         try:
-            while True:
+            await self._end_left_over()
+            while not self._is_over:
                 await self._forget_ended()
                 for job in self._all():
                     try:
                         await self._tend(job)
-                    except OSError as error:  # of a disk: others go on, and so does this one
-                        self._of(job).problem = str(error)
+                    except StorageFault:
+                        raise
+                    except Exception:  # noqa: BLE001 - whatever it is, other services go on
+                        _log.exception("%s cannot be tended", job.id)
                 await asyncio.sleep(_INTERVAL)
         finally:
             for served in self._served.values():
@@ -214,6 +227,7 @@ class Services:
 
     async def end(self) -> None:
         """End all fronts: the scheduler goes down."""
+        self._is_over = True
         for job in self._all():
             await self._of(job).front.end()
 
@@ -223,7 +237,16 @@ class Services:
 
     async def _forget_ended(self) -> None:
         for id in self._served.keys() - {job.id for job in self._all()}:
-            await self._served.pop(id).front.forget()
+            await self._served.pop(id).front.end()
+            await end_front(self._folder / id, forget=True)
+
+    async def _end_left_over(self) -> None:
+        """End the fronts of services that have ended, where an earlier scheduler did not."""
+        current = {job.id for job in self._all()}
+        if self._folder.is_dir():
+            for folder in self._folder.iterdir():
+                if folder.name not in current:
+                    await end_front(folder, forget=True)
 
     def _of(self, job: ScheduledJob) -> _Served:
         service = job.submission.spec.service

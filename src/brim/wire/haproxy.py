@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brim.errors import EnvironmentFault
@@ -30,13 +30,8 @@ async def ask_front(folder: Path, commands: Sequence[str]) -> str:
 
 
 async def _ask(folder: Path, line: bytes) -> bytes:
-    # The kernel takes short paths of sockets only, and state directories may have long ones.
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        path = f"/proc/self/fd/{directory}/{SOCKET}"
+    with _path_in(folder) as path:
         reader, writer = await asyncio.open_unix_connection(path)
-    finally:
-        os.close(directory)
     try:
         writer.write(line)
         await writer.drain()
@@ -50,3 +45,13 @@ async def _ask(folder: Path, line: bytes) -> bytes:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+@contextlib.contextmanager
+def _path_in(folder: Path) -> Iterator[str]:
+    """Yield a short path of the socket: the kernel takes no long ones, as state directories may have."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{SOCKET}"
+    finally:
+        os.close(directory)
