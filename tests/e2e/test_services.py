@@ -54,6 +54,14 @@ class World(Home):
     def serve(self) -> str:
         return self.brim("submit", "--service", str(self.service_file)).strip()
 
+    def broken(self) -> str:
+        """Submit a service whose command ends at once."""
+        file = self.service_file.with_name("broken.yaml")
+        script = "print('no such table'); exit(3)"
+        lines = {"command": ["python", "-c", script], "port": free_port()}
+        file.write_text(json.dumps({**lines, "replicas": "1", "per-replica": 1}))
+        return self.brim("submit", "--service", str(file)).strip()
+
     def service(self, job: str) -> ServiceView:
         view = self.job(job).service
         assert view is not None
@@ -97,6 +105,7 @@ def calm() -> str:
 def test_replicas_come_before_training_and_lose_no_request(world: World, calm: str) -> None:
     training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "1:4").strip()
     world.wait_for_step(training, 1)
+    broken = world.broken()
     web = world.serve()
     with requests_to(world.port, rate=4.0) as requests:  # some wait for the first replica
         world.wait_for_ready(web, 1)
@@ -123,9 +132,9 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
         requests.again = True  # what a front has in its hands when it is killed is sent again
         front = world.front(web)
         os.kill(front, signal.SIGKILL)
+        requests.rate = 8.0
         until(lambda: world.front(web) != front, "another front")
         requests.replicas()
-        requests.rate = 2.0
         until(lambda: world.service(web).wanted == 1, "fewer replicas")
         until(lambda: world.job(training).workers >= 2, "training that grows again")
     assert requests.lost == []
@@ -134,5 +143,8 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
     world.brim("cancel", web)
     until(lambda: world.job(web).has_ended, "the end of the service")
     until(lambda: not (world.state / "services" / web).exists(), "the end of its front")
+    until(lambda: world.job(broken).state == "failed", "the end of a service that never was one")
+    assert "no replica was ever ready" in world.job(broken).problem
+    assert "exit status 3: no such table" in world.job(broken).problem
     scaled = [change["detail"] for change in world.story(web) if change["event"] == "scaled"]
     assert any(detail.endswith(": 3 replicas") and "foreseen in" in detail for detail in scaled)

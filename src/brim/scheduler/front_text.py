@@ -190,7 +190,7 @@ def counts_in(answer: str) -> Counts | None:
 
     >>> head = "# pxname,svname,qcur,wretr,hrsp_5xx,req_tot,act,"
     >>> counts_in(head + "\\nfront,FRONTEND,,,0,12,,\\nreplicas,BACKEND,1,2,3,12,4,\\n")
-    Counts(requests=12, up=4, waiting=1, retries=2, errors=3)
+    Counts(requests=12, up=4, waiting=1, retries=2, errors=0)
     """
     rows = {
         (row.get("pxname", ""), row.get("svname", "")): row

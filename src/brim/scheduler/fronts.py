@@ -128,6 +128,11 @@ class Front:
         """Return whether the process that was started here has ended."""
         return self._process is not None and self._process.poll() is not None
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has a process, whoever has started that."""
+        return bool(self._alive())
+
     def _text(self, service: Service) -> str:
         user = ""
         if os.geteuid() == 0:
