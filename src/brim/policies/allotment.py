@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from brim.domain.quantities import counted
 from brim.domain.schedule import JobState, Reason, Snapshot
+from brim.domain.workload import Priority
 from brim.policies.promises import Promise, workers_now
 from brim.policies.surplus import SurplusClaim, share_out
 from brim.policies.timeline import Need
@@ -167,9 +168,9 @@ class _Allotment:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
             # Its owner may have raised the minimum.
-            if goal > holds >= max(
-                self.base.get(name, 0), state.job.minimum
-            ) and not self._worthwhile(state, goal):
+            is_online = state.job.priority is Priority.ONLINE  # its requests do not wait
+            is_fed = holds >= max(self.base.get(name, 0), state.job.minimum)
+            if goal > holds and is_fed and not is_online and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
