@@ -136,7 +136,9 @@ def generated(name: str, *, days: int, busiest: float, seed: int) -> Series:
     for second in range(days * day):
         number, moment = divmod(second, day)
         phase = moment / day
-        curve = 0.35 - 0.3 * math.cos(2 * math.pi * phase) + 0.2 * math.sin(6 * math.pi * phase) ** 2
+        curve = (
+            0.35 - 0.3 * math.cos(2 * math.pi * phase) + 0.2 * math.sin(6 * math.pi * phase) ** 2
+        )
         since = moment - bursts[number]
         burst = 0.25 * math.exp(-since / 10) if since >= 0 else 0.0
         mean = busiest * (0.9 + 0.05 * (number % 3)) * (curve + burst)
@@ -147,8 +149,12 @@ def generated(name: str, *, days: int, busiest: float, seed: int) -> Series:
 def public(name: str, path: Path) -> Series:
     """A series of the Numenta Anomaly Benchmark: a time and a value a row."""
     with path.open() as file:
-        rows = [(datetime.datetime.fromisoformat(t), float(v)) for t, v in list(csv.reader(file))[1:]]
-    width = min((b - a).total_seconds() for (a, _), (b, _) in zip(rows, rows[1:], strict=False) if b > a)
+        rows = [
+            (datetime.datetime.fromisoformat(t), float(v)) for t, v in list(csv.reader(file))[1:]
+        ]
+    width = min(
+        (b - a).total_seconds() for (a, _), (b, _) in zip(rows, rows[1:], strict=False) if b > a
+    )
     return Series(name=name, width=width, season=DAY, ahead=width, loads=[v for _, v in rows])
 
 

@@ -152,7 +152,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["cancel"], "", ["flights-7"]),
         (["explain"], "f", ["flights-7"]),
         (["logs", "latest", "--worker"], "w", ["w1"]),
-        (["demo"], "exp", ["experiment-1", "experiment-3"]),
+        (["demo"], "exp", ["experiment-1", "experiment-2", "experiment-3"]),
         (["help"], "ledg", ["ledger"]),
         (["trian"], "x", []),
     ],

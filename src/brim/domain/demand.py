@@ -17,7 +17,8 @@ from array import array
 from collections.abc import Iterator
 
 DAY = 86_400.0  # seconds of a season, unless a service has another
-_WIDTH = 5.0  # seconds of a bucket
+_WIDTHS = 1.0, 5.0  # seconds of a bucket, at least and at most
+_BUCKETS = 120  # of a season at least, as far as the former allows
 _SEASONS = 7  # that are remembered
 _FEWEST = 6  # buckets that make a trend
 _ERRORS = 120  # latest forecasts whose errors count
@@ -33,8 +34,8 @@ class Past:
     newest one is left out.
 
     Args:
-        width: seconds of a bucket.
         season: seconds after which the load is expected to repeat itself.
+        width: seconds of a bucket; None: as suits the season.
 
     >>> past = Past(width=10.0)
     >>> for time, load in ((100.0, 3.0), (105.0, 5.0), (131.0, 8.0)):
@@ -43,9 +44,10 @@ class Past:
     [(100.0, 4.0), (130.0, 8.0)]
     """
 
-    def __init__(self, *, width: float = _WIDTH, season: float = DAY) -> None:
-        self.width = width
-        self.season = max(1, round(season / width))  # in buckets
+    def __init__(self, *, season: float = DAY, width: float | None = None) -> None:
+        low, high = _WIDTHS
+        self.width = width or min(high, max(low, season / _BUCKETS))
+        self.season = max(1, round(season / self.width))  # in buckets
         self._first = 0  # the number of the first bucket that is kept
         self._loads = array("d")  # of each bucket since then; not a number: nobody has measured
         self._count = 0  # measurements in the newest bucket

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from brim.domain.demand import DAY
 from brim.errors import SpecError, did_you_mean
 
 REQUESTS, CPU = "requests", "cpu"  # loads that brim measures itself
@@ -20,6 +21,7 @@ MOST_REPLICAS = 1024
 NOTICE = 10.0  # seconds that a replica is believed to take until one was seen
 GRACE = 10.0  # seconds for requests in flight, and as many from SIGTERM to SIGKILL
 _LONGEST_NOTICE = 3600.0  # seconds
+_SHORTEST_DAY = 30.0  # seconds: of a demo
 # What haproxy's file and a request's first line can have, without a space, a quote or a sign of theirs.
 _PATH = re.compile(r"/[A-Za-z0-9._~/%?&=+:@,;-]{0,199}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~/%?&=+:@,;\[\]-]{1,400}")
@@ -41,6 +43,7 @@ class Service:
         health: the path that a healthy replica answers with a status from 200 to 399; empty: one is
             healthy that takes a connection.
         notice: seconds from the wish for another replica until it is ready, until that was measured.
+        day: seconds after which the load is expected to repeat itself.
 
     Raises:
         SpecError: it can never be served.
@@ -53,6 +56,7 @@ class Service:
     per_replica: float = 1.0
     health: str = ""
     notice: float = NOTICE
+    day: float = DAY
 
     def __post_init__(self) -> None:
         if not FIRST_PORT <= self.port <= LAST_PORT:
@@ -77,6 +81,9 @@ class Service:
         if not 0.0 <= self.notice <= _LONGEST_NOTICE:
             need = f"0 to {_LONGEST_NOTICE:.0f} seconds"
             raise SpecError("notice", got=f"{self.notice:g} s", need=need, hint="notice: 10s")
+        if not _SHORTEST_DAY <= self.day <= DAY:
+            need = f"{_SHORTEST_DAY:.0f} s to 24 h"
+            raise SpecError("day", got=f"{self.day:g} s", need=need, hint="day: 24h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

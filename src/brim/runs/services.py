@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.domain.channels import parse_subscription
+from brim.domain.demand import DAY
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.names import check_name
 from brim.domain.quantities import parse_duration
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "name", "command", "port", "replicas", "load", "per-replica", "health", "grace", "env", "notice",
+    "day",
 )  # fmt: skip
 _NEEDED = ("command", "port", "replicas", "per-replica")
 _EXAMPLE = """command: python server.py
@@ -113,6 +115,7 @@ def service_of(content: object, *, default_name: str = "service") -> tuple[str, 
         per_replica=values.number("per-replica"),
         health=values.text("health", ""),
         notice=values.seconds("notice", NOTICE),
+        day=values.seconds("day", DAY),
     )
     spec = JobSpec(
         command=values.command(),

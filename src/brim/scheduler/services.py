@@ -255,7 +255,7 @@ class Services:
         if served is None:
             folder = self._folder / job.id
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            past, loads = Past(), read_loads(folder / _LOADS)
+            past, loads = Past(season=service.day), read_loads(folder / _LOADS)
             for time, load in loads:
                 past.add(time, load)
             keep_loads(folder / _LOADS, past.buckets())
