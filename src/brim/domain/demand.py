@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 _WIDTH = 5.0  # seconds of a bucket
-_KEPT = 7 * 17_280  # buckets: a week
+_MOST_BUCKETS = 7 * 17_280  # buckets: a week
 
 
 class Past:
@@ -27,7 +27,7 @@ class Past:
         bucket = int(time // self.width)
         mean, count = self._loads.get(bucket, (0.0, 0))
         self._loads[bucket] = mean + (load - mean) / (count + 1), count + 1
-        if len(self._loads) > _KEPT:
+        if len(self._loads) > _MOST_BUCKETS:
             del self._loads[next(iter(self._loads))]
 
     def buckets(self) -> Iterator[tuple[float, float]]:

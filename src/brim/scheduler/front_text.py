@@ -1,4 +1,4 @@
-"""The words of haproxy: the file of a front, its commands, and what it answers. Pure.
+"""The words of haproxy: the file of a front, its commands, and its answers. Pure.
 
 No text of a user's goes into them but the path of a check, of which `brim.domain.services` lets
 letters, digits and a few signs pass.
@@ -11,7 +11,7 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brim.domain.services import Replica, Service
+from brim.domain.services import Service, ServiceReplica
 from brim.wire.haproxy import SOCKET
 
 LISTENER = "BRIM_FRONT"  # the variable that has the descriptor of a front's socket
@@ -119,7 +119,7 @@ def slots_in(answer: str) -> list[Slot]:
 
 def commands_for(
     slots: Sequence[Slot],
-    replicas: Sequence[Replica],
+    replicas: Sequence[ServiceReplica],
     *,
     missed: Collection[tuple[str, int]] = (),
 ) -> list[str]:
@@ -132,8 +132,8 @@ def commands_for(
             sees whether they answer.
 
     >>> slots = [Slot("replica1", "127.0.0.1", 4000, "ready"), Slot("replica2", "127.0.0.1", 1, "maint")]
-    >>> leaving = Replica("w1-1", "127.0.0.1", 4000, "leaving")
-    >>> for command in commands_for(slots, [leaving, Replica("w2-1", "::1", 4001, "ready")]):
+    >>> leaving = ServiceReplica("w1-1", "127.0.0.1", 4000, "leaving")
+    >>> for command in commands_for(slots, [leaving, ServiceReplica("w2-1", "::1", 4001, "ready")]):
     ...     print(command)
     set server replicas/replica1 state drain
     set server replicas/replica2 addr ::1 port 4001
@@ -141,22 +141,24 @@ def commands_for(
     """
     states = {"ready": "ready", "leaving": "drain"}
     desired = {
-        (each.host, each.port): states[each.state] for each in replicas if each.state in states
+        (replica.host, replica.port): states[replica.state]
+        for replica in replicas
+        if replica.state in states
     }
     commands = []
-    taken = set()
+    used = set()
     for slot in slots:
         place = (slot.host, slot.port)
         if slot.state == "maint":
             continue
         fallback = "ready" if place in missed and slot.state == "ready" else "maint"
-        state = desired.get(place, fallback) if place not in taken else "maint"
-        taken.add(place)
+        state = desired.get(place, fallback) if place not in used else "maint"
+        used.add(place)
         if state != slot.state:
             commands.append(f"set server replicas/{slot.name} state {state}")
     free = iter([slot.name for slot in slots if slot.state == "maint"])
     for place, state in desired.items():
-        if place in taken or state != "ready":
+        if place in used or state != "ready":
             continue
         name = next(free, "")
         if not name:
@@ -168,7 +170,7 @@ def commands_for(
 
 
 class Counts(NamedTuple):
-    """What a front has counted since it began.
+    """Counts of a front since it began.
 
     Attributes:
         requests: that came.
