@@ -79,6 +79,8 @@ def test_misspelt_load_is_suggested() -> None:
 @pytest.mark.parametrize(
     "rules",
     [
+        {"urls": ("http://metrics",)},
+        {"urls": ("metrics/",)},
         {"first_port": 80},
         {"first_port": 9000, "last_port": 8000},
         {"address": "host"},

@@ -54,8 +54,15 @@ CHANGES: dict[str, tuple[list[Slot], list[ServiceReplica], list[tuple[str, int]]
 @pytest.mark.parametrize("name", CHANGES)
 def test_front_is_told_of_each_change(name: str) -> None:
     slots, replicas, missed, expected = CHANGES[name]
-    commands = [f"set server replicas/{command}" for command in expected]
-    assert commands_for(slots, replicas, missed=missed) == commands
+    commands = commands_for(slots, replicas, missed=missed)
+    told = [each.removeprefix("set server replicas/") for each in commands if "health" not in each]
+    assert told == expected
+    checked = {each for each in commands if "health" in each}
+    assert {each.split()[0] for each in checked} <= {"enable", "disable"}
+    for each in expected:
+        name, _, state = each.partition(" state ")
+        verb = "disable" if state == "drain" else "enable"
+        assert not state or f"{verb} health replicas/{name}" in checked
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ _LONGEST_NOTICE = 3600.0  # seconds
 # What haproxy's file and a request's first line can have, without a space, a quote or a sign of theirs.
 _PATH = re.compile(r"/[A-Za-z0-9._~/%?&=+:@,;-]{0,199}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~/%?&=+:@,;\[\]-]{1,400}")
+_SLASHES = 3  # of a URL that names a host and the beginning of a path
 _ADDRESS = re.compile(r"(?P<host>[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[0-9]{1,5})")
 # times as long as a replica takes to come, and seconds, for which fewer would do before one goes
 _STAY, _SHORTEST_STAY, _LONGEST_STAY = 3.0, 5.0, 300.0
@@ -107,6 +108,12 @@ class ServiceRules:
             need = "an address of this host"
             actual = repr(self.address[:60])
             raise SpecError("services: address", got=actual, need=need, hint="address: 10.0.0.7")
+
+        for url in self.urls:
+            if not _URL.fullmatch(url) or url.count("/") < _SLASHES:
+                need = "the beginning of a URL, with all of its host and a slash"
+                hint = "urls: [http://10.0.0.9:9090/]"
+                raise SpecError("services: urls", got=repr(url[:60]), need=need, hint=hint)
 
     def allows(self, port: int) -> bool:
         """Return whether a front may have this port."""

@@ -20,8 +20,9 @@ _MAINTENANCE, _DRAIN = 0x01, 0x08  # bits of a server's administrative state
 _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
 # Nobody listens there: a request that finds no replica is tried again until there is one.
 _WAITING = "server waiting 127.0.0.1:1 backup"
-# A connection that fails takes its replica out at once; one that was started again there is soon back.
-_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
+# Requests to a host that has died without a word would wait for hours, and one that was started again
+# at its address is soon back.
+_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions"
 _RETRY = 500  # milliseconds between two tries where no replica is up, and for a connection
 _TRIES = 30
 
@@ -135,8 +136,10 @@ def commands_for(
     >>> leaving = ServiceReplica("w1-1", "127.0.0.1", 4000, "leaving")
     >>> for command in commands_for(slots, [leaving, ServiceReplica("w2-1", "::1", 4001, "ready")]):
     ...     print(command)
+    disable health replicas/replica1
     set server replicas/replica1 state drain
     set server replicas/replica2 addr ::1 port 4001
+    enable health replicas/replica2
     set server replicas/replica2 state ready
     """
     states = {"ready": "ready", "leaving": "drain"}
@@ -155,7 +158,7 @@ def commands_for(
         state = desired.get(place, fallback) if place not in used else "maint"
         used.add(place)
         if state != slot.state:
-            commands.append(f"set server replicas/{slot.name} state {state}")
+            commands += _changes(slot.name, state)
     free = iter([slot.name for slot in slots if slot.state == "maint"])
     for place, state in desired.items():
         if place in used or state != "ready":
@@ -165,8 +168,17 @@ def commands_for(
             break
         host, port = place
         commands.append(f"set server replicas/{name} addr {host} port {port}")
-        commands.append(f"set server replicas/{name} state ready")
+        commands += _changes(name, "ready")
     return commands
+
+
+def _changes(name: str, state: str) -> list[str]:
+    """Return the commands that change a slot.
+
+    A replica that leaves is not checked: it may take no connection any more, and still answer requests.
+    """
+    checks = "disable" if state == "drain" else "enable"
+    return [f"{checks} health replicas/{name}", f"set server replicas/{name} state {state}"]
 
 
 class Counts(NamedTuple):

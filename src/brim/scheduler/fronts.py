@@ -197,7 +197,7 @@ class Front:
         write_whole(self._folder / _FILE, self._text(self._service).encode(), mode=0o600)
         with open_log(self._folder / _LOG) as log:
             self._process = subprocess.Popen(
-                [path, "-db", "-f", _FILE],
+                [path, "-db", "-f", str(self._folder.resolve() / _FILE)],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

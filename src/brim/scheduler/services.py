@@ -45,6 +45,8 @@ from brim.wire.measure import measure
 
 _INTERVAL = 0.2  # seconds between two looks at replicas
 _BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
+_LONGEST_NOTICE = 300.0  # seconds of one that counts: else others did not give way at all
+_SMOOTHED = 3  # measurements of a load whose mean is the load now
 _NOTICES = 5  # measurements of how long a replica takes to come; the longest of them counts
 _STRETCH = 5.0  # seconds of the past that are one line of its file
 _LOADS = "loads"
@@ -73,6 +75,7 @@ class _Served:
     folder: Path
     past: Past
     scale: ReplicaScale
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=_SMOOTHED))
     load: float | None = None
     foreseen: float | None = None
     counts: Counts | None = None
@@ -280,7 +283,8 @@ class Services:
         load = self._load(service, served, counts, now - served.looked)
         served.looked, served.counts = now, counts or served.counts
         if load is not None:
-            served.load = load
+            served.latest.append(load)
+            served.load = sum(served.latest) / len(served.latest)
             self._keep_load(served, self._clock.wall(), load)
             self._rescale(job, service, served)
 
@@ -327,7 +331,8 @@ class Services:
     def _note_growth(self, served: _Served, ready: int, now: float) -> None:
         """Learn how long replicas take to come, with the time for which others give way."""
         if served.grown is not None and ready >= served.grown[1]:
-            served.notices.append(now - served.grown[0])
+            if now - served.grown[0] <= _LONGEST_NOTICE:
+                served.notices.append(now - served.grown[0])
             served.grown = None
 
     def _keep_load(self, served: _Served, time: float, load: float) -> None:
