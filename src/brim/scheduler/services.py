@@ -231,6 +231,7 @@ class Services:
     async def end(self) -> None:
         """End all fronts: the scheduler goes down."""
         self._is_over = True
+        await self._forget_ended()
         for job in self._all():
             await self._state_of(job).front.end()
 
