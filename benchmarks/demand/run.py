@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.harness.report import Report, table
@@ -152,9 +153,7 @@ def public(name: str, path: Path) -> Series:
         rows = [
             (datetime.datetime.fromisoformat(t), float(v)) for t, v in list(csv.reader(file))[1:]
         ]
-    width = min(
-        (b - a).total_seconds() for (a, _), (b, _) in zip(rows, rows[1:], strict=False) if b > a
-    )
+    width = min((b - a).total_seconds() for (a, _), (b, _) in pairwise(rows) if b > a)
     return Series(name=name, width=width, season=DAY, ahead=width, loads=[v for _, v in rows])
 
 
@@ -163,7 +162,7 @@ def at_equal_cost(found: Sequence[tuple[float, Course]], cost: float) -> float:
     ordered = sorted((course.cost, course.late) for _, course in found)
     if cost <= ordered[0][0]:
         return ordered[0][1]
-    for (low, late_low), (high, late_high) in zip(ordered, ordered[1:], strict=False):
+    for (low, late_low), (high, late_high) in pairwise(ordered):
         if low <= cost <= high:
             return late_low + (late_high - late_low) * (cost - low) / max(1e-12, high - low)
     return ordered[-1][1]

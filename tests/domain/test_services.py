@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brim.domain.services import Scale, Service, ServiceRules, address_in, rescaled
+from brim.domain.services import ReplicaScale, Service, ServiceRules, address_in, rescaled
 from brim.errors import SpecError
 
 SERVICE = Service(port=8000, minimum=1, maximum=4, per_replica=10.0)
@@ -28,17 +28,17 @@ COURSES: dict[str, tuple[list[float], list[int]]] = {
 @pytest.mark.parametrize("name", COURSES)
 def test_replicas_follow_the_load(name: str) -> None:
     loads, expected = COURSES[name]
-    scale, found = Scale(1), []
+    scale, found = ReplicaScale(1), []
     for second, load in enumerate(loads):
         scale = rescaled(scale, SERVICE, foreseen=load, stay=3.0, now=float(second))
-        found.append(scale.wanted)
+        found.append(scale.target)
     assert found == expected
 
 
 def test_another_range_counts_at_once() -> None:
-    scale = rescaled(Scale(4), SERVICE, foreseen=35.0, stay=3.0, now=0.0)
+    scale = rescaled(ReplicaScale(4), SERVICE, foreseen=35.0, stay=3.0, now=0.0)
     smaller = Service(port=8000, minimum=1, maximum=2, per_replica=10.0)
-    assert rescaled(scale, smaller, foreseen=35.0, stay=3.0, now=1.0).wanted == 2
+    assert rescaled(scale, smaller, foreseen=35.0, stay=3.0, now=1.0).target == 2
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -78,7 +78,14 @@ def test_misspelt_load_is_suggested() -> None:
 
 @pytest.mark.parametrize(
     "rules",
-    [{"first_port": 80}, {"first_port": 9000, "last_port": 8000}, {"address": "host"}, {"address": "fe80::1%1"}],
+    [
+        {"urls": ("http://metrics",)},
+        {"urls": ("metrics/",)},
+        {"first_port": 80},
+        {"first_port": 9000, "last_port": 8000},
+        {"address": "host"},
+        {"address": "fe80::1%1"},
+    ],
 )
 def test_wrong_rules_are_refused(rules: dict[str, Any]) -> None:
     with pytest.raises(SpecError):

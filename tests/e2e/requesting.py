@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -25,6 +27,7 @@ class Requests:
 
     port: int
     rate: float
+    host: str = "127.0.0.1"
     again: bool = False
     answers: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Requests:
             self.lost.append(f"status {status}")
 
     def _ask(self) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TO_ANSWER)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=_TO_ANSWER)
         try:
             connection.request("GET", "/")
             answer = connection.getresponse()
@@ -78,9 +81,9 @@ class Requests:
 
 
 @contextmanager
-def requests_to(port: int, *, rate: float) -> Iterator[Requests]:
+def requests_to(port: int, *, rate: float, host: str = "127.0.0.1") -> Iterator[Requests]:
     """Send requests until the end of the block; all of them have ended then."""
-    requests = Requests(port, rate)
+    requests = Requests(port, rate, host)
     thread = threading.Thread(target=requests._run)
     thread.start()
     try:
@@ -88,3 +91,9 @@ def requests_to(port: int, *, rate: float) -> Iterator[Requests]:
     finally:
         requests._over.set()
         thread.join()
+
+
+if __name__ == "__main__":  # HOST PORT RATE: on another host, until standard input ends
+    with requests_to(int(sys.argv[2]), rate=float(sys.argv[3]), host=sys.argv[1]) as sent:
+        sys.stdin.read()
+    print(json.dumps({"lost": sent.lost, "answers": sent.answers, "longest": sent.longest}))  # noqa: T201

@@ -74,10 +74,14 @@ class World(Home):
 
         until(is_ready, f"{count} replicas of {job}")
 
-    def process_of(self, replica: str) -> psutil.Process:
+    def process_of(self, job: str, replica: str) -> psutil.Process:
+        """The process that answers for a replica; another cluster may have one of the same id."""
+        addresses = {each.replica: each.address for each in self.service(job).replicas}
+        port = addresses[replica].rpartition(":")[2]
         for process in psutil.process_iter():
             try:
-                if process.environ().get("BRIM_REPLICA") == replica:
+                variables = process.environ()
+                if (variables.get("BRIM_REPLICA"), variables.get("PORT")) == (replica, port):
                     return process
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
@@ -116,7 +120,7 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
         until(lambda: len(requests.replicas()) == 3, "answers of all")
 
         first, *_ = sorted(requests.replicas())  # a replica dies
-        world.process_of(first).kill()
+        world.process_of(web, first).kill()
         until(lambda: first not in requests.replicas(), "its end")
         world.kill_scheduler()  # the front and the replicas go on
         until(lambda: len(requests.replicas()) == 3, "answers of another in its place")

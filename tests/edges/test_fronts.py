@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.domain.services import Replica, Service
+from brim.domain.services import Service, ServiceReplica
 from brim.errors import SpecError
 from brim.scheduler.front_text import Slot, commands_for, counts_in, front_file, slots_in
 from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
@@ -26,8 +26,8 @@ A, B = ("127.0.0.1", 4000), ("127.0.0.1", 4001)
 FREE = Slot("replica9", "127.0.0.1", 1, "maint")
 
 
-def replica(place: tuple[str, int], state: str = "ready") -> Replica:
-    return Replica(f"w-{place[1]}", *place, state)
+def replica(place: tuple[str, int], state: str = "ready") -> ServiceReplica:
+    return ServiceReplica(f"w-{place[1]}", *place, state)
 
 
 def slot(place: tuple[str, int], state: str = "ready") -> Slot:
@@ -35,7 +35,7 @@ def slot(place: tuple[str, int], state: str = "ready") -> Slot:
 
 
 # by name: (slots, replicas, addresses that were missed, commands)
-CHANGES: dict[str, tuple[list[Slot], list[Replica], list[tuple[str, int]], list[str]]] = {
+CHANGES: dict[str, tuple[list[Slot], list[ServiceReplica], list[tuple[str, int]], list[str]]] = {
     "nothing": ([slot(A), FREE], [replica(A)], [], []),
     "one more": ([slot(A), FREE], [replica(A), replica(B)], [],
                  ["replica9 addr 127.0.0.1 port 4001", "replica9 state ready"]),
@@ -54,11 +54,20 @@ CHANGES: dict[str, tuple[list[Slot], list[Replica], list[tuple[str, int]], list[
 @pytest.mark.parametrize("name", CHANGES)
 def test_front_is_told_of_each_change(name: str) -> None:
     slots, replicas, missed, expected = CHANGES[name]
-    commands = [f"set server replicas/{command}" for command in expected]
-    assert commands_for(slots, replicas, missed=missed) == commands
+    commands = commands_for(slots, replicas, missed=missed)
+    told = [each.removeprefix("set server replicas/") for each in commands if "health" not in each]
+    assert told == expected
+    checked = {each for each in commands if "health" in each}
+    assert {each.split()[0] for each in checked} <= {"enable", "disable"}
+    for each in expected:
+        name, _, state = each.partition(" state ")
+        verb = "disable" if state == "drain" else "enable"
+        assert not state or f"{verb} health replicas/{name}" in checked
 
 
-@pytest.mark.parametrize("answer", ["", "\n", "1\n# be_name\n", "# pxname,svname\n", "Unknown command"])
+@pytest.mark.parametrize(
+    "answer", ["", "\n", "1\n# be_name\n", "# pxname,svname\n", "Unknown command"]
+)
 def test_no_answer_says_nothing(answer: str) -> None:
     assert slots_in(answer) == []
     assert counts_in(answer) is None
@@ -104,7 +113,7 @@ def test_port_in_use_is_refused() -> None:
 
 class _Answering(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = str(self.server.server_address[1]).encode()
+        body = str(self.connection.getsockname()[1]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -115,11 +124,11 @@ class _Answering(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[], Replica]]:
+def answering() -> Iterator[Callable[[], ServiceReplica]]:
     """Begin another server, as a replica that is ready."""
     servers = []
 
-    def begin() -> Replica:
+    def begin() -> ServiceReplica:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
@@ -141,7 +150,7 @@ def ask(port: int) -> int:
 
 
 def test_next_scheduler_goes_on_with_the_front(
-    tmp_path: Path, answering: Callable[[], Replica]
+    tmp_path: Path, answering: Callable[[], ServiceReplica]
 ) -> None:
     """Its process and its replicas stay; where it is killed, requests wait for the next one."""
     # A path that is longer than the kernel takes for a socket.
@@ -150,7 +159,7 @@ def test_next_scheduler_goes_on_with_the_front(
         port = listener.getsockname()[1]
     service = Service(port=port, maximum=2, per_replica=1.0)
 
-    def keep(front: Front, *replicas: Replica) -> int:
+    def keep(front: Front, *replicas: ServiceReplica) -> int:
         async def until_it_answers() -> int:
             while True:
                 counts = await front.keep(replicas)

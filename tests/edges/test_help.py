@@ -44,7 +44,7 @@ def test_help_by_word_or_option_is_the_same(verb: str) -> None:
     first = option.stdout.split("\n\n")[1].split()[0]
     assert first in {
         "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "Lead",
-        "List", "Pause", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
+        "List", "Pause", "Replace", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
     }  # fmt: skip
 
 

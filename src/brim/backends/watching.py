@@ -16,7 +16,7 @@ import msgspec
 
 from brim.coordination.cluster.sightings import Reached, Seen
 from brim.domain.measuring import Measured
-from brim.domain.services import MOST_REPLICAS, Replica, address_in
+from brim.domain.services import MOST_REPLICAS, ServiceReplica, address_in
 from brim.domain.step_records import StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
@@ -151,13 +151,13 @@ class RunWatch:
         return recordable(self.state.ended.summary) if self.state.ended else {}
 
     @property
-    def replicas(self) -> tuple[Replica, ...]:
+    def replicas(self) -> tuple[ServiceReplica, ...]:
         """The replicas of a service, where each says something that can be believed."""
         found = []
-        for id, each in sorted(self.state.replicas.items()):
-            address = address_in(each.address)
+        for id, replica in sorted(self.state.replicas.items()):
+            address = address_in(replica.address)
             if address is not None:
-                found.append(Replica(id[:_WORDS], *address, each.state, each.cpu))
+                found.append(ServiceReplica(id[:_WORDS], *address, replica.state, replica.cpu))
         return tuple(found[: 2 * MOST_REPLICAS])
 
     @property

@@ -1,4 +1,4 @@
-"""Online services: what a job that answers requests is asked to be, and how many replicas it needs.
+"""Online services: the specs of jobs that answer requests, and the number of replicas by their load.
 
 Pure values. The command of a service is its job's; all else is here.
 """
@@ -25,6 +25,7 @@ _SHORTEST_DAY = 30.0  # seconds: of a demo
 # What haproxy's file and a request's first line can have, without a space, a quote or a sign of theirs.
 _PATH = re.compile(r"/[A-Za-z0-9._~/%?&=+:@,;-]{0,199}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~/%?&=+:@,;\[\]-]{1,400}")
+_SLASHES = 3  # of a URL that names a host and the beginning of a path
 _ADDRESS = re.compile(r"(?P<host>[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[0-9]{1,5})")
 # times as long as a replica takes to come, and seconds, for which fewer would do before one goes
 _STAY, _SHORTEST_STAY, _LONGEST_STAY = 3.0, 5.0, 300.0
@@ -88,7 +89,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """What an administrator lets services have.
+    """The ports, address and URLs that an administrator lets services have.
 
     Args:
         first_port, last_port: of their fronts.
@@ -115,6 +116,12 @@ class ServiceRules:
             actual = repr(self.address[:60])
             raise SpecError("services: address", got=actual, need=need, hint="address: 10.0.0.7")
 
+        for url in self.urls:
+            if not _URL.fullmatch(url) or url.count("/") < _SLASHES:
+                need = "the beginning of a URL, with all of its host and a slash"
+                hint = "urls: [http://10.0.0.9:9090/]"
+                raise SpecError("services: urls", got=repr(url[:60]), need=need, hint=hint)
+
     def allows(self, port: int) -> bool:
         """Return whether a front may have this port."""
         return self.first_port <= port <= self.last_port
@@ -123,7 +130,7 @@ class ServiceRules:
 NO_RULES = ServiceRules()
 
 
-class Replica(NamedTuple):
+class ServiceReplica(NamedTuple):
     """A replica of a service at a look.
 
     Attributes:
@@ -167,18 +174,18 @@ def _is_address(host: str) -> bool:
     return "%" not in host
 
 
-class Scale(NamedTuple):
+class ReplicaScale(NamedTuple):
     """The replicas that a service is to have, and since when fewer would do.
 
     Attributes:
-        wanted: replicas.
-        fewer_since: None: all of them are needed.
-        most: that were needed at any moment since.
+        target: replicas.
+        fewer_start: since when fewer would do; None: all of them are needed.
+        peak: the most that were needed at any moment since.
     """
 
-    wanted: int
-    fewer_since: float | None = None
-    most: int = 0
+    target: int
+    fewer_start: float | None = None
+    peak: int = 0
 
 
 def stay_of(notice: float) -> float:
@@ -192,7 +199,9 @@ def stay_of(notice: float) -> float:
     return min(_LONGEST_STAY, max(_SHORTEST_STAY, _STAY * notice))
 
 
-def rescaled(scale: Scale, service: Service, *, foreseen: float, stay: float, now: float) -> Scale:
+def rescaled(
+    scale: ReplicaScale, service: Service, *, foreseen: float, stay: float, now: float
+) -> ReplicaScale:
     """Return how many replicas a service is to have: more at once, fewer only after a while.
 
     Args:
@@ -200,21 +209,21 @@ def rescaled(scale: Scale, service: Service, *, foreseen: float, stay: float, no
         stay: seconds for which fewer must have been enough.
 
     >>> service = Service(port=8000, minimum=1, maximum=4, per_replica=10.0)
-    >>> scale = rescaled(Scale(1), service, foreseen=25.0, stay=5.0, now=0.0)
-    >>> scale.wanted
+    >>> scale = rescaled(ReplicaScale(1), service, foreseen=25.0, stay=5.0, now=0.0)
+    >>> scale.target
     3
     >>> scale = rescaled(scale, service, foreseen=5.0, stay=5.0, now=1.0)
-    >>> scale.wanted, rescaled(scale, service, foreseen=15.0, stay=5.0, now=6.0).wanted
+    >>> scale.target, rescaled(scale, service, foreseen=15.0, stay=5.0, now=6.0).target
     (3, 2)
     """
     load = max(0.0, foreseen) if math.isfinite(foreseen) else 0.0
     needed = math.ceil(load / service.per_replica - 1e-9) if load else 0
     needed = min(service.maximum, max(service.minimum, needed))
-    current = min(service.maximum, max(service.minimum, scale.wanted))
+    current = min(service.maximum, max(service.minimum, scale.target))
     if needed >= current:
-        return Scale(needed)
-    most = max(needed, scale.most) if scale.fewer_since is not None else needed
-    since = now if scale.fewer_since is None else scale.fewer_since
-    if now - since < stay:
-        return Scale(current, since, most)
-    return Scale(most, now, needed) if needed < most else Scale(most)
+        return ReplicaScale(needed)
+    peak = max(needed, scale.peak) if scale.fewer_start is not None else needed
+    start = now if scale.fewer_start is None else scale.fewer_start
+    if now - start < stay:
+        return ReplicaScale(current, start, peak)
+    return ReplicaScale(peak, now, needed) if needed < peak else ReplicaScale(peak)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 LOOK = 0.5  # seconds between looks at what no message and no signal tells
 
 
-class Member:
+class CommandMember:
     """The protocol's end of a worker that keeps processes of a command.
 
     Args:
@@ -129,7 +129,7 @@ class Member:
         """Hear the next that comes, or None after so many seconds."""
         raise NotImplementedError
 
-    def _asked(self) -> AskedToLeave | None:
+    def _leave_request(self) -> AskedToLeave | None:
         """Return the request to leave, once."""
         if not self._leave.is_requested:
             return None
@@ -145,7 +145,7 @@ class Member:
                 self._link.send(Beat(moves=self._beats))
 
 
-def run_member(context: WorkerContext, kind: Callable[[WorkerContext], Member]) -> int:
+def run_member(context: WorkerContext, kind: Callable[[WorkerContext], CommandMember]) -> int:
     """Do the part of a worker that keeps processes of a command; the exit status."""
     signal.signal(signal.SIGCHLD, lambda *_: None)  # so that its end wakes this process up
     adopt_orphans()  # what the command leaves behind ends with it

@@ -25,11 +25,11 @@ from brim.host.clock import monotonic
 from brim.host.gpus import VISIBLE
 from brim.host.process import processor_seconds
 from brim.launch.command import CommandProcess
-from brim.launch.member import LOOK, Member, not_started, run_member
+from brim.launch.member import LOOK, CommandMember, not_started, run_member
 from brim.telemetry.logs import last_line
 from brim.train.context import WorkerContext
 from brim.wire.listening import joined_address, take_port
-from brim.wire.messages import Idle, Renew, ReplicaNews
+from brim.wire.messages import Idle, RenewReplica, ReplicaNews
 from brim.wire.probe import Probe, connections_to
 
 _CHECK_INTERVAL = 1.0  # seconds between two checks of a replica that is ready
@@ -52,7 +52,7 @@ def run_replica(context: WorkerContext) -> int:
 
 
 class _Replica:
-    """One process of the service, and what is known of its health.
+    """One process of the service, and its health.
 
     Args:
         id: of the replica, which no other has.
@@ -114,7 +114,7 @@ class _Replica:
             self._probe = None
 
 
-class _ReplicaKeeper(Member):
+class _ReplicaKeeper(CommandMember):
     """Keeps a replica, from round to round."""
 
     def __init__(self, context: WorkerContext) -> None:
@@ -219,7 +219,7 @@ class _ReplicaKeeper(Member):
         if self._renews:
             self._renew()
         self._measure()
-        self._leaving = [each for each in self._leaving if not self._has_left(each)]
+        self._leaving = [replica for replica in self._leaving if not self._has_left(replica)]
 
     def _tend_one(self, replica: _Replica) -> bool:
         """Check a replica that serves, or is to; returns whether it is gone."""
@@ -242,7 +242,9 @@ class _ReplicaKeeper(Member):
         """Say how its process has ended; empty where it has not."""
         status = replica.process.status
         if status is None:
-            replica.process.bury_orphans([each.process.pid for each in self._replicas()])
+            replica.process.bury_orphans(
+                [other_replica.process.pid for other_replica in self._replicas()]
+            )
             return ""
         ended = f"signal {-status}" if status < 0 else f"exit status {status}"
         if replica.ready_since is not None:
@@ -252,10 +254,9 @@ class _ReplicaKeeper(Member):
         return f"{ended}: {words}" if words else ended
 
     def _clear_away(self, replica: _Replica) -> None:
-        """Kill all that is left of a replica; of what has left its group, where it is the last."""
+        """Kill the rest of a replica, and, where it is the last, all that has left its group."""
         replica.close()
-        others = [each for each in self._replicas() if each is not replica]
-        if others:
+        if any(other_replica is not replica for other_replica in self._replicas()):
             replica.process.kill()
         else:
             replica.process.clear_away()
@@ -292,12 +293,12 @@ class _ReplicaKeeper(Member):
         replica, now = self._current, monotonic()
         if self._service.load != CPU or replica is None or replica.ready_since is None:
             return
-        then, before = self._measured
-        if now - then < _BETWEEN_REPORTS:
+        last_time, last_seconds = self._measured
+        if now - last_time < _BETWEEN_REPORTS:
             return
         seconds = processor_seconds(replica.process.pid)
         self._measured = now, seconds
-        cpu = max(0.0, seconds - before) / (now - then) if then else 0.0
+        cpu = max(0.0, seconds - last_seconds) / (now - last_time) if last_time else 0.0
         if abs(cpu - self._cpu) > _NEWS * max(self._cpu, 0.5):
             self._cpu = cpu
             news = ReplicaNews(
@@ -351,14 +352,14 @@ class _ReplicaKeeper(Member):
         """Hear the next that comes, or None after so many seconds; meanwhile, tend the replica."""
         deadline = monotonic() + timeout
         while True:
-            if asked := self._asked():
-                return asked
+            if request := self._leave_request():
+                return request
             self._tend()
             self._send_out()
             remaining = max(0.0, deadline - monotonic())
             message = self._link.receive(min(remaining, self._pause), waker=self._waker)
             self._beat()
-            if isinstance(message, Renew):
+            if isinstance(message, RenewReplica):
                 self._renews = True
                 continue
             if message is not None or remaining <= 0:

@@ -25,7 +25,7 @@ from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.host.gpus import VISIBLE
 from brim.launch.command import CommandProcess
-from brim.launch.member import LOOK, Member, not_started, run_member
+from brim.launch.member import LOOK, CommandMember, not_started, run_member
 from brim.launch.progress import PrintedProgress, ProgressServer
 from brim.storage.saved_files import SavedFiles, saved_directory
 from brim.train.context import WorkerContext
@@ -49,7 +49,7 @@ def run_command(context: WorkerContext) -> int:
     return run_member(context, _Keeper)
 
 
-class _Keeper(Member):
+class _Keeper(CommandMember):
     """Keeps one process of the command, from round to round."""
 
     def __init__(self, context: WorkerContext) -> None:
@@ -227,8 +227,8 @@ class _Keeper(Member):
         """Hear the next that comes, or None after so many seconds, or where a process has ended."""
         deadline = monotonic() + timeout
         while True:
-            if asked := self._asked():
-                return asked
+            if request := self._leave_request():
+                return request
             remaining = max(0.0, deadline - monotonic())
             message = self._link.receive(min(remaining, LOOK))
             if isinstance(message, InstallRound):

@@ -446,7 +446,7 @@ class Decisions:
     def _renew(self, worker: str) -> None:
         """Have the next replica of a service replaced; none where the name is empty."""
         if worker:
-            self._tell_worker(worker, wire.Renew())
+            self._tell_worker(worker, wire.RenewReplica())
 
     def _on_silence(self, worker: str, silent: bool) -> None:
         record = self._rendezvous.workers.get(worker)

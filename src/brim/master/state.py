@@ -200,6 +200,7 @@ class State:
                 roster=Roster(places=Places(dict(beginning.places))),
                 stands_alone=beginning.stands_alone,
                 restarts=spec.is_restarted,
+                lingers=spec.service is not None,
             ),
             faults=sorted(spec.faults, key=lambda fault: fault.step),
             sizes=dict(beginning.before.sizes),

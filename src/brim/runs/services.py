@@ -1,4 +1,4 @@
-"""An online service in a file, service.yaml: what is wrong in it is said with its place."""
+"""An online service in a file, service.yaml, and errors with their places in it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def service_of(content: object, *, default_name: str = "service") -> tuple[str, 
 
 
 class _Values:
-    """The values of a file, each read as what it is to be."""
+    """The values of a file, each read as its key says."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
@@ -176,9 +176,9 @@ class _Values:
 
     def env(self) -> dict[str, str]:
         value = self._content.get("env", {})
-        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+        if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
             return parse_env(tuple(f"{name}={text}" for name, text in value.items()), os.environ)
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return parse_env(tuple(value), os.environ)
         raise SpecError("env", got=_kind(value), need="NAME: VALUE pairs", hint="env: {MODEL: /m}")
 

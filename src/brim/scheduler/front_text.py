@@ -1,4 +1,4 @@
-"""The words of haproxy: the file of a front, its commands, and what it answers. Pure.
+"""The words of haproxy: the file of a front, its commands, and its answers. Pure.
 
 No text of a user's goes into them but the path of a check, of which `brim.domain.services` lets
 letters, digits and a few signs pass.
@@ -11,7 +11,7 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brim.domain.services import Replica, Service
+from brim.domain.services import Service, ServiceReplica
 from brim.wire.haproxy import SOCKET
 
 LISTENER = "BRIM_FRONT"  # the variable that has the descriptor of a front's socket
@@ -20,8 +20,9 @@ _MAINTENANCE, _DRAIN = 0x01, 0x08  # bits of a server's administrative state
 _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
 # Nobody listens there: a request that finds no replica is tried again until there is one.
 _WAITING = "server waiting 127.0.0.1:1 backup"
-# A connection that fails takes its replica out at once; one that was started again there is soon back.
-_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down"
+# Requests to a host that has died without a word would wait for hours, and one that was started again
+# at its address is soon back.
+_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions"
 _RETRY = 500  # milliseconds between two tries where no replica is up, and for a connection
 _TRIES = 30
 
@@ -119,7 +120,7 @@ def slots_in(answer: str) -> list[Slot]:
 
 def commands_for(
     slots: Sequence[Slot],
-    replicas: Sequence[Replica],
+    replicas: Sequence[ServiceReplica],
     *,
     missed: Collection[tuple[str, int]] = (),
 ) -> list[str]:
@@ -132,43 +133,56 @@ def commands_for(
             sees whether they answer.
 
     >>> slots = [Slot("replica1", "127.0.0.1", 4000, "ready"), Slot("replica2", "127.0.0.1", 1, "maint")]
-    >>> leaving = Replica("w1-1", "127.0.0.1", 4000, "leaving")
-    >>> for command in commands_for(slots, [leaving, Replica("w2-1", "::1", 4001, "ready")]):
+    >>> leaving = ServiceReplica("w1-1", "127.0.0.1", 4000, "leaving")
+    >>> for command in commands_for(slots, [leaving, ServiceReplica("w2-1", "::1", 4001, "ready")]):
     ...     print(command)
+    disable health replicas/replica1
     set server replicas/replica1 state drain
     set server replicas/replica2 addr ::1 port 4001
+    enable health replicas/replica2
     set server replicas/replica2 state ready
     """
     states = {"ready": "ready", "leaving": "drain"}
     desired = {
-        (each.host, each.port): states[each.state] for each in replicas if each.state in states
+        (replica.host, replica.port): states[replica.state]
+        for replica in replicas
+        if replica.state in states
     }
     commands = []
-    taken = set()
+    used = set()
     for slot in slots:
         place = (slot.host, slot.port)
         if slot.state == "maint":
             continue
         fallback = "ready" if place in missed and slot.state == "ready" else "maint"
-        state = desired.get(place, fallback) if place not in taken else "maint"
-        taken.add(place)
+        state = desired.get(place, fallback) if place not in used else "maint"
+        used.add(place)
         if state != slot.state:
-            commands.append(f"set server replicas/{slot.name} state {state}")
+            commands += _changes(slot.name, state)
     free = iter([slot.name for slot in slots if slot.state == "maint"])
     for place, state in desired.items():
-        if place in taken or state != "ready":
+        if place in used or state != "ready":
             continue
         name = next(free, "")
         if not name:
             break
         host, port = place
         commands.append(f"set server replicas/{name} addr {host} port {port}")
-        commands.append(f"set server replicas/{name} state ready")
+        commands += _changes(name, "ready")
     return commands
 
 
+def _changes(name: str, state: str) -> list[str]:
+    """Return the commands that change a slot.
+
+    A replica that leaves is not checked: it may take no connection any more, and still answer requests.
+    """
+    checks = "disable" if state == "drain" else "enable"
+    return [f"{checks} health replicas/{name}", f"set server replicas/{name} state {state}"]
+
+
 class Counts(NamedTuple):
-    """What a front has counted since it began.
+    """Counts of a front since it began.
 
     Attributes:
         requests: that came.

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from brim.decoding import UNDECODABLE
-from brim.domain.services import Replica, Service
+from brim.domain.services import Service, ServiceReplica
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic
 from brim.host.process import birth_of, descriptor_of, state_of
@@ -89,10 +89,10 @@ def check_free(address: str, port: int) -> None:
         take_port(address, port).close()
     except OSError as error:
         holder = holder_of(port)
-        by = f" ({holder})" if holder else ""
+        holder_note = f" ({holder})" if holder else ""
         raise SpecError(
             "port",
-            got=f"{port}, which cannot be had on {address}: {error.strerror}{by}",
+            got=f"{port}, which cannot be had on {address}: {error.strerror}{holder_note}",
             need="a port that nothing listens on",
             hint="port: another one",
         ) from None
@@ -117,7 +117,7 @@ class Front:
         self._started = 0.0
         self._start_time = 0.0  # before which it is not started again
         self._failures = 0
-        self._heard = monotonic()
+        self._answer_time = monotonic()
         self._listener: socket.socket | None = None
         self._is_over = False
         self._died: dict[tuple[str, int], float] = {}  # since when nobody knows of these replicas
@@ -130,7 +130,7 @@ class Front:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it has a process, whoever has started that."""
+        """Return whether it has a process, of this scheduler's or of an earlier one's."""
         return bool(self._alive())
 
     def _text(self, service: Service) -> str:
@@ -140,8 +140,8 @@ class Front:
                 user = pwd.getpwnam(_ACCOUNT).pw_name
         return front_file(service, user=user)
 
-    async def keep(self, replicas: Sequence[Replica]) -> Counts | None:
-        """Have it run, and share requests out among these; returns what it has counted.
+    async def keep(self, replicas: Sequence[ServiceReplica]) -> Counts | None:
+        """Have it run, and share requests out among these; returns its counts.
 
         None: it does not answer now.
         """
@@ -155,31 +155,33 @@ class Front:
             if not self._is_over:
                 self._miss(str(fault))
             return None
-        self._heard, self._failures, self.problem = monotonic(), 0, ""
+        self._answer_time, self._failures, self.problem = monotonic(), 0, ""
         if self._listener is None and not self._is_over:
             self._share_listener()
         self._shorten_log()
         return counts
 
-    def _missed(self, slots: Sequence[Slot], replicas: Sequence[Replica]) -> list[tuple[str, int]]:
+    def _missed(
+        self, slots: Sequence[Slot], replicas: Sequence[ServiceReplica]
+    ) -> list[tuple[str, int]]:
         """Return the addresses whose replicas have died a moment ago."""
-        now, known = monotonic(), {(each.host, each.port) for each in replicas}
-        places = {(slot.host, slot.port) for slot in slots if slot.state == "ready"} - known
+        now, served = monotonic(), {(replica.host, replica.port) for replica in replicas}
+        places = {(slot.host, slot.port) for slot in slots if slot.state == "ready"} - served
         self._died = {place: self._died.get(place, now) for place in places}
         return [place for place, died in self._died.items() if now - died < _TO_RETURN]
 
-    def _miss(self, why: str) -> None:
+    def _miss(self, fault: str) -> None:
         """Start it, where it has ended; end one that runs and has not answered for long."""
         pid = self._alive()
         now = monotonic()
-        if pid and now - max(self._heard, self._started) < _TO_ANSWER:
+        if pid and now - max(self._answer_time, self._started) < _TO_ANSWER:
             return
         if pid:
             self._end(pid)
         if now < self._start_time:
             return
         if self._failures:
-            self.problem = last_line(self._folder / _LOG) or why
+            self.problem = last_line(self._folder / _LOG) or fault
         rest = min(_LONGEST_REST, _FIRST_REST * 2.0 ** min(10, self._failures))
         self._failures += 1
         self._start_time = now + rest
@@ -195,7 +197,7 @@ class Front:
         write_whole(self._folder / _FILE, self._text(self._service).encode(), mode=0o600)
         with open_log(self._folder / _LOG) as log:
             self._process = subprocess.Popen(
-                [path, "-db", "-f", _FILE],
+                [path, "-db", "-f", str(self._folder.resolve() / _FILE)],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -269,7 +271,7 @@ class Front:
 
 
 async def end_front(folder: Path, *, forget: bool = False) -> None:
-    """End the front in a folder, whoever has started it.
+    """End the front in a folder, also one of an earlier scheduler's.
 
     Args:
         forget: remove the folder.

@@ -26,9 +26,9 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.services import (
     CPU,
     REQUESTS,
-    Replica,
-    Scale,
+    ReplicaScale,
     Service,
+    ServiceReplica,
     ServiceRules,
     rescaled,
     stay_of,
@@ -45,6 +45,8 @@ from brim.wire.measure import measure
 
 _INTERVAL = 0.2  # seconds between two looks at replicas
 _BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
+_LONGEST_NOTICE = 300.0  # seconds of one that counts: else others did not give way at all
+_SMOOTHED = 3  # measurements of a load whose mean is the load now
 _NOTICES = 5  # measurements of how long a replica takes to come; the longest of them counts
 _STRETCH = 5.0  # seconds of the past that are one line of its file
 _LOADS = "loads"
@@ -56,7 +58,7 @@ class Jobs(Protocol):
 
     jobs: dict[str, ScheduledJob]
 
-    def replicas_of(self, job: ScheduledJob) -> Sequence[Replica]:
+    def replicas_of(self, job: ScheduledJob) -> Sequence[ServiceReplica]:
         """Return the replicas of a service, as they were seen last."""
         ...
 
@@ -67,17 +69,18 @@ class Jobs(Protocol):
 
 @dataclass(slots=True)
 class _Served:
-    """What is known of one service in this life of the scheduler."""
+    """Knowledge of one service, in this life of the scheduler."""
 
     front: Front
     folder: Path
     past: Past
-    scale: Scale
+    scale: ReplicaScale
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=_SMOOTHED))
     load: float | None = None
     foreseen: float | None = None
     counts: Counts | None = None
     looked: float = -math.inf  # when its load was measured last
-    replicas: list[Replica] = field(default_factory=list)  # that its front knows
+    replicas: list[ServiceReplica] = field(default_factory=list)  # that its front knows
     stretch: tuple[float, float, int] = (
         0.0,
         0.0,
@@ -149,8 +152,8 @@ class Services:
             if job.submission.spec.service.port == service.port:
                 need = "a port that no other service has"
                 owned = job.submission.tenant == submission.tenant
-                whose = f" of {job.id}" if owned else ""
-                raise SpecError("port", got=f"{service.port}, the port{whose}", need=need)
+                owner_note = f" of {job.id}" if owned else ""
+                raise SpecError("port", got=f"{service.port}, the port{owner_note}", need=need)
         haproxy_path()
         check_free(self._address, service.port)
 
@@ -180,14 +183,14 @@ class Services:
             foreseen=served.foreseen if served is not None else None,
             notice=_notice(service, served),
             wanted=job.submission.spec.workers.maximum,
-            ready=sum(each.is_ready for each in replicas),
+            ready=sum(replica.is_ready for replica in replicas),
             replicas=[
                 ReplicaView(
-                    replica=each.id,
-                    address=joined_address(each.host, each.port),
-                    state=each.state,
+                    replica=replica.id,
+                    address=joined_address(replica.host, replica.port),
+                    state=replica.state,
                 )
-                for each in replicas
+                for replica in replicas
             ],
             requests=counts.requests if counts is not None else 0,
             retries=counts.retries if counts is not None else 0,
@@ -201,7 +204,7 @@ class Services:
         """Listen at the port of a service that was taken in: from here on, requests wait."""
         if job.submission.spec.service is not None:
             with contextlib.suppress(OSError):  # then it is tried again, and its view says why
-                self._of(job).front.listen()
+                self._state_of(job).front.listen()
 
     # Running --------------------------------------------------------------------------------------
 
@@ -228,8 +231,9 @@ class Services:
     async def end(self) -> None:
         """End all fronts: the scheduler goes down."""
         self._is_over = True
+        await self._forget_ended()
         for job in self._all():
-            await self._of(job).front.end()
+            await self._state_of(job).front.end()
 
     def _all(self) -> list[ScheduledJob]:
         jobs = self._jobs.jobs.values()
@@ -248,7 +252,7 @@ class Services:
                 if folder.name not in current:
                     await end_front(folder, forget=True)
 
-    def _of(self, job: ScheduledJob) -> _Served:
+    def _state_of(self, job: ScheduledJob) -> _Served:
         service = job.submission.spec.service
         assert service is not None
         served = self._served.get(job.id)
@@ -260,35 +264,38 @@ class Services:
                 past.add(time, load)
             keep_loads(folder / _LOADS, past.buckets())
             front = Front(folder, service, address=self._address)
-            scale = Scale(job.submission.spec.workers.maximum)
+            scale = ReplicaScale(job.submission.spec.workers.maximum)
             served = self._served[job.id] = _Served(front, folder, past, scale)
         return served
 
     async def _tend(self, job: ScheduledJob) -> None:
-        service, served, now = job.submission.spec.service, self._of(job), self._clock.now()
+        service, served, now = job.submission.spec.service, self._state_of(job), self._clock.now()
         assert service is not None
-        replicas = self._allowed(self._jobs.replicas_of(job) if job.running else ())
+        replicas = self.on_hosts(self._jobs.replicas_of(job) if job.running else ())
         is_due = now - served.looked >= _BETWEEN_LOADS
         if not (is_due or replicas != served.replicas or served.front.has_died):
             return
         counts = await served.front.keep(replicas)
         if counts is not None:
             served.replicas = replicas
-            self._note_growth(served, sum(each.is_ready for each in replicas), now)
+            self._note_growth(served, sum(replica.is_ready for replica in replicas), now)
         if not is_due:
             return
         load = self._load(service, served, counts, now - served.looked)
         served.looked, served.counts = now, counts or served.counts
         if load is not None:
-            served.load = load
+            served.latest.append(load)
+            served.load = sum(served.latest) / len(served.latest)
             self._keep_load(served, self._clock.wall(), load)
             self._rescale(job, service, served)
 
-    def _allowed(self, replicas: Iterable[Replica]) -> list[Replica]:
+    def on_hosts(self, replicas: Iterable[ServiceReplica]) -> list[ServiceReplica]:
         """Return the replicas on hosts of this cluster: a job's records say what its owner likes."""
-        hosts = {each.address for each in self._jobs.seen_nodes().values()}
+        hosts = {node.address for node in self._jobs.seen_nodes().values()}
         hosts |= {self._own_address, self._address}
-        return [each for each in replicas if is_loopback(each.host) or each.host in hosts]
+        return [
+            replica for replica in replicas if is_loopback(replica.host) or replica.host in hosts
+        ]
 
     def _load(
         self, service: Service, served: _Served, counts: Counts | None, seconds: float
@@ -306,7 +313,7 @@ class Services:
             new = counts.requests - served.counts.requests
             return (new if new >= 0 else counts.requests) / seconds
         if service.load == CPU:
-            return sum(each.cpu for each in served.replicas)
+            return sum(replica.cpu for replica in served.replicas)
         return self._measured(service, served)
 
     def _measured(self, service: Service, served: _Served) -> float | None:
@@ -325,7 +332,8 @@ class Services:
     def _note_growth(self, served: _Served, ready: int, now: float) -> None:
         """Learn how long replicas take to come, with the time for which others give way."""
         if served.grown is not None and ready >= served.grown[1]:
-            served.notices.append(now - served.grown[0])
+            if now - served.grown[0] <= _LONGEST_NOTICE:
+                served.notices.append(now - served.grown[0])
             served.grown = None
 
     def _keep_load(self, served: _Served, time: float, load: float) -> None:
@@ -339,28 +347,28 @@ class Services:
         served.stretch = (now, total + load, count + 1)
 
     def _rescale(self, job: ScheduledJob, service: Service, served: _Served) -> None:
-        ahead = _notice(service, served) + _BETWEEN_LOADS
+        horizon = _notice(service, served) + _BETWEEN_LOADS
         now, load = self._clock.now(), served.load or 0.0
-        expected = foresee(served.past, self._clock.wall(), ahead)
+        expected = foresee(served.past, self._clock.wall(), horizon)
         served.foreseen = max(load, expected if expected is not None else load)
         stay = stay_of(_notice(service, served))
         served.scale = rescaled(served.scale, service, foreseen=served.foreseen, stay=stay, now=now)
-        wanted, current = served.scale.wanted, job.submission.spec.workers.maximum
-        if wanted == current or not job.life.may_run:
+        target, current = served.scale.target, job.submission.spec.workers.maximum
+        if target == current or not job.life.may_run:
             return
-        served.grown = (now, wanted) if wanted > current else None
-        workers = WorkerRange(minimum=service.minimum, maximum=wanted)
-        self._handle(RangeChanged(job.id, workers, _words(service, served, ahead), scaled=True))
+        served.grown = (now, target) if target > current else None
+        workers = WorkerRange(minimum=service.minimum, maximum=target)
+        self._handle(RangeChanged(job.id, workers, _words(service, served, horizon), scaled=True))
 
 
 def _notice(service: Service, served: _Served | None) -> float:
     return max(served.notices) if served is not None and served.notices else service.notice
 
 
-def _words(service: Service, served: _Served, ahead: float) -> str:
+def _words(service: Service, served: _Served, horizon: float) -> str:
     """Return why a service has other replicas than before."""
     unit = {REQUESTS: "/s", CPU: " processors"}.get(service.load, "")
     return (
         f"load {served.load or 0.0:.3g}{unit} now, {served.foreseen or 0.0:.3g}{unit} foreseen in "
-        f"{ahead:.0f} s: {counted(served.scale.wanted, 'replica')}"
+        f"{horizon:.0f} s: {counted(served.scale.target, 'replica')}"
     )

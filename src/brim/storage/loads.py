@@ -34,7 +34,7 @@ def keep_loads(path: Path, loads: Iterable[tuple[float, float]]) -> None:
     Raises:
         OSError: the disk does not take them.
     """
-    write_whole(path, (_line(*each) for each in loads), mode=0o600, is_sole_writer=True)
+    write_whole(path, (_line(*load) for load in loads), mode=0o600, is_sole_writer=True)
 
 
 def add_load(path: Path, time: float, load: float) -> None:

@@ -165,7 +165,9 @@ class RunState:
             self._forget_replicas_of(event.worker)
 
     def _forget_replicas_of(self, worker: str) -> None:
-        self.replicas = {id: each for id, each in self.replicas.items() if each.worker != worker}
+        self.replicas = {
+            id: replica for id, replica in self.replicas.items() if replica.worker != worker
+        }
 
     def _all_gone(self, timestamp: float) -> None:
         for life in self.present:

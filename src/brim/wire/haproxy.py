@@ -16,7 +16,7 @@ _LARGEST_ANSWER = 8 << 20  # bytes
 
 
 async def ask_front(folder: Path, commands: Sequence[str]) -> str:
-    """Return what a front answers to commands, which must be nobody else's words.
+    """Return the answer of a front to commands. No word of a user's may be in them.
 
     Raises:
         EnvironmentFault: none answers there.

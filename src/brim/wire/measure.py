@@ -25,8 +25,8 @@ def measure(url: str) -> float:
         try:
             path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
             connection.request("GET", path, headers={"Connection": "close", "User-Agent": "brim"})
-            answer = connection.getresponse()
-            content = answer.read(_LONGEST_ANSWER + 1)
+            with connection.getresponse() as answer:
+                content = answer.read(_LONGEST_ANSWER + 1)
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -51,7 +51,7 @@ class Probe:
         return self._socket.fileno() if self._socket is not None else -1
 
     def look(self) -> bool | None:
-        """Read what has come; returns the outcome, or None where it is still to be waited for."""
+        """Read the answer as far as it has come; returns the outcome, None where there is none yet."""
         if self.outcome is None and self._socket is not None:
             try:
                 data = self._socket.recv(_STATUS_BYTES)

@@ -73,7 +73,7 @@ from brim.domain.schedule import (
     judge,
 )
 from brim.domain.scheduled_job import Allocation, ScheduledJob
-from brim.domain.services import Replica
+from brim.domain.services import ServiceReplica
 from brim.domain.submission import Submission
 from brim.errors import InternalError
 
@@ -442,7 +442,7 @@ class ScheduledJobs:
         """Return the steps per second of a running job, and the gain of one more worker."""
         return self._tracking.speed(job)
 
-    def replicas_of(self, job: ScheduledJob) -> tuple[Replica, ...]:
+    def replicas_of(self, job: ScheduledJob) -> tuple[ServiceReplica, ...]:
         """Return the replicas of a service, as they were seen last."""
         return self._tracking.track(job).seen.replicas
 

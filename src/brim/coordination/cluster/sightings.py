@@ -13,7 +13,7 @@ from brim.domain.cluster import MOST_DEVICES, Cluster, Node
 from brim.domain.host_kind import HostKind, differences
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
-from brim.domain.services import Replica
+from brim.domain.services import ServiceReplica
 
 
 class Reached(NamedTuple):
@@ -60,7 +60,7 @@ class Seen:
     problem: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     measured: Measured = field(default_factory=Measured)
-    replicas: tuple[Replica, ...] = ()
+    replicas: tuple[ServiceReplica, ...] = ()
 
 
 class AgentSeen(msgspec.Struct, frozen=True):

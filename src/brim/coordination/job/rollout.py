@@ -46,7 +46,7 @@ class Rollout:
     def gone(self, worker: str) -> str:
         """Take note that a worker is gone; returns the worker to be told next, or nothing."""
         self._replicas.pop(worker, None)
-        self._waiting = [each for each in self._waiting if each != worker]
+        self._waiting = [name for name in self._waiting if name != worker]
         return self._next() if worker == self._under_way else ""
 
     def _next(self) -> str:

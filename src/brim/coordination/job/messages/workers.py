@@ -330,11 +330,11 @@ class Dismissed(Message, frozen=True):
     """The worker is no longer needed."""
 
 
-class Renew(Message, frozen=True):
+class RenewReplica(Message, frozen=True):
     """Have a successor take over from the replica of a service that this worker keeps."""
 
 
-WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed | Renew
+WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed | RenewReplica
 
 
 # template → agent ---------------------------------------------------------------------------------
