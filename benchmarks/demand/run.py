@@ -39,14 +39,14 @@ class Series:
     Args:
         width: seconds between two values.
         season: seconds of its day.
-        ahead: seconds that a replica takes to start.
+        start_seconds: seconds that a replica takes to start.
         loads: the mean of each of these times.
     """
 
     name: str
     width: float
     season: float
-    ahead: float
+    start_seconds: float
     loads: Sequence[float]
 
     @property
@@ -55,7 +55,7 @@ class Series:
 
     @property
     def steps(self) -> int:
-        return max(1, math.ceil(self.ahead / self.width))
+        return max(1, math.ceil(self.start_seconds / self.width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ def course_of(series: Series, choose: Choose) -> Course:
     """
     per, steps = series.per_replica, series.steps
     begin = round(series.season / series.width)
-    wanted: list[int] = []
+    chosen: list[int] = []
     late = total = used = needed = 0.0
     for place in range(begin, len(series.loads)):
-        wanted.append(max(1, math.ceil(choose(place) / per)))
-        held = max(wanted[-HOLD * steps :])
+        chosen.append(max(1, math.ceil(choose(place) / per)))
+        kept_count = max(chosen[-HOLD * steps :])
         # Those that are wanted now serve in a while, unless they serve already.
-        serving = min(held, max(wanted[-(HOLD + 1) * steps : -steps], default=held))
+        serving = min(kept_count, max(chosen[-(HOLD + 1) * steps : -steps], default=kept_count))
         load = series.loads[place]
         late += max(0.0, load - serving * per)
         total += load
-        used += max(held, serving)
+        used += max(kept_count, serving)
         needed += max(1, math.ceil(load / per))
     return Course(late / total, used / needed)
 
@@ -100,15 +100,15 @@ def course_of(series: Series, choose: Choose) -> Course:
 def foreseeing(series: Series) -> Choose:
     """Choose by what is foreseen."""
     past = Past(width=series.width, season=series.season)
-    known = 0
+    known_count = 0
 
     def choose(place: int) -> float:
-        nonlocal known
-        for number in range(known, place):
+        nonlocal known_count
+        for number in range(known_count, place):
             past.add(number * series.width, series.loads[number])
-        known = place
+        known_count = place
         now = (place - 1) * series.width
-        return foresee(past, now, 2 * series.ahead) or 0.0
+        return foresee(past, now, 2 * series.start_seconds) or 0.0
 
     return choose
 
@@ -123,8 +123,8 @@ def yesterday(series: Series, share: float) -> Choose:
     season, steps = round(series.season / series.width), series.steps
 
     def choose(place: int) -> float:
-        before = series.loads[place - season : place - season + 2 * steps]
-        return max(before, default=0.0) / share
+        loads = series.loads[place - season : place - season + 2 * steps]
+        return max(loads, default=0.0) / share
 
     return choose
 
@@ -140,11 +140,11 @@ def generated(name: str, *, days: int, busiest: float, seed: int) -> Series:
         curve = (
             0.35 - 0.3 * math.cos(2 * math.pi * phase) + 0.2 * math.sin(6 * math.pi * phase) ** 2
         )
-        since = moment - bursts[number]
-        burst = 0.25 * math.exp(-since / 10) if since >= 0 else 0.0
+        age = moment - bursts[number]
+        burst = 0.25 * math.exp(-age / 10) if age >= 0 else 0.0
         mean = busiest * (0.9 + 0.05 * (number % 3)) * (curve + burst)
         loads.append(max(0.0, rng.gauss(mean, math.sqrt(mean))))
-    return Series(name=name, width=1.0, season=float(day), ahead=5.0, loads=loads)
+    return Series(name=name, width=1.0, season=float(day), start_seconds=5.0, loads=loads)
 
 
 def public(name: str, path: Path) -> Series:
@@ -154,7 +154,9 @@ def public(name: str, path: Path) -> Series:
             (datetime.datetime.fromisoformat(t), float(v)) for t, v in list(csv.reader(file))[1:]
         ]
     width = min((b - a).total_seconds() for (a, _), (b, _) in pairwise(rows) if b > a)
-    return Series(name=name, width=width, season=DAY, ahead=width, loads=[v for _, v in rows])
+    return Series(
+        name=name, width=width, season=DAY, start_seconds=width, loads=[v for _, v in rows]
+    )
 
 
 def at_equal_cost(found: Sequence[tuple[float, Course]], cost: float) -> float:
@@ -171,37 +173,37 @@ def at_equal_cost(found: Sequence[tuple[float, Course]], cost: float) -> float:
 def main() -> None:
     """Run all series, and write the report where the public ones are there."""
     report = Report(FOLDER, "Replicas for the load to come", seed=SEED)
-    series = [
+    all_series = [
         generated("generated, 1,000 a second at most", days=10, busiest=1000.0, seed=SEED),
         generated("generated, 100 a second at most", days=10, busiest=100.0, seed=SEED + 1),
     ]
     if len(sys.argv) > 1:
         data = Path(sys.argv[1])
-        series += [public(name, data / path) for name, path in PUBLIC.items()]
+        all_series += [public(name, data / path) for name, path in PUBLIC.items()]
     rows, values = [], {}
-    for one in series:
+    for load in all_series:
         started = time.process_time()
-        ours = course_of(one, foreseeing(one))
-        each = (time.process_time() - started) / len(one.loads)
-        reacting = [(t, course_of(one, following(one, t))) for t in TARGETS]
-        repeating = [(t, course_of(one, yesterday(one, t))) for t in TARGETS]
-        late = [at_equal_cost(found, ours.cost) for found in (reacting, repeating)]
+        foreseen = course_of(load, foreseeing(load))
+        look = (time.process_time() - started) / len(load.loads)
+        reacting = [(t, course_of(load, following(load, t))) for t in TARGETS]
+        repeating = [(t, course_of(load, yesterday(load, t))) for t in TARGETS]
+        late = [at_equal_cost(found, foreseen.cost) for found in (reacting, repeating)]
         rows.append(
             (
-                one.name,
-                f"{ours.cost:.2f}",
-                *(f"{100 * part:.3f} %" for part in (ours.late, *late)),
+                load.name,
+                f"{foreseen.cost:.2f}",
+                *(f"{100 * part:.3f} %" for part in (foreseen.late, *late)),
                 f"{100 * reacting[3][1].late:.3f} % ({reacting[3][1].cost:.2f})",
-                f"{1e3 * each:.2f} ms",
+                f"{1e3 * look:.2f} ms",
             )
         )
-        values[one.name] = {
-            "foreseen": [ours.cost, ours.late],
+        values[load.name] = {
+            "foreseen": [foreseen.cost, foreseen.late],
             "following": [[t, c.cost, c.late] for t, c in reacting],
             "yesterday": [[t, c.cost, c.late] for t, c in repeating],
-            "seconds": each,
+            "seconds": look,
         }
-        report.say(f"{one.name}: {ours}")
+        report.say(f"{load.name}: {foreseen}")
     head = (
         "load", "replica time", "late, foreseen", "late, following", "late, as yesterday",
         "late, following at 80 % (its replica time)", "a look",

@@ -31,7 +31,7 @@ def test_a_rise_goes_on() -> None:
     assert 10.0 + 299.0 / 5.0 < 10.0 + 319.0 / 5.0 <= foreseen + 1.0 < 80.0
 
 
-def test_a_fall_is_not_trusted_before_it_has_come() -> None:
+def test_a_fall_is_not_trusted() -> None:
     past = past_of(lambda second: 100.0 - second / 5.0, 300)
     foreseen = foresee(past, 299.0, 20.0)
     assert foreseen is not None

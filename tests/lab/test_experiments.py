@@ -33,7 +33,7 @@ from brim_lab.experiments.prediction import Learnt, predict
 from brim_lab.experiments.requests import Day
 from brim_lab.experiments.scale import BESIDE_SERVICE, CHANGING_WORKERS, TWO_JOBS, Scale
 from brim_lab.experiments.two_jobs import TwoJobs
-from brim_lab.experiments.web_service import DayCourse, Requests, WebService
+from brim_lab.experiments.web_service import AnsweredRequests, DayCourse, WebService
 
 LEARNT = Learnt(
     rates={1: 1.0, 3: 3.0, 5: 5.0}, overheads=Overheads(name="measured", fixed=0.1, start=1.5)
@@ -259,7 +259,7 @@ def _web(**changes: object) -> WebService:
     """A day of ten seconds, in which the service takes 2, 5 and 2 of 8 slots, and training the rest."""
 
     def day(steps: int, wanted: Workers, held: Workers, training: Workers) -> DayCourse:
-        requests = Requests(made=100, lost=0, problems=(), median=0.02, slowest=0.05)
+        requests = AnsweredRequests(made=100, lost=0, problems=(), median=0.02, slowest=0.05)
         return DayCourse(
             requests=requests, wanted=wanted, ready=held, held=held, training=training, steps=steps
         )

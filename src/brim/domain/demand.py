@@ -66,8 +66,8 @@ class Past:
             self._loads.extend([math.nan] * (bucket - newest))
             self._count = 0
         self._count += 1
-        before = self._loads[-1] if self._count > 1 else 0.0
-        self._loads[-1] = before + (load - before) / self._count
+        mean = self._loads[-1] if self._count > 1 else 0.0
+        self._loads[-1] = mean + (load - mean) / self._count
         if len(self._loads) > longest + self.season:  # seldom, since all that is kept is moved
             surplus = len(self._loads) - longest
             del self._loads[:surplus]
@@ -79,24 +79,24 @@ class Past:
             if not math.isnan(load):
                 yield number * self.width, load
 
-    def between(self, first: int, end: int) -> array[float]:
+    def loads_of(self, first: int, end: int) -> array[float]:
         """Return the loads of buckets by their numbers; what was not measured is left out."""
-        inside = slice(max(0, first - self._first), max(0, end - self._first))
-        return array("d", (load for load in self._loads[inside] if not math.isnan(load)))
+        span = slice(max(0, first - self._first), max(0, end - self._first))
+        return array("d", (load for load in self._loads[span] if not math.isnan(load)))
 
     def number_of(self, time: float) -> int:
         """Return the number of the bucket of a time."""
         return int(time // self.width)
 
 
-def foresee(past: Past, now: float, ahead: float) -> float | None:
+def foresee(past: Past, now: float, horizon: float) -> float | None:
     """Return the highest load that is expected from now on, in the unit of the past's loads.
 
     None: nothing was measured lately, so nobody can tell.
 
     Args:
         now: seconds since 1970.
-        ahead: seconds within which the load is to be borne.
+        horizon: seconds within which the load is to be borne.
 
     >>> past = Past(width=1.0)
     >>> for second in range(60):
@@ -104,7 +104,7 @@ def foresee(past: Past, now: float, ahead: float) -> float | None:
     >>> round(foresee(past, 60.0, 10.0) or 0.0)
     238
     """
-    steps, bucket = max(1, math.ceil(ahead / past.width)), past.number_of(now)
+    steps, bucket = max(1, math.ceil(horizon / past.width)), past.number_of(now)
     trend = _trend(past, bucket, steps)
     if trend is None:
         return None
@@ -120,7 +120,7 @@ def _trend(past: Past, bucket: int, steps: int) -> float | None:
     The bucket itself counts, as far as it was measured. None: nothing was.
     """
     span = max(_FEWEST, steps)
-    loads = past.between(bucket - span + 1, bucket + 1)
+    loads = past.loads_of(bucket - span + 1, bucket + 1)
     if not loads:
         return None
     count = len(loads)
@@ -136,8 +136,9 @@ def _trend(past: Past, bucket: int, steps: int) -> float | None:
 def _usual_error(past: Past, bucket: int, steps: int) -> float:
     """Return the upper end of the trend's latest errors, in square roots of the trend."""
     errors = []
-    for then in range(bucket - steps - _ERRORS, bucket - steps):
-        trend, following = _trend(past, then, steps), past.between(then + 1, then + 1 + steps)
+    for start in range(bucket - steps - _ERRORS, bucket - steps):
+        trend = _trend(past, start, steps)
+        following = past.loads_of(start + 1, start + 1 + steps)
         if trend and following:
             errors.append((max(following) - trend) / math.sqrt(trend))
     if not errors:
@@ -152,9 +153,9 @@ def _seasonal_factor(past: Past, bucket: int, steps: int) -> float:
     """
     factors = [1.0]
     for season in range(1, _SEASONS_USED + 1):
-        then = bucket - season * past.season
-        trend = _trend(past, then, steps)
-        following = past.between(then + 1, then + 1 + 2 * steps)
+        start = bucket - season * past.season
+        trend = _trend(past, start, steps)
+        following = past.loads_of(start + 1, start + 1 + 2 * steps)
         if trend and following:
             factors.append(max(following) / trend)
     return min(_LARGEST_FACTOR, max(factors))

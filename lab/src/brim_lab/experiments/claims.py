@@ -163,7 +163,7 @@ def beside_web_service(
     Args:
         lost: requests of each day.
         slowest: latency of the slowest hundredth, in seconds, with fixed parts and beside training: on one
-            host training takes processor time from the service, whoever has which slots.
+            host training takes processor time from the service, however the slots are divided.
         waited: seconds of the service, at each rise of what it wanted.
         use: the part of the slots that was used in the day; `predicted` is the simulator's.
         steps: of a day with fixed parts, and of the day beside training.

@@ -25,12 +25,10 @@ def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Fin
 def _experiment_2(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
     from brim_lab.experiments import figures, scale
     from brim_lab.experiments.outcome import findings_of
-    from brim_lab.experiments.requests import Day
-    from brim_lab.experiments.web_service import beside_web_service
+    from brim_lab.experiments.web_service import a_day, beside_web_service
 
     size = scale.QUICK_BESIDE_WEB_SERVICE if quick else scale.BESIDE_WEB_SERVICE
-    day = Day(seconds=40.0 if quick else 120.0, calm=10.0, busy=165.0)
-    found = beside_web_service(size, day, folder, tell)
+    found = beside_web_service(size, a_day(quick=quick), folder, tell)
     figure = folder / "experiment-2.png"
     figures.draw_web_service(found, figure)
     return findings_of(found, figure)

@@ -62,7 +62,7 @@ class Day:
                 yield now
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class TimedAnswer(msgspec.Struct, array_like=True, frozen=True):
     """The answer to one request.
 
     Args:
@@ -86,11 +86,11 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-async def make_requests(host: str, port: int, day: Day) -> list[Answer]:
+async def make_requests(host: str, port: int, day: Day) -> list[TimedAnswer]:
     """Make the requests of a day, and return their answers once all are there."""
     begin = time.monotonic()
 
-    async def request(due: float) -> Answer:
+    async def request(due: float) -> TimedAnswer:
         await asyncio.sleep(max(0.0, begin + due - time.monotonic()))
         problem = ""
         try:
@@ -98,9 +98,9 @@ async def make_requests(host: str, port: int, day: Day) -> list[Answer]:
                 problem = await _get(host, port)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             problem = str(error) or type(error).__name__
-        return Answer(due, time.monotonic() - begin - due, problem)
+        return TimedAnswer(due, time.monotonic() - begin - due, problem)
 
-    tasks: set[asyncio.Task[Answer]] = set()
+    tasks: set[asyncio.Task[TimedAnswer]] = set()
     for due in day.due():  # those of the next second only: a day has many
         while due > time.monotonic() - begin + 1.0:
             await asyncio.sleep(0.2)

@@ -118,6 +118,6 @@ QUICK_BESIDE_SERVICE = replace(
     parameters={"months": "1"},
 )
 
-# Longer than a day, whose curve is in `brim_lab.experiments.demos`.
+# Longer than a day of the web service.
 BESIDE_WEB_SERVICE = replace(CHANGING_WORKERS, wait=2.4e-3, epochs=5, fixed=(4,))
 QUICK_BESIDE_WEB_SERVICE = replace(QUICK_BESIDE_SERVICE, epochs=4)

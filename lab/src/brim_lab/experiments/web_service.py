@@ -26,7 +26,7 @@ from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_clust
 from brim_lab.experiments.course import TrainingCourse, Workers, use_of, waits
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, predict
-from brim_lab.experiments.requests import Answer, Day, quantile
+from brim_lab.experiments.requests import Day, TimedAnswer, quantile
 from brim_lab.experiments.scale import Scale
 
 PER_REPLICA = 30.0  # requests a second
@@ -37,7 +37,7 @@ _TO_ANSWER = 60.0  # seconds behind a day for its last answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class AnsweredRequests:
     """The answers of one day.
 
     Args:
@@ -65,7 +65,7 @@ class DayCourse:
         steps: that training made in the day.
     """
 
-    requests: Requests
+    requests: AnsweredRequests
     wanted: Workers
     ready: Workers
     held: Workers
@@ -169,6 +169,11 @@ def beside_web_service(scale: Scale, day: Day, folder: Path, tell: Tell) -> WebS
         launches=launches,
         calm=calm,
     )
+
+
+def a_day(*, quick: bool) -> Day:
+    """Return the day of the experiment, of which six replicas bear the busiest moment."""
+    return Day(seconds=40.0 if quick else 120.0, calm=10.0, busy=165.0)
 
 
 def replicas_at_most(day: Day) -> int:
@@ -288,7 +293,7 @@ class _Seen:
         if not points or points[-1][1] != count:
             points.append((moment if points else 0.0, count))
 
-    def course(self, requests: Requests, seconds: float) -> DayCourse:
+    def course(self, requests: AnsweredRequests, seconds: float) -> DayCourse:
         points = {name: tuple(found) for name, found in self._points.items()}
         ended = {name: (*found, (seconds, 0)) if found else () for name, found in points.items()}
         steps = self._steps[-1] - self._steps[0] if self._steps else 0
@@ -314,7 +319,7 @@ class _Generator:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[TimedAnswer]:
         """Wait for the last answers, and return all."""
         try:
             output, _ = self._process.communicate(timeout=_TO_ANSWER)
@@ -322,7 +327,7 @@ class _Generator:
             raise EnvironmentFault("the requests of the day have no answers") from None
         if self._process.returncode:
             raise EnvironmentFault("the process that makes requests has failed")
-        return msgspec.json.decode(output, type=list[Answer])
+        return msgspec.json.decode(output, type=list[TimedAnswer])
 
     def end(self) -> None:
         """End the process, if it still runs."""
@@ -330,10 +335,10 @@ class _Generator:
         self._process.communicate()
 
 
-def _summary(answers: Sequence[Answer]) -> Requests:
+def _summary(answers: Sequence[TimedAnswer]) -> AnsweredRequests:
     latencies = [answer.latency for answer in answers if not answer.problem]
     problems = [answer.problem for answer in answers if answer.problem]
-    return Requests(
+    return AnsweredRequests(
         made=len(answers),
         lost=len(problems),
         problems=tuple(dict.fromkeys(problems)),
