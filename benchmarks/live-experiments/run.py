@@ -24,15 +24,17 @@ from brim_lab.experiments.figures import (
     beside_service_figure,
     changing_workers_figure,
     two_jobs_figure,
+    web_service_figure,
 )
 from brim_lab.experiments.joined import joined_cluster
 from brim_lab.experiments.on_nodes import nodes_cluster
-from brim_lab.experiments.outcome import numbers_of
+from brim_lab.experiments.outcome import numbers_of, table_of
 from brim_lab.experiments.scale import Scale
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs, two_jobs
+from brim_lab.experiments.web_service import WebService, a_day, beside_web_service
 from brim_lab.kubernetes.cluster import DEFAULT, NodeCluster, is_up
 
-Found = TwoJobs | BesideService | ChangingWorkers
+Found = TwoJobs | BesideService | WebService | ChangingWorkers
 BENCHMARK = Path(__file__).parent
 
 
@@ -129,6 +131,17 @@ def tell_beside_service(report: Report, found: BesideService) -> None:
     )
 
 
+def tell_web_service(report: Report, found: WebService) -> None:
+    head, rows = table_of(found)
+    alone, beside = found.alone.requests.slowest, found.beside.requests.slowest
+    report.add(
+        f"## A day of {found.day.seconds:.0f} s of a web service\n\n"
+        + table(head, rows)
+        + f"\n\nOf the requests beside training 99 % were answered within {beside / alone:.2f} times as long as "
+        "without: on this host training takes processor time from the service, with fixed parts too."
+    )
+
+
 def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
     rows = []
     for name, courses in (
@@ -205,6 +218,11 @@ def main() -> None:
         help="experiments 1 and 2 on the three nodes of a cluster that is up; default: "
         f"that of `make cluster`, {DEFAULT}",
     )
+    parser.add_argument(
+        "--web",
+        action="store_true",
+        help="experiment 2 with a web service that answers requests; needs haproxy",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
     if (arguments.hosts or arguments.kubernetes) and arguments.path:
@@ -213,6 +231,8 @@ def main() -> None:
         parser.error("--kubernetes is for experiments 1 and 2, and without --hosts")
     if arguments.hosts and arguments.experiment == 2:
         parser.error("--hosts is for experiments 1 and 3")
+    if arguments.web and (arguments.experiment != 2 or arguments.kubernetes):
+        parser.error("--web is for experiment 2, without --kubernetes")
     os.environ["PYTHONPATH"] = str(repository())
     run = EXPERIMENTS[arguments.experiment]
     make_cluster = _cluster(arguments)
@@ -223,12 +243,21 @@ def main() -> None:
     title += ", by rows" if arguments.by_rows else ""
     title += ", over three hosts" if arguments.hosts else ""
     title += ", on Kubernetes" if arguments.kubernetes else ""
+    title += ", a web service" if arguments.web else ""
     report = Report(BENCHMARK, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    found = run(_scale(arguments), folder, report.say, repeat=repeat, make_cluster=make_cluster)
+    found: Found
+    if arguments.web:
+        size = scales.QUICK_BESIDE_WEB_SERVICE if arguments.quick else scales.BESIDE_WEB_SERVICE
+        found = beside_web_service(size, a_day(quick=arguments.quick), folder, report.say)
+    else:
+        found = run(_scale(arguments), folder, report.say, repeat=repeat, make_cluster=make_cluster)
     if isinstance(found, TwoJobs):
         tell_two_jobs(report, found)
         figure = two_jobs_figure(found)
+    elif isinstance(found, WebService):
+        tell_web_service(report, found)
+        figure = web_service_figure(found)
     elif isinstance(found, BesideService):
         tell_beside_service(report, found)
         figure = beside_service_figure(found)
@@ -242,6 +271,7 @@ def main() -> None:
         name += "-by-rows" if arguments.by_rows else ""
         name += "-hosts" if arguments.hosts else ""
         name += "-kubernetes" if arguments.kubernetes else ""
+        name += "-web" if arguments.web else ""
         report.write(numbers_of(found), figure, name=name)
 
 

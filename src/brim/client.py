@@ -317,6 +317,10 @@ class Client:
         """Let a suspended job have workers again."""
         return self._change("POST", f"{_path(job)}/resume", JobView)
 
+    def restart(self, job: str) -> JobView:
+        """Have each replica of a service replaced, one after the other, once its successor is ready."""
+        return self._change("POST", f"{_path(job)}/restart", JobView)
+
     def any_kind(self, job: str) -> JobView:
         """Let an exact job that waits for nodes of the kind on which it began go on on any.
 
@@ -590,6 +594,15 @@ def lose(run_dir: Path, agent: str, *, reason: str) -> None:
         EnvironmentFault: the run is not alive, or too old to know the question.
     """
     _ask(run_dir, "lose", agent=agent, reason=reason)
+
+
+def renew(run_dir: Path) -> None:
+    """Have each replica of a service replaced, one after the other; returns at once.
+
+    Raises:
+        EnvironmentFault: the run is not alive, or no service.
+    """
+    _ask(run_dir, "renew")
 
 
 def suspend(run_dir: Path) -> None:

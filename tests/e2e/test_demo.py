@@ -36,6 +36,23 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
     until(lambda: not leftovers(out_folder), f"the end of {leftovers(out_folder)}")
 
 
+@pytest.mark.long
+def test_experiment_2_loses_no_request(tmp_path: Path) -> None:
+    out_folder = tmp_path / "out"
+    words = ("demo", "experiment-2", "--quick", "--out", str(out_folder), "--json")
+    done = Driver(tmp_path).call(*words, timeout=2 * DEADLINE, codes=(0, 1))
+    found = json.loads(done.stdout or "{}")
+    assert found, done.stderr
+    results = {claim["claim"]: claim["held"] for claim in found["claims"]}
+    assert results["the weights are those of undisturbed runs, bit for bit"]
+    assert results["no request is lost"]
+    assert done.returncode == (0 if all(results.values()) else 1)
+    day = found["beside"]
+    assert {count for _, count in day["wanted"]} > {1, 3}, "its replicas hardly changed"
+    assert Path(found["figure"]).read_bytes().startswith(b"\x89PNG")
+    until(lambda: not leftovers(out_folder), f"the end of {leftovers(out_folder)}")
+
+
 def test_the_first_job_has_undisturbed_weights(tmp_path: Path) -> None:
     """It is the demo of brim alone: nothing of the laboratory is needed for it."""
     out_folder = tmp_path / "out"

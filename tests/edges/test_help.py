@@ -44,7 +44,7 @@ def test_help_by_word_or_option_is_the_same(verb: str) -> None:
     first = option.stdout.split("\n\n")[1].split()[0]
     assert first in {
         "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "Lead",
-        "List", "Pause", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
+        "List", "Pause", "Replace", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
     }  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["cancel"], "", ["flights-7"]),
         (["explain"], "f", ["flights-7"]),
         (["logs", "latest", "--worker"], "w", ["w1"]),
-        (["demo"], "exp", ["experiment-1", "experiment-3"]),
+        (["demo"], "exp", ["experiment-1", "experiment-2", "experiment-3"]),
         (["help"], "ledg", ["ledger"]),
         (["trian"], "x", []),
     ],

@@ -85,6 +85,7 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
                 "mode",
                 "gang",
                 "processes_per_worker",
+                "service",
             },
         ),
     ],

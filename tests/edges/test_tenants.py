@@ -74,6 +74,7 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("POST", "/v1/jobs/{job}/resume"): (None, 200, 200, 404),
     ("DELETE", "/v1/jobs/{job}"): (None, 409, 409, 404),  # it has not ended
     ("POST", "/v1/jobs/{job}/any-kind"): (None, 200, 200, 404),
+    ("POST", "/v1/jobs/{job}/restart"): (None, 422, 422, 404),
     ("POST", "/v1/jobs/{job}/cancel"): (None, 200, 200, 404),
     ("POST", "/v1/down"): (Down(), 200, 403, 403),
 }

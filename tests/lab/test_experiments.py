@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,25 @@ from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
 from brim_lab.experiments.beside_service import BesideService, FilledOnce
 from brim_lab.experiments.changing_workers import ChangingWorkers
-from brim_lab.experiments.course import Request, TrainingCourse, makespan, overheads_of
+from brim_lab.experiments.course import (
+    Request,
+    TrainingCourse,
+    Workers,
+    makespan,
+    overheads_of,
+)
 from brim_lab.experiments.figures import (
     beside_service_figure,
     draw_changing_workers,
     draw_two_jobs,
+    draw_web_service,
 )
 from brim_lab.experiments.outcome import numbers_of, sentence_of, table_of
 from brim_lab.experiments.prediction import Learnt, predict
+from brim_lab.experiments.requests import Day
 from brim_lab.experiments.scale import BESIDE_SERVICE, CHANGING_WORKERS, TWO_JOBS, Scale
 from brim_lab.experiments.two_jobs import TwoJobs
+from brim_lab.experiments.web_service import AnsweredRequests, DayCourse, WebService
 
 LEARNT = Learnt(
     rates={1: 1.0, 3: 3.0, 5: 5.0}, overheads=Overheads(name="measured", fixed=0.1, start=1.5)
@@ -245,6 +255,77 @@ def test_experiment_2_says_what_did_not_hold(found: BesideService, broken: str) 
     assert numbers_of(found)["held"] is False
 
 
+def _web(**changes: object) -> WebService:
+    """A day of ten seconds, in which the service takes 2, 5 and 2 of 8 slots, and training the rest."""
+
+    def day(steps: int, wanted: Workers, held: Workers, training: Workers) -> DayCourse:
+        requests = AnsweredRequests(made=100, lost=0, problems=(), median=0.02, slowest=0.05)
+        return DayCourse(
+            requests=requests, wanted=wanted, ready=held, held=held, training=training, steps=steps
+        )
+
+    wanted, held = (
+        ((0.0, 2), (4.0, 5), (7.0, 2), (10.0, 0)),
+        ((0.0, 2), (4.5, 5), (7.0, 2), (10.0, 0)),
+    )
+    training = ((0.0, 6), (4.2, 3), (7.3, 6), (10.0, 0))
+    fixed = ((0.0, 5), (10.0, 0))
+    found = WebService(
+        scale=BESIDE,
+        day=Day(seconds=10.0, calm=10.0, busy=150.0),
+        learnt=LEARNT,
+        alone=day(0, wanted, held, ()),
+        beside=day(50, wanted, held, training),
+        course=_course("elastic", 0.0, [(10, 5), (10, 3)]),
+        fixed=day(30, fixed, fixed, ((0.0, 3), (10.0, 0))),
+        predicted=0.99,
+        launches=1,
+        calm="cc",
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_web_service_leaves_training_its_slots() -> None:
+    found = _web()
+    assert [claim.claim for claim in found.claims if not claim.held] == []
+    assert found.beside.waited == pytest.approx([0.5])
+    assert found.use == pytest.approx(1.0 - (0.3 * 3 + 0.3 * 3) / 80, abs=0.01)
+    assert found.fixed.use(8, 10.0) == pytest.approx(1.0)
+    assert "50 steps in the day in place of 30" in sentence_of(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({"requests": {"lost": 1}}, "no request is lost"),
+        ({"requests": {"slowest": 0.06}}, "requests are answered as soon"),
+        ({"steps": 30}, "training makes more steps"),
+        ({"ready": ((0.0, 2), (7.0, 5), (10.0, 0))}, "has what it wants soon"),
+        ({"held": ((0.0, 1), (10.0, 0))}, "the simulator predicts the use"),
+    ],
+)
+def test_a_web_service_says_what_did_not_hold(changes: dict[str, Any], broken: str) -> None:
+    beside = _web().beside
+    if "requests" in changes:
+        changes = {"requests": replace(beside.requests, **changes["requests"])}
+    found = _web(beside=replace(beside, **changes))
+    assert broken in " / ".join(claim.claim for claim in found.claims if not claim.held)
+    assert broken in sentence_of(found)
+    assert numbers_of(found)["held"] is False
+
+
+def test_requests_come_by_the_curve_of_the_day() -> None:
+    day = Day(seconds=60.0, calm=10.0, busy=100.0, days=2.0, seed=3)
+    due = list(day.due())
+    assert due == sorted(due)
+    assert due == list(day.due())  # a seed is a day
+    assert max(due) < 120.0
+    for begin in (0.0, 30.0, 70.0):
+        made = sum(begin <= moment < begin + 10.0 for moment in due)
+        expected = sum(day.rate(begin + tenth / 10) for tenth in range(100)) / 10
+        assert made == pytest.approx(expected, abs=4.0 * expected**0.5)
+
+
 def test_a_job_started_twice_did_not_continue() -> None:
     (run,) = _beside(0.5).rounds
     found = replace(_beside(0.5), rounds=[replace(run, launches=2)])
@@ -256,13 +337,19 @@ def test_figures_tables_and_numbers_are_made_of_all(tmp_path: Path) -> None:
     draw_two_jobs(two, tmp_path / "1.png")
     beside_service_figure(_beside(0.5)).savefig(tmp_path / "2.png")
     draw_changing_workers(changing, tmp_path / "3.png")
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("1.png", "2.png", "3.png"))
+    draw_web_service(_web(), tmp_path / "4.png")
+    assert all((tmp_path / f"{number}.png").stat().st_size > 10_000 for number in range(1, 5))
+    assert [row[0] for row in table_of(_web())[1]] == [
+        "service alone",
+        "beside training",
+        "fixed parts",
+    ]
     assert [row[0] for row in table_of(two)[1]] == ["gang", "elastic"]
     assert [row[:3] for row in table_of(changing)[1]] == [
         ["elastic", "3", "1 3 5"],
         ["5", "0", "5"],
     ]
-    for found in (two, _beside(0.5), changing):
+    for found in (two, _beside(0.5), _web(), changing):
         assert json.loads(json.dumps(numbers_of(found)))["held"] is True
 
 

@@ -188,7 +188,15 @@ class _Beginning:
         kind = kind_of_this_host()
         processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far, kind)
         backend = LiveBackend(book, processes, spec, clock=self._clock)
-        return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
+        address = self._far.host if self._far is not None else "127.0.0.1"
+        return Scheduler(
+            book,
+            database,
+            backend,
+            jobs_folder=self._jobs,
+            clock=self._clock,
+            address=address,
+        )
 
 
 def _joined_nodes(database: Database, spec: ClusterSpec) -> list[Node]:

@@ -16,11 +16,13 @@ import msgspec
 
 from brim.coordination.cluster.sightings import Reached, Seen
 from brim.domain.measuring import Measured
+from brim.domain.services import MOST_REPLICAS, ServiceReplica, address_in
 from brim.domain.step_records import StepRecord
 from brim.telemetry.events import (
     CheckpointPublished,
     CommandProgressed,
     Event,
+    ReplicaChanged,
     Restored,
     RunFailed,
     RunStarted,
@@ -59,6 +61,7 @@ class RunWatch:
         reached: the first step that a world of the present size made.
         saved: when its last checkpoint was written, or it began.
         out_of_memory: the first workers that were lost for it, in words.
+        served: replicas of a service that have become ready, ever.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -72,6 +75,7 @@ class RunWatch:
         self.reached: Reached | None = None
         self.saved = 0.0
         self.out_of_memory: list[str] = []
+        self.served = 0
 
     def poll(self) -> None:
         """Take in new records."""
@@ -100,6 +104,7 @@ class RunWatch:
         """New processes are about to be started: the end of the last ones is forgotten."""
         self.poll()
         self.state.crew = {}
+        self.state.replicas = {}
         self.state.failed = None
         self.state.ended = None
         self._last = None
@@ -117,8 +122,8 @@ class RunWatch:
 
     @property
     def step(self) -> int:
-        """The last step that counts."""
-        return self.state.step
+        """The last step that counts; of a service, how many replicas have become ready."""
+        return self.served or self.state.step
 
     @property
     def steps(self) -> int | None:
@@ -144,6 +149,16 @@ class RunWatch:
     def summary(self) -> dict[str, Any]:
         """The summary of its end; empty before."""
         return recordable(self.state.ended.summary) if self.state.ended else {}
+
+    @property
+    def replicas(self) -> tuple[ServiceReplica, ...]:
+        """The replicas of a service, where each says something that can be believed."""
+        found = []
+        for id, replica in sorted(self.state.replicas.items()):
+            address = address_in(replica.address)
+            if address is not None:
+                found.append(ServiceReplica(id[:_WORDS], *address, replica.state, replica.cpu))
+        return tuple(found[: 2 * MOST_REPLICAS])
 
     @property
     def by_agent(self) -> dict[str, int]:
@@ -184,6 +199,7 @@ class RunWatch:
             problem=self.failed.message if self.failed else damage,
             summary=self.summary,
             measured=self.measured.of_each(processes),
+            replicas=self.replicas if alive else (),
         )
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:
@@ -203,6 +219,8 @@ class RunWatch:
 
     def take(self, record: Event | StepRecord, number: int) -> None:
         """Take one record in; `number` as in `RunState.take`."""
+        if isinstance(record, ReplicaChanged):
+            self.served += record.state == "ready" and record.replica not in self.state.replicas
         self.state.take(record, number)
         match record:
             case StepRecord():
@@ -217,6 +235,8 @@ class RunWatch:
                 if record.step:
                     self._first_report = self._first_report or record.at
                     self._measure(record)
+            case ReplicaChanged(state="ready"):
+                self._first_report = self._first_report or record.at
             case Restored():
                 self._last = None
             case WorkerChanged(state="lost" | "left"):

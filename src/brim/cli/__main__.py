@@ -47,6 +47,7 @@ _VERBS: dict[str, dict[str, str]] = {
         "dashboard": "Show the cluster and its jobs in a browser.",
         "explain": "Tell what the scheduler decided for a job, and why.",
         "cancel": "End a job for good.",
+        "restart": "Replace the replicas of a service, one after the other.",
         "forget": "Delete ended jobs with their records and files.",
         "tenants": "Show each tenant's quota and what it holds.",
         "usage": "Show the device hours of a month.",

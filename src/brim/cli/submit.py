@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from brim.cli.shared.handles import ask_server, client_of
 from brim.cli.shared.sections import SectionedCommand
 from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
 from brim.runs.options import STATE, option
+from brim.runs.services import service_request
 from brim.runs.submitting import COMMAND, hand_in, request_of, submission
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _KUBERNETES = "kubernetes://"
+_OF_SERVICES = {"service", "tenant", "key", "notify", "dry_run", "as_json", "state", "to"}
 
 
 def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
@@ -43,6 +46,14 @@ class _Submit(SectionedCommand):
 
 @click.command(cls=_Submit)
 @submission
+@option(
+    "--service",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar=None,
+    help="Hand in the online service that this file describes: its replicas come before training, and "
+    "follow its load.",
+)
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -84,6 +95,7 @@ def submit(
     ctx: click.Context,
     /,
     file: tuple[str, ...],
+    service: Path | None,
     wait: bool,
     dry_run: bool,
     as_json: bool,
@@ -102,6 +114,7 @@ def submit(
     brim submit -- python prepare.py                            (any command)
     brim submit --workers 1:4 -- python train.py                (with torchrun's variables)
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
+    brim submit --service service.yaml                          (replicas that follow a load)
     brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
     brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)
 
@@ -111,7 +124,12 @@ def submit(
 
     Exit code 3: the scheduler does not promise the deadline.
     """
-    request = request_of(ctx, file, values, say_level=warn, warn=warn)
+    if service is not None:
+        _check_alone(ctx)
+        names = {name: values[name] for name in ("tenant", "key", "notify")}
+        request = service_request(service, **names, warn=warn)
+    else:
+        request = request_of(ctx, file, values, say_level=warn, warn=warn)
     if wait and request.array:
         from brim.errors import SpecError
 
@@ -127,6 +145,11 @@ def submit(
         "processes_per_worker": processes_per_worker,
     }
     _choose_pods(kube_jobs, choices)
+    if service is not None and kube_jobs is not None:
+        from brim.errors import SpecError
+
+        need = "a scheduler of brim up: on Kubernetes, a Deployment serves"
+        raise SpecError("--service", got="--to kubernetes", need=need, hint="leave --to out")
     if dry_run and kube_jobs is not None:
         _show_objects(kube_jobs.written(request), as_json=as_json)
         return EXIT_DONE
@@ -149,6 +172,19 @@ def submit(
     if request.array:
         click.echo(f"{view.job}: the first of {len(request.array)} jobs: brim jobs", err=True)
     return _show_submitted(view, as_json=as_json)
+
+
+def _check_alone(ctx: click.Context) -> None:
+    """Raises SpecError where options are given that a service has no use for."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(str(param.name))
+        is_given = source is ParameterSource.COMMANDLINE or (param.name == "file" and ctx.meta)
+        if is_given and param.name not in _OF_SERVICES and ctx.params.get(str(param.name)):
+            from brim.errors import SpecError
+
+            name = max(param.opts, key=len) if param.name != "file" else "FILE"
+            need = "the file alone: what a service is stands in it"
+            raise SpecError("--service", got=f"it beside {name}", need=need)
 
 
 def _kube_jobs(client: Client) -> KubeJobs | None:
@@ -203,6 +239,8 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
         click.echo(json.dumps(msgspec.to_builtins(view)))
     else:
         click.echo(view.job)
+    if view.service is not None:
+        click.echo(f"{view.job}: serves at {view.service.address}", err=True)
     _say_verdict(view)
     return EXIT_REFUSED if view.was_refused else EXIT_DONE
 

@@ -21,11 +21,13 @@ _MOST_RECEIVERS = 50  # of a mail
 _MOST_CHARACTERS = 2_000  # of an address or a word
 _FILE = "file:"
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}", re.ASCII)
-_SERVER = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})", re.ASCII)
-_URL = re.compile(
-    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?(?:[/?][!-~]*)?",
-    re.ASCII,
+# A name by its labels, as Python's resolver takes it, or an address of IPv6.
+_HOST = (
+    r"(?:(?=[^:/?]{1,253}(?:[:/?]|$))[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?"
+    r"|\[[0-9A-Fa-f:.]{2,45}\])"
 )
+_SERVER = re.compile(rf"{_HOST}:(\d{{1,5}})", re.ASCII)
+_URL = re.compile(rf"https?://{_HOST}(?::(\d{{1,5}}))?(?:[/?][!-~]*)?", re.ASCII)
 _PASSWORD_IN_URL = re.compile(r"https?://[^/?]*@")
 
 Text = Annotated[str, msgspec.Meta(max_length=_MOST_CHARACTERS)]

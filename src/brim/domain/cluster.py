@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from brim.domain.channels import Channel
 from brim.domain.names import check_name
 from brim.domain.promising import PromiseAt
+from brim.domain.services import NO_RULES, ServiceRules
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError, did_you_mean
 
@@ -106,6 +107,7 @@ class ClusterSpec:
         keep_ended: seconds after which jobs that have ended are forgotten; None: never.
         drained: names of nodes on which nothing is to run.
         channels: on which people are notified of jobs.
+        services: what online services may have.
 
     Raises:
         SpecError: a node twice, or none, a name that no directory can have, or nothing left for
@@ -121,6 +123,7 @@ class ClusterSpec:
     keep_ended: float | None = None
     drained: frozenset[str] = frozenset()
     channels: tuple[Channel, ...] = ()
+    services: ServiceRules = NO_RULES
 
     def __post_init__(self) -> None:
         names = [node.id for node in self.cluster.nodes]

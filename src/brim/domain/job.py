@@ -30,6 +30,7 @@ from brim.domain.options import (
     whole,
 )
 from brim.domain.quantities import DURATION_PATTERN
+from brim.domain.services import Service
 from brim.errors import SpecError
 
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
@@ -194,6 +195,8 @@ class JobSpec:
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for
             wherever the job's processes are started.
         inference: the use of a trained model; None trains one.
+        service: each worker keeps a replica of this online service, which is the command; None: it is
+            none.
         include: globs of files beside the code that are sent with it.
         bundle: the sha256 of the bundle whose code is run, of which `file`, or the script of
             `command`, is a file; empty where the file is run where it is.
@@ -203,6 +206,7 @@ class JobSpec:
     command: tuple[str, ...] = ()
     directory: str = ""
     inference: Inference | None = None
+    service: Service | None = None
     include: tuple[str, ...] = ()
     bundle: str = ""
 
@@ -470,6 +474,11 @@ class JobSpec:
             object.__setattr__(self, "exact", False)
         self.validate()
 
+    @property
+    def is_restarted(self) -> bool:
+        """Return whether all processes of its command start again at each change of its workers."""
+        return self.restart and self.service is None
+
     def validate(self) -> None:
         """Check every field that can be wrong by itself or beside another.
 
@@ -584,6 +593,8 @@ class JobSpec:
 
     def _check_restart(self) -> None:
         """Refuse what only a loop of brim's own can do."""
+        if self.service is not None and not (self.restart and self.command):
+            raise SpecError("service", got="one without a command", need="a command that serves")
         if not self.restart:
             return
         if self.file:
@@ -622,7 +633,7 @@ class JobSpec:
                     hint=f"leave out {name.split()[0]}",
                 )
         fewest, most = self.workers.minimum, self.workers.maximum
-        if most % fewest:
+        if most % fewest and self.is_restarted:
             divisor = max(size for size in range(1, fewest) if most % size == 0)
             raise SpecError(
                 "--workers",

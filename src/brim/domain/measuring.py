@@ -137,6 +137,18 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
     )
 
 
+def curve_of_service(minimum: int, maximum: int) -> ScalingCurve:
+    """Return the curve of a service, which has a use for as many workers as it asks for.
+
+    The first ones are worth a little more, so that of two services both get some.
+
+    >>> curve_of_service(1, 3).peak, curve_of_service(2, 2).sizes
+    (3, (2,))
+    """
+    sizes = range(minimum, maximum + 1)
+    return ScalingCurve(points=tuple((n, n - 0.4 * n * n / (maximum + 1)) for n in sizes))
+
+
 def gain_of_one_more(rates: Mapping[int, float], *, parts: int, workers: int) -> float | None:
     """Return the steps per second that one more worker would add; None where nothing was measured.
 

@@ -43,6 +43,7 @@ class Reason(enum.StrEnum):
     TO_MEASURE = "measured-before-its-deadline-is-judged"
     SURPLUS = "surplus-by-marginal-return"
     ORDER = "its-turn-in-the-policy-order"
+    ONLINE = "online-first"
     CLUSTER_FULL = "cluster-full"
     AHEAD_OF_PLAN = "not-needed-yet"
     OVER_QUOTA = "over-quota"

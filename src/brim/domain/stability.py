@@ -63,6 +63,12 @@ FEATURES = (
         names=("progress",),
     ),
     Feature(
+        name="online services as jobs",
+        stability=Stability.ALPHA,
+        verbs=("restart",),
+        options=("--service",),
+    ),
+    Feature(
         name="jobs behind others, at a time, in arrays",
         stability=Stability.ALPHA,
         options=("--after", "--at", "--array", "--retries"),

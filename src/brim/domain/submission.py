@@ -60,8 +60,36 @@ class Submission:
         Raises:
             SpecError: its micro-batches are too few for so many.
         """
-        spec = replace(self.spec, workers=workers.times(self.processes))
+        service = self.spec.service
+        if service is not None:
+            service = replace(service, minimum=workers.minimum, maximum=workers.maximum)
+        spec = replace(self.spec, workers=workers.times(self.processes), service=service)
         return replace(self, spec=replace(spec, workers=workers))
+
+    def with_range_of(self, other: Submission) -> Submission:
+        """The same job with another submission's range of workers, and of replicas."""
+        service, range_of = self.spec.service, other.spec.service
+        if service is None or range_of is None:
+            return self.with_workers(other.spec.workers)
+        service = replace(service, minimum=range_of.minimum, maximum=range_of.maximum)
+        spec = replace(self.spec, workers=other.spec.workers, service=service)
+        return as_service(replace(self, spec=spec))
+
+    def scaled(self, replicas: int) -> Submission:
+        """The same service with so many replicas at most, for now."""
+        service = self.spec.service
+        assert service is not None, "only services are scaled"
+        most = min(service.maximum, max(service.minimum, replicas))
+        workers = WorkerRange(minimum=service.minimum, maximum=most)
+        return replace(self, spec=replace(self.spec, workers=workers))
+
+
+def as_service(submission: Submission) -> Submission:
+    """The same job with the rights of a service, and the fewest replicas, where it is one."""
+    service = submission.spec.service
+    if service is None:
+        return submission
+    return replace(submission, priority=Priority.ONLINE).scaled(service.minimum)
 
 
 def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:

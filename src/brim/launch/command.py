@@ -43,6 +43,11 @@ class CommandProcess:
         self._deadline: float | None = None
 
     @property
+    def pid(self) -> int:
+        """Return the number of its first process."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """Return the exit status, negative where a signal ended it; None: it runs."""
         return self._process.poll()
@@ -68,10 +73,14 @@ class CommandProcess:
         self._deadline = monotonic() + grace
         self._signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Send SIGKILL to its group."""
+        self._signal(signal.SIGKILL)
+
     def press(self) -> None:
         """Kill it where its grace is over."""
         if self._deadline is not None and monotonic() >= self._deadline:
-            self._signal(signal.SIGKILL)
+            self.kill()
 
     def bury_orphans(self, spared: Collection[int] = ()) -> None:
         """Take note of the ends of descendants that this process has adopted.
@@ -87,7 +96,7 @@ class CommandProcess:
         Args:
             spared: children of this process that are not the command's.
         """
-        self._signal(signal.SIGKILL)
+        self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_TO_DIE)
         deadline = monotonic() + _TO_DIE

@@ -8,69 +8,30 @@ the next round starts them again.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import platform
 import signal
-import sys
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 import msgspec
 
 from brim.coordination.job.launches import seat_of, variables_of, words_of_surplus
 from brim.coordination.job.membership import World
-from brim.coordination.job.participant import (
-    AskedToLeave,
-    AwaitNews,
-    BeHeir,
-    CatchUp,
-    EnterRound,
-    FetchState,
-    Flow,
-    GiveState,
-    Incoming,
-    LeaveState,
-    Look,
-    Need,
-    Participant,
-    Pin,
-    Receive,
-    RestoreState,
-    RoundChanged,
-    Wake,
-    WriteState,
-)
-from brim.domain.job import PER_NODE, JobSpec
+from brim.coordination.job.participant import Incoming, RoundChanged
+from brim.domain.job import PER_NODE
 from brim.domain.reported import Report
-from brim.errors import EnvironmentFault, InternalError, SpecError
+from brim.errors import SpecError
 from brim.host.clock import monotonic
-from brim.host.gpus import VISIBLE, take_gpu, visible_gpus
-from brim.host.process import adopt_orphans
+from brim.host.gpus import VISIBLE
 from brim.launch.command import CommandProcess
+from brim.launch.member import LOOK, CommandMember, not_started, run_member
 from brim.launch.progress import PrintedProgress, ProgressServer
 from brim.storage.saved_files import SavedFiles, saved_directory
 from brim.train.context import WorkerContext
-from brim.train.signals import LeaveRequest
-from brim.wire.link import WorkerLink
 from brim.wire.listening import joined_address, split_address, take_port
-from brim.wire.messages import (
-    Beat,
-    CommandProgress,
-    Completed,
-    Facts,
-    Hello,
-    Idle,
-    InstallRound,
-    Warn,
-    WorkerMessage,
-    failure_of,
-)
+from brim.wire.messages import CommandProgress, Completed, Idle, InstallRound, Warn
 
-T = TypeVar("T")
-
-_LOOK = 0.5  # seconds between looks at what no message and no signal tells
 _BETWEEN_REPORTS = 1.0  # seconds between two words on a command's progress
 # seconds that processes have to end by themselves where another one has died: they wait for it
 _AFTER_DEATH = 3.0
@@ -85,49 +46,25 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
 
 def run_command(context: WorkerContext) -> int:
     """Do a worker's part in a job that starts a command again at each change; the exit status."""
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # so that its end wakes this process up
-    adopt_orphans()  # what the command leaves behind ends with it
-    keeper = _Keeper(context)
-    try:
-        return keeper.work()
-    except EnvironmentFault as fault:
-        print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
-        return 1
-    except OSError as error:  # of the directory for checkpoints: full, or not for this account
-        print(f"brim: cannot prepare the next start: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    finally:
-        keeper.close()
+    return run_member(context, _Keeper)
 
 
-class _Keeper:
+class _Keeper(CommandMember):
     """Keeps one process of the command, from round to round."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._context, self._spec = context, context.spec
-        self._leave = LeaveRequest()
-        self._link = WorkerLink(context.link, self._leave.wakeup)
-        self._participant = Participant(context.worker)
+        super().__init__(context)
         self._process: CommandProcess | None = None
-        self._gpu = self._own_gpu()
         self._saved = SavedFiles(saved_directory(context.spec, context.run_dir))
         self._reports: ProgressServer | None = None  # where this worker is the first of a round
         self._printed: PrintedProgress | None = None
         self._total = 0
         self._start_time = 0.0  # when the command's process was started last
         self._grace = _AFTER_DEATH
-        self._beaten = 0.0
-        self._beats = 0
 
     def work(self) -> int:
         """Take part in rounds until the job is done, or this worker is needed no more."""
-        self._tell(
-            Hello(
-                address=joined_address(self._context.host, 0), layout="", facts=_facts(self._spec)
-            )
-        )
+        self._greet()
         while True:
             world = self._run(self._participant.next_round())
             try:
@@ -152,7 +89,7 @@ class _Keeper:
         while not process.is_over:
             process.press()
             self._beat()
-            self._link.listen(_LOOK / 5)
+            self._link.listen(LOOK / 5)
         process.clear_away(self._helpers)
 
     @property
@@ -189,11 +126,6 @@ class _Keeper:
         self._run(self._participant.await_dismissal())
         return 0
 
-    def _own_gpu(self) -> str:
-        """Take one of several GPUs of this host for this worker; empty where there is no choice."""
-        gpus = visible_gpus(os.environ) if self._spec.device != "cpu" else []
-        return take_gpu(self._context.place, gpus) if len(gpus) > 1 else ""
-
     def _start(self, world: World, places: list[_Place]) -> None:
         seat = seat_of(world, self._context.worker, self._spec.workers.maximum)
         if seat is None:
@@ -224,13 +156,13 @@ class _Keeper:
         try:
             self._process = CommandProcess(self._spec.command, environment)
         except OSError as error:
-            self._refuse(_not_started(self._spec.command[0], error))
+            self._refuse(not_started(self._spec.command[0], error))
 
     def _wait_for_end(self, world: World) -> int:
         """Return the exit status of the command's process; 0 where this worker has none."""
         look_time = self._start_time = monotonic()
         while self._process is not None and self._process.status is None:
-            message = self._receive(_LOOK)
+            message = self._receive(LOOK)
             if message is not None:
                 self._participant.take(message)
             self._send_out()
@@ -288,65 +220,17 @@ class _Keeper:
             os.kill(os.getpid(), -status)
         raise SystemExit(abs(status))
 
-    def _refuse(self, wrong: SpecError) -> NoReturn:
-        """End the job: another start would not help."""
-        self._tell(failure_of(wrong))
-        raise SystemExit(1)
-
     def _arrive(self, phase: str, payload: bytes = b"") -> list[bytes]:
         return self._run(self._participant.arrive(0, phase, payload)).payloads
-
-    # The protocol ---------------------------------------------------------------------------------
-
-    def _tell(self, message: WorkerMessage) -> None:
-        self._participant.say(message)
-        self._send_out()
-
-    def _send_out(self) -> None:
-        for message in self._participant.outgoing():
-            with contextlib.suppress(EnvironmentFault):  # the next look at the link finds out
-                self._link.send(message)
-
-    def _run(self, flow: Flow[T]) -> T:
-        """Run a flow of the protocol to its end."""
-        answer: Any = None
-        while True:
-            try:
-                need = flow.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            finally:
-                self._send_out()
-            answer = self._meet(need)
-
-    def _meet(self, need: Need) -> object:
-        """Meet a need of the protocol: there is no state but the command's own."""
-        match need:
-            case Receive(limit):
-                return self._receive(math.inf if limit is None else limit)
-            case RestoreState():
-                return "", 0
-            case FetchState() | CatchUp():
-                return 0
-            case EnterRound(world):
-                return world
-            case BeHeir():
-                return False
-            case GiveState() | WriteState() | LeaveState():
-                return None
-            case Pin() | Look() | AwaitNews() | Wake():
-                raise InternalError(f"{need} of a worker that meets the others at its agent")
 
     def _receive(self, timeout: float) -> Incoming | None:
         """Hear the next that comes, or None after so many seconds, or where a process has ended."""
         deadline = monotonic() + timeout
         while True:
-            if self._leave.is_requested:
-                self._leave.is_requested = False
-                return AskedToLeave()
+            if request := self._leave_request():
+                return request
             remaining = max(0.0, deadline - monotonic())
-            message = self._link.receive(min(remaining, _LOOK))
+            message = self._link.receive(min(remaining, LOOK))
             if isinstance(message, InstallRound):
                 # Where somebody joins, leaves or ends the job, there is time for a checkpoint. Where
                 # a process has died, the others wait for it and can write none.
@@ -366,41 +250,6 @@ class _Keeper:
         return named.still and all(
             member.worker in members for member in self._participant.world.members
         )
-
-    def _beat(self) -> None:
-        """Send a sign of life, and that this worker waits on purpose."""
-        now = monotonic()
-        if now - self._beaten > self._spec.heartbeat_timeout / 4:
-            self._beaten, self._beats = now, self._beats + 1
-            with contextlib.suppress(EnvironmentFault):
-                self._link.send(Beat(moves=self._beats))
-
-
-def _facts(spec: JobSpec) -> Facts:
-    """Return the facts of a command: none of its data, its steps or its model."""
-    return Facts(
-        samples=0,
-        steps=0,
-        steps_per_epoch=0,
-        global_batch_size=0,
-        epochs=0,
-        seed=spec.seed,
-        clip_norm=None,
-        on_nan=spec.on_nan,
-        parameters=0,
-        versions={"python": platform.python_version()},
-        start_method="exec",
-        transport="none",
-    )
-
-
-def _not_started(program: str, error: OSError) -> SpecError:
-    return SpecError(
-        "COMMAND",
-        got=f"{program!r}, which cannot be started ({error.strerror})",
-        need="a program that each host has",
-        hint="is it installed, and executable?",
-    )
 
 
 def _own_disk(directory: Path) -> SpecError:

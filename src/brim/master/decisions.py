@@ -81,7 +81,7 @@ from brim.master.entries import (
     Restated,
     TookOver,
 )
-from brim.master.progress import loads_of, progress_fields, step_fields
+from brim.master.progress import loads_of, progress_fields, replica_fields, step_fields
 from brim.master.state import AgentSession, State
 from brim.telemetry import events as told
 from brim.telemetry.events import Restored, event_of
@@ -153,6 +153,11 @@ class Decisions:
         """Workers were dismissed and are still to go."""
         return self._rendezvous.phase is RendezvousPhase.ENDING
 
+    @property
+    def to_leave(self) -> float:
+        """Seconds that dismissed workers may take beside the usual: requests are under way."""
+        return 2.0 * self.spec.grace if self.spec.service is not None else 0.0
+
     def goes_on_without(self, agent: str) -> bool:
         """Return whether a round runs that has workers of other agents: these have all commits."""
         workers = at_work(self._rendezvous.roster.members)
@@ -175,6 +180,7 @@ class Decisions:
             "phase": rendezvous.phase.value,
             "round": rendezvous.round,
             "target": rendezvous.target,
+            "renewing": self.state.rollout.remaining,
             "servers": rendezvous.servers,
         }
 
@@ -285,6 +291,7 @@ class Decisions:
             self._event(
                 "worker", worker=worker, state="lost", agent=agent, reason="its agent is gone"
             )
+            self._renew(self.state.rollout.gone(worker))
 
     def _replace_agent(self, name: str, session: AgentSession) -> None:
         """Put a new process in the place of an agent: the killed one hears nothing any more."""
@@ -372,6 +379,8 @@ class Decisions:
                 self._handle(WorkerIdle(worker, round))
             case wire.CommandProgress():
                 self._on_progress(message)
+            case wire.ReplicaNews():
+                self._on_replica(worker, message)
             case wire.CutOff(round=round):
                 self.state.rounds.notice(now=self.state.now)
                 self._handle(WorkerCutOff(worker, round))
@@ -424,6 +433,21 @@ class Decisions:
         if self.progress.command_told(message):
             self._handle(CommandAdvanced(message.round))
 
+    def _on_replica(self, worker: str, news: wire.ReplicaNews) -> None:
+        self._event("replica", worker=worker, **replica_fields(news))
+        if news.state == "ready":
+            self.state.has_served = True
+            self._handle(CommandAdvanced(self._rendezvous.round))
+            self._renew(self.state.rollout.ready(worker, news.replica))
+        elif news.state == "failed" and not self.state.has_served:
+            failure = wire.JobFailed(who="user", message=words.never_ready(news.reason))
+            self._on_failed(worker, failure)
+
+    def _renew(self, worker: str) -> None:
+        """Have the next replica of a service replaced; none where the name is empty."""
+        if worker:
+            self._tell_worker(worker, wire.RenewReplica())
+
     def _on_silence(self, worker: str, silent: bool) -> None:
         record = self._rendezvous.workers.get(worker)
         if record is None:
@@ -468,6 +492,7 @@ class Decisions:
         ending = self._rendezvous.phase in (RendezvousPhase.ENDING, RendezvousPhase.ENDED)
         is_expected = ending or (record.state is WorkerState.LEAVING and not record.in_round)
         self._note_state(worker, "left" if is_expected else "lost", reason=reason)
+        self._renew(self.state.rollout.gone(worker))
         self.state.rounds.notice(now=self.state.now)
         self._handle(WorkerGone(worker, reason))
 
@@ -691,7 +716,7 @@ class Decisions:
             case Hold(round):
                 self._hold(round)
             case AwaitOthers(round):
-                patience = _FOR_ALL if self.spec.restart else _FOR_OTHERS
+                patience = _FOR_ALL if self.spec.is_restarted else _FOR_OTHERS
                 self.state.others_due = (round, self.state.now + patience)
             case WriteCheckpoint(worker):
                 self.state.barrier.close()
@@ -777,6 +802,8 @@ class Decisions:
                 self._resize(question.workers, question.places, servers=question.servers)
             case "suspend":
                 self._stop(question.reason or "brim suspend")
+            case "renew":
+                self._renew(self.state.rollout.begin(self._rendezvous.workers))
 
     def _stop(self, reason: str) -> None:
         """End at the next step boundary, with a checkpoint.
@@ -951,6 +978,8 @@ def refusal(question: wire.Ask, spec: JobSpec, *, maximum: int, is_stopping: boo
     """
     if question.verb == "suspend":
         return ""
+    if question.verb == "renew":
+        return "" if spec.service is not None else "it is no service"
     if question.verb != "resize":
         return f"unknown question {question.verb!r}"
     workers = question.workers

@@ -426,7 +426,7 @@ class Master:
             self._ending_since = None
         elif self._ending_since is None:
             self._ending_since = now
-        elif now - self._ending_since > _TO_END:
+        elif now - self._ending_since > _TO_END + self._decisions.to_leave:
             self._ending_since = now
             self._take(Overstayed(**self._stamp()))
 

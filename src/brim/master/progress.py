@@ -13,7 +13,14 @@ from typing import Any
 
 from brim.coordination.job.membership import RunOutcome, World
 from brim.coordination.job.stragglers import Load
-from brim.wire.messages import CommandProgress, CommitRecord, Facts, MicroReport, StepReport
+from brim.wire.messages import (
+    CommandProgress,
+    CommitRecord,
+    Facts,
+    MicroReport,
+    ReplicaNews,
+    StepReport,
+)
 
 # what a rank does by itself, and the more of it the larger its share is
 _OWN_WORK = ("data", "compute")
@@ -50,6 +57,11 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
 def progress_fields(message: CommandProgress) -> dict[str, Any]:
     """A line of `events.jsonl` from the progress of a command."""
     return {name: getattr(message, name) for name in ("round", "step", "total", "values", "saved")}
+
+
+def replica_fields(news: ReplicaNews) -> dict[str, Any]:
+    """A line of `events.jsonl` from news of a replica."""
+    return {name: getattr(news, name) for name in ("replica", "state", "address", "reason", "cpu")}
 
 
 def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:

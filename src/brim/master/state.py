@@ -16,6 +16,7 @@ from brim.coordination.job.barrier import Barrier
 from brim.coordination.job.membership import RunOutcome, World
 from brim.coordination.job.places import Places
 from brim.coordination.job.rendezvous import Rendezvous
+from brim.coordination.job.rollout import Rollout
 from brim.coordination.job.roster import Roster
 from brim.coordination.job.session import Outbox
 from brim.coordination.job.stragglers import Stragglers
@@ -140,6 +141,8 @@ class State:
         is_advised: people know what makes short steps slow.
         outcome: None where the job goes on.
         grace_ends: when a run that waits for its last boundary does without who is late, monotonic.
+        rollout: of a service, whose replicas are replaced one after the other.
+        has_served: a replica of a service was ready at some time.
         others_due: the round in which newcomers wait for others, and until when, monotonic.
     """
 
@@ -172,6 +175,8 @@ class State:
     outcome: RunOutcome | None = None
     grace_ends: float | None = None
     others_due: tuple[int, float] | None = None
+    rollout: Rollout = field(default_factory=Rollout)
+    has_served: bool = False
 
     @classmethod
     def after(cls, beginning: Began) -> State:
@@ -194,7 +199,8 @@ class State:
                 parts=spec.micro_batches if spec.exact else 0,
                 roster=Roster(places=Places(dict(beginning.places))),
                 stands_alone=beginning.stands_alone,
-                restarts=spec.restart,
+                restarts=spec.is_restarted,
+                lingers=spec.service is not None,
             ),
             faults=sorted(spec.faults, key=lambda fault: fault.step),
             sizes=dict(beginning.before.sizes),

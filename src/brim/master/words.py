@@ -12,6 +12,13 @@ from brim.wire import messages as wire
 MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
 
 
+def never_ready(reason: str) -> str:
+    """A service fails: one start after the other has, and no replica was ever ready."""
+    return (
+        f"no replica was ever ready, and its starts failed one after the other, the last: {reason}"
+    )
+
+
 def taken_over(life: int, *, run: str, note: str) -> str:
     """Another master goes on, in the same directory or in another one."""
     place_note = f" and goes on in {run}" if run else ""

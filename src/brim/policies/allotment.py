@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from brim.domain.quantities import counted
 from brim.domain.schedule import JobState, Reason, Snapshot
+from brim.domain.workload import Priority
 from brim.policies.promises import Promise, workers_now
 from brim.policies.surplus import SurplusClaim, share_out
 from brim.policies.timeline import Need
@@ -167,9 +168,9 @@ class _Allotment:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
             # Its owner may have raised the minimum.
-            if goal > holds >= max(
-                self.base.get(name, 0), state.job.minimum
-            ) and not self._worthwhile(state, goal):
+            is_fed = holds >= max(self.base.get(name, 0), state.job.minimum)
+            waits = is_fed and not _is_online(state)  # requests do not wait
+            if goal > holds and waits and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
@@ -191,6 +192,9 @@ class _Allotment:
         base = self.base.get(name, 0)
         if count and state.unmeasured:
             return Reason.TO_MEASURE, "its deadline can be judged once its steps were measured"
+        if count and _is_online(state):
+            most = counted(state.job.maximum or count, "worker")
+            return Reason.ONLINE, f"{count} of {most} at most, before jobs of lower priority"
         if count > base:
             return Reason.SURPLUS, f"{base} needed, {count - base} from the surplus"
         if count and name in self.plans.hoped:
@@ -205,6 +209,11 @@ class _Allotment:
             text = f"its plan resumes it in {plan.pieces[0].start - self.now:.0f} s and is in time"
             return Reason.AHEAD_OF_PLAN, text
         return Reason.CLUSTER_FULL, f"all {self.snapshot.capacity} devices are in better use"
+
+
+def _is_online(state: JobState) -> bool:
+    """Return whether a job answers requests, by its owner's word."""
+    return state.job.priority is Priority.ONLINE and state.job.deadline is None
 
 
 def _useful(need: Need, free: int) -> int:

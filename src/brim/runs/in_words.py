@@ -15,7 +15,7 @@ from brim.runs.times import clock_time
 
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
-    from brim.wire.cluster import ClusterView, JobView
+    from brim.wire.cluster import ClusterView, JobView, ServiceView
 
 
 def columns_of(cluster: ClusterView) -> dict[str, Callable[[JobView], str]]:
@@ -99,10 +99,13 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
     place = f" on {_nodes_of(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
     noun = "worker" if _workers_of(view) == "1" else "workers"
     workers = "" if view.has_ended else f", {_workers_of(view)} {noun}{place}"
+    step = "" if view.service is not None else f", step {_steps_of(view)}"
     lines = [
-        f"{view.job}: {_state_of(view)}{workers}, step {_steps_of(view)}{promise}",
+        f"{view.job}: {_state_of(view)}{workers}{step}{promise}",
         f"records in {view.run}",
     ]
+    if view.service is not None:
+        lines += describe_service(view.service)
     if history.verb == "restart":
         lines.append("level: restart, from its own checkpoints")
     if view.reason:
@@ -122,6 +125,20 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         ]
         lines += [f"workers: {', '.join(names)}"] if names else []
     return lines
+
+
+def describe_service(service: ServiceView) -> list[str]:
+    """The lines of `brim status` for a service."""
+    unit = {"requests": "/s", "cpu": " processors"}.get(service.load, "")
+    lines = [f"serves at {service.address}: {service.ready} of {service.wanted} replicas ready"]
+    if service.current is not None:
+        foreseen = service.current if service.foreseen is None else service.foreseen
+        lines.append(
+            f"load {service.current:.3g}{unit}, {foreseen:.3g}{unit} foreseen; one replica takes "
+            f"{service.per_replica:.3g}{unit}, and {service.notice:.1f} s to come"
+        )
+    lines += [f"{each.replica}: {each.state}, at {each.address}" for each in service.replicas]
+    return [*lines, service.problem] if service.problem else lines
 
 
 def _state_of(view: JobView) -> str:

@@ -324,6 +324,10 @@ async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     return lives.to_change.resize(request.path_params["job"], workers, actor=str(_caller(request)))
 
 
+async def _renew(lives: Lives, request: Request, _: Any) -> JobView:
+    return await lives.to_change.renew(request.path_params["job"], actor=str(_caller(request)))
+
+
 async def _any_kind(lives: Lives, request: Request, _: Any) -> JobView:
     return lives.to_change.any_kind(request.path_params["job"], actor=str(_caller(request)))
 
@@ -500,6 +504,8 @@ _CALLS = (
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
           None, JobView, _wish(Happening.RELEASE), Right.HOLD),
+    _Call("POST", f"{_JOB}/restart", "Replace each replica of a service, one after the other",
+          None, JobView, _renew, Right.HOLD),
     _Call("POST", f"{_JOB}/any-kind", "Let an exact job go on on another kind of nodes than it began on",
           None, JobView, _any_kind, Right.HOLD),
     _Call("POST", f"{_JOB}/cancel", "End a job for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),

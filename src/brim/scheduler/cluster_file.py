@@ -12,6 +12,7 @@ from brim.domain.channels import Channel, Mail, Webhook
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_bytes, parse_duration
+from brim.domain.services import ServiceRules
 from brim.domain.tenancy import MOST_CODE, MOST_JOBS, Quota, Tenant
 from brim.errors import SpecError, did_you_mean
 from brim.policies.quota import check_quota
@@ -32,6 +33,12 @@ class _TenantEntry(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True)
     code: str = ""
 
 
+class _ServicesEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ports: str = ""
+    address: str = ""
+    urls: list[str] = []
+
+
 class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nodes: list[_NodeEntry]
     tenants: list[_TenantEntry] = []
@@ -41,6 +48,7 @@ class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grace: str | float = 30.0
     keep_ended: str | None = None
     notify: list[Channel] = []
+    services: _ServicesEntry = _ServicesEntry()
 
 
 _AS_YAML = {
@@ -53,7 +61,7 @@ _AS_YAML = {
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
 _WORDS = {
     name
-    for struct in (_ClusterFile, _NodeEntry, _TenantEntry, Channel, Mail, Webhook)
+    for struct in (_ClusterFile, _NodeEntry, _TenantEntry, _ServicesEntry, Channel, Mail, Webhook)
     for name in struct.__struct_encode_fields__
 }
 
@@ -124,10 +132,23 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
         grace=grace,
         keep_ended=keep_ended,
         channels=tuple(file.notify),
+        services=_rules(file.services),
     )
     if not spec.is_open:  # else nodes that join have the devices
         check_quota(spec.tenants, spec.capacity)
     return spec
+
+
+def _rules(entry: _ServicesEntry) -> ServiceRules:
+    ports: Any = {}
+    if entry.ports:
+        first, _, last = entry.ports.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            need = "a range of ports"
+            hint = "ports: 8000-8099"
+            raise SpecError("services: ports", got=repr(entry.ports), need=need, hint=hint)
+        ports = {"first_port": int(first), "last_port": int(last or first)}
+    return ServiceRules(**ports, address=entry.address, urls=tuple(entry.urls))
 
 
 def _tenant(name: str, code: str, **others: Any) -> Tenant:

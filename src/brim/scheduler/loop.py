@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from brim import client
 from brim.coordination.cluster.reconcile import force_begins
 from brim.coordination.cluster.scheduled_jobs import (
     Event,
@@ -38,6 +39,7 @@ from brim.domain.submission import (
     MOST_BYTES,
     NO_TENANT,
     Submission,
+    as_service,
     by_tenant,
     check_conditions,
     check_spec,
@@ -59,6 +61,7 @@ from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
 from brim.scheduler.notifying import Notifying, check_channels
+from brim.scheduler.services import Services
 from brim.scheduler.views import (
     USAGE_BY,
     by_the_hosts_clock,
@@ -237,8 +240,10 @@ def _check_same(earlier: ScheduledJob, request: Submit, array: Sequence[int]) ->
 
     The workers of the job may have been changed since.
     """
-    as_submitted = earlier.submission.with_workers(request.submission.spec.workers)
     submission = request.submission
+    as_submitted = earlier.submission.with_range_of(submission)
+    if submission.spec.service is not None:
+        submission = as_service(submission)
     # Its deadline too may say "in 2 h" and mean another moment by now.
     as_submitted = replace(
         as_submitted,
@@ -286,7 +291,8 @@ class Scheduler:
 
     Args:
         database: has the journal of cycles, and the cluster as it was last described.
-        jobs_folder: has the run directories.
+        jobs_folder: has the run directories; beside it are folders of services.
+        address: of this host, on which the fronts of services listen.
     """
 
     def __init__(
@@ -297,6 +303,7 @@ class Scheduler:
         *,
         jobs_folder: Path,
         clock: Clock,
+        address: str = "127.0.0.1",
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
@@ -306,6 +313,14 @@ class Scheduler:
             book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
         )
         self._notifying = Notifying(book, channels=lambda: backend.spec.channels, clock=clock)
+        self._services = Services(
+            backend.jobs,
+            handle=backend.handle,
+            rules=lambda: backend.spec.services,
+            folder=jobs_folder.parent / "services",
+            address=address,
+            clock=clock,
+        )
         self._forecasting = asyncio.Lock()  # one at a time: cycles need threads as well
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
@@ -335,6 +350,7 @@ class Scheduler:
             asyncio.create_task(self._foretelling.run()),
             asyncio.create_task(self._forgetting.run()),
             asyncio.create_task(self._notifying.run()),
+            asyncio.create_task(self._services.run()),
         ]
         if held_note:
             self._note("went on", held_note)
@@ -344,6 +360,7 @@ class Scheduler:
             self._note("went on without", text)
         try:
             await run_cluster(self._backend, self._decide, self._journal)
+            await self._services.end()
             self._note("down", _actor_sentence(self._ended_by))
         finally:
             for task in background:
@@ -426,7 +443,9 @@ class Scheduler:
         check_spec(request.submission.spec)
         _check_size(request)
         now, submission = self._clock.wall(), by_tenant(self._by_own_clock(request.submission))
+        submission = as_service(submission)
         self._check(submission)
+        self._services.check(submission, has_tenants=bool(self.declared))
         _check_deadline(submission, now)
         check_conditions(submission)
         self._check_subscriptions(submission)
@@ -437,6 +456,7 @@ class Scheduler:
             self._book.keep_bundle(request.bundle, submission.spec.bundle)
         with self._book.transaction():
             jobs = self._take_in(request, submission, now=now, by=by)
+        self._services.begin(jobs[0])
         return self._view(jobs[0])
 
     def _take_in(
@@ -508,9 +528,10 @@ class Scheduler:
         Raises:
             SpecError: it can never run here.
         """
-        submission = by_tenant(self._by_own_clock(request.submission))
+        submission = as_service(by_tenant(self._by_own_clock(request.submission)))
         check_spec(submission.spec)
         self._check(submission)
+        self._services.check(submission, has_tenants=bool(self.declared))
         _check_deadline(submission, self._clock.wall())
         check_conditions(submission)
         self._check_subscriptions(submission)
@@ -597,6 +618,8 @@ class Scheduler:
                 hint=f"--workers 1:{capacity}",
             )
         longest = force_begins(spec.grace)
+        if submission.spec.service is not None:
+            longest /= 2.0  # so long for requests in flight, and so long from SIGTERM on
         if submission.spec.restart and submission.spec.grace > longest:
             raise SpecError(
                 "--grace",
@@ -748,6 +771,7 @@ class Scheduler:
         state = self._backend.jobs.state(record, now) if record.running else None
         waits = self._backend.jobs.waits_for(record)
         view = view_of(record, state, run_dir=self._folder / record.id, waits=waits, now=now)
+        view = msgspec.structs.replace(view, service=self._services.view(record))
         return by_the_hosts_clock(view, self._clock.set_by())
 
     def wish(self, id: str, happening: Happening, *, actor: str = "") -> JobView:
@@ -774,11 +798,32 @@ class Scheduler:
         record = self._find(id)
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
+        self._services.check_range(record, workers)
         submission = record.submission.with_workers(workers)
         if submission != record.submission:
             self._check(submission)
         detail = _actor_sentence(actor, f"may have {workers} workers")
         self._backend.handle(RangeChanged(id, workers, detail))
+        return self._view(record)
+
+    async def renew(self, id: str, *, actor: str = "") -> JobView:
+        """Have each replica of a service replaced, one after the other.
+
+        Raises:
+            SpecError: there is no such job, or it is no service.
+            EnvironmentFault: it does not run, or does not answer.
+        """
+        record = self._find(id)
+        if record.submission.spec.service is None:
+            need = "a service: other jobs go on from their checkpoints"
+            hint = f"brim suspend {id}; brim resume {id}"
+            raise SpecError("SERVICE", got=f"{id}, which is none", need=need, hint=hint)
+        if not record.running:
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}: it has no replicas")
+        run_dir = self._folder / record.id
+        await asyncio.to_thread(client.renew, run_dir)
+        detail = _actor_sentence(actor, "each replica is replaced, one after the other")
+        self._book.note(Change(self._clock.wall(), record.id, "restarted", detail=detail))
         return self._view(record)
 
     def any_kind(self, id: str, *, actor: str = "") -> JobView:

@@ -221,6 +221,21 @@ def _of_jobs(jobs: Sequence[JobSeries]) -> Iterator[MetricFamily]:
             "The expected end of a job, in seconds since 1970.",
             lambda job: job.view.finish,
         ),
+        (
+            "brim_service_load",
+            "Load of a service, in the unit of what it is measured by.",
+            lambda job: job.view.service.current if job.view.service else None,
+        ),
+        (
+            "brim_service_replicas_wanted",
+            "Replicas that a service is to have, by the load that is foreseen.",
+            lambda job: job.view.service.wanted if job.view.service else None,
+        ),
+        (
+            "brim_service_replicas_ready",
+            "Replicas of a service that take requests.",
+            lambda job: job.view.service.ready if job.view.service else None,
+        ),
     )
     labels = [{"tenant": job.view.tenant, "name": job.view.job} for job in jobs]
     for name, help, value in rows:

@@ -42,7 +42,7 @@ def view_of(
         nodes=record.held if record.running else {},
         workers=record.target if record.running else 0,
         planned=record.workers,
-        step=record.progress.step,
+        step=record.progress.step if submission.spec.service is None else 0,
         steps=record.progress.steps,
         submitted=record.submitted,
         started=record.progress.started,

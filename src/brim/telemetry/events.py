@@ -15,6 +15,7 @@ from brim.domain.quantities import counted
 from brim.domain.step_records import Count, DatasetFacts, TableFacts
 from brim.errors import InternalError
 
+ReplicaState = Literal["ready", "leaving", "gone", "failed"]
 WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]
 
 
@@ -166,6 +167,37 @@ class CommandProgressed(_Record, frozen=True, kw_only=True, tag="progress"):
         return " · ".join(parts + ["a checkpoint is saved"] * self.saved)
 
 
+class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
+    """A replica of a service entered `state`, or keeps more or fewer processors busy.
+
+    Args:
+        worker: that keeps it.
+        replica: its id.
+        address: `HOST:PORT` at which it answers.
+        reason: why it is gone.
+        cpu: processors that it keeps busy, where its service is scaled by that.
+    """
+
+    worker: str
+    replica: str
+    state: ReplicaState
+    address: str = ""
+    reason: str = ""
+    cpu: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Return it in words.
+
+        >>> ReplicaChanged(at=0.0, worker="w1", replica="w1-2", state="gone", reason="signal 9").words
+        'replica w1-2 is gone (signal 9)'
+        """
+        place = f" at {self.address}" if self.state == "ready" else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        verb = "has" if self.state == "failed" else "is"
+        return f"replica {self.replica} {verb} {self.state}{place}{reason}"
+
+
 class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint became official.
 
@@ -232,6 +264,7 @@ Event = (
     | EpochEnded
     | ValuesLogged
     | CommandProgressed
+    | ReplicaChanged
     | CheckpointPublished
     | Restored
     | Warned

@@ -21,6 +21,7 @@ from brim.telemetry.events import (
     EpochEnded,
     Event,
     FaultPerformed,
+    ReplicaChanged,
     Restored,
     RoundFormed,
     RunEnded,
@@ -56,6 +57,7 @@ class RunState:
         first, last: the first step that was committed, and the last.
         crew: the workers of the present life of the run, by name; those that are gone among them.
         command: the last that a command said of its steps, where it is started again at each change.
+        replicas: of a service, by id, as far as they are there.
     """
 
     started: RunStarted | None = None
@@ -69,6 +71,7 @@ class RunState:
     last: StepRecord | None = None
     restored: Restore | None = None
     command: CommandProgressed | None = None
+    replicas: dict[str, ReplicaChanged] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -128,6 +131,10 @@ class RunState:
                 self.restored = Restore(event.step, event.commits)
             case CommandProgressed(step=step) if step:
                 self.command = event
+            case ReplicaChanged(replica=replica, state="ready" | "leaving"):
+                self.replicas[replica] = event
+            case ReplicaChanged(replica=replica):
+                self.replicas.pop(replica, None)
             case RunFailed():
                 self.failed = event
             case RunEnded():
@@ -154,10 +161,18 @@ class RunState:
             serves=event.serves,
             until=event.at if event.state in ("lost", "left") else None,
         )
+        if event.state in ("lost", "left"):
+            self._forget_replicas_of(event.worker)
+
+    def _forget_replicas_of(self, worker: str) -> None:
+        self.replicas = {
+            id: replica for id, replica in self.replicas.items() if replica.worker != worker
+        }
 
     def _all_gone(self, timestamp: float) -> None:
         for life in self.present:
             self.crew[life.worker] = replace(life, until=timestamp)
+        self.replicas = {}
 
 
 @dataclass(slots=True)
@@ -208,10 +223,12 @@ class RunHistory(RunState):
 
     @property
     def verb(self) -> str:
-        """The work of the run: `train`, `evaluate`, `predict`, or `restart` of any command."""
+        """The work of the run: `train`, `evaluate`, `predict`, `serve`, or `restart` of any command."""
         inference = self.spec.get("inference")
         if isinstance(inference, dict):
             return str(inference["kind"])
+        if self.spec.get("service"):
+            return "serve"
         return "restart" if self.spec.get("restart") else "train"
 
     def samples_per_second(self, *, window: float = 5.0) -> float:
@@ -352,7 +369,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
-            if history.verb == "restart":
+            if history.verb in ("restart", "serve"):
                 return f"running {subject}, records in {event.run}"
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(
                 history.verb, "training"
@@ -372,7 +389,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
-            start = "" if history.verb == "restart" else f" from step {event.step}"
+            start = "" if history.verb in ("restart", "serve") else f" from step {event.step}"
             return f"round {event.round}: {event.members}{shares}{start}{cause}"
         case WorldReFormed():
             redone = (
@@ -389,7 +406,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
             )
         case ValuesLogged():
             return f"step {event.step}{describe_metrics(event.values)}"
-        case CommandProgressed():
+        case CommandProgressed() | ReplicaChanged():
             return event.words
         case CheckpointPublished():
             return f"checkpoint at step {event.step}: {_relative_path(history, event.path)}"

@@ -34,6 +34,7 @@ _IN_LABORATORY = {
     POLICIES: {"as-coded": "The policies of ElasticFlow's published artifact."},
     DEMOS: {
         "experiment-1": "Two jobs that each want 5 of 8 slots: as gangs, and elastically.",
+        "experiment-2": "A web service whose load rises and falls: training has what it leaves.",
         "experiment-3": "A job whose workers change all the time: the AUC does not.",
     },
 }

@@ -55,6 +55,49 @@ class EstimateView(msgspec.Struct, frozen=True, kw_only=True):
     error: float | None
 
 
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica of a service, which is `ready` or `leaving`."""
+
+    replica: str
+    address: str
+    state: str
+
+
+class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
+    """An online service.
+
+    Args:
+        address: of its front.
+        load: what is measured: `requests`, `cpu`, or a URL.
+        per_replica: the load that one replica takes.
+        minimum, maximum: replicas.
+        current: its load now; None: not measured yet.
+        foreseen: the most that is expected until another replica could be ready.
+        notice: seconds that one takes, as it was seen to, with the time for which others give way.
+        wanted: replicas that it is to have.
+        ready: replicas that take requests.
+        requests, retries, errors: that its front has counted since it began: all requests, tries of
+            another replica, and answers with a status from 500.
+        problem: what is in the way of its front, or of its load.
+    """
+
+    address: str
+    load: str
+    per_replica: float
+    minimum: int
+    maximum: int
+    current: float | None
+    foreseen: float | None
+    notice: float
+    wanted: int
+    ready: int
+    replicas: list[ReplicaView]
+    requests: int = 0
+    retries: int = 0
+    errors: int = 0
+    problem: str = ""
+
+
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job; times are seconds since 1970, and None where there is none yet.
 
@@ -81,6 +124,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         index: its own in the array.
         retries: starts after a failure, of those that its owner allows.
         summary: the fields of `brim train --json`, once it has ended.
+        service: where it is one.
     """
 
     job: str
@@ -117,6 +161,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     array: str = ""
     index: int = 0
     retries: int = 0
+    service: ServiceView | None = None
 
     @property
     def has_ended(self) -> bool:

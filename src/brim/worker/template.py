@@ -233,6 +233,10 @@ class TemplateProcess:
             os._exit(status)
 
     def _work(self, context: WorkerContext) -> int:
+        if self._spec.service is not None:
+            from brim.launch.replica import run_replica
+
+            return run_replica(context)
         if self._spec.restart:
             from brim.launch.worker import run_command
 

@@ -12,6 +12,7 @@ _OF_PREDICTION = 0.05
 _TO_FIRST_STEP = 2.0
 _TO_SERVE = 2.0
 _USED = 0.9  # Source: ElasticDL, experiment 2
+_LATENCY = 1.1  # of the slowest hundredth, to that of fixed parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,62 @@ def beside_service(
             held=launches == 1 and course.redone == 0,
         ),
         _same_weights([course], {course.name: calm}),
+    ]
+
+
+def beside_web_service(
+    course: TrainingCourse,
+    *,
+    lost: Sequence[int],
+    slowest: tuple[float, float],
+    waited: Sequence[float],
+    use: float,
+    predicted: float,
+    steps: tuple[int, int],
+    launches: int,
+    calm: str,
+) -> list[Claim]:
+    """The claims of experiment 2 with a service that answers requests.
+
+    Args:
+        lost: requests of each day.
+        slowest: latency of the slowest hundredth, in seconds, with fixed parts and beside training: on one
+            host training takes processor time from the service, however the slots are divided.
+        waited: seconds of the service, at each rise of what it wanted.
+        use: the part of the slots that was used in the day; `predicted` is the simulator's.
+        steps: of a day with fixed parts, and of the day beside training.
+        launches: starts of the job.
+        calm: the digest of an undisturbed run.
+    """
+    fixed, beside = (1e3 * seconds for seconds in slowest)
+    return [
+        *beside_service(
+            course, waited=waited, use=use, predicted=predicted, launches=launches, calm=calm
+        ),
+        Claim(
+            claim="the simulator predicts the use of the slots",
+            got=f"{use:.1%}, simulated {predicted:.1%}",
+            need=f"within {_OF_PREDICTION:.0%}",
+            held=abs(error(use, predicted)) <= _OF_PREDICTION,
+        ),
+        Claim(
+            claim="no request is lost",
+            got=f"{sum(lost)} lost",
+            need="none",
+            held=not any(lost),
+        ),
+        Claim(
+            claim="requests are answered as soon as with fixed parts",
+            got=f"99 % within {beside:.0f} ms, {fixed:.0f} ms with fixed parts",
+            need=f"at most {_LATENCY:g} times as long",
+            held=beside <= _LATENCY * fixed,
+        ),
+        Claim(
+            claim="training makes more steps than with fixed parts",
+            got=f"{steps[1]} in the day, {steps[0]} with fixed parts",
+            need="more",
+            held=steps[1] > steps[0],
+        ),
     ]
 
 

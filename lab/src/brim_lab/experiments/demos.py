@@ -22,6 +22,18 @@ def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Fin
     return findings_of(found, figure)
 
 
+def _experiment_2(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
+    from brim_lab.experiments import figures, scale
+    from brim_lab.experiments.outcome import findings_of
+    from brim_lab.experiments.web_service import a_day, beside_web_service
+
+    size = scale.QUICK_BESIDE_WEB_SERVICE if quick else scale.BESIDE_WEB_SERVICE
+    found = beside_web_service(size, a_day(quick=quick), folder, tell)
+    figure = folder / "experiment-2.png"
+    figures.draw_web_service(found, figure)
+    return findings_of(found, figure)
+
+
 def _experiment_3(folder: Path, tell: Callable[[str], None], quick: bool) -> Findings:
     from brim_lab.experiments import figures, scale
     from brim_lab.experiments.changing_workers import changing_workers
@@ -39,6 +51,12 @@ EXPERIMENT_1 = Demo(
     title="Two jobs that each want 5 of 8 slots: as gangs, and elastically.",
     needs=_NEEDS,
     run=_experiment_1,
+)
+EXPERIMENT_2 = Demo(
+    minutes="9 minutes",
+    title="A web service whose load rises and falls: training has what it leaves.",
+    needs=_NEEDS,
+    run=_experiment_2,
 )
 EXPERIMENT_3 = Demo(
     minutes="4 minutes",

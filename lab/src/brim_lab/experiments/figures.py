@@ -15,6 +15,7 @@ from brim_lab.experiments.beside_service import BesideService
 from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.course import Workers, count_at, makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
+from brim_lab.experiments.web_service import WebService
 
 _SIZE = (9.0, 6.0)  # inches
 
@@ -96,6 +97,34 @@ def beside_service_figure(found: BesideService) -> Figure:
     axis.set_xlabel("seconds since the submission")
     text = f"{run.use(slots):.1%} of the slots in use, simulated {found.predicted_use:.1%}"
     axis.set_title(f"a job beside an online service: {text}", loc="left", fontsize=9.5)
+    return figure
+
+
+def draw_web_service(found: WebService, path: Path) -> None:
+    """Experiment 2 with a service that answers, as a PNG."""
+    _save(web_service_figure(found), path)
+
+
+def web_service_figure(found: WebService) -> Figure:
+    """The slots of the day beside training above, those of the day with fixed parts below."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True, sharey=True)
+    titles = {
+        f"beside training: {found.beside.steps} steps": found.beside,
+        f"with fixed parts: {found.fixed.steps} steps": found.fixed,
+    }
+    moments = [found.day.seconds * number / 240 for number in range(241)]
+    for axis, (title, day) in zip(axes, titles.items(), strict=True):
+        _stack(axis, {"training": day.training, "the service's replicas": day.held})
+        _slots(axis, found.scale.slots)
+        rate = axis.twinx()
+        rate.plot(moments, [found.day.rate(moment) for moment in moments], "k:", linewidth=1.0)
+        rate.set(ylabel="requests/s (dotted)", ylim=(0, None))
+        requests = day.requests
+        text = f"{requests.made:,} requests, {requests.lost} lost, 99 % within {1e3 * requests.slowest:.0f} ms"
+        axis.set_title(f"{title}; {text}", loc="left", fontsize=9.5)
+    axes[0].legend(loc="upper right", ncols=2, fontsize=8.5)
+    axes[1].set_xlabel("seconds since the begin of the day")
     return figure
 
 

@@ -17,9 +17,10 @@ from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.claims import error
 from brim_lab.experiments.course import makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
+from brim_lab.experiments.web_service import WebService
 
 
-def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Findings:
+def findings_of(found: TwoJobs | WebService | ChangingWorkers, figure: Path) -> Findings:
     """Return the findings of an experiment that `brim demo` prints."""
     return Findings(
         numbers=numbers_of(found),
@@ -29,7 +30,7 @@ def findings_of(found: TwoJobs | ChangingWorkers, figure: Path) -> Findings:
     )
 
 
-def numbers_of(found: TwoJobs | BesideService | ChangingWorkers) -> dict[str, Any]:
+def numbers_of(found: TwoJobs | BesideService | WebService | ChangingWorkers) -> dict[str, Any]:
     """Return all that was found, in types that JSON has."""
     numbers = {name: getattr(found, name) for name in found.__dataclass_fields__ if name != "scale"}
     content = {"claims": found.claims, "held": all(claim.held for claim in found.claims), **numbers}
@@ -37,10 +38,14 @@ def numbers_of(found: TwoJobs | BesideService | ChangingWorkers) -> dict[str, An
     return plain
 
 
-def table_of(found: TwoJobs | ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
+def table_of(
+    found: TwoJobs | WebService | ChangingWorkers,
+) -> tuple[Sequence[str], list[list[str]]]:
     """A heading and rows, of the last repetition."""
     if isinstance(found, ChangingWorkers):
         return _changing(found)
+    if isinstance(found, WebService):
+        return _web_service(found)
     names = (
         "run",
         "makespan s",
@@ -79,7 +84,30 @@ def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
     return ("workers", "changes", "sizes", "AUC", "weights"), rows
 
 
-def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
+def _web_service(found: WebService) -> tuple[Sequence[str], list[list[str]]]:
+    names = ("day", "requests", "lost", "median ms", "99 % within ms", "slots used", "steps")
+    seconds, slots = found.day.seconds, found.scale.slots
+    days = {
+        "service alone": found.alone,
+        "beside training": found.beside,
+        "fixed parts": found.fixed,
+    }
+    rows = [
+        [
+            name,
+            f"{day.requests.made:,}",
+            str(day.requests.lost),
+            f"{1e3 * day.requests.median:.1f}",
+            f"{1e3 * day.requests.slowest:.0f}",
+            f"{day.use(slots, seconds):.1%}",
+            str(day.steps) if day.training else "",
+        ]
+        for name, day in days.items()
+    ]
+    return names, rows
+
+
+def sentence_of(found: TwoJobs | WebService | ChangingWorkers) -> str:
     """State the result of the experiment, or its failed claims."""
     broken = [
         f"{claim.claim}: {claim.got} (need: {claim.need})"
@@ -95,6 +123,12 @@ def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
             f"{gang:.0f} s "
             f"({error(elastic, gang):+.0%}), the second does not wait, and the weights are the "
             "same, bit for bit."
+        )
+    if isinstance(found, WebService):
+        return (
+            f"Training has what the service leaves: {found.beside.steps} steps in the day in place of "
+            f"{found.fixed.steps} with fixed parts, {found.use:.0%} of the slots in use, no request "
+            "lost, and the weights of an undisturbed run, bit for bit."
         )
     return (
         f"{len(found.rounds[-1].workers) - 2} changes of workers leave no trace: after each epoch "

@@ -117,3 +117,7 @@ QUICK_BESIDE_SERVICE = replace(
     every=10.0,
     parameters={"months": "1"},
 )
+
+# Longer than a day of the web service.
+BESIDE_WEB_SERVICE = replace(CHANGING_WORKERS, wait=2.4e-3, epochs=5, fixed=(4,))
+QUICK_BESIDE_WEB_SERVICE = replace(QUICK_BESIDE_SERVICE, epochs=4)

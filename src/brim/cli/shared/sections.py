@@ -21,7 +21,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "The scheduler": (
         "--to", "--state", "--name", "--key", "--after", "--at", "--array", "--retries",
-        "--notify", "--wait",
+        "--notify", "--service", "--wait",
         "--dry-run",
     ),
     "Pods, with --to kubernetes": ("--image", "--processes-per-worker", "--mode", "--gang"),

@@ -73,6 +73,7 @@ from brim.domain.schedule import (
     judge,
 )
 from brim.domain.scheduled_job import Allocation, ScheduledJob
+from brim.domain.services import ServiceReplica
 from brim.domain.submission import Submission
 from brim.errors import InternalError
 
@@ -112,11 +113,16 @@ class Wished:
 
 @dataclass(frozen=True, slots=True)
 class RangeChanged:
-    """A job may have other numbers of workers."""
+    """A job may have other numbers of workers.
+
+    Args:
+        scaled: by the load of a service, within the range that its owner has given.
+    """
 
     job: str
     workers: WorkerRange
     detail: str = ""
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +442,14 @@ class ScheduledJobs:
         """Return the steps per second of a running job, and the gain of one more worker."""
         return self._tracking.speed(job)
 
+    def replicas_of(self, job: ScheduledJob) -> tuple[ServiceReplica, ...]:
+        """Return the replicas of a service, as they were seen last."""
+        return self._tracking.track(job).seen.replicas
+
+    def seen_nodes(self) -> Mapping[str, NodeSeen]:
+        """Return all nodes by name, as they were seen last."""
+        return self.nodes.seen
+
     def waits_for(self, job: ScheduledJob) -> str:
         """Say what a job waits for, other than devices; empty where it waits for nothing else."""
         return self._waits.get(job.id, "") or describe_wait(job, self.jobs, self._arrays, self._now)
@@ -630,11 +644,15 @@ class ScheduledJobs:
         job = self.jobs.get(event.job)
         if job is None:
             return
-        submission = job.submission.with_workers(event.workers)
+        submission = job.submission
+        if event.scaled:
+            submission = submission.scaled(event.workers.maximum)
+        else:
+            submission = submission.with_workers(event.workers)
         if submission != job.submission:
             job.submission = submission
             self._save(job)
-            self._note(job, "resized", detail=event.detail)
+            self._note(job, "scaled" if event.scaled else "resized", detail=event.detail)
         self._decide()
 
     def _kind_freed(self, event: KindFreed) -> None:

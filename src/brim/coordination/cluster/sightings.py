@@ -13,6 +13,7 @@ from brim.domain.cluster import MOST_DEVICES, Cluster, Node
 from brim.domain.host_kind import HostKind, differences
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
+from brim.domain.services import ServiceReplica
 
 
 class Reached(NamedTuple):
@@ -40,6 +41,7 @@ class Seen:
         reached: the first step on the workers that it has.
         outcome: `done`, `failed`, something else that says that it can go on, or empty.
         who: must act, where it failed.
+        replicas: of a service, that are ready or leave.
     """
 
     alive: bool
@@ -58,6 +60,7 @@ class Seen:
     problem: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     measured: Measured = field(default_factory=Measured)
+    replicas: tuple[ServiceReplica, ...] = ()
 
 
 class AgentSeen(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
 from brim.domain.cluster import ClusterSpec
-from brim.domain.measuring import Measured, curve_of, gain_of_one_more
+from brim.domain.measuring import Measured, curve_of, curve_of_service, gain_of_one_more
 from brim.domain.profiling import Profile, advance, sizes_to_measure
 from brim.domain.resizing import Overheads, clocks_agree, ready_at
 from brim.domain.scaling import ScalingCurve
@@ -28,6 +28,7 @@ _CAUTION = (
 _FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
+_ENDLESS = 1e9  # steps that a service is believed to have: it ends by its owner's word alone
 _RESTART = 10.0  # seconds that a command is believed to lose at a restart, until one was seen
 _BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
@@ -211,7 +212,7 @@ class Tracking:
             self._learn_cost("handover", now - track.wanted)
         track.wanted = None
         moved = targets != job.allocation.told
-        if job.submission.spec.restart:
+        if job.submission.spec.is_restarted:
             return self._restart_of(job) if workers and moved else 0.0
         return self._lessons.overheads.cost(job.target, workers, moved=moved)
 
@@ -229,7 +230,7 @@ class Tracking:
         if track.agrees:
             # The time that the steps made meanwhile do not account for at the new speed.
             cost = reached.at - changed_at - (reached.step - step) / rate
-            if job.submission.spec.restart:  # of no other kind of job
+            if job.submission.spec.is_restarted:  # of no other kind of job
                 self._restarts[job.submission.fingerprint] = max(0.0, cost)
                 return
             self._learn_cost("resize" if workers_before else "start", cost)
@@ -294,6 +295,8 @@ class Tracking:
         track = self.track(job)
         rates = self._believed(job)
         bounds = self._bounds(job, capacity)
+        if job.submission.spec.service is not None:
+            return curve_of_service(*bounds)
         if track.curve is None or bounds != track.bounds or _differ(rates, track.rates):
             track.rates = rates
             track.bounds = bounds
@@ -397,7 +400,8 @@ class Tracking:
         curve = self._curve(job, capacity)
         is_profiled = self.is_known(job)
         profile = job.profile or self.profile(job, capacity)
-        work = float(self._steps(job) or _UNKNOWN_WORK)
+        is_service = submission.spec.service is not None
+        work = _ENDLESS if is_service else float(self._steps(job) or _UNKNOWN_WORK)
         job_for_policy = Job(
             id=job.id,
             submitted=job.submitted,
@@ -420,7 +424,7 @@ class Tracking:
         end = self._lessons.overheads.end
         return JobState(
             job=job_for_policy,
-            remaining=max(work - job.progress.step, 1.0),
+            remaining=work if is_service else max(work - job.progress.step, 1.0),
             workers=job.target if job.running else 0,
             standing=job.judgement.standing if is_profiled else Standing.BEST_EFFORT,
             attained=job.progress.attained,
@@ -431,7 +435,7 @@ class Tracking:
             nodes=job.held,  # its home is left last
             unmeasured=not is_profiled,
             anywhere=submission.anywhere,
-            restart=self._restart_of(job) if submission.spec.restart else 0.0,
+            restart=self._restart_of(job) if submission.spec.is_restarted else 0.0,
         )
 
 

@@ -23,6 +23,7 @@ the workers of the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -91,6 +92,7 @@ class Rendezvous:
         stands_alone: the job outlives its last agent, and waits for another.
         restarts: each round starts the work of all members again. So a change waits for workers
             that are on their way to it, and a death is one: the others leave their work at once.
+        lingers: a dismissed worker has its device for a while, since requests are under way.
     """
 
     minimum: int
@@ -103,6 +105,7 @@ class Rendezvous:
     roster: Roster = field(default_factory=Roster)
     stands_alone: bool = False
     restarts: bool = False
+    lingers: bool = False
 
     phase: RendezvousPhase = RendezvousPhase.GATHERING
     round: int = 0
@@ -619,11 +622,23 @@ class Rendezvous:
         # Counted together: who was started as a server may be spare by now.
         missing = target_count + self.servers - unserved - len(alive)
         workers = places.vacancies(at_work(current), open_agents, missing)
+        if self.lingers:
+            workers = self._with_device(workers)
         servers = places.to_attend(serving(current), open_agents, unserved)
         return [
             *(self._start(agent) for agent in workers),
             *(self._start(agent, serves=True) for agent in servers),
         ]
+
+    def _with_device(self, agents: Sequence[str]) -> list[str]:
+        """Return the agents that have a device for one more worker: leavers still have theirs."""
+        counts = Counter(worker.agent for worker in self.workers.values())
+        found = []
+        for agent in agents:
+            counts[agent] += 1
+            if counts[agent] <= self.roster.places.wanted.get(agent, counts[agent]):
+                found.append(agent)
+        return found
 
     def _start(self, agent: str, *, serves: bool = False) -> StartWorker:
         return StartWorker(

@@ -156,6 +156,25 @@ class CommandProgress(Message, frozen=True, tag="Progress"):
     seconds: float = 0.0
 
 
+class ReplicaNews(Message, frozen=True, tag="Replica"):
+    """The word of a worker on a replica of a service that it keeps.
+
+    Args:
+        replica: its id.
+        state: `ready`, `leaving`, `gone`, or `failed`: one start after the other has, and none was
+            ever ready here.
+        address: `HOST:PORT` at which it answers.
+        reason: why it is gone.
+        cpu: processors that it keeps busy, where that is asked for.
+    """
+
+    replica: str
+    state: str
+    address: str = ""
+    reason: str = ""
+    cpu: float = 0.0
+
+
 class Disagree(Message, frozen=True):
     """The word of a newcomer that disagrees with the others; it names the difference."""
 
@@ -244,6 +263,7 @@ WorkerMessage = (
     | Idle
     | CutOff
     | CommandProgress
+    | ReplicaNews
     | Disagree
     | CheckpointDrafted
     | CheckpointMade
@@ -310,7 +330,11 @@ class Dismissed(Message, frozen=True):
     """The worker is no longer needed."""
 
 
-WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed
+class RenewReplica(Message, frozen=True):
+    """Have a successor take over from the replica of a service that this worker keeps."""
+
+
+WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed | RenewReplica
 
 
 # template → agent ---------------------------------------------------------------------------------

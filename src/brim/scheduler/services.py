@@ -1,0 +1,374 @@
+"""Services: their fronts, the loads of these, and the replicas that follow from the loads.
+
+It runs beside the cycles: it keeps a front for each service, measures its load, asks what load is to be
+expected by the time at which another replica could be ready, and changes the range of workers of the
+service's job. All else is done by the scheduler, as for any job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from brim.coordination.cluster.scheduled_jobs import RangeChanged
+from brim.coordination.cluster.sightings import NodeSeen
+from brim.domain.demand import Past, foresee
+from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.services import (
+    CPU,
+    REQUESTS,
+    ReplicaScale,
+    Service,
+    ServiceReplica,
+    ServiceRules,
+    rescaled,
+    stay_of,
+)
+from brim.domain.submission import Submission
+from brim.errors import EnvironmentFault, SpecError, StorageFault
+from brim.interfaces import Clock
+from brim.scheduler.front_text import Counts, slots_of
+from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
+from brim.storage.loads import add_load, keep_loads, read_loads
+from brim.wire.cluster import ReplicaView, ServiceView
+from brim.wire.listening import is_loopback, joined_address
+from brim.wire.measure import measure
+
+_INTERVAL = 0.2  # seconds between two looks at replicas
+_BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
+_LONGEST_NOTICE = 300.0  # seconds of one that counts: else others did not give way at all
+_SMOOTHED = 3  # measurements of a load whose mean is the load now
+_NOTICES = 5  # measurements of how long a replica takes to come; the longest of them counts
+_STRETCH = 5.0  # seconds of the past that are one line of its file
+_LOADS = "loads"
+_log = logging.getLogger(__name__)
+
+
+class Jobs(Protocol):
+    """The jobs of a cluster, as far as services need them."""
+
+    jobs: dict[str, ScheduledJob]
+
+    def replicas_of(self, job: ScheduledJob) -> Sequence[ServiceReplica]:
+        """Return the replicas of a service, as they were seen last."""
+        ...
+
+    def seen_nodes(self) -> Mapping[str, NodeSeen]:
+        """Return all nodes, as they were seen last."""
+        ...
+
+
+@dataclass(slots=True)
+class _Served:
+    """Knowledge of one service, in this life of the scheduler."""
+
+    front: Front
+    folder: Path
+    past: Past
+    scale: ReplicaScale
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=_SMOOTHED))
+    load: float | None = None
+    foreseen: float | None = None
+    counts: Counts | None = None
+    looked: float = -math.inf  # when its load was measured last
+    replicas: list[ServiceReplica] = field(default_factory=list)  # that its front knows
+    stretch: tuple[float, float, int] = (
+        0.0,
+        0.0,
+        0,
+    )  # its beginning, the sum of its loads, and their count
+    grown: tuple[float, int] | None = None  # since when so many replicas are waited for
+    notices: deque[float] = field(default_factory=lambda: deque(maxlen=_NOTICES))
+    measuring: asyncio.Task[float] | None = None
+    problem: str = ""
+
+
+class Services:
+    """The services of one cluster.
+
+    Args:
+        jobs: of the cluster.
+        handle: takes in that a job's range of workers has changed.
+        rules: what an administrator lets services have now.
+        folder: a folder in it is each service's own.
+        address: of this host, where the rules name none.
+        clock: of the scheduler.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        *,
+        handle: Callable[[RangeChanged], object],
+        rules: Callable[[], ServiceRules],
+        folder: Path,
+        address: str,
+        clock: Clock,
+    ) -> None:
+        self._jobs, self._handle, self._rules = jobs, handle, rules
+        self._folder, self._own_address, self._clock = folder, address, clock
+        self._served: dict[str, _Served] = {}
+        self._is_over = False
+
+    @property
+    def _address(self) -> str:
+        return self._rules().address or self._own_address
+
+    def check(self, submission: Submission, *, has_tenants: bool) -> None:
+        """Check that a service can have its front.
+
+        Raises:
+            SpecError: its port is not allowed, or in use, or haproxy is not installed.
+        """
+        service, rules = submission.spec.service, self._rules()
+        if service is None:
+            return
+        if submission.deadline is not None:
+            raise SpecError("--deadline", got="one", need="none: a service has no end")
+        if not rules.allows(service.port):
+            allowed = f"{rules.first_port} to {rules.last_port}"
+            need = f"a port from {allowed}, as this cluster lets services have"
+            hint = f"port: {rules.first_port}"
+            raise SpecError("port", got=str(service.port), need=need, hint=hint)
+        is_measured_here = service.load in (REQUESTS, CPU)
+        if (
+            has_tenants
+            and not is_measured_here
+            and not service.load.startswith(rules.urls or (" ",))
+        ):
+            need = "requests or cpu, or a URL that begins as services: urls: in cluster.yaml allow"
+            raise SpecError("load", got=repr(service.load), need=need, hint="load: requests")
+        for job in self._all():
+            assert job.submission.spec.service is not None
+            if job.submission.spec.service.port == service.port:
+                need = "a port that no other service has"
+                owned = job.submission.tenant == submission.tenant
+                owner_note = f" of {job.id}" if owned else ""
+                raise SpecError("port", got=f"{service.port}, the port{owner_note}", need=need)
+        haproxy_path()
+        check_free(self._address, service.port)
+
+    def check_range(self, job: ScheduledJob, workers: WorkerRange) -> None:
+        """Raises SpecError where the front of a service has no room for so many replicas."""
+        service = job.submission.spec.service
+        if service is not None and workers.maximum > slots_of(service) // 2:
+            need = f"at most {slots_of(service) // 2} replicas, for which its front has room"
+            hint = "submit it again with more"
+            raise SpecError("WORKERS", got=str(workers), need=need, hint=hint)
+
+    def view(self, job: ScheduledJob) -> ServiceView | None:
+        """Return a service as people see it; None: the job is none."""
+        service = job.submission.spec.service
+        if service is None:
+            return None
+        served = self._served.get(job.id)
+        replicas = self._jobs.replicas_of(job) if job.running else ()
+        counts = served.counts if served is not None else None
+        return ServiceView(
+            address=joined_address(self._address, service.port),
+            load=service.load,
+            per_replica=service.per_replica,
+            minimum=service.minimum,
+            maximum=service.maximum,
+            current=served.load if served is not None else None,
+            foreseen=served.foreseen if served is not None else None,
+            notice=_notice(service, served),
+            wanted=job.submission.spec.workers.maximum,
+            ready=sum(replica.is_ready for replica in replicas),
+            replicas=[
+                ReplicaView(
+                    replica=replica.id,
+                    address=joined_address(replica.host, replica.port),
+                    state=replica.state,
+                )
+                for replica in replicas
+            ],
+            requests=counts.requests if counts is not None else 0,
+            retries=counts.retries if counts is not None else 0,
+            errors=counts.errors if counts is not None else 0,
+            problem="; ".join(filter(None, (served.front.problem, served.problem)))
+            if served is not None
+            else "",
+        )
+
+    def begin(self, job: ScheduledJob) -> None:
+        """Listen at the port of a service that was taken in: from here on, requests wait."""
+        if job.submission.spec.service is not None:
+            with contextlib.suppress(OSError):  # then it is tried again, and its view says why
+                self._state_of(job).front.listen()
+
+    # Running --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tend all services until cancelled; their fronts go on."""
+        try:
+            await self._end_left_over()
+            while not self._is_over:
+                await self._forget_ended()
+                for job in self._all():
+                    try:
+                        await self._tend(job)
+                    except StorageFault:
+                        raise
+                    except Exception:  # noqa: BLE001 - whatever it is, other services go on
+                        _log.exception("%s cannot be tended", job.id)
+                await asyncio.sleep(_INTERVAL)
+        finally:
+            for served in self._served.values():
+                served.front.close()
+                if served.measuring is not None:
+                    served.measuring.cancel()
+
+    async def end(self) -> None:
+        """End all fronts: the scheduler goes down."""
+        self._is_over = True
+        await self._forget_ended()
+        for job in self._all():
+            await self._state_of(job).front.end()
+
+    def _all(self) -> list[ScheduledJob]:
+        jobs = self._jobs.jobs.values()
+        return [job for job in jobs if job.submission.spec.service is not None]
+
+    async def _forget_ended(self) -> None:
+        for id in self._served.keys() - {job.id for job in self._all()}:
+            await self._served.pop(id).front.end()
+            await end_front(self._folder / id, forget=True)
+
+    async def _end_left_over(self) -> None:
+        """End the fronts of services that have ended, where an earlier scheduler did not."""
+        current = {job.id for job in self._all()}
+        if self._folder.is_dir():
+            for folder in self._folder.iterdir():
+                if folder.name not in current:
+                    await end_front(folder, forget=True)
+
+    def _state_of(self, job: ScheduledJob) -> _Served:
+        service = job.submission.spec.service
+        assert service is not None
+        served = self._served.get(job.id)
+        if served is None:
+            folder = self._folder / job.id
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            past, loads = Past(season=service.day), read_loads(folder / _LOADS)
+            for time, load in loads:
+                past.add(time, load)
+            keep_loads(folder / _LOADS, past.buckets())
+            front = Front(folder, service, address=self._address)
+            scale = ReplicaScale(job.submission.spec.workers.maximum)
+            served = self._served[job.id] = _Served(front, folder, past, scale)
+        return served
+
+    async def _tend(self, job: ScheduledJob) -> None:
+        service, served, now = job.submission.spec.service, self._state_of(job), self._clock.now()
+        assert service is not None
+        replicas = self.on_hosts(self._jobs.replicas_of(job) if job.running else ())
+        is_due = now - served.looked >= _BETWEEN_LOADS
+        if not (is_due or replicas != served.replicas or served.front.has_died):
+            return
+        counts = await served.front.keep(replicas)
+        if counts is not None:
+            served.replicas = replicas
+            self._note_growth(served, sum(replica.is_ready for replica in replicas), now)
+        if not is_due:
+            return
+        load = self._load(service, served, counts, now - served.looked)
+        served.looked, served.counts = now, counts or served.counts
+        if load is not None:
+            served.latest.append(load)
+            served.load = sum(served.latest) / len(served.latest)
+            self._keep_load(served, self._clock.wall(), load)
+            self._rescale(job, service, served)
+
+    def on_hosts(self, replicas: Iterable[ServiceReplica]) -> list[ServiceReplica]:
+        """Return the replicas on hosts of this cluster: a job's records say what its owner likes."""
+        hosts = {node.address for node in self._jobs.seen_nodes().values()}
+        hosts |= {self._own_address, self._address}
+        return [
+            replica for replica in replicas if is_loopback(replica.host) or replica.host in hosts
+        ]
+
+    def _load(
+        self, service: Service, served: _Served, counts: Counts | None, seconds: float
+    ) -> float | None:
+        """Return the load of a service; None where it is not known now.
+
+        Args:
+            counts: of its front, now.
+            seconds: since it was counted before.
+        """
+        if service.load == REQUESTS:
+            if served.counts is None or counts is None:
+                return None
+            # A front that was started again counts from 0.
+            new = counts.requests - served.counts.requests
+            return (new if new >= 0 else counts.requests) / seconds
+        if service.load == CPU:
+            return sum(replica.cpu for replica in served.replicas)
+        return self._measured(service, served)
+
+    def _measured(self, service: Service, served: _Served) -> float | None:
+        """Return the number that a URL has answered, once it has; ask it again."""
+        task, load = served.measuring, None
+        if task is not None:
+            if not task.done():
+                return None
+            try:
+                load, served.problem = task.result(), ""
+            except EnvironmentFault as fault:
+                served.problem = str(fault)
+        served.measuring = asyncio.create_task(asyncio.to_thread(measure, service.load))
+        return load
+
+    def _note_growth(self, served: _Served, ready: int, now: float) -> None:
+        """Learn how long replicas take to come, with the time for which others give way."""
+        if served.grown is not None and ready >= served.grown[1]:
+            if now - served.grown[0] <= _LONGEST_NOTICE:
+                served.notices.append(now - served.grown[0])
+            served.grown = None
+
+    def _keep_load(self, served: _Served, time: float, load: float) -> None:
+        """Add a load to the past; what is over of it is written down."""
+        served.past.add(time, load)
+        start, total, count = served.stretch
+        now = time - time % _STRETCH
+        if count and start != now:
+            add_load(served.folder / _LOADS, start, total / count)
+            start, total, count = now, 0.0, 0
+        served.stretch = (now, total + load, count + 1)
+
+    def _rescale(self, job: ScheduledJob, service: Service, served: _Served) -> None:
+        horizon = _notice(service, served) + _BETWEEN_LOADS
+        now, load = self._clock.now(), served.load or 0.0
+        expected = foresee(served.past, self._clock.wall(), horizon)
+        served.foreseen = max(load, expected if expected is not None else load)
+        stay = stay_of(_notice(service, served))
+        served.scale = rescaled(served.scale, service, foreseen=served.foreseen, stay=stay, now=now)
+        target, current = served.scale.target, job.submission.spec.workers.maximum
+        if target == current or not job.life.may_run:
+            return
+        served.grown = (now, target) if target > current else None
+        workers = WorkerRange(minimum=service.minimum, maximum=target)
+        self._handle(RangeChanged(job.id, workers, _words(service, served, horizon), scaled=True))
+
+
+def _notice(service: Service, served: _Served | None) -> float:
+    return max(served.notices) if served is not None and served.notices else service.notice
+
+
+def _words(service: Service, served: _Served, horizon: float) -> str:
+    """Return why a service has other replicas than before."""
+    unit = {REQUESTS: "/s", CPU: " processors"}.get(service.load, "")
+    return (
+        f"load {served.load or 0.0:.3g}{unit} now, {served.foreseen or 0.0:.3g}{unit} foreseen in "
+        f"{horizon:.0f} s: {counted(served.scale.target, 'replica')}"
+    )

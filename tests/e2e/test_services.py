@@ -1,0 +1,154 @@
+"""Online services beside training: replicas follow the load, and whatever dies, no request is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brim.wire.cluster import ServiceView
+from brim.wire.listening import take_port
+from e2e.requesting import requests_to
+from e2e.running import FILES, LONG_JOB, PACED, leftovers, undisturbed, until
+from e2e.test_scheduler import Home
+
+pytestmark = pytest.mark.e2e
+
+CLUSTER = "nodes: [{name: n1, workers: 4}]\n"
+SERVICE = """
+name: web
+command: [python, SERVER]
+port: PORT
+replicas: 1:3
+load: requests
+per-replica: 10
+health: /healthz
+grace: 3s
+notice: 1s
+"""
+
+
+def free_port() -> int:
+    with take_port("127.0.0.1") as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class World(Home):
+    """A cluster of four devices, with a service."""
+
+    def __init__(self, folder: Path, *, text: str = SERVICE) -> None:
+        super().__init__(folder)
+        self.file.write_text(CLUSTER)
+        self.port = free_port()
+        self.service_file = folder / "service.yaml"
+        server = str(FILES / "answering.py")
+        text = text.replace("SERVER", server).replace("PORT", str(self.port))
+        self.service_file.write_text(text)
+
+    def serve(self) -> str:
+        return self.brim("submit", "--service", str(self.service_file)).strip()
+
+    def broken(self) -> str:
+        """Submit a service whose command ends at once."""
+        file = self.service_file.with_name("broken.yaml")
+        script = "print('no such table'); exit(3)"
+        lines = {"command": ["python", "-c", script], "port": free_port()}
+        file.write_text(json.dumps({**lines, "replicas": "1", "per-replica": 1}))
+        return self.brim("submit", "--service", str(file)).strip()
+
+    def service(self, job: str) -> ServiceView:
+        view = self.job(job).service
+        assert view is not None
+        return view
+
+    def wait_for_ready(self, job: str, count: int) -> None:
+        def is_ready() -> bool:
+            service = self.service(job)
+            return service.ready == service.wanted == count
+
+        until(is_ready, f"{count} replicas of {job}")
+
+    def process_of(self, job: str, replica: str) -> psutil.Process:
+        """The process that answers for a replica; another cluster may have one of the same id."""
+        addresses = {each.replica: each.address for each in self.service(job).replicas}
+        port = addresses[replica].rpartition(":")[2]
+        for process in psutil.process_iter():
+            try:
+                variables = process.environ()
+                if (variables.get("BRIM_REPLICA"), variables.get("PORT")) == (replica, port):
+                    return process
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        raise AssertionError(f"no process of {replica}")
+
+    def front(self, job: str) -> int:
+        contact = json.loads((self.state / "services" / job / "front.json").read_text())
+        return int(contact["pid"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    world.brim("up", "--cluster", str(world.file))
+    yield world
+    world.brim("down", "--kill")
+    until(lambda: not leftovers(world.state), f"the end of {leftovers(world.state)}")
+
+
+@pytest.fixture(scope="module")
+def calm() -> str:
+    return str(undisturbed(*LONG_JOB)["weights_sha256"])
+
+
+def test_replicas_come_before_training_and_lose_no_request(world: World, calm: str) -> None:
+    training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "1:4").strip()
+    world.wait_for_step(training, 1)
+    broken = world.broken()
+    web = world.serve()
+    with requests_to(world.port, rate=4.0) as requests:  # some wait for the first replica
+        world.wait_for_ready(web, 1)
+        until(lambda: world.job(training).workers >= 2, "workers on the other devices")
+        requests.rate = 24.0
+        world.wait_for_ready(web, 3)
+        until(lambda: world.job(training).workers == 1, "training that has given way")
+        until(lambda: len(requests.replicas()) == 3, "answers of all")
+
+        first, *_ = sorted(requests.replicas())  # a replica dies
+        world.process_of(web, first).kill()
+        until(lambda: first not in requests.replicas(), "its end")
+        world.kill_scheduler()  # the front and the replicas go on
+        until(lambda: len(requests.replicas()) == 3, "answers of another in its place")
+        world.brim("up")
+        world.wait_for_ready(web, 3)
+
+        before = requests.replicas()  # a rolling restart
+        world.brim("restart", web)
+        until(lambda: not before & requests.replicas(), "successors of all")
+        world.wait_for_ready(web, 3)
+        assert (requests.lost, requests.sent_again) == ([], 0)
+
+        requests.again = True  # what a front has in its hands when it is killed is sent again
+        front = world.front(web)
+        os.kill(front, signal.SIGKILL)
+        requests.rate = 8.0
+        until(lambda: world.front(web) != front, "another front")
+        requests.replicas()
+        until(lambda: world.service(web).wanted == 1, "fewer replicas")
+        until(lambda: world.job(training).workers >= 2, "training that grows again")
+    assert requests.lost == []
+    (world.run_dir(training) / "hurry").touch()
+    assert world.finished(training)["weights_sha256"] == calm
+    world.brim("cancel", web)
+    until(lambda: world.job(web).has_ended, "the end of the service")
+    until(lambda: not (world.state / "services" / web).exists(), "the end of its front")
+    until(lambda: world.job(broken).state == "failed", "the end of a service that never was one")
+    assert "no replica was ever ready" in world.job(broken).problem
+    assert "exit status 3: no such table" in world.job(broken).problem
+    scaled = [change["detail"] for change in world.story(web) if change["event"] == "scaled"]
+    assert any(detail.endswith(": 3 replicas") and "foreseen in" in detail for detail in scaled)

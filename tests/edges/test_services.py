@@ -1,0 +1,253 @@
+"""A service in a file, and the services of a cluster beside a scheduler that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.coordination.cluster.scheduled_jobs import RangeChanged
+from brim.coordination.cluster.sightings import NodeSeen
+from brim.domain.lifecycle import Happening, next_life
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.services import ServiceReplica, ServiceRules
+from brim.domain.submission import Submission, as_service
+from brim.domain.workload import Priority
+from brim.errors import SpecError
+from brim.host.clock import SystemClock
+from brim.runs.services import service_of, service_request
+from brim.scheduler.services import Services
+from brim.storage.loads import add_load, keep_loads, read_loads
+from brim.wire.cluster import ServiceView
+from brim.wire.listening import take_port
+
+LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
+
+
+def test_file_describes_a_job() -> None:
+    more = {
+        "load": "cpu",
+        "health": "/h",
+        "grace": "3s",
+        "notice": "1m",
+        "env": {"A": "b"},
+        "name": "w",
+    }
+    name, spec = service_of({**LINES, **more})
+    assert (name, spec.command) == ("w", ("python", "s.py", "--x", "a b"))
+    assert (spec.grace, spec.env, spec.exact, spec.spares) == (3.0, {"A": "b"}, False, 0)
+    service = spec.service
+    assert service is not None
+    assert (service.minimum, service.maximum, service.notice, service.load) == (1, 4, 60.0, "cpu")
+    submission = as_service(Submission(spec=spec, fingerprint="f"))
+    assert (submission.priority, str(submission.spec.workers)) == (Priority.ONLINE, "1")
+    assert str(submission.scaled(9).spec.workers) == "1:4"
+
+
+# by name: (keys of a file, words of the error)
+WRONG: dict[str, tuple[Any, str]] = {
+    "a list": (["command"], "need NAME: VALUE lines"),
+    "an unknown key": ({**LINES, "replica": "3"}, "did you mean 'replicas'"),
+    "no port": ({k: v for k, v in LINES.items() if k != "port"}, "port: got nothing"),
+    "a deadline": ({**LINES, "deadline": "2h"}, "deadline: got 'deadline'"),
+    "a port of words": ({**LINES, "port": "http"}, "port: got 'http', need a whole number"),
+    "half a port": ({**LINES, "port": "80.5"}, "need a whole number"),
+    "a port of root": ({**LINES, "port": "80"}, "port: got 80"),
+    "a list of ports": ({**LINES, "port": ["1", "2"]}, "port: got a list"),
+    "no replicas": ({**LINES, "replicas": "0:2"}, "replicas: got '0:2'"),
+    "replicas in words": ({**LINES, "replicas": "two"}, "replicas: got 'two'"),
+    "a command of pairs": ({**LINES, "command": {"a": "b"}}, "command: got NAME: VALUE pairs"),
+    "an open quote": ({**LINES, "command": "python 'x"}, "command: got"),
+    "no command": ({**LINES, "command": ""}, "command: got nothing"),
+    "a load in words": ({**LINES, "per-replica": "many"}, "per-replica: got 'many', need a number"),
+    "an odd load": ({**LINES, "load": "requets"}, "did you mean 'requests'"),
+    "an odd path": ({**LINES, "health": "/a b"}, "health: got '/a b'"),
+    "an odd grace": ({**LINES, "grace": "soon"}, "grace: got 'soon'"),
+    "variables in a text": ({**LINES, "env": "A=b"}, "env: got"),
+    "a variable of brim's": ({**LINES, "env": {"BRIM_X": "1"}}, "begins with BRIM_"),
+    "a name with a slash": ({**LINES, "name": "a/b"}, "name: got 'a/b'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_file_is_refused(name: str) -> None:
+    content, words = WRONG[name]
+    with pytest.raises(SpecError) as caught:
+        service_of(content)
+    assert words in str(caught.value)
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text("command: [no-such-program]\nport: 8000\nreplicas: 1:4\nper-replica: 1\n")
+    with pytest.raises(SpecError, match=r"service\.yaml: COMMAND: got 'no-such-program'"):
+        service_request(file, tenant="default", warn=print)
+    file.write_text("port: 8000\nport: 8001\n")
+    with pytest.raises(SpecError, match="'port' twice"):
+        service_request(file, tenant="default", warn=print)
+
+
+class Jobs:
+    """The jobs and nodes of a cluster."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, ScheduledJob] = {}
+        self.replicas: list[ServiceReplica] = []
+        self.nodes = {"n1": NodeSeen(up=True), "far": NodeSeen(up=True, address="10.0.0.9")}
+
+    def replicas_of(self, job: ScheduledJob) -> Sequence[ServiceReplica]:
+        return self.replicas
+
+    def seen_nodes(self) -> dict[str, NodeSeen]:
+        return self.nodes
+
+
+def free_port() -> int:
+    with take_port("127.0.0.1") as listener:
+        return int(listener.getsockname()[1])
+
+
+class Cluster:
+    """The services of a cluster, whose changes of ranges are taken in."""
+
+    def __init__(self, folder: Path, rules: ServiceRules | None = None) -> None:
+        self.jobs, self.folder = Jobs(), folder
+        self.changes: list[RangeChanged] = []
+        self.services = Services(
+            self.jobs,
+            handle=self.handle,
+            rules=lambda: rules or ServiceRules(),
+            folder=folder,
+            address="127.0.0.1",
+            clock=SystemClock(),
+        )
+
+    def handle(self, change: RangeChanged) -> None:
+        self.changes.append(change)
+        job = self.jobs.jobs[change.job]
+        job.submission = job.submission.scaled(change.workers.maximum)
+
+    def take_in(self, submission: Submission) -> ScheduledJob:
+        number = len(self.jobs.jobs) + 1
+        job = ScheduledJob(number=number, id=f"web-{number}", submission=submission, submitted=0.0)
+        life = next_life(job.life, Happening.ADMIT)
+        started = life and next_life(life, Happening.START)
+        assert started is not None
+        job.life = started
+        self.jobs.jobs[job.id] = job
+        return job
+
+    def view(self, job: ScheduledJob) -> ServiceView:
+        view = self.services.view(job)
+        assert view is not None
+        return view
+
+
+def service(port: int, *, tenant: str = "ads", **fields: str) -> Submission:
+    _, spec = service_of({**LINES, "port": str(port), **fields})
+    return as_service(Submission(spec=spec, fingerprint="f", tenant=tenant))
+
+
+def test_port_is_one_services_alone(tmp_path: Path) -> None:
+    port = free_port()
+    cluster = Cluster(tmp_path, ServiceRules(first_port=port, last_port=port))
+    cluster.services.check(service(port), has_tenants=True)
+    cluster.take_in(service(port))
+    with pytest.raises(SpecError, match="the port of web-1"):
+        cluster.services.check(service(port), has_tenants=True)
+    with pytest.raises(SpecError, match=f"port: got {port}, the port, need") as caught:
+        cluster.services.check(service(port, tenant="web"), has_tenants=True)
+    assert "web-1" not in str(caught.value)  # of another tenant it does not exist
+    with pytest.raises(SpecError, match=f"a port from {port} to {port}"):
+        cluster.services.check(service(port + 1), has_tenants=True)
+    jobs = list(cluster.jobs.jobs.values())
+    cluster.jobs.jobs.clear()
+    with take_port("127.0.0.1", port), pytest.raises(SpecError, match="which cannot be had"):
+        cluster.services.check(jobs[0].submission, has_tenants=True)
+
+
+def test_tenant_names_no_url_of_its_own(tmp_path: Path) -> None:
+    port = free_port()
+    mine = service(port, load="http://169.254.169.254/latest")
+    with pytest.raises(SpecError, match="load: got"):
+        Cluster(tmp_path).services.check(mine, has_tenants=True)
+    Cluster(tmp_path).services.check(mine, has_tenants=False)
+    rules = ServiceRules(urls=("http://metrics.local/",))
+    with pytest.raises(SpecError, match="load: got"):
+        Cluster(tmp_path, rules).services.check(mine, has_tenants=True)
+    allowed = service(port, load="http://metrics.local/queue")
+    Cluster(tmp_path, rules).services.check(allowed, has_tenants=True)
+
+
+def test_replica_elsewhere_gets_no_request(tmp_path: Path) -> None:
+    hosts = ("127.0.0.1", "10.0.0.9", "10.0.0.10", "169.254.169.254")
+    replicas = [ServiceReplica(f"w{n}-1", host, 80, "ready") for n, host in enumerate(hosts)]
+    allowed = Cluster(tmp_path).services.on_hosts(replicas)
+    assert [replica.host for replica in allowed] == ["127.0.0.1", "10.0.0.9"]
+
+
+@contextmanager
+def numbers(answers: list[str]) -> Iterator[int]:
+    """Serve the first of these at a port; all later ones are the last."""
+
+    class Numbers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = answers.pop(0) if len(answers) > 1 else answers[0]
+            self.send_response(int(text) if text == "302" else 200)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Numbers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
+    """A number counts, an answer that is none is shown, and the past is there for the next scheduler."""
+    with numbers(["many", "302", "120"]) as port:
+        cluster = Cluster(tmp_path)
+        job = cluster.take_in(service(free_port(), load=f"http://127.0.0.1:{port}/queue"))
+        problems = set()
+
+        async def follow() -> None:
+            running = asyncio.create_task(cluster.services.run())
+            async with asyncio.timeout(60):
+                while not cluster.changes:
+                    problems.add(cluster.view(job).problem)
+                    await asyncio.sleep(0.02)
+            await cluster.services.end()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        asyncio.run(follow())
+    (change,) = cluster.changes
+    assert (change.workers.minimum, change.workers.maximum, change.scaled) == (1, 3, True)
+    assert change.detail.startswith("load 120 now, 120 foreseen in 11 s: 3 replicas")
+    assert any("'many', and should be a number" in problem for problem in problems)
+    assert any("status 302" in problem for problem in problems)
+    view = cluster.view(job)
+    assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)
+
+
+def test_past_loads_survive_half_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "loads"
+    keep_loads(file, [(5.0, 1.0), (10.0, 2.5)])
+    add_load(file, 15.0, 3.0)
+    assert read_loads(file) == [(5.0, 1.0), (10.0, 2.5), (15.0, 3.0)]
+    file.write_bytes(file.read_bytes() + b"nonsense\n\xff\n20.0")
+    assert read_loads(file) == [(5.0, 1.0), (10.0, 2.5), (15.0, 3.0)]
+    assert read_loads(tmp_path / "none") == []
