@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,13 @@ class _Submit(SectionedCommand):
 @click.command(cls=_Submit)
 @submission
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
+@option(
+    "--tty",
+    is_flag=True,
+    envvar=None,
+    help="Use the command at this terminal, as in --tty -- bash: one process, which ends with "
+    "this one. Exit with its exit code.",
+)
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @option(
@@ -85,6 +93,7 @@ def submit(
     /,
     file: tuple[str, ...],
     wait: bool,
+    tty: bool,
     dry_run: bool,
     as_json: bool,
     image: str | None,
@@ -101,6 +110,7 @@ def submit(
     brim submit job.yaml --dry-run
     brim submit -- python prepare.py                            (any command)
     brim submit --workers 1:4 -- python train.py                (with torchrun's variables)
+    brim submit --tty -- bash                                   (at this terminal)
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
     brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
     brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)
@@ -111,7 +121,9 @@ def submit(
 
     Exit code 3: the scheduler does not promise the deadline.
     """
-    request = request_of(ctx, file, values, say_level=warn, warn=warn)
+    if tty:
+        _check_attended({"--wait": wait, "--dry-run": dry_run, "--json": as_json})
+    request = request_of(ctx, file, values, say_level=warn, warn=warn, tty=tty)
     if wait and request.array:
         from brim.errors import SpecError
 
@@ -135,7 +147,18 @@ def submit(
 
         dry_request = msgspec.structs.replace(request, bundle=b"")  # nothing of it is run
         return _show_forecast(client.forecast(dry_request), request, as_json=as_json)
+    if tty and kube_jobs is not None:
+        from brim.errors import SpecError
+
+        need = "a scheduler of brim up"
+        hint = "kubectl exec -it POD -- bash, in a worker's pod"
+        raise SpecError("--tty", got=client.address, need=need, hint=hint)
     view = hand_in(client, request)
+    if tty:
+        from brim.runs.attaching import stay_at_terminal
+
+        click.echo(f"{view.job}: submitted; it ends with this command", err=True)
+        return stay_at_terminal(client, view.job, notice=partial(click.echo, err=True))
     if wait:
         from brim.cli.shared.ending import wait_for
         from brim.runs.handle import JobHandle
@@ -149,6 +172,18 @@ def submit(
     if request.array:
         click.echo(f"{view.job}: the first of {len(request.array)} jobs: brim jobs", err=True)
     return _show_submitted(view, as_json=as_json)
+
+
+def _check_attended(others: Mapping[str, bool]) -> None:
+    """Raises SpecError where nobody is at a terminal, or it is used with other output."""
+    from brim.errors import SpecError
+    from brim.runs.attaching import check_terminal_here
+
+    for name, is_given in others.items():
+        if is_given:
+            need = "nothing beside the program at the terminal"
+            raise SpecError("--tty", got=f"it beside {name}", need=need, hint=f"leave out {name}")
+    check_terminal_here()
 
 
 def _kube_jobs(client: Client) -> KubeJobs | None:

@@ -59,8 +59,8 @@ FEATURES = (
     Feature(
         name="any command, started again at each change",
         stability=Stability.ALPHA,
-        options=("--restart", "--per", "--grace", "--progress"),
-        names=("progress",),
+        options=("--restart", "--per", "--grace", "--progress", "--tty"),
+        names=("progress", "stopping"),
     ),
     Feature(
         name="jobs behind others, at a time, in arrays",
