@@ -534,9 +534,7 @@ class Client:
             raise _other_version(url, error) from error
         raise _refusal(problem, answer.status)
 
-    def _connected(
-        self, place: _SchedulerAddress, *, timeout: float
-    ) -> http.client.HTTPConnection:
+    def _connected(self, place: _SchedulerAddress, *, timeout: float) -> http.client.HTTPConnection:
         """Return an open connection to the scheduler that is still at this place. Raises OSError."""
         connection = place.connection(timeout=timeout)
         try:
@@ -641,9 +639,7 @@ def _refusal(problem: Problem, status: int) -> Exception:
         return SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     if status == http.HTTPStatus.UNAUTHORIZED:
         return TokenRefused(problem.detail)
-    return EnvironmentFault(
-        problem.detail, retryable=status == http.HTTPStatus.SERVICE_UNAVAILABLE
-    )
+    return EnvironmentFault(problem.detail, retryable=status == http.HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _path_of_token(tenant: str) -> str:

@@ -92,15 +92,15 @@ def test_costs_are_learned_only_from_agreeing_clocks(clock_offset: float) -> Non
 
 def test_new_job_begins_from_the_restarts_of_earlier_ones() -> None:
     course = Course()
-    fields = {"spec": JobSpec(command=("python", "train.py"), restart=True, workers=RANGE)}
-    course.job = course.heard.submit(at=course.now, **fields)
+    spec = JobSpec(command=("python", "train.py"), restart=True, workers=RANGE)
+    course.job = course.heard.submit(at=course.now, spec=spec)
     assert restart_of(course.job, course) == 10.0  # what nobody has seen is believed
     course.ask(2)
     course.pass_(30.0)
     course.step()
     course.pass_(0.6)
     assert course.heard.lessons.costs == {}  # those are of jobs that go on
-    another = course.heard.submit(at=course.now, **fields)
+    another = course.heard.submit(at=course.now, spec=spec)
     assert restart_of(another, course) == pytest.approx(29.9, abs=0.3)
     other = JobSpec(command=("python", "other.py"), restart=True, workers=RANGE)
     assert restart_of(course.heard.submit(at=course.now, spec=other), course) == 10.0
@@ -108,7 +108,7 @@ def test_new_job_begins_from_the_restarts_of_earlier_ones() -> None:
 
 def restart_of(job: ScheduledJob, course: Course) -> float:
     """The price of a restart that a policy sees."""
-    snapshot = course.heard.jobs.snapshot(course.now)
+    snapshot = course.heard.jobs.snapshot(course.now, memory=None)
     return next(state.restart for state in snapshot.jobs if state.job.id == job.id)
 
 

@@ -37,7 +37,18 @@ tenants:
   - {name: ads, guaranteed: 1}
   - {name: web}
 """
-BASH = ("--tenant", "ads", "--grace", "2s", "--name", "shell", "--", "bash", "--norc", "--noprofile")
+BASH = (
+    "--tenant",
+    "ads",
+    "--grace",
+    "2s",
+    "--name",
+    "shell",
+    "--",
+    "bash",
+    "--norc",
+    "--noprofile",
+)
 
 
 class Home:
@@ -72,6 +83,7 @@ class Person:
             stdout=program_end,
             stderr=program_end,
             start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             env={**os.environ, "BRIM_HOME": str(home.state), "TERM": "vt100"},
             cwd=home.folder,
         )
@@ -151,7 +163,6 @@ def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
     size = shell.runs("stty size; tty; echo $TERM", r"(\d+ \d+)\s+/dev/pts/\d+\s+(\w+)")
     assert size.groups() == ("31 97", "vt100")
     shell.resize(40, 120)
-    shell.process.send_signal(signal.SIGWINCH)  # which the kernel sends to foreground groups alone
     shell.runs("until [ \"$(stty size)\" = '40 120' ]; do sleep 0.1; done; echo wi''de", "wide")
     shell.type("sleep 1000\r")
     shell.sees("sleep 1000")
@@ -160,7 +171,10 @@ def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
     shell.runs("echo status $?", "status 130")
     assert not sleeping()
     # More than what is on its way at once, and each byte of it.
-    shell.runs("seq 1 40000 | tee /tmp/$$ | tail -1 > /dev/null; cat /tmp/$$; rm /tmp/$$", r"(?s)\n39999\r\n40000\r\n")
+    shell.runs(
+        "seq 1 40000 | tee /tmp/$$ | tail -1 > /dev/null; cat /tmp/$$; rm /tmp/$$",
+        r"(?s)\n39999\r\n40000\r\n",
+    )
     assert home.job(job_of(shell)).workers == 1
     shell.type("exit 7\r")
     assert shell.ends() == 7
@@ -192,13 +206,13 @@ def test_others_have_no_way_to_a_terminal(home: Home, shell: Person) -> None:
     assert contact is not None
     address = f"{contact.host}:{contact.port}"
     token = home.brim("token", "web").strip().splitlines()[-1]
-    with pytest.raises(SpecError, match="no job|no such job"):
+    with pytest.raises(SpecError, match="job"):
         Client(address=address, token=token).attach(job, rows=24, columns=80)
     with pytest.raises(EnvironmentFault, match="token"):
         Client(address=address, token="0" * 32).attach(job, rows=24, columns=80)
     with pytest.raises(EnvironmentFault, match="somebody is at the terminal"):
         Client(home.state).attach(job, rows=24, columns=80)
-    with pytest.raises(SpecError, match="fixed|--tty"):
+    with pytest.raises(SpecError, match="--tty"):
         home_resize(home, job)
     shell.runs("echo un''harmed", "unharmed")
     shell.type("exit\r")

@@ -14,8 +14,8 @@ from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
 from brim.domain.scheduled_job import JobProgress
-from brim.errors import EnvironmentFault, StorageFault
 from brim.domain.submission import Submission
+from brim.errors import EnvironmentFault, StorageFault
 from brim.kubernetes.record import open_book
 from brim.storage import database as database_module
 from brim.storage.book import _KINDS_KEPT, Book

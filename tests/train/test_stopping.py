@@ -24,7 +24,9 @@ MOST_STEPS = 2000
 TO_MEET = 3.0  # seconds that a process waits for others that have gone
 
 
-def script(rank: int, size: int, store: str, left: SimpleQueue[tuple[int, int]], *, agrees: bool) -> None:
+def script(
+    rank: int, size: int, store: str, left: SimpleQueue[tuple[int, int]], *, agrees: bool
+) -> None:
     """A training loop as torchrun starts it: a sum of all processes in each step."""
     term: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: term.append(number))
@@ -49,7 +51,9 @@ class Command:
         self.left: SimpleQueue[tuple[int, int]] = FORK.SimpleQueue()
         store = Path(tempfile.mkdtemp()) / "store"
         self.processes = [
-            FORK.Process(target=script, args=(n, size, str(store), self.left), kwargs={"agrees": agrees})
+            FORK.Process(
+                target=script, args=(n, size, str(store), self.left), kwargs={"agrees": agrees}
+            )
             for n in range(size)
         ]
         for process in self.processes:

@@ -20,7 +20,9 @@ from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Exited, FromProgram, Shown, Sized, Typed
 from brim.wire.terminals import LARGEST_PART, from_person, from_program
 
-_MOST_TYPED = 1 << 20  # bytes that a program has not read; what comes then is lost, as on any terminal
+_MOST_TYPED = (
+    1 << 20
+)  # bytes that a program has not read; what comes then is lost, as on any terminal
 _MOST_UNSENT = 4 * LARGEST_PART  # bytes; the program waits where it has printed more
 _TO_SEND = 5.0  # seconds for the last words of a program that has ended
 _LOOK = 0.1  # seconds between looks at a person who takes nothing

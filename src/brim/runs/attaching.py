@@ -130,9 +130,7 @@ class _Typing:
         sent_window = window()
         with contextlib.suppress(EnvironmentFault, OSError):  # whoever reads the news is told
             while not self._is_over:
-                ready = readable(
-                    [self._reader, *([0] if self._is_open else [])], _SIGN_OF_LIFE
-                )
+                ready = readable([self._reader, *([0] if self._is_open else [])], _SIGN_OF_LIFE)
                 data = os.read(0, MOST_TYPED) if 0 in ready else b""
                 if 0 in ready and not data:
                     self._is_open = False  # the terminal is gone, and SIGHUP on its way

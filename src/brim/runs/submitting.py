@@ -207,6 +207,9 @@ def request_of(
 
     require_train_extra()
     source, command = _work_of(ctx, words, is_restart=bool(values["restart"]))
+    if tty and not command:
+        need = "a command behind --"
+        raise SpecError("--tty", got=source, need=need, hint="brim submit --tty -- bash")
     if command:
         check_command(command)
         level = level_of(command, True if tty and values["restart"] is None else values["restart"])

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class _Terminal:
         except TimeoutError:  # its host reads nothing of it
             self._writer.transport.abort()
 
-    async def news(self) -> AsyncIterator[TerminalNews]:
+    async def news(self) -> AsyncGenerator[TerminalNews, None]:
         """Yield all that the person is told."""
         yield TerminalNews(terminal=self.name)
         reader: asyncio.StreamReader | None = None
@@ -221,7 +221,9 @@ class _Answer(Response):
         self._terminal, self._gone = terminal, gone
         del self.headers["content-length"]
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+    async def __call__(
+        self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send
+    ) -> None:
         """Send it until it ends, or its reader is gone or silent."""
         telling = asyncio.create_task(self._tell(send))
         leaving = asyncio.create_task(_until_gone(receive))

@@ -278,16 +278,7 @@ class Notify:
 
 
 Command = (
-    Save
-    | Change
-    | LearnSpeed
-    | LearnCost
-    | LearnRestart
-    | Charge
-    | Notify
-    | Decide
-    | Lose
-    | Action
+    Save | Change | LearnSpeed | LearnCost | LearnRestart | Charge | Notify | Decide | Lose | Action
 )
 
 

@@ -36,7 +36,9 @@ def stopping() -> bool:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return _has_term
     if _group is None:
-        _group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        _group = (
+            dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        )
     flag = torch.tensor([_has_term], dtype=torch.int32)
     dist.all_reduce(flag, dist.ReduceOp.MAX, group=_group)
     return bool(flag)
