@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
-import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +14,10 @@ import pytest
 
 from brim.client import Client
 from brim.errors import BrimError, EnvironmentFault, SpecError
-from brim.host.clock import monotonic
-from brim.host.process import readable
 from brim.storage.contact import read_scheduler_contact
 from brim.wire.cluster import JobView
 from brim_lab.driver import Driver
+from e2e.people import BASH, Person
 from e2e.running import DEADLINE, has_ended, leftovers, until
 
 pytestmark = pytest.mark.e2e
@@ -37,18 +29,6 @@ tenants:
   - {name: ads, guaranteed: 1}
   - {name: web}
 """
-BASH = (
-    "--tenant",
-    "ads",
-    "--grace",
-    "2s",
-    "--name",
-    "shell",
-    "--",
-    "bash",
-    "--norc",
-    "--noprofile",
-)
 
 
 class Home:
@@ -71,68 +51,6 @@ class Home:
         return Client(self.state).cluster().held
 
 
-class Person:
-    """Somebody at a terminal of their own."""
-
-    def __init__(self, home: Home, *words: str, rows: int = 24, columns: int = 80) -> None:
-        self.terminal, program_end = pty.openpty()
-        self.resize(rows, columns)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "brim", "submit", "--tty", *words],
-            stdin=program_end,
-            stdout=program_end,
-            stderr=program_end,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "BRIM_HOME": str(home.state), "TERM": "vt100"},
-            cwd=home.folder,
-        )
-        os.close(program_end)
-        self.seen = ""
-
-    def resize(self, rows: int, columns: int) -> None:
-        packed = struct.pack("HHHH", rows, columns, 0, 0)
-        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, packed)
-
-    def type(self, text: str) -> None:
-        os.write(self.terminal, text.encode())
-
-    def sees(self, pattern: str) -> re.Match[str]:
-        """Wait until a pattern is seen behind what was seen before."""
-        deadline = monotonic() + DEADLINE
-        while (found := re.search(pattern, self.seen)) is None:
-            assert monotonic() < deadline, f"no {pattern!r} in {self.seen!r}"
-            if readable([self.terminal], 0.5):
-                try:
-                    self.seen += os.read(self.terminal, 65536).decode(errors="replace")
-                except OSError:
-                    raise AssertionError(f"no {pattern!r} in {self.seen!r}, and the end") from None
-        self.seen = self.seen[found.end() :]
-        return found
-
-    def runs(self, command: str, pattern: str) -> re.Match[str]:
-        """Type a command, and wait for what it prints; its echo does not count."""
-        self.type(f"{command}\r")
-        self.sees(re.escape(command))
-        return self.sees(pattern)
-
-    def ends(self) -> int:
-        """Return the exit status, once the command has ended."""
-        deadline = monotonic() + DEADLINE
-        while self.process.poll() is None:
-            assert monotonic() < deadline, self.seen
-            if readable([self.terminal], 0.2):
-                with contextlib.suppress(OSError):
-                    self.seen += os.read(self.terminal, 65536).decode(errors="replace")
-        return self.process.returncode
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(DEADLINE)
-        os.close(self.terminal)
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     home = Home(tmp_path_factory.mktemp("terminals"))
@@ -147,16 +65,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 def shell(home: Home) -> Iterator[Person]:
     """A person at bash."""
     until(lambda: home.held() == 0, "a free device")
-    person = Person(home, *BASH, rows=31, columns=97)
-    person.job = person.sees(r"(shell-\d+): submitted")[1]  # type: ignore[attr-defined]
-    person.sees(r"bash-[\d.]+[$#] ")
+    person = Person(home.driver, "--tenant", "ads", *BASH, rows=31, columns=97)
+    person.at_bash()
     yield person
     person.close()
-
-
-def job_of(person: Person) -> str:
-    job: str = person.job  # type: ignore[attr-defined]
-    return job
 
 
 def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
@@ -175,12 +87,12 @@ def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
         "seq 1 40000 | tee /tmp/$$ | tail -1 > /dev/null; cat /tmp/$$; rm /tmp/$$",
         r"(?s)\n39999\r\n40000\r\n",
     )
-    assert home.job(job_of(shell)).workers == 1
+    assert home.job(shell.job).workers == 1
     shell.type("exit 7\r")
     assert shell.ends() == 7
     assert "failed: bash ended with exit status 7" in shell.seen
     until(lambda: home.held() == 0, "the device")
-    assert home.job(job_of(shell)).launches == 1  # there are no retries
+    assert home.job(shell.job).launches == 1  # there are no retries
 
 
 def sleeping() -> list[int]:
@@ -197,12 +109,12 @@ def test_person_who_leaves_ends_the_job(home: Home, shell: Person) -> None:
     (pid,) = sleeping()
     shell.process.kill()
     until(lambda: has_ended(pid), "what ignores that its terminal is gone")
-    until(lambda: home.job(job_of(shell)).state == "cancelled", "the end of the job")
+    until(lambda: home.job(shell.job).state == "cancelled", "the end of the job")
     until(lambda: home.held() == 0, "the device")
 
 
 def test_others_have_no_way_to_a_terminal(home: Home, shell: Person) -> None:
-    job, contact = job_of(shell), read_scheduler_contact(home.state)
+    job, contact = shell.job, read_scheduler_contact(home.state)
     assert contact is not None
     address = f"{contact.host}:{contact.port}"
     token = home.brim("token", "web").strip().splitlines()[-1]
@@ -228,14 +140,14 @@ def home_resize(home: Home, job: str) -> None:
 
 def test_job_that_is_preempted_says_so_and_ends(home: Home, shell: Person) -> None:
     with contextlib.suppress(BrimError):
-        Client(home.state).suspend(job_of(shell))
+        Client(home.state).suspend(shell.job)
     assert shell.ends() == 1
     assert "an interactive job does not go on" in shell.seen
-    until(lambda: home.job(job_of(shell)).state == "cancelled", "the end of the job")
+    until(lambda: home.job(shell.job).state == "cancelled", "the end of the job")
 
 
 def test_waiting_person_is_told_why_and_may_leave(home: Home, shell: Person) -> None:
-    second = Person(home, *BASH)
+    second = Person(home.driver, "--tenant", "ads", *BASH)
     job = second.sees(r"(shell-\d+): submitted")[1]
     second.sees("it waits for a device")
     second.type("\x03")
@@ -254,8 +166,8 @@ def test_end_of_the_scheduler_hangs_up(home: Home, shell: Person) -> None:
     assert "the connection to the scheduler broke" in shell.seen
     assert "its program is hung up" in shell.seen
     home.brim("up")
-    until(lambda: home.job(job_of(shell)).ended is not None, "the end of the job")
-    view = home.job(job_of(shell))
+    until(lambda: home.job(shell.job).ended is not None, "the end of the job")
+    view = home.job(shell.job)
     assert (view.state, view.launches) == ("failed", 1)
     assert "a terminal that its person has left" in view.problem
 
@@ -269,7 +181,7 @@ def test_end_of_the_scheduler_hangs_up(home: Home, shell: Person) -> None:
         (("--retries", "2", "--", "bash"), "--retries"),
         (("--array", "1-3", "--", "bash"), "--array"),
         (("--wait", "--", "bash"), "--wait"),
-        (("flights.py",), "a command"),
+        (("flights.py",), "a command behind --"),
     ],
 )
 def test_wrong_uses_are_refused_before_anything_starts(
@@ -278,7 +190,7 @@ def test_wrong_uses_are_refused_before_anything_starts(
     if problem.startswith("standard"):
         output = home.brim("submit", "--tty", *words, codes=(2,))
     else:
-        person = Person(home, *words)
+        person = Person(home.driver, *words)
         assert person.ends() == 2
         output = person.seen
         person.close()
