@@ -607,7 +607,7 @@ class AttachedTerminal:
         raise EnvironmentFault("the connection to the scheduler broke")
 
     def type(self, typed: Input) -> None:
-        """Send what was typed, once the first news has come."""
+        """Send input, once the first news has come."""
         try:
             # Kept from one to the next: a connection for each key would be slow to a far host.
             if self._typing is None:

@@ -90,7 +90,7 @@ def test_costs_are_learned_only_from_agreeing_clocks(clock_offset: float) -> Non
     assert learned == ({} if clock_offset else {"start": [2.9], "resize": [0.95], "end": [0.8]})
 
 
-def test_new_job_begins_from_the_restarts_of_earlier_ones() -> None:
+def test_new_job_begins_from_earlier_restarts() -> None:
     course = Course()
     spec = JobSpec(command=("python", "train.py"), restart=True, workers=RANGE)
     course.job = course.heard.submit(at=course.now, spec=spec)

@@ -104,10 +104,12 @@ def test_processes_that_hear_apart_leave_together(size: int) -> None:
 def test_single_process_answers_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping_module, "_listens", False)
     monkeypatch.setattr(stopping_module, "_has_term", False)
-    before = signal.getsignal(signal.SIGTERM)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     try:
         assert not brim.stopping()
         os.kill(os.getpid(), signal.SIGTERM)
         assert brim.stopping()
+        assert heard == [signal.SIGTERM]  # the script's own handler hears it, too
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,7 @@ _USUAL = os.terminal_size((80, 24))  # of one that does not tell
 
 
 def is_at_terminal() -> bool:
-    """Return whether a person types what this process reads, and sees what it writes."""
+    """Return whether the standard input and output of this process are a person's terminal."""
     try:
         return os.isatty(0) and os.isatty(1)
     except OSError:
@@ -36,14 +36,14 @@ def raw_terminal() -> Iterator[None]:
 
     The terminal is as it was behind it, also where this process is asked to end.
     """
-    before = termios.tcgetattr(0)
+    usual = termios.tcgetattr(0)
     handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         tty.setraw(0)
         yield
     finally:
         with contextlib.suppress(termios.error):  # it may be gone
-            termios.tcsetattr(0, termios.TCSADRAIN, before)
+            termios.tcsetattr(0, termios.TCSADRAIN, usual)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

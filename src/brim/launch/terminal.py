@@ -33,8 +33,8 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 class Terminal:
     """A terminal, made once its person's window is known.
 
-    Nothing in here waits but `finish`: `turn` does what can be done now, and `descriptor` is
-    readable when it can do more.
+    Nothing in here waits but `finish`: `turn` does all that is possible now, and `descriptor` is
+    readable when more is.
 
     Args:
         line: to the person; it does not block.
@@ -75,7 +75,7 @@ class Terminal:
         return program_end
 
     def turn(self) -> None:
-        """Carry what can be carried now, either way."""
+        """Carry bytes either way, as many as each end takes now."""
         self._hear()
         self._pass_on_typed()
         self._read_shown()
@@ -83,7 +83,7 @@ class Terminal:
         self._watch()
 
     def finish(self, status: int) -> None:
-        """Send the rest of what the program printed, and how it ended, if the person is there."""
+        """Send the rest of the program's output, and its end, if the person is there."""
         deadline = monotonic() + _TO_SEND
         while self._read_shown() or self._unsent:
             if not self._flush(deadline):
@@ -92,7 +92,7 @@ class Terminal:
         self._flush(deadline)
 
     def hang_up(self, program: int) -> None:
-        """Tell the program, and what it has in the foreground, that the person is gone.
+        """Tell the program, and its foreground processes, that the person is gone.
 
         Args:
             program: the first process of the terminal's session.
@@ -160,11 +160,11 @@ class Terminal:
             del self._typed[:count]
 
     def _read_shown(self) -> bool:
-        """Queue what the program has printed, many small writes as one part; False: nothing."""
-        shown = bytearray()
-        while self._pty >= 0 and len(shown) < LARGEST_PART and len(self._unsent) < _MOST_UNSENT:
+        """Queue new output of the program, many small writes as one part; False: there is none."""
+        output = bytearray()
+        while self._pty >= 0 and len(output) < LARGEST_PART and len(self._unsent) < _MOST_UNSENT:
             try:
-                data = os.read(self._pty, LARGEST_PART - len(shown))
+                data = os.read(self._pty, LARGEST_PART - len(output))
             except BlockingIOError:
                 break
             except OSError as error:
@@ -172,10 +172,10 @@ class Terminal:
                     raise
                 self._is_left = True
                 break
-            shown += data
-        if shown and not self.is_closed:
-            self._queue(Shown(data=bytes(shown)))
-        return bool(shown)
+            output += data
+        if output and not self.is_closed:
+            self._queue(Shown(data=bytes(output)))
+        return bool(output)
 
     def _queue(self, message: FromProgram) -> None:
         self._unsent += frame(from_program.encode(message))
@@ -200,7 +200,7 @@ class Terminal:
         return not (self._unsent or self.is_closed)
 
     def _watch(self) -> None:
-        """Wait for what `turn` can do something about."""
+        """Watch for news that `turn` can do something about."""
         if not self.is_closed:
             writes = select.EPOLLOUT if self._unsent else 0
             self._poll.modify(self._line, select.EPOLLIN | writes)

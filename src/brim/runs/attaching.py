@@ -37,7 +37,7 @@ def stay_at_terminal(client: Client, job: str, *, notice: Callable[[str], object
     Where this ends early, the job ends, too.
 
     Args:
-        notice: is told what the job waits for, and how it ends.
+        notice: is told of the job's waits and its end.
 
     Raises:
         EnvironmentFault, SpecError: it cannot be attached, or the connection has broken.
@@ -82,19 +82,19 @@ def _attend(attached: AttachedTerminal, job: str, notice: Callable[[str], object
 @contextlib.contextmanager
 def _typing(attached: AttachedTerminal) -> Iterator[_Typing]:
     typing = _Typing(attached)
-    before = signal.signal(signal.SIGWINCH, lambda *_: typing.wake())
+    usual = signal.signal(signal.SIGWINCH, lambda *_: typing.wake())
     typing.start()
     try:
         yield typing
     finally:
-        signal.signal(signal.SIGWINCH, before)
+        signal.signal(signal.SIGWINCH, usual)
         typing.stop()
 
 
 class _Typing:
-    """A thread that passes on what is typed, and the window where it changes.
+    """A thread that passes on keys, and the size of the window where it changes.
 
-    While a word is on its way more is typed, which the next one has: so a person who types fast, or
+    Keys that come while a word is on its way are in the next one. So somebody who types fast, or
     pastes, sends no more words than the network takes.
     """
 
@@ -109,12 +109,12 @@ class _Typing:
         self._thread.start()
 
     def begin(self) -> None:
-        """Pass on what is typed from now on."""
+        """Pass on keys from now on."""
         self._is_open = True
         self.wake()
 
     def wake(self) -> None:
-        """Look for what has changed."""
+        """Look for changes."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, b"\0")
 

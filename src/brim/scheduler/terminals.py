@@ -1,7 +1,7 @@
 """The terminals of people at interactive jobs: from one request, and its answer, to the job's master.
 
-The answer goes on for as long as the job: its lines are what the program prints. What is typed comes
-by requests of its own. Where either ends, the job ends: no other terminal is attached to it.
+The answer goes on for as long as the job: its lines have the program's output. Input comes by
+requests of its own. Where either ends, the job ends: no other terminal is attached to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from brim.wire.messages import Exited, FromPerson, Shown, Sized, Typed
 from brim.wire.proofs import workers_secret
 from brim.wire.terminals import call_for_person, from_person, shown_by
 
-_MOST, _MOST_OF_TENANT = 64, 8  # terminals at once
+_TERMINALS, _MOST_OF_TENANT = 64, 8  # at once
 _SIGN_OF_LIFE = 5.0  # seconds between two lines of an answer at most
 _SILENCE = 30.0  # seconds without a word after which a person is gone
 _CALL_INTERVAL = 0.2  # seconds between two calls of a master that is not there yet
@@ -73,14 +73,14 @@ class Terminals:
             raise EnvironmentFault(f"somebody is at the terminal of {job} already")
         of_caller = Counter(terminal.caller.name for terminal in self._terminals.values())
         is_crowded = caller.tenant is not None and of_caller[caller.name] >= _MOST_OF_TENANT
-        if is_crowded or len(self._terminals) >= _MOST:
-            limit = _MOST_OF_TENANT if is_crowded else _MOST
+        if is_crowded or len(self._terminals) >= _TERMINALS:
+            limit = _MOST_OF_TENANT if is_crowded else _TERMINALS
             raise EnvironmentFault(f"{limit} terminals are attached already: end one first")
         terminal = self._terminals[job] = _Terminal(self._lives, job, window, caller)
-        return _Answer(terminal, gone=lambda: self._terminals.pop(job))
+        return _Answer(terminal, forget=lambda: self._terminals.pop(job))
 
     async def type(self, job: str, name: str, typed: Input) -> TerminalNews:
-        """Pass on what was typed.
+        """Pass on input.
 
         Raises:
             SpecError: there is no such terminal now.
@@ -101,16 +101,16 @@ class _Terminal:
         self._lives, self._job, self._window = lives, job, window
         self._writer: asyncio.StreamWriter | None = None
         self._turn = asyncio.Lock()
-        self._heard = _now()
+        self._word_at = _now()
 
     @property
     def is_silent(self) -> bool:
         """Return whether nothing was heard of the person for too long."""
-        return _now() - self._heard > _SILENCE
+        return _now() - self._word_at > _SILENCE
 
     async def type(self, typed: Input) -> None:
-        """Pass on what was typed, no faster than the program's host takes it."""
-        self._heard = _now()
+        """Pass on input, no faster than the program's host takes it."""
+        self._word_at = _now()
         async with self._turn:
             self._window = typed.window or self._window
             if self._writer is None:
@@ -146,8 +146,8 @@ class _Terminal:
                 await self._lives.waiting.news(self._job, deadline=_now() + _CALL_INTERVAL)
         if reader is not None:
             yield TerminalNews(opened=True)
-            async for shown in self._of_program(reader):
-                yield shown
+            async for news in self._of_program(reader):
+                yield news
         yield TerminalNews(ended=True, note=self._last_words())
 
     async def _of_program(self, reader: asyncio.StreamReader) -> AsyncIterator[TerminalNews]:
@@ -161,7 +161,7 @@ class _Terminal:
                     await self._until_over(_now() + _TO_END)
 
     async def _called(self) -> asyncio.StreamReader | None:
-        """Return what the job's master passes on; None: there is none to call yet."""
+        """Return the output that the job's master passes on; None: there is no master to call yet."""
         try:
             run_dir = Path(self._lives.now.job(self._job).run)
             user = self._lives.now.user_of(self._job)
@@ -216,9 +216,9 @@ class _Answer(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, terminal: _Terminal, *, gone: Callable[[], object]) -> None:
+    def __init__(self, terminal: _Terminal, *, forget: Callable[[], object]) -> None:
         super().__init__()
-        self._terminal, self._gone = terminal, gone
+        self._terminal, self._forget = terminal, forget
         del self.headers["content-length"]
 
     async def __call__(
@@ -238,7 +238,7 @@ class _Answer(Response):
             for task in (telling, leaving):
                 task.cancel()
             self._terminal.end()
-            self._gone()
+            self._forget()
         if telling.done() and not telling.cancelled():
             telling.result()
 
@@ -275,7 +275,7 @@ async def _until_gone(receive: _Receive) -> None:
 
 
 def _waits(view: JobView) -> str:
-    """Return what a job waits for, in a sentence."""
+    """Return the reason for which a job waits, in a sentence."""
     if view.workers:
         return "it has its device, and starts"
     reason = view.waits or view.detail
