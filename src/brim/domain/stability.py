@@ -196,7 +196,7 @@ FEATURES = (
         stability=Stability.BETA,
         options=("--kubeflow",),
         kinds=("PyTorchJob", "TFJob", "MPIJob"),
-        note="`kubeflow.org/v1`, which Kubeflow develops no further",
+        note="`kubeflow.org/v1`, which Kubeflow develops no further; `MPIJob` of `v2beta1`, too",
     ),
     Feature(
         name="nodes chosen by another scheduler",
