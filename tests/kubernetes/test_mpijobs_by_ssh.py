@@ -194,7 +194,7 @@ def test_hosts_are_in_the_words_of_a_make(make: str, variables: dict[str, str], 
     assert data["discover_hosts.sh"] == "#!/bin/sh\necho pi-worker-1.pi.team.svc\n"
 
 
-def test_launcher_that_works_is_a_host_with_a_slot() -> None:
+def test_working_launcher_is_a_host() -> None:
     request = mpi(runLauncherAsWorker=True)
     manifest = pod(request, LAUNCHER)
     assert "NVIDIA_VISIBLE_DEVICES" not in env_of(manifest)
@@ -225,7 +225,7 @@ def test_service_gives_all_pods_of_a_job_names() -> None:
         assert selector.items() <= pod(mpi(), rank)["metadata"]["labels"].items()
 
 
-def test_key_is_the_jobs_own_and_ssh_takes_it(tmp_path: Path) -> None:
+def test_key_is_the_jobs_own(tmp_path: Path) -> None:
     secret = ssh_secret(start_of(mpi()))
     assert secret == ssh_secret(start_of(mpi())), "an operator that comes up makes the same"
     other = ssh_secret(start_of(mpi(), seed=b"of another object"))

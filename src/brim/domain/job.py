@@ -641,16 +641,16 @@ class JobSpec:
         if not self.tty:
             return
         for name, is_given, need in (
-            ("--no-restart", not self.restart, "a command at the restart level"),
-            (f"--workers {self.workers}", self.workers.maximum > 1, "one process"),
-            ("--per node", self.per == PER_NODE, "one process"),
-            ("--progress", bool(self.progress), "prints in a log, and the terminal has them"),
+            ("--no-restart", not self.restart, "a command that is started as it is"),
+            (f"--workers {self.workers}", self.workers.maximum > 1, "one process at the terminal"),
+            ("--per node", self.per == PER_NODE, "one process at the terminal"),
+            ("--progress", bool(self.progress), "output in a log: this goes to the terminal alone"),
         ):
             if is_given:
                 raise SpecError(
                     "--tty",
                     got=f"it beside {name}",
-                    need=f"{need}: a person is at the terminal of a single process",
+                    need=need,
                     hint=f"leave out {name.split()[0]}, or --tty",
                 )
 
