@@ -46,10 +46,18 @@ from brim.wire.cluster import (
     UsageView,
     Window,
 )
-from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
+from brim.wire.https import (
+    connection_to,
+    fault_of,
+    hang_up,
+    hint_of,
+    namespace_in,
+    scheduler_url,
+)
 from brim.wire.listening import joined_address
 
 _TIMEOUT = 30.0
+_KEPT_IDLE = 2.0  # seconds for which a connection is kept: the scheduler closes it after 5
 _NEWS_BYTES = 1 << 16  # of a terminal, read at once
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
@@ -587,6 +595,7 @@ class AttachedTerminal:
         self._client, self._path = client, path
         self._connection, self._answer, self._place = client._begin(path, window)
         self._typing: http.client.HTTPConnection | None = None
+        self._typed_at = 0.0
 
     def news(self) -> Iterator[TerminalNews]:
         """Yield all that the scheduler tells, to the end of the job."""
@@ -609,17 +618,26 @@ class AttachedTerminal:
     def type(self, typed: Input) -> None:
         """Send input, once the first news has come."""
         try:
-            # Kept from one to the next: a connection for each key would be slow to a far host.
+            # Kept from one to the next: a connection for each key would be slow to a far host. The
+            # scheduler closes one that was idle.
+            if self._typing is not None and monotonic() - self._typed_at > _KEPT_IDLE:
+                self._typing.close()
+                self._typing = None
             if self._typing is None:
                 self._typing = self._client._connected(self._place, timeout=_TIMEOUT)
             body = msgspec.json.encode(typed)
             self._typing.request("POST", self._path, body, self._place.headers)
             answer = self._typing.getresponse()
             answer.read()
+            self._typed_at = monotonic()
         except (OSError, http.client.HTTPException) as error:
             raise EnvironmentFault(f"the connection to the scheduler broke: {error}") from error
         if answer.status != http.HTTPStatus.OK:
             raise EnvironmentFault("the scheduler does not know this terminal any more")
+
+    def hang_up(self) -> None:
+        """Have `news` end, from any thread."""
+        hang_up(self._connection)
 
     def close(self) -> None:
         """Leave the terminal: the scheduler ends its job, if that has not ended."""

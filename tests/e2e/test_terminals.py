@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,15 @@ def sleeping() -> list[int]:
         if process.info["cmdline"] == ["sleep", "1000"] and process.status() != "zombie":
             found.append(process.pid)
     return found
+
+
+@pytest.mark.long
+def test_person_may_think_for_a_while(shell: Person) -> None:
+    shell.runs("echo fi''rst", "first")
+    time.sleep(7.0)  # longer than a scheduler keeps a connection without a request
+    shell.runs("echo sec''ond", "second")
+    shell.type("exit\r")
+    assert shell.ends() == 0
 
 
 def test_person_who_leaves_ends_the_job(home: Home, shell: Person) -> None:

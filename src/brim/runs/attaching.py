@@ -127,17 +127,23 @@ class _Typing:
             os.close(self._writer)
 
     def _run(self) -> None:
+        try:
+            self._pass_on()
+        except (EnvironmentFault, OSError):
+            if not self._is_over:
+                self._attached.hang_up()  # so that the reader of the news hears of it
+
+    def _pass_on(self) -> None:
         sent_window = window()
-        with contextlib.suppress(EnvironmentFault, OSError):  # whoever reads the news is told
-            while not self._is_over:
-                ready = readable([self._reader, *([0] if self._is_open else [])], _SIGN_OF_LIFE)
-                data = os.read(0, MOST_TYPED) if 0 in ready else b""
-                if 0 in ready and not data:
-                    self._is_open = False  # the terminal is gone, and SIGHUP on its way
-                if self._reader in ready:
-                    os.read(self._reader, MOST_TYPED)
-                size = window()
-                changed = Window(rows=size[0], columns=size[1]) if size != sent_window else None
-                sent_window = size
-                if not self._is_over:
-                    self._attached.type(Input(data=data, window=changed))
+        while not self._is_over:
+            ready = readable([self._reader, *([0] if self._is_open else [])], _SIGN_OF_LIFE)
+            data = os.read(0, MOST_TYPED) if 0 in ready else b""
+            if 0 in ready and not data:
+                self._is_open = False  # the terminal is gone, and SIGHUP on its way
+            if self._reader in ready:
+                os.read(self._reader, MOST_TYPED)
+            size = window()
+            changed = Window(rows=size[0], columns=size[1]) if size != sent_window else None
+            sent_window = size
+            if not self._is_over:
+                self._attached.type(Input(data=data, window=changed))
