@@ -151,7 +151,7 @@ _TESTS = (
     ),
     _long(
         "long-commands",
-        "long tests of commands: Trainer, Lightning, XGBoost, terminals; TensorFlow and JAX, which it installs",
+        "long tests of commands: Trainer, Lightning, XGBoost; TensorFlow and JAX, which it installs",
         _brim("launch", "coordination", "master", "agent", "xgboost"),
         "any_command boosting other_libraries terminals",
     ),
