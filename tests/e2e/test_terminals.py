@@ -148,11 +148,24 @@ def home_resize(home: Home, job: str) -> None:
     Client(home.state).resize(job, WorkerRange(minimum=1, maximum=2))
 
 
-def test_job_that_is_preempted_says_so_and_ends(home: Home, shell: Person) -> None:
+def test_job_that_is_preempted_says_so_and_ends(home: Home) -> None:
+    until(lambda: home.held() == 0, "a free device")
+    shell = Person(home.driver, "--tenant", "web", *BASH)  # on what tenant ads lends
+    shell.at_bash()
+    owner = home.brim("submit", "--tenant", "ads", "--grace", "2s", "--", "true").split()[0]
+    assert shell.ends() == 1
+    assert "workers 1 -> 0 (reclaimed-by-owner: tenant web held 1" in shell.seen
+    assert "an interactive job does not go on: it is cancelled" in shell.seen
+    assert home.job(shell.job).state == "cancelled"
+    until(lambda: home.job(owner).state == "done", "the owner's job")
+    shell.close()
+
+
+def test_suspended_job_ends(home: Home, shell: Person) -> None:
     with contextlib.suppress(BrimError):
         Client(home.state).suspend(shell.job)
     assert shell.ends() == 1
-    assert "an interactive job does not go on" in shell.seen
+    assert "hold (by the administrator" in shell.seen
     until(lambda: home.job(shell.job).state == "cancelled", "the end of the job")
 
 

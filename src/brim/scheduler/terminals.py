@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from brim.domain.course import reason_of, sentence_of
 from brim.domain.lifecycle import Happening
 from brim.domain.rights import Caller
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError
@@ -198,8 +199,15 @@ class _Terminal:
             return "the scheduler ends, and the job with its terminal"
         if view.has_ended:
             return f"{view.state}{f': {view.problem}' if view.problem else ''}"
-        reason = f" ({view.reason}: {view.detail})" if view.detail else ""
-        return f"its device was taken{reason}; an interactive job does not go on: it is cancelled"
+        return f"{self._why_ended()}; an interactive job does not go on: it is cancelled"
+
+    def _why_ended(self) -> str:
+        """Return the last decision on the job that has a reason, in a sentence."""
+        with contextlib.suppress(BrimError):
+            for change in reversed(self._lives.now.story(self._job)):
+                if reason_of(change):
+                    return sentence_of(change)
+        return "its processes have ended"
 
     def end(self) -> None:
         """End the line, and the job where it has not ended."""
