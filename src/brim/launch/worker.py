@@ -457,7 +457,7 @@ def _facts(spec: JobSpec) -> Facts:
     )
 
 
-_HUNG_UP = "a terminal that its person has left"
+_HUNG_UP = "a terminal that has ended: its person has left, or its program was to move"
 
 
 def _no_person(actual: str) -> SpecError:
