@@ -9,25 +9,31 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from brim.client import AttachedTerminal, Client
 from brim.domain.job import JobSpec
+from brim.domain.rights import Caller
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
+from brim.host.clock import monotonic
 from brim.launch.terminal import Terminal
-from brim.scheduler.terminals import _MOST_OF_TENANT
-from brim.wire.cluster import MOST_TYPED, Input, Submit
+from brim.scheduler.lives import Lives
+from brim.scheduler.terminals import _MOST_OF_TENANT, _PAUSE, _Terminal
+from brim.wire.cluster import MOST_TYPED, Input, Submit, TerminalNews, Window
 from brim.wire.frames import frame
-from brim.wire.messages import Exited, Sized, Typed
+from brim.wire.messages import Exited, Shown, Sized, Typed
 from brim.wire.private import control_folder, make_private
 from brim.wire.terminals import (
     GREETING,
+    LARGEST_PART,
     SOCKET,
     TerminalServer,
     call_for_person,
     call_for_program,
     from_person,
+    from_program,
     shown_by,
 )
 from e2e.running import until
@@ -191,6 +197,22 @@ def test_terminals_of_a_tenant_are_bounded(house: House) -> None:
     terminals.append(attached(client, jobs[-1]))
     for terminal in terminals[1:]:
         terminal.close()
+
+
+def test_flood_of_a_program_is_paced() -> None:
+    parts = 20
+    window, caller = Window(rows=24, columns=80), Caller(tenant="ads", origin="127.0.0.1")
+
+    async def work() -> list[TerminalNews]:
+        terminal = _Terminal(cast(Lives, None), "shell-1", window, caller)
+        reader = asyncio.StreamReader()
+        reader.feed_data(parts * frame(from_program.encode(Shown(data=b"x" * LARGEST_PART))))
+        reader.feed_eof()
+        return [news async for news in terminal._of_program(reader)]
+
+    started = monotonic()
+    assert len(asyncio.run(work())) == parts
+    assert monotonic() - started >= (parts - 1) * _PAUSE
 
 
 def test_only_who_attached_a_terminal_types_at_it(house: House) -> None:
