@@ -156,9 +156,23 @@ def test_job_that_is_preempted_says_so_and_ends(home: Home) -> None:
     assert shell.ends() == 1
     assert "workers 1 -> 0 (reclaimed-by-owner: tenant web held 1" in shell.seen
     assert "an interactive job does not go on: it is cancelled" in shell.seen
-    assert home.job(shell.job).state == "cancelled"
+    until(lambda: home.job(shell.job).state == "cancelled", "the end of the job")
     until(lambda: home.job(owner).state == "done", "the owner's job")
     shell.close()
+
+
+def test_program_that_the_node_lacks_is_named(home: Home) -> None:
+    until(lambda: home.held() == 0, "a free device")
+    program = home.folder / "bin" / "only-here"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    person = Person(home.driver, "--tenant", "ads", "--grace", "2s", "--", program.name, PATH=path)
+    assert person.ends() == 1
+    assert "'only-here', which cannot be started (No such file or directory)" in person.seen
+    assert "failed" in person.seen
+    person.close()
 
 
 def test_suspended_job_ends(home: Home, shell: Person) -> None:

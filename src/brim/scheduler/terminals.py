@@ -36,6 +36,7 @@ _SILENCE = 30.0  # seconds without a word after which a person is gone
 _CALL_INTERVAL = 0.2  # seconds between two calls of a master that is not there yet
 _PAUSE = 0.02  # seconds between two parts of what a program prints, and between two requests
 _TO_TAKE = 10.0  # seconds in which a program's host takes what was typed
+_TO_SAY_WHY = 5.0  # seconds until a job whose line has ended must have done so, too
 _TO_END = 30.0  # seconds for a job whose program has ended
 _NO_SUCH = "terminal"  # the field of the error for one that is not there
 
@@ -149,6 +150,7 @@ class _Terminal:
             yield TerminalNews(opened=True)
             async for news in self._of_program(reader):
                 yield news
+            await self._until_over(_now() + _TO_SAY_WHY, planned=True)
         yield TerminalNews(ended=True, note=self._last_words())
 
     async def _of_program(self, reader: asyncio.StreamReader) -> AsyncIterator[TerminalNews]:
@@ -180,8 +182,16 @@ class _Terminal:
                 await self._tell(Sized(rows=self._window.rows, columns=self._window.columns))
         return reader
 
-    async def _until_over(self, deadline: float) -> None:
+    async def _until_over(self, deadline: float, *, planned: bool = False) -> None:
+        """Wait until the job has ended, not beyond a time.
+
+        Args:
+            planned: not once it is to have no device, either.
+        """
         while not self._is_over() and _now() < deadline:
+            view = self._view()
+            if planned and view is not None and not view.planned:
+                return
             await self._lives.waiting.news(self._job, deadline=deadline)
 
     def _view(self) -> JobView | None:
