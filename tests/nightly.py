@@ -153,7 +153,7 @@ _TESTS = (
         "long-commands",
         "long tests of commands: Trainer, Lightning, XGBoost; TensorFlow and JAX, which it installs",
         _brim("launch", "coordination", "master", "agent", "xgboost"),
-        "any_command boosting other_libraries",
+        "any_command boosting other_libraries terminals",
     ),
     _long(
         "long-hosts",

@@ -24,6 +24,7 @@ _LAZY = {
     "param": "brim.train.params",
     "progress": "brim.wire.reporting",
     "run": "brim.runs.verbs",
+    "stopping": "brim.train.entry.stopping",
     "submit": "brim.runs.verbs",
     "train": "brim",  # a package that can be called, see there
     "transformers": "brim",

@@ -31,6 +31,7 @@ from brim.wire.cluster import (
     Effect,
     Forecast,
     Forgotten,
+    Input,
     JobView,
     Logs,
     News,
@@ -40,13 +41,24 @@ from brim.wire.cluster import (
     Range,
     Submit,
     TenantView,
+    TerminalNews,
     Token,
     UsageView,
+    Window,
 )
-from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
+from brim.wire.https import (
+    connection_to,
+    fault_of,
+    hang_up,
+    hint_of,
+    namespace_in,
+    scheduler_url,
+)
 from brim.wire.listening import joined_address
 
 _TIMEOUT = 30.0
+_KEPT_IDLE = 2.0  # seconds for which a connection is kept: the scheduler closes it after 5
+_NEWS_BYTES = 1 << 16  # of a terminal, read at once
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _SCHEDULER_TIMEOUT = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
@@ -111,6 +123,10 @@ class _SchedulerAddress:
     url: str
     token: str
     authority: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
 
     def connection(self, *, timeout: float) -> http.client.HTTPConnection:
         return connection_to(self.url, token=self.token, authority=self.authority, timeout=timeout)
@@ -274,6 +290,14 @@ class Client:
         """
         question = urlencode({"worker": worker, "after": place, "wait": wait})
         return self._call("GET", f"{_path(job)}/logs?{question}", Logs, longer=wait)
+
+    def attach(self, job: str, *, rows: int, columns: int) -> AttachedTerminal:
+        """Attach a terminal to an interactive job, which ends with it.
+
+        Args:
+            rows, columns: of its window, in characters.
+        """
+        return AttachedTerminal(self, job, Window(rows=rows, columns=columns))
 
     def explain(self, job: str) -> list[Change]:
         """List what happened to a job, with the reasons."""
@@ -494,16 +518,12 @@ class Client:
         content = msgspec.json.encode(body) if body is not None else None
         place = self._reach()
         url = place.url
-        headers = {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"}
         connection, fault = None, EnvironmentFault
         try:
             # One for each call: one that is kept may belong to a scheduler that is gone.
-            connection = place.connection(timeout=_TIMEOUT + longer)
-            connection.connect()
-            if self._reach() != place:  # it has died: what listens there now may be anything
-                raise ConnectionResetError("another scheduler has taken its place")
+            connection = self._connected(place, timeout=_TIMEOUT + longer)
             fault = _AnswerLost
-            connection.request(method, path, content, headers)
+            connection.request(method, path, content, place.headers)
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
@@ -523,15 +543,125 @@ class Client:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)
         except UNDECODABLE as error:
+            raise _other_version(url, error) from error
+        raise _refusal(problem, answer.status)
+
+    def _connected(self, place: _SchedulerAddress, *, timeout: float) -> http.client.HTTPConnection:
+        """Return an open connection to the scheduler that is still at this place. Raises OSError."""
+        connection = place.connection(timeout=timeout)
+        try:
+            connection.connect()
+            if self._reach() != place:  # it has died: what listens there now may be anything
+                raise ConnectionResetError("another scheduler has taken its place")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin(
+        self, path: str, body: object
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse, _SchedulerAddress]:
+        """Call, and return the answer before it has come to its end, with its connection.
+
+        Raises as `_call` does.
+        """
+        place = self._reach()
+        try:
+            connection = self._connected(place, timeout=_TIMEOUT)
+            connection.request("POST", path, msgspec.json.encode(body), place.headers)
+            answer = connection.getresponse()
+            data = b"" if answer.status == http.HTTPStatus.OK else answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            if answered_fault := fault_of(error, place.url, token=place.token):
+                raise answered_fault from error
             raise EnvironmentFault(
-                f"{url} does not answer as a scheduler of this version: {error}"
+                f"the scheduler at {place.url} does not answer: {error}"
             ) from error
-        if problem.field:
-            raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-        if answer.status == http.HTTPStatus.UNAUTHORIZED:
-            raise TokenRefused(problem.detail)
-        holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE
-        raise EnvironmentFault(problem.detail, retryable=holds)
+        if answer.status != http.HTTPStatus.OK:
+            connection.close()
+            try:
+                problem = msgspec.json.decode(data, type=Problem)
+            except UNDECODABLE as error:
+                raise _other_version(place.url, error) from error
+            raise _refusal(problem, answer.status)
+        return connection, answer, place
+
+
+class AttachedTerminal:
+    """A terminal that is attached to a job: both end when `close` is called.
+
+    `news` is for one thread, `type` for another. Each raises EnvironmentFault where the connection
+    has broken, and the job ends.
+    """
+
+    def __init__(self, client: Client, job: str, window: Window) -> None:
+        path = f"{_path(job)}/terminal"
+        self._client, self._path = client, path
+        self._connection, self._answer, self._place = client._begin(path, window)
+        self._typing: http.client.HTTPConnection | None = None
+        self._typed_at = 0.0
+
+    def news(self) -> Iterator[TerminalNews]:
+        """Yield all that the scheduler tells, to the end of the job."""
+        rest = b""
+        try:
+            while data := self._answer.read1(_NEWS_BYTES):
+                *lines, rest = (rest + data).split(b"\n")
+                for news in (msgspec.json.decode(line, type=TerminalNews) for line in lines):
+                    if news.terminal:
+                        self._path += f"/{quote(news.terminal, safe='')}"
+                    yield news
+                    if news.ended:
+                        return
+        except UNDECODABLE as error:
+            raise _other_version(self._place.url, error) from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise EnvironmentFault(f"the connection to the scheduler broke: {error}") from error
+        raise EnvironmentFault("the connection to the scheduler broke")
+
+    def type(self, typed: Input) -> None:
+        """Send input, once the first news has come."""
+        try:
+            # Kept from one to the next: a connection for each key would be slow to a far host. The
+            # scheduler closes one that was idle.
+            if self._typing is not None and monotonic() - self._typed_at > _KEPT_IDLE:
+                self._typing.close()
+                self._typing = None
+            if self._typing is None:
+                self._typing = self._client._connected(self._place, timeout=_TIMEOUT)
+            body = msgspec.json.encode(typed)
+            self._typing.request("POST", self._path, body, self._place.headers)
+            answer = self._typing.getresponse()
+            answer.read()
+            self._typed_at = monotonic()
+        except (OSError, http.client.HTTPException) as error:
+            raise EnvironmentFault(f"the connection to the scheduler broke: {error}") from error
+        if answer.status != http.HTTPStatus.OK:
+            raise EnvironmentFault("the scheduler does not know this terminal any more")
+
+    def hang_up(self) -> None:
+        """Have `news` end, from any thread."""
+        hang_up(self._connection)
+
+    def close(self) -> None:
+        """Leave the terminal: the scheduler ends its job, if that has not ended."""
+        for connection in (self._connection, self._typing):
+            if connection is not None:
+                connection.close()
+        self._answer.close()
+
+
+def _other_version(url: str, error: Exception) -> EnvironmentFault:
+    return EnvironmentFault(f"{url} does not answer as a scheduler of this version: {error}")
+
+
+def _refusal(problem: Problem, status: int) -> Exception:
+    """Return the error that a scheduler has answered with."""
+    if problem.field:
+        return SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        return TokenRefused(problem.detail)
+    return EnvironmentFault(problem.detail, retryable=status == http.HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _path_of_token(tenant: str) -> str:

@@ -13,6 +13,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     Decide,
     Event,
     LearnCost,
+    LearnRestart,
     LearnSpeed,
     Lose,
     Notify,
@@ -23,9 +24,9 @@ from brim.coordination.cluster.scheduled_jobs import (
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.course import Change
 from brim.domain.measuring import Measured
-from brim.domain.resizing import Overheads, measured_overheads
+from brim.domain.resizing import Overheads, measured_overheads, measured_restart
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import Submission
+from brim.domain.submission import Submission, kind_of_start
 from submissions import submission
 
 
@@ -36,10 +37,14 @@ class Taught:
     costs: dict[str, list[float]] = field(default_factory=dict)
     speeds: dict[str, Measured] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    restarts: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def overheads(self) -> Overheads:
         return measured_overheads(self.costs)
+
+    def restart_of(self, submission: Submission) -> float | None:
+        return measured_restart(self.restarts.get(kind_of_start(submission), ()))
 
     def measured(self, fingerprint: str) -> Measured:
         return self.speeds.get(fingerprint, Measured())
@@ -79,6 +84,9 @@ class Transcript:
         for command in self.commands:
             if isinstance(command, LearnCost):
                 self.lessons.costs.setdefault(command.kind, []).append(command.seconds)
+            elif isinstance(command, LearnRestart):
+                kind = kind_of_start(command.submission)
+                self.lessons.restarts.setdefault(kind, []).append(command.seconds)
             elif isinstance(command, LearnSpeed):
                 lessons = self.lessons.measured(command.submission.fingerprint)
                 merged = command.measured.merged([lessons])
@@ -109,7 +117,7 @@ def in_words(command: Command) -> str:
             return f"{job or 'cluster'} {event}"
         case Notify(channel=channel, notification=notification):
             return f"notify {channel}: {notification.job} {notification.event}"
-        case Save() | LearnSpeed() | LearnCost() | Charge() | Decide():
+        case Save() | LearnSpeed() | LearnCost() | LearnRestart() | Charge() | Decide():
             return ""
 
 

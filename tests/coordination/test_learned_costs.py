@@ -9,11 +9,14 @@ import pytest
 from brim.coordination.cluster.reconcile import Resize, Start
 from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
 from brim.coordination.cluster.sightings import NodeSeen, Reached, Seen
+from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision
+from brim.domain.scheduled_job import ScheduledJob
 from coordination.scheduled import Transcript
 
 NIGHT = 28_800.0
+RANGE = WorkerRange(minimum=1, maximum=4)
 
 
 class Course:
@@ -85,6 +88,28 @@ def test_costs_are_learned_only_from_agreeing_clocks(clock_offset: float) -> Non
     }
     # Of a start and of a resize, its first step is a part that was to be made anyway.
     assert learned == ({} if clock_offset else {"start": [2.9], "resize": [0.95], "end": [0.8]})
+
+
+def test_new_job_begins_from_earlier_restarts() -> None:
+    course = Course()
+    spec = JobSpec(command=("python", "train.py"), restart=True, workers=RANGE)
+    course.job = course.heard.submit(at=course.now, spec=spec)
+    assert restart_of(course.job, course) == 10.0  # what nobody has seen is believed
+    course.ask(2)
+    course.pass_(30.0)
+    course.step()
+    course.pass_(0.6)
+    assert course.heard.lessons.costs == {}  # those are of jobs that go on
+    another = course.heard.submit(at=course.now, spec=spec)
+    assert restart_of(another, course) == pytest.approx(29.9, abs=0.3)
+    other = JobSpec(command=("python", "other.py"), restart=True, workers=RANGE)
+    assert restart_of(course.heard.submit(at=course.now, spec=other), course) == 10.0
+
+
+def restart_of(job: ScheduledJob, course: Course) -> float:
+    """The price of a restart that a policy sees."""
+    snapshot = course.heard.jobs.snapshot(course.now, memory=None)
+    return next(state.restart for state in snapshot.jobs if state.job.id == job.id)
 
 
 def test_a_nights_sleep_is_no_cost() -> None:

@@ -19,6 +19,7 @@ from brim.client import Client
 from brim.domain.job import WorkerRange
 from brim.storage.contact import read_contact
 from brim_lab.driver import Driver
+from e2e.people import BASH, Person
 from e2e.reachable import can_be_reachable, reachable
 from e2e.running import DEADLINE, DIGITS, LONG_JOB, leftovers, until
 
@@ -125,6 +126,16 @@ def test_job_runs_under_the_account_of_its_tenant(home: Home) -> None:
         assert f"tried {name} PermissionError" in output, output
     assert {path.stat().st_uid for path in run_dir.rglob("*")} == {NOBODY}
     assert run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_program_at_a_terminal_is_the_accounts(home: Home) -> None:
+    driver = Driver(home.folder, BRIM_HOME=str(home.state)).with_prefix(reachable())
+    person = Person(driver, "--tenant", "ads", *BASH)
+    person.at_bash()
+    assert person.runs("id -u; tty", r"(\d+)\s+/dev/pts/\d+")[1] == str(NOBODY)
+    person.type("exit 4\r")
+    assert person.ends() == 4
+    person.close()
 
 
 def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:

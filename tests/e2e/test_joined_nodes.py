@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from e2e.joined import ON_HOSTS, PORT, PORTS, Cluster, cluster_in, weights_alone
+from e2e.people import BASH, Person
 
 pytestmark = ON_HOSTS
 
@@ -84,6 +85,21 @@ def test_a_job_outlives_drained_leaving_and_killed_nodes(cluster: Cluster, calm:
     cluster.join(cluster.named(first))
     cluster.until(lambda: cluster.told()[first]["state"] == "up", "that it is back")
     assert cluster.finish(job)["weights_sha256"] == calm
+
+
+def test_terminal_reaches_a_program_on_another_host(cluster: Cluster) -> None:
+    driver = cluster.driver.with_prefix(cluster.home.prefix)
+    person = Person(driver, "--tenant", "ads", *BASH, BRIM_HOME=str(cluster.state))
+    person.at_bash()
+    (node,) = cluster.on(person.job)
+    address = person.runs("hostname -I", r"(10[.]77[.][\d.]+)")[1]
+    assert address == cluster.named(node).address
+    person.runs("seq 1 20000", r"\n20000\r\n")
+    person.type("trap '' HUP; sleep 1000\r")
+    cluster.until(lambda: bool(cluster.processes_of(cluster.named(node), "sleep")), "sleep")
+    person.close()
+    cluster.until(lambda: not cluster.processes_of(cluster.named(node), "sleep"), "its end")
+    cluster.until(lambda: cluster.told()[node]["held"] == 0, "the device")
 
 
 @pytest.mark.long

@@ -14,10 +14,11 @@ from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
 from brim.domain.scheduled_job import JobProgress
+from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault, StorageFault
 from brim.kubernetes.record import open_book
 from brim.storage import database as database_module
-from brim.storage.book import Book
+from brim.storage.book import _KINDS_KEPT, Book
 from brim.storage.bundles import digest_of
 from brim.storage.database import Database
 from brim.storage.files import is_locked, lock
@@ -49,6 +50,24 @@ def test_lessons_of_jobs_survive(tmp_path: Path) -> None:
     assert reopened.measured("m").rates == {2: 2.0}
     assert reopened.steps_of(submission(epochs=5)) == 600
     assert reopened.steps_of(submission(fingerprint="other")) is None
+
+
+def test_price_of_restarts_survives_and_changed_code(tmp_path: Path) -> None:
+    def command(*words: str, bundle: str = "", tenant: str = "ads") -> Submission:
+        spec = JobSpec(command=words, restart=True, bundle=bundle)
+        return submission(spec=spec, tenant=tenant, fingerprint=bundle)
+
+    book = Book(Database(tmp_path / "db"))
+    first = command("python", "train.py")
+    for seconds in (90.0, 30.0, 31.0, 32.0, 33.0, 34.0):  # the first had cold caches
+        book.learn_restart(first, seconds)
+    reopened = Book(Database(tmp_path / "db"))
+    assert reopened.restart_of(command("python", "train.py", bundle=digest_of(b"new"))) == 32.0
+    assert reopened.restart_of(command("python", "other.py")) is None
+    assert reopened.restart_of(command("python", "train.py", tenant="web")) is None
+    for number in range(_KINDS_KEPT):
+        reopened.learn_restart(command("sh", f"{number}.sh"), 1.0)
+    assert reopened.restart_of(first) is None  # the oldest makes way
 
 
 def test_few_steps_do_not_spoil_lessons(tmp_path: Path) -> None:

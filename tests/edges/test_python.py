@@ -81,6 +81,7 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
                 "dry_run",
                 "state",
                 "to",
+                "tty",
                 "image",
                 "mode",
                 "gang",

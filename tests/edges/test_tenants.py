@@ -24,7 +24,7 @@ from brim.host.clock import VirtualClock
 from brim.scheduler.api import openapi
 from brim.scheduler.audit import AUDIT, Audit
 from brim.storage.contact import read_scheduler_contact, token_of
-from brim.wire.cluster import Down, Proposal, Range, Submit
+from brim.wire.cluster import Down, Input, Proposal, Range, Submit, Window
 from brim.wire.door import Door
 from e2e.running import until
 from edges.test_scheduler import TENANTS, Served
@@ -69,6 +69,9 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/jobs/{job}/logs"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/files"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/files/{name}"): (None, 404, 404, 404),
+    # It has no terminal; the owner's words make no sense.
+    ("POST", "/v1/jobs/{job}/terminal"): (Window(rows=24, columns=80), 422, 400, 404),
+    ("POST", "/v1/jobs/{job}/terminal/{terminal}"): (Input(), 422, 400, 404),
     ("POST", "/v1/jobs/{job}/resize"): (Range(minimum=1, maximum=3), 200, 200, 404),
     ("POST", "/v1/jobs/{job}/suspend"): (None, 200, 200, 404),
     ("POST", "/v1/jobs/{job}/resume"): (None, 200, 200, 404),
@@ -151,7 +154,9 @@ def test_the_whole_table(house: House) -> None:
             continue  # the fixture's end
         method, path = (
             call[0],
-            call[1].format(job="job-1", tenant="nightly", name="job.json", node="node0"),
+            call[1].format(
+                job="job-1", tenant="nightly", name="job.json", node="node0", terminal="t"
+            ),
         )
         if path.endswith("/token") and method == "POST":
             path = path.replace("nightly", "ads" if caller != ADMINISTRATOR else "batch")

@@ -18,6 +18,7 @@ from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.resources import resource_of
 from brim.kubernetes.install.manifests import NAME, Installation, manifests
 from brim.kubernetes.kubeflow.mpi import HOSTS
+from brim.kubernetes.kubeflow.request import kind_of
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.operator import Operator
@@ -110,8 +111,8 @@ class Place:
                     task.result()
         await asyncio.sleep(0.05)
 
-    def path(self, plural: str = "pytorchjobs") -> str:
-        return f"/apis/kubeflow.org/v1/namespaces/{self.namespace}/{plural}"
+    def path(self, plural: str = "pytorchjobs", version: str = "v1") -> str:
+        return f"/apis/kubeflow.org/{version}/namespaces/{self.namespace}/{plural}"
 
     def services(self) -> set[str]:
         items = self.plane.api.ask(f"/api/v1/namespaces/{self.namespace}/services")["items"]
@@ -131,7 +132,8 @@ class Place:
     def apply(self, file: str = "pytorchjob.yaml", **spec: Any) -> None:
         body = yaml.safe_load((FILES / file).read_text())
         body["spec"] |= spec
-        path = self.path(f"{body['kind'].lower()}s")
+        version = body["apiVersion"].rpartition("/")[2]
+        path = self.path(f"{body['kind'].lower()}s", version)
         self.plane.api.ask(path, method="POST", body=body)
         self.at = self.at or f"{path}/{body['metadata']['name']}"
 
@@ -174,6 +176,13 @@ class Place:
             "state": {"terminated": ended},
         }
         self.kubelets.say(name, phase="Failed", containerStatuses=[status])
+
+    async def seen(self, holds: Callable[[], Any]) -> None:
+        """Wait until this is so, while kubelets do nothing."""
+        deadline = monotonic() + PATIENCE
+        while not await asyncio.to_thread(holds):
+            assert monotonic() < deadline, sorted(self.kubelets.pods())
+            await asyncio.sleep(0.02)
 
     async def until(self, holds: Callable[[], Any], *, seconds: float = PATIENCE) -> None:
         """Let kubelets do their work until this is so."""
@@ -630,3 +639,106 @@ def test_launcher_may_only_exec_into_its_workers(mpi: MpiPlace) -> None:
         ("create", "pods", ""),
     ):
         assert not mpi.may(verb, resource, name), (verb, resource, name)
+
+
+# MPIJob of v2beta1 --------------------------------------------------------------------------------
+
+PI = "mpijob-v2beta1.yaml"
+
+
+@contextlib.contextmanager
+def newer_version_alone(plane: ControlPlane) -> Iterator[None]:
+    """Have the server serve MPIJobs in one version, as with the MPI operator's definition."""
+    definition = kubeflow_crds()["kubeflow-mpijobs.yaml"]
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    path += f"/{definition['metadata']['name']}"
+    older, newer = definition["spec"]["versions"]
+
+    def serve(*versions: dict[str, Any]) -> None:
+        body = {"spec": {"versions": list(versions)}}
+        plane.api.ask(path, method="PATCH", body=body, kind=PATCH)
+        names = {version["name"] for version in versions if version["served"]}
+        deadline = monotonic() + PATIENCE
+        while served_versions(plane) != names:
+            assert monotonic() < deadline
+            sleep(0.05)
+
+    serve({**older, "served": False}, newer)
+    try:
+        yield
+    finally:
+        serve(older, newer)
+
+
+def served_versions(plane: ControlPlane) -> set[str]:
+    """The versions in which the server has MPIJobs."""
+    found = set()
+    for version in ("v1", "v2beta1"):
+        with contextlib.suppress(EnvironmentFault):
+            plane.api.ask(f"/apis/kubeflow.org/{version}/mpijobs")
+            found.add(version)
+    return found
+
+
+def test_both_versions_of_mpijobs_are_told_apart(place: Place) -> None:
+    place.apply(PI, sshAuthMountPath=None)
+    place.apply("mpijob.yaml")
+    path = place.path("mpijobs")
+    newer, older = (place.plane.api.ask(f"{path}/{name}") for name in ("pi", MPI))
+    assert newer["apiVersion"] == older["apiVersion"] == "kubeflow.org/v1"
+    assert (kind_of(newer).version, kind_of(older).version) == ("v2beta1", "v1")
+    assert newer["spec"]["mpiImplementation"] == "OpenMPI"
+    read_as_newer = place.plane.api.ask(f"{place.path('mpijobs', 'v2beta1')}/{MPI}")
+    assert read_as_newer["spec"]["cleanPodPolicy"] == "Running", "nothing of it is lost"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["both versions", "one version"])
+def test_example_of_the_mpi_operator_runs(place: Place, alone: bool) -> None:
+    with newer_version_alone(place.plane) if alone else contextlib.nullcontext():
+        run_the_example(place)
+
+
+def run_the_example(place: Place) -> None:
+    core = f"/api/v1/namespaces/{place.namespace}"
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply(PI, launcherCreationPolicy="WaitForWorkersReady")
+            workers = {"pi-worker-0", "pi-worker-1"}
+            names = {"pi-launcher", *workers}
+            await place.seen(lambda: place.kubelets.pods().keys() >= workers)
+            assert place.kubelets.pods().keys() == workers, "the launcher waits for them"
+            await place.until(lambda: place.kubelets.pods().keys() == names)
+            await place.until(lambda: place.held().get("Running") == "True")
+            pods = place.kubelets.pods()
+            assert place.services() == {"pi"}
+            hosts = place.plane.api.ask(f"{core}/configmaps/pi-config")["data"]["hostfile"]
+            domain = f"pi.{place.namespace}.svc slots=1"
+            assert hosts == f"pi-worker-0.{domain}\npi-worker-1.{domain}\n"
+            (keys,) = place.plane.api.ask(f"{core}/secrets")["items"]
+            volumes = pods["pi-worker-0"]["spec"]["volumes"]
+            assert keys["metadata"]["name"] in [
+                v.get("secret", {}).get("secretName") for v in volumes
+            ]
+            assert keys["type"] == "kubernetes.io/ssh-auth"
+        async with place.operator():  # another comes up, and makes nothing twice
+            place.change({"spec": {"runPolicy": {"suspend": True}}})
+            await place.until(lambda: not place.kubelets.pods())
+            place.change({"spec": {"runPolicy": {"suspend": False}}})
+            await place.until(lambda: place.kubelets.pods().keys() == names)
+            assert len(place.plane.api.ask(f"{core}/secrets")["items"]) == 1
+            place.kubelets.say("pi-launcher", phase="Succeeded")
+            await place.until(lambda: place.held().get("Succeeded") == "True")
+            await place.until(lambda: place.kubelets.pods().keys() == {"pi-launcher"})
+
+    run(work)
+
+
+def test_mpijob_that_cannot_be_says_why(place: Place) -> None:
+    async def work() -> None:
+        async with place.operator():
+            place.apply(PI, slotsPerWorker=0)
+            await place.until(lambda: place.held().get("Failed") == "True")
+            assert "spec.slotsPerWorker: got 0" in place.message("Failed")
+
+    run(work)

@@ -171,7 +171,8 @@ def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str)
     ("served", "message"),
     [
         ((), "the server has no MPIJob"),
-        (("v2beta1",), "the server has MPIJob as kubeflow.org/v2beta1 and not as v1"),
+        (("v1alpha2",), "the server has MPIJob as kubeflow.org/v1alpha2 and not as v1 or v2beta1"),
+        (("v2beta1",), ""),
         (("v1", "v2beta1"), ""),
     ],
 )
@@ -200,6 +201,8 @@ def test_operator_warns_of_unsupported_versions(
             )
             await jobs.find()
             assert ("mpijob" in jobs.reflectors) is (not message)
+            if not message:  # where a server has both, each object says which it is of
+                assert jobs._apis["mpijob"] == f"kubeflow.org/{served[0]}"
 
     asyncio.run(find())
     assert message in caplog.text
@@ -208,7 +211,12 @@ def test_operator_warns_of_unsupported_versions(
 
 @pytest.mark.parametrize(
     ("versions", "is_warned_of"),
-    [({"v2beta1": True}, True), ({"v1": False, "v2beta1": True}, True), ({"v1": True}, False)],
+    [
+        ({"v1alpha2": True}, True),
+        ({"v1": False, "v1alpha2": True}, True),
+        ({"v1": False, "v2beta1": True}, False),
+        ({"v1": True}, False),
+    ],
 )
 def test_existing_definition_without_our_version_causes_a_warning(
     versions: dict[str, bool], is_warned_of: bool
@@ -220,7 +228,7 @@ def test_existing_definition_without_our_version_causes_a_warning(
     )
     served = [{"name": name, "served": is_served} for name, is_served in versions.items()]
     found = ForeignObject(definition, {"metadata": {}, "spec": {"versions": served}})
-    assert ("serves v2beta1 and not v1" in found.warning) is is_warned_of
+    assert ("serves v1alpha2 and not v1 or v2beta1" in found.warning) is is_warned_of
 
 
 # Pods ---------------------------------------------------------------------------------------------

@@ -366,7 +366,8 @@ class Agent:
         """
         spec, master = replace(configure.spec, bundle=configure.bundle), self._settings.master
         if spec.restart:  # only a disk that all share will do
-            return replace(spec, checkpoints=str(saved_directory(spec, configure.run_dir)))
+            saved = str(saved_directory(spec, configure.run_dir))
+            return replace(spec, checkpoints=saved, terminal_at=master if spec.tty else "")
         location = location_of(spec.checkpoints, configure.run_dir)
         if not master or is_url(location):
             return spec

@@ -28,6 +28,7 @@ from brim.coordination.cluster.scheduled_jobs import (
     Event,
     Faulted,
     LearnCost,
+    LearnRestart,
     LearnSpeed,
     Looked,
     Lose,
@@ -76,6 +77,8 @@ def write_down(book: Book, commands: Iterable[Command]) -> None:
                     book.learn(command.submission, command.measured, command.steps)
                 case LearnCost(kind=kind, seconds=seconds):
                     book.learn_cost(kind, seconds)
+                case LearnRestart(submission=submission, seconds=seconds):
+                    book.learn_restart(submission, seconds)
                 case Charge():
                     book.charge(command.used, command.shares, counted=command.counted)
                 case Notify(channel=channel, notification=notification):
@@ -369,7 +372,9 @@ class LiveBackend:
                     telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
                     questions.append(command)
-                case Save() | Change() | LearnSpeed() | LearnCost() | Charge() | Notify():
+                case Save() | Change() | Charge() | Notify():
+                    pass  # is written down
+                case LearnSpeed() | LearnCost() | LearnRestart():
                     pass  # is written down
                 case Decide() | Lose():
                     pass  # is done, or is about no job any more

@@ -24,9 +24,8 @@ from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import keep_code, write_job
 from brim.wire.listening import joined_address, listen_on, split_address
-from brim.wire.private import make_private
+from brim.wire.private import control_folder, make_private
 
-_CONTROL = "control"  # of a run: the folder of the socket on which its master is called
 _BACKLOG = 128  # calls of other hosts that may wait for a master
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
 _STOPPED = ("T", "t")  # of a process that will not go on by itself
@@ -238,7 +237,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
 
 def local_address(run_dir: Path) -> str:
     """Return where the agents of this host find a run's master; its folder is made."""
-    return f"unix:{make_private(run_dir / _CONTROL)}/master"
+    return f"unix:{make_private(control_folder(run_dir))}/master"
 
 
 def agent_log(run_dir: Path) -> BinaryIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,13 @@ class _Submit(SectionedCommand):
     "follow its load.",
 )
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
+@option(
+    "--tty",
+    is_flag=True,
+    envvar=None,
+    help="Use the command at this terminal, as in --tty -- bash: one process, which ends with "
+    "this one. Exit with its exit code.",
+)
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @option(
@@ -97,6 +105,7 @@ def submit(
     file: tuple[str, ...],
     service: Path | None,
     wait: bool,
+    tty: bool,
     dry_run: bool,
     as_json: bool,
     image: str | None,
@@ -113,6 +122,7 @@ def submit(
     brim submit job.yaml --dry-run
     brim submit -- python prepare.py                            (any command)
     brim submit --workers 1:4 -- python train.py                (with torchrun's variables)
+    brim submit --tty -- bash                                   (at this terminal)
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
     brim submit --service service.yaml                          (replicas that follow a load)
     brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
@@ -124,12 +134,14 @@ def submit(
 
     Exit code 3: the scheduler does not promise the deadline.
     """
+    if tty:
+        _check_attended({"--wait": wait, "--dry-run": dry_run, "--json": as_json})
     if service is not None:
         _check_alone(ctx)
         names = {name: values[name] for name in ("tenant", "key", "notify")}
         request = service_request(service, **names, warn=warn)
     else:
-        request = request_of(ctx, file, values, say_level=warn, warn=warn)
+        request = request_of(ctx, file, values, say_level=warn, warn=warn, tty=tty)
     if wait and request.array:
         from brim.errors import SpecError
 
@@ -158,7 +170,18 @@ def submit(
 
         dry_request = msgspec.structs.replace(request, bundle=b"")  # nothing of it is run
         return _show_forecast(client.forecast(dry_request), request, as_json=as_json)
+    if tty and kube_jobs is not None:
+        from brim.errors import SpecError
+
+        need = "a scheduler of brim up"
+        hint = "kubectl exec -it POD -- bash, in a worker's pod"
+        raise SpecError("--tty", got=client.address, need=need, hint=hint)
     view = hand_in(client, request)
+    if tty:
+        from brim.runs.attaching import stay_at_terminal
+
+        click.echo(f"{view.job}: submitted; it ends with this command", err=True)
+        return stay_at_terminal(client, view.job, notice=partial(click.echo, err=True))
     if wait:
         from brim.cli.shared.ending import wait_for
         from brim.runs.handle import JobHandle
@@ -185,6 +208,18 @@ def _check_alone(ctx: click.Context) -> None:
             name = max(param.opts, key=len) if param.name != "file" else "FILE"
             need = "the file alone: what a service is stands in it"
             raise SpecError("--service", got=f"it beside {name}", need=need)
+
+
+def _check_attended(others: Mapping[str, bool]) -> None:
+    """Raises SpecError where nobody is at a terminal, or it is used with other output."""
+    from brim.errors import SpecError
+    from brim.runs.attaching import check_terminal_here
+
+    for name, is_given in others.items():
+        if is_given:
+            need = "nothing beside the program at the terminal"
+            raise SpecError("--tty", got=f"it beside {name}", need=need, hint=f"leave out {name}")
+    check_terminal_here()
 
 
 def _kube_jobs(client: Client) -> KubeJobs | None:

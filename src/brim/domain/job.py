@@ -200,6 +200,8 @@ class JobSpec:
         include: globs of files beside the code that are sent with it.
         bundle: the sha256 of the bundle whose code is run, of which `file`, or the script of
             `command`, is a file; empty where the file is run where it is.
+        tty: `command` is interactive: its one process has a terminal, at which its user is.
+        terminal_at: `HOST:PORT` of the master that leads to this user; empty: it is on this host.
     """
 
     file: str = ""
@@ -209,6 +211,8 @@ class JobSpec:
     service: Service | None = None
     include: tuple[str, ...] = ()
     bundle: str = ""
+    tty: bool = False
+    terminal_at: str = ""
 
     parameters: dict[str, str] = pairs(
         text("NAME=VALUE"),
@@ -493,6 +497,7 @@ class JobSpec:
         self._check_batches()
         self._check_asynchronous()
         self._check_restart()
+        self._check_terminal()
         self._check_servers()
         self._check_faults()
 
@@ -641,6 +646,24 @@ class JobSpec:
                 need=f"a minimum that divides {most}: other sizes do not keep the global batch",
                 hint=f"--workers {divisor}:{most}",
             )
+
+    def _check_terminal(self) -> None:
+        """Refuse what one process at a terminal cannot have."""
+        if not self.tty:
+            return
+        for name, is_given, need in (
+            ("--no-restart", not self.restart, "a command that is started as it is"),
+            (f"--workers {self.workers}", self.workers.maximum > 1, "one process at the terminal"),
+            ("--per node", self.per == PER_NODE, "one process at the terminal"),
+            ("--progress", bool(self.progress), "output in a log: this goes to the terminal alone"),
+        ):
+            if is_given:
+                raise SpecError(
+                    "--tty",
+                    got=f"it beside {name}",
+                    need=need,
+                    hint=f"leave out {name.split()[0]}, or --tty",
+                )
 
     def _check_faults(self) -> None:
         total = self.workers.maximum

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _NEWEST = 15  # measurements of a cost that count
+_NEWEST_RESTARTS = 5  # measurements of a command's restarts that count
 _MIN_SAMPLES = 3  # of them, before they are believed
 # seconds by which clocks that agree may seem to differ: what is told arrives a little later
 _CLOCK_TOLERANCE = 1.0
@@ -135,6 +136,17 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
         end=cost.get("end", BELIEVED.end),
         doubt=sorted(waits)[-2] if len(waits) >= _MIN_SAMPLES else BELIEVED.doubt,
     )
+
+
+def measured_restart(seen: Sequence[float]) -> float | None:
+    """Return the seconds that a command loses where it is started again; None: none was seen.
+
+    It is the median of the newest ones. A single one is believed: nothing is known without it.
+
+    >>> measured_restart([]), measured_restart([31.0]), measured_restart([5.0, 31.0, 6.0])
+    (None, 31.0, 6.0)
+    """
+    return statistics.median(seen[-_NEWEST_RESTARTS:]) if seen else None
 
 
 def clocks_agree(clock_reading: float, *, unseen: float, seen: float) -> bool:

@@ -19,6 +19,7 @@ class Right(enum.StrEnum):
     SEE_JOB = "see this job"
     READ_LOGS = "read what this job prints"
     READ_RECORDS = "read the records of this job"
+    USE_TERMINAL = "use the terminal of this job"
     SUBMIT = "submit jobs of this tenant"
     RESIZE = "resize this job"
     HOLD = "suspend or resume this job"
@@ -43,6 +44,7 @@ RIGHTS: Mapping[Right, Holder] = MappingProxyType(
         Right.SEE_JOB: Holder.OWNER,
         Right.READ_LOGS: Holder.OWNER,
         Right.READ_RECORDS: Holder.OWNER,
+        Right.USE_TERMINAL: Holder.OWNER,
         Right.SUBMIT: Holder.OWNER,
         Right.RESIZE: Holder.OWNER,
         Right.HOLD: Holder.OWNER,

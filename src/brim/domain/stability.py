@@ -59,8 +59,8 @@ FEATURES = (
     Feature(
         name="any command, started again at each change",
         stability=Stability.ALPHA,
-        options=("--restart", "--per", "--grace", "--progress"),
-        names=("progress",),
+        options=("--restart", "--per", "--grace", "--progress", "--tty"),
+        names=("progress", "stopping"),
     ),
     Feature(
         name="online services as jobs",
@@ -203,7 +203,7 @@ FEATURES = (
         stability=Stability.BETA,
         options=("--kubeflow",),
         kinds=("PyTorchJob", "TFJob", "MPIJob"),
-        note="`kubeflow.org/v1`, which Kubeflow develops no further",
+        note="`kubeflow.org/v1`, which Kubeflow develops no further; `MPIJob` of `v2beta1`, too",
     ),
     Feature(
         name="nodes chosen by another scheduler",

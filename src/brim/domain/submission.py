@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 from brim.domain.channels import Subscription
@@ -115,6 +115,21 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     return hashlib.sha256(text.encode() + b"\0" + source).hexdigest()[:16]
 
 
+def kind_of_start(submission: Submission) -> str:
+    """A name for commands that take equally long to be started again.
+
+    That is nearly all the start of Python and of libraries, so a change of the code keeps the name.
+
+    >>> from brim.domain.job import WorkerRange
+    >>> one = WorkerRange(minimum=1, maximum=1)
+    >>> specs = [JobSpec(command=("a",), workers=one, bundle=bundle) for bundle in ("", "0" * 64)]
+    >>> len({kind_of_start(Submission(spec=spec, fingerprint="f")) for spec in specs})
+    1
+    """
+    text = repr((submission.tenant, submission.spec.directory, submission.spec.command))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def by_tenant(submission: Submission) -> Submission:
     """The same job with a fingerprint that no other tenant's job has, made by the scheduler itself.
 
@@ -173,6 +188,24 @@ def check_conditions(submission: Submission) -> None:
         need = "a moment before the deadline"
         hint = "a later --deadline, or an earlier --at"
         raise SpecError("--at", got="the deadline or a later moment", need=need, hint=hint)
+
+
+def check_terminal(submission: Submission, array: Sequence[int]) -> None:
+    """Check that an interactive job is started once, from any source.
+
+    Raises:
+        SpecError: it may be started more often, without anybody at its terminal.
+    """
+    if not submission.spec.tty:
+        return
+    for name, is_given in (("--retries", submission.retries > 0), ("--array", bool(array))):
+        if is_given:
+            raise SpecError(
+                "--tty",
+                got=f"it beside {name}",
+                need="a job that is started once: nobody is at the terminal of another start",
+                hint=f"leave out {name}, or --tty",
+            )
 
 
 def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:

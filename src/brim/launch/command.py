@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from brim.host.clock import monotonic, sleep
 from brim.host.process import Orphans, children_of, die_with_parent, end_family
+from brim.launch.terminal import Terminal
 
 _TO_DIE = 10.0  # seconds that the kernel has for the end of what was killed
 _KILLED_LOOK = 0.01  # seconds between looks at what was killed
@@ -25,19 +28,29 @@ class CommandProcess:
     Args:
         command: the program and its arguments.
         environment: all of its variables.
+        terminal: descriptor of a terminal that becomes that of the process's session; None: its
+            output goes where this process's does, and it has no input.
 
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        terminal: int | None = None,
+    ) -> None:
         # This process has one thread, so that a function may be called between fork and exec.
         self._process = subprocess.Popen(
             command,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=terminal,
+            stderr=terminal,
             start_new_session=True,
-            preexec_fn=partial(_begin, os.getpid()),
+            preexec_fn=partial(_begin, os.getpid(), at_terminal=terminal is not None),
         )
         self._orphans = Orphans()
         self._deadline: float | None = None
@@ -68,10 +81,16 @@ class CommandProcess:
             pass
         return False
 
-    def ask_to_end(self, grace: float) -> None:
-        """Send SIGTERM; `press` kills it once so many seconds have passed."""
+    def ask_to_end(self, grace: float, *, terminal: Terminal | None = None) -> None:
+        """Send SIGTERM, or hang up its terminal; `press` kills it after so many seconds.
+
+        An interactive shell ignores SIGTERM.
+        """
         self._deadline = monotonic() + grace
-        self._signal(signal.SIGTERM)
+        if terminal is None:
+            self._signal(signal.SIGTERM)
+        else:
+            terminal.hang_up(self._process.pid)
 
     def kill(self) -> None:
         """Send SIGKILL to its group."""
@@ -110,7 +129,9 @@ class CommandProcess:
             os.killpg(self._process.pid, number)
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, *, at_terminal: bool) -> None:
     """Be as a process that nobody of brim has started, but end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which workers ignore, and exec would leave so
+    if at_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     die_with_parent(parent)

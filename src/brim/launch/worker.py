@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
+from brim.coordination.job.attempts import EXIT_STATUS
 from brim.coordination.job.launches import seat_of, variables_of, words_of_surplus
 from brim.coordination.job.membership import World
 from brim.coordination.job.participant import Incoming, RoundChanged
@@ -27,14 +28,17 @@ from brim.host.gpus import VISIBLE
 from brim.launch.command import CommandProcess
 from brim.launch.member import LOOK, CommandMember, not_started, run_member
 from brim.launch.progress import PrintedProgress, ProgressServer
+from brim.launch.terminal import Terminal
 from brim.storage.saved_files import SavedFiles, saved_directory
 from brim.train.context import WorkerContext
 from brim.wire.listening import joined_address, split_address, take_port
-from brim.wire.messages import CommandProgress, Completed, Idle, InstallRound, Warn
+from brim.wire.messages import CommandProgress, Completed, Idle, InstallRound, JobFailed, Warn
+from brim.wire.terminals import call_for_program
 
 _BETWEEN_REPORTS = 1.0  # seconds between two words on a command's progress
 # seconds that processes have to end by themselves where another one has died: they wait for it
 _AFTER_DEATH = 3.0
+_TO_ATTEND = 60.0  # seconds that an interactive job has its device without a person at its terminal
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True):
@@ -55,6 +59,7 @@ class _Keeper(CommandMember):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._process: CommandProcess | None = None
+        self._terminal: Terminal | None = None
         self._saved = SavedFiles(saved_directory(context.spec, context.run_dir))
         self._reports: ProgressServer | None = None  # where this worker is the first of a round
         self._printed: PrintedProgress | None = None
@@ -77,6 +82,8 @@ class _Keeper(CommandMember):
     def close(self) -> None:
         """End all that this worker has started."""
         self.end_command()
+        if self._terminal is not None:
+            self._terminal.close()
         if self._reports is not None:
             self._reports.close()
 
@@ -85,11 +92,13 @@ class _Keeper(CommandMember):
         process, self._process = self._process, None
         if process is None:
             return
-        process.ask_to_end(grace)
+        process.ask_to_end(grace, terminal=self._terminal)
         while not process.is_over:
             process.press()
             self._beat()
             self._link.listen(LOOK / 5)
+            if self._terminal is not None:
+                self._terminal.turn()
         process.clear_away(self._helpers)
 
     @property
@@ -115,10 +124,14 @@ class _Keeper(CommandMember):
             payloads = self._arrive("begin", msgspec.json.encode(place))
         if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
             self._refuse(_own_disk(self._saved.directory))
-        self._start(world, [msgspec.json.decode(payload, type=_Place) for payload in payloads])
         self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment
+        if self._spec.tty:
+            self._terminal = self._attended_terminal()
+        self._start(world, [msgspec.json.decode(payload, type=_Place) for payload in payloads])
         status = self._wait_for_end(world)
-        if status:
+        if self._terminal is not None:
+            self._end_terminal(self._terminal, status)
+        elif status:
             self._fail(status)
         self._arrive("end")
         if self._participant.rank == 0:
@@ -153,15 +166,58 @@ class _Keeper(CommandMember):
         if seat.rank == 0 and self._reports is not None:
             environment |= self._reports.variables(world.round)
         environment.setdefault("OMP_NUM_THREADS", str(self._spec.threads))
+        program_end = self._terminal.open() if self._terminal is not None else None
         try:
-            self._process = CommandProcess(self._spec.command, environment)
+            self._process = CommandProcess(self._spec.command, environment, terminal=program_end)
         except OSError as error:
             self._refuse(not_started(self._spec.command[0], error))
+        finally:
+            if program_end is not None:
+                os.close(program_end)
+
+    def _attended_terminal(self) -> Terminal:
+        """Call the person of an interactive job, and wait until there is one.
+
+        Raises:
+            RoundChanged: another round comes.
+        """
+        deadline = monotonic() + _TO_ATTEND
+        try:
+            line = call_for_program(
+                Path(self._context.run_dir), self._context.secret, address=self._spec.terminal_at
+            )
+        except OSError as error:
+            self._refuse(_no_person(f"a line that cannot be had ({error})"))
+        self._terminal = Terminal(line)
+        while not self._terminal.is_attended:
+            if self._terminal.is_closed:
+                self._refuse(_no_person(_HUNG_UP))
+            if monotonic() >= deadline:
+                self._refuse(_no_person(f"nobody there for {_TO_ATTEND:.0f} s"))
+            message = self._receive(LOOK)
+            if message is not None:
+                self._participant.take(message)
+            self._send_out()
+        return self._terminal
+
+    def _end_terminal(self, terminal: Terminal, status: int) -> None:
+        """Tell the person how the program ended; there is no other start."""
+        if terminal.is_closed:
+            self._refuse(_no_person(_HUNG_UP))
+        terminal.finish(status)
+        if status:
+            end = f"{EXIT_STATUS} {status}" if status > 0 else signal.Signals(-status).name
+            failure = f"{self._spec.command[0]} ended with {end}"
+            self._tell(JobFailed(who="user", message=failure))
+            raise SystemExit(1)
 
     def _wait_for_end(self, world: World) -> int:
         """Return the exit status of the command's process; 0 where this worker has none."""
         look_time = self._start_time = monotonic()
         while self._process is not None and self._process.status is None:
+            if self._terminal is not None and self._terminal.is_closed:
+                self.end_command(self._spec.grace)
+                return 0
             message = self._receive(LOOK)
             if message is not None:
                 self._participant.take(message)
@@ -230,7 +286,13 @@ class _Keeper(CommandMember):
             if request := self._leave_request():
                 return request
             remaining = max(0.0, deadline - monotonic())
-            message = self._link.receive(min(remaining, LOOK))
+            terminal = self._terminal
+            waker = terminal.descriptor if terminal is not None else -1
+            message = self._link.receive(min(remaining, LOOK), waker=waker)
+            if terminal is not None:
+                terminal.turn()
+                if terminal.is_closed and message is None:
+                    return None
             if isinstance(message, InstallRound):
                 # Where somebody joins, leaves or ends the job, there is time for a checkpoint. Where
                 # a process has died, the others wait for it and can write none.
@@ -250,6 +312,18 @@ class _Keeper(CommandMember):
         return named.still and all(
             member.worker in members for member in self._participant.world.members
         )
+
+
+_HUNG_UP = "a terminal that has ended: its person has left, or its program was to move"
+
+
+def _no_person(actual: str) -> SpecError:
+    return SpecError(
+        "--tty",
+        got=actual,
+        need="the command that submitted the job, until the job ends",
+        hint="submit it again",
+    )
 
 
 def _own_disk(directory: Path) -> SpecError:

@@ -90,6 +90,7 @@ async def serve(settings: MasterSettings, *, token: str) -> None:
         files=None if is_url(checkpoints) else ReceivedFiles(Path(checkpoints)),
         bundle=bundle,
         records=partial(FollowedRecords, run_dir),
+        has_terminal=spec.tty,
     )
     master.called_at = server.called_at
     await server.start()

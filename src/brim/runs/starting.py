@@ -126,10 +126,11 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
 
     code = code_of(spec)
     if code is None:
-        warn(
-            f"{' '.join(spec.command)!r} names no Python file, so no code is sent with the job: "
-            "each host needs it"
-        )
+        if not spec.tty:  # of a shell that is known
+            warn(
+                f"{' '.join(spec.command)!r} names no Python file, so no code is sent with the "
+                "job: each host needs it"
+            )
         return b""
     for sentence in code.not_taken(spec):
         warn(sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from brim.domain.submission import (
     FARTHEST_DEADLINE,
     Submission,
     check_conditions,
+    check_terminal,
     fingerprint,
     parse_priority,
 )
@@ -183,6 +185,7 @@ def request_of(
     *,
     say_level: Callable[[str], object],
     warn: Callable[[str], None],
+    tty: bool = False,
 ) -> Submit:
     """Return the request by the argument and options of `submission`, with the job's code.
 
@@ -193,6 +196,7 @@ def request_of(
         values: of its options.
         say_level: is told the level of a command.
         warn: is told what the job visibly needs and is not sent with it.
+        tty: its command is used at a terminal, like the one of this process.
 
     Raises:
         SpecError: something of it is wrong.
@@ -203,15 +207,20 @@ def request_of(
 
     require_train_extra()
     source, command = _work_of(ctx, words, is_restart=bool(values["restart"]))
+    if tty and not command:
+        need = "a command behind --"
+        raise SpecError("--tty", got=source, need=need, hint="brim submit --tty -- bash")
     if command:
         check_command(command)
-        level = level_of(command, values["restart"])
+        level = level_of(command, True if tty and values["restart"] is None else values["restart"])
         values = leveled(values, level)
     else:
         _check_file(source)
     # A scheduler starts another worker where one is lost: none waits for that.
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
-    if command:
+    if tty:
+        spec = replace(spec, tty=True, env=_of_terminal() | spec.env)
+    elif command:
         say_level(level.describe(spec))
     for note in level.warnings(spec) if command else ():
         warn(note)
@@ -237,9 +246,15 @@ def request_of(
         notify=tuple(map(parse_subscription, values["notify"])),
     )
     check_conditions(submission)
+    check_terminal(submission, array)
     name = values["name"] or Path(name_of(spec)).stem
     check_name(name, field="--name", hint="--name nightly")
     return Submit(submission=submission, name=name, key=values["key"], bundle=bundle, array=array)
+
+
+def _of_terminal() -> dict[str, str]:
+    """Return the variables by which a program knows this terminal."""
+    return {"TERM": os.environ["TERM"]} if os.environ.get("TERM") else {}
 
 
 def _work_of(

@@ -38,6 +38,7 @@ from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
 from brim.scheduler.metrics import metrics_of
+from brim.scheduler.terminals import Terminals
 from brim.scheduler.turns import TenantTurns
 from brim.scheduler.views import USAGE_BY
 from brim.storage.kept_runs import files_of, read_file
@@ -50,6 +51,7 @@ from brim.wire.cluster import (
     Effect,
     Forecast,
     Forgotten,
+    Input,
     JobView,
     Logs,
     News,
@@ -60,8 +62,10 @@ from brim.wire.cluster import (
     Sent,
     Submit,
     TenantView,
+    TerminalNews,
     Token,
     UsageView,
+    Window,
 )
 from brim.wire.door import Door
 
@@ -332,6 +336,16 @@ async def _any_kind(lives: Lives, request: Request, _: Any) -> JobView:
     return lives.to_change.any_kind(request.path_params["job"], actor=str(_caller(request)))
 
 
+async def _attach(_: Lives, request: Request, body: Window) -> Response:
+    terminals: Terminals = request.state.terminals
+    return terminals.attach(request.path_params["job"], body, _caller(request))
+
+
+async def _type(_: Lives, request: Request, body: Input) -> TerminalNews:
+    terminals: Terminals = request.state.terminals
+    return await terminals.type(request.path_params["job"], request.path_params["terminal"], body)
+
+
 async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
     job = request.path_params["job"]
     return Forgotten(job=job, bytes=await lives.to_change.forget(job))
@@ -500,6 +514,10 @@ _CALLS = (
     _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
           None, list[KeptFile], _files, Right.READ_RECORDS),
     _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _RANGE_PARAMETERS),
+    _Call("POST", f"{_JOB}/terminal", "Attach a terminal to an interactive job: a line of JSON for each news",
+          Window, TerminalNews, _attach, Right.USE_TERMINAL),
+    _Call("POST", f"{_JOB}/terminal/{{terminal}}", "Type at a terminal, or change its window",
+          Input, TerminalNews, _type, Right.USE_TERMINAL),
     _Call("POST", f"{_JOB}/resize", "Change a job's range of workers", Range, JobView, _resize, Right.RESIZE),
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
@@ -530,7 +548,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         in_all=_BODIES_IN_ALL,
         to_send=_TO_SEND_BODY,
     )
-    turns = TenantTurns()
+    turns, terminals = TenantTurns(), Terminals(lives)
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -547,8 +565,10 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             if not door.admit(_client_of(request), caller.name, all_room=all_room):
                 return _json(*_BUSY)
             request.state.caller, request.state.keys = caller, keys
+            request.state.terminals = terminals
             response = await _answer(call, lives, request, bodies, turns)
-            if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
+            is_refused = response.status_code >= http.HTTPStatus.BAD_REQUEST
+            if is_refused or (request.method != "GET" and call.handle is not _type):
                 changes = call.handle not in (_forecast, _consequences)
                 audit.note(caller, deed, response.status_code, changes=changes)
             return response
@@ -664,6 +684,8 @@ async def _answer(
 
 async def _answer_to(call: _Call, lives: Lives, request: Request, body: Any) -> Response:
     answer = await call.handle(lives, request, body)
+    if isinstance(answer, Response):
+        return answer
     return Response(answer, media_type=_BYTES) if call.gives is bytes else _json(answer)
 
 
@@ -757,7 +779,7 @@ def openapi() -> dict[str, Any]:
         )
         named_in_path = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in ("job", "tenant", "name")
+            for name in ("job", "tenant", "name", "terminal")
             if f"{{{name}" in call.path
         ]
         asks = [

@@ -43,6 +43,7 @@ from brim.domain.submission import (
     by_tenant,
     check_conditions,
     check_spec,
+    check_terminal,
 )
 from brim.domain.tenancy import Quota, Tenant
 from brim.domain.usage import bounds_of, parse_month
@@ -450,6 +451,7 @@ class Scheduler:
         check_conditions(submission)
         self._check_subscriptions(submission)
         check_array(request.array)
+        check_terminal(submission, request.array)
         submission = self._with_predecessors(submission)
         self._check_room(submission, request)
         if request.bundle:  # first: a job that is recorded can be started
@@ -750,6 +752,10 @@ class Scheduler:
         Raises SpecError as `job` does.
         """
         return self._find(id).user
+
+    def is_interactive(self, id: str) -> bool:
+        """Return whether a job has a terminal. Raises SpecError as `job` does."""
+        return self._find(id).submission.spec.tty
 
     def ids_of(self, tenant: str | None) -> list[str]:
         """The jobs of a tenant, by order of submission."""

@@ -17,14 +17,16 @@ from brim.decoding import UNDECODABLE
 from brim.domain.channels import Notification
 from brim.domain.course import Change
 from brim.domain.measuring import Measured
-from brim.domain.resizing import Overheads, measured_overheads
+from brim.domain.resizing import Overheads, measured_overheads, measured_restart
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import Submission
+from brim.domain.submission import Submission, kind_of_start
 from brim.domain.usage import Shares
 from brim.errors import BrimError, InternalError, StorageFault
 from brim.storage.database import Database
 
 _COSTS = "costs"  # the name of a setting in the database
+_RESTARTS = "restarts"  # and of the one with what commands lose where they are started again
+_RESTARTS_KEPT, _KINDS_KEPT = 5, 500  # of a kind of command, and kinds: the newest
 _COUNTED = "counted"  # and of another
 _COSTS_KEPT = 100  # of each kind
 _MOST_NOTIFICATIONS = 200  # that wait of a tenant for a channel
@@ -130,15 +132,16 @@ class Book:
             else:
                 self.damaged[id] = f"it is that of {record.id}, number {record.number}"
         self.waiting = Counter(database.waiting_notifications())
-        self._costs = self._read_costs()
+        self._costs = self._read_costs(_COSTS)
+        self._restarts = self._read_costs(_RESTARTS)
         self._overheads = measured_overheads(self._costs)
         # Nobody else writes these, and every cycle asks for each job.
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
 
-    def _read_costs(self) -> dict[str, list[float]]:
+    def _read_costs(self, setting: str) -> dict[str, list[float]]:
         """Read the costs of changes; they are learned from scratch where that fails."""
-        costs = self._database.get(_COSTS)
+        costs = self._database.get(setting)
         try:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         except UNDECODABLE as error:
@@ -386,6 +389,19 @@ class Book:
         self._costs[kind] = [*self._costs.get(kind, []), seconds][-_COSTS_KEPT:]
         self._overheads = measured_overheads(self._costs)
         self._database.put(_COSTS, msgspec.json.encode(self._costs))
+
+    def restart_of(self, submission: Submission) -> float | None:
+        """Return the seconds that commands like this one lost at a restart; None: none was seen."""
+        return measured_restart(self._restarts.get(kind_of_start(submission), ()))
+
+    def learn_restart(self, submission: Submission, seconds: float) -> None:
+        """Keep the cost of a command's restart, for jobs that start alike."""
+        kind = kind_of_start(submission)
+        known = self._restarts.pop(kind, [])
+        self._restarts[kind] = [*known, seconds][-_RESTARTS_KEPT:]
+        for oldest in list(self._restarts)[:-_KINDS_KEPT]:
+            del self._restarts[oldest]
+        self._database.put(_RESTARTS, msgspec.json.encode(self._restarts))
 
     # What jobs taught -----------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from brim.domain.course import Change
 from brim.domain.submission import Submission
 from brim.domain.tenancy import Quota
 
+MOST_TYPED = 16 << 10  # bytes of one request
+MOST_CHARACTERS = 0xFFFF  # of a side of a window
+
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts that come with a submission.
@@ -381,6 +384,43 @@ class Down(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """End the scheduler; `kill` ends the jobs' processes at once instead of at their next step."""
 
     kill: bool = False
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The size of a terminal's window, in characters."""
+
+    rows: Annotated[int, msgspec.Meta(ge=0, le=MOST_CHARACTERS)]
+    columns: Annotated[int, msgspec.Meta(ge=0, le=MOST_CHARACTERS)]
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes that were typed at a terminal, and its window where that has changed.
+
+    Empty, it says that the person is still there.
+    """
+
+    data: Annotated[bytes, msgspec.Meta(max_length=MOST_TYPED)] = b""
+    window: Window | None = None
+
+
+class TerminalNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the answer to a terminal that was attached; an empty one is a sign of life.
+
+    Args:
+        terminal: its name, for what is typed; the first line has it.
+        note: what it waits for, in a sentence; with `ended`, how the job ended.
+        opened: the program begins.
+        shown: bytes that the program has printed.
+        status: the program has ended with it; negative: by this signal.
+        ended: the job has ended; the last line says so.
+    """
+
+    terminal: str = ""
+    note: str = ""
+    opened: bool = False
+    shown: bytes = b""
+    status: int | None = None
+    ended: bool = False
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):

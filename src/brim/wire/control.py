@@ -28,6 +28,7 @@ import msgspec
 
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic, sleep
+from brim.wire import terminals
 from brim.wire.identity import grpc_credentials, grpc_options, server_name
 from brim.wire.listening import joined_address, split_address
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
@@ -36,6 +37,7 @@ from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof, workers_secr
 from brim.wire.relay import Relay
 from brim.wire.run_files import GREETING, KeptFolder, RecordsToFollow, RunFileServer
 from brim.wire.run_identity import AGENT, MASTER, RunIdentity, run_identity, stranger_of
+from brim.wire.terminals import TerminalServer
 
 _SERVICE = "brim.Master"
 _UNIX = "unix:"
@@ -152,6 +154,7 @@ class JobServer:
             have another place for it.
         bundle: the code of the job, for hosts that join.
         records: makes the view of the run's records for a follower of another host.
+        has_terminal: the job is interactive.
 
     Raises:
         EnvironmentFault: it cannot listen there.
@@ -168,10 +171,15 @@ class JobServer:
         files: KeptFolder | None = None,
         bundle: bytes = b"",
         records: Callable[[], RecordsToFollow] | None = None,
+        has_terminal: bool = False,
     ) -> None:
         self._challenges = _Challenges(derived(token, _USE))
         self._converse, self._answer = converse, answer
         self._door = _Door(local)
+        of_terminal = str(Path(self._door.address.removeprefix(_UNIX)).with_name(terminals.SOCKET))
+        self._terminal: TerminalServer | None = None
+        if has_terminal:
+            self._terminal = TerminalServer(of_terminal, workers_secret(token))
         # Two servers: strangers who crowd one of them out do not reach the other.
         self._servers = [self._server(self._door.address)]
         self._relay: Relay | None = None
@@ -183,7 +191,7 @@ class JobServer:
             self._relay = Relay(
                 remote,
                 remote_path.removeprefix(_UNIX),
-                other_paths={GREETING[:4]: of_files},
+                other_paths={GREETING[:4]: of_files, terminals.GREETING[:4]: of_terminal},
                 limit=_MOST_CONNECTIONS,
                 identity=run_identity(workers_secret(token), MASTER),
             )
@@ -221,6 +229,8 @@ class JobServer:
             await server.start()
         if self._files is not None:
             await self._files.start()
+        if self._terminal is not None:
+            await self._terminal.start()
         if self._relay is not None:
             await self._relay.start()
 
@@ -235,6 +245,8 @@ class JobServer:
             self._relay.stop()
         if self._files is not None:
             self._files.stop()
+        if self._terminal is not None:
+            self._terminal.stop()
         self._door.close()
 
     async def _greet(self, _: AsyncIterator[bytes], context: Any) -> bytes:

@@ -7,9 +7,11 @@ trusts anyway. In either case the token goes to no server that has not shown suc
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
+import socket
 import ssl
 
 from brim.errors import EnvironmentFault, SpecError
@@ -136,6 +138,12 @@ def connection_to(
         trusted = authority_at(host, port, fingerprint=fingerprint, timeout=timeout)
         _authorities[fingerprint] = trusted
     return _SchedulerConnection(address, trusted, timeout=timeout)
+
+
+def hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a connection, and with it the wait of another thread for what comes on it."""
+    with contextlib.suppress(OSError, AttributeError):  # it is closed already
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def fault_of(error: Exception, url: str, *, token: str) -> EnvironmentFault | None:

@@ -15,6 +15,11 @@ from brim.host.account import acting_uid
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
+def control_folder(run_dir: Path) -> Path:
+    """Return the folder of a run in which its master is called."""
+    return run_dir / "control"
+
+
 def make_private(folder: Path) -> Path:
     """Make a folder that only its owner can enter; one that is there must be such a folder.
 

@@ -14,7 +14,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--workers", "--epochs", "--global-batch-size", "--set", "--seed", "--device", "--deadline",
         "--tenant", "--priority", "--run-dir", "--resume", "--checkpoint-every", "--logger",
     ),
-    "Any command": ("--restart", "--per", "--grace", "--progress"),
+    "Any command": ("--restart", "--per", "--grace", "--progress", "--tty"),
     "The run that is led": (
         "--auto-resume", "--rejoin-timeout", "--patience", "--token-file", "--heartbeat-file",
         "--summary-file",

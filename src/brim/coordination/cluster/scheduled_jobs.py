@@ -255,6 +255,14 @@ class LearnCost:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnRestart:
+    """Keep the cost of a command's restart, for jobs that start alike."""
+
+    submission: Submission
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decide:
     """Ask the policy for a decision."""
 
@@ -275,7 +283,9 @@ class Notify:
     notification: Notification
 
 
-Command = Save | Change | LearnSpeed | LearnCost | Charge | Notify | Decide | Lose | Action
+Command = (
+    Save | Change | LearnSpeed | LearnCost | LearnRestart | Charge | Notify | Decide | Lose | Action
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +330,7 @@ class ScheduledJobs:
         self.draining = False
         self.ended = Counter[tuple[str, str]]()
         self._killing = False
-        self._tracking = Tracking(lessons, self._learn_cost)
+        self._tracking = Tracking(lessons, self._learn_cost, self._learn_restart)
         self._meter = Meter(counted)
         self._questions: dict[str, _Question] = {}
         self._asked_at: dict[str, float] = {}  # since when each owes an answer
@@ -532,6 +542,9 @@ class ScheduledJobs:
 
     def _learn_cost(self, kind: str, seconds: float) -> None:
         self._commands.append(LearnCost(kind, max(0.0, seconds)))
+
+    def _learn_restart(self, submission: Submission, seconds: float) -> None:
+        self._commands.append(LearnRestart(submission, max(0.0, seconds)))
 
     def _notify(self, job: ScheduledJob, occasion: Occasion, *, detail: str = "") -> None:
         submission = job.submission

@@ -41,6 +41,10 @@ class Lessons(Protocol):
         """The costs of changes here, as far as they were seen."""
         ...
 
+    def restart_of(self, submission: Submission) -> float | None:
+        """Return the seconds that commands like this one lost at a restart; None: none was seen."""
+        ...
+
     def measured(self, fingerprint: str) -> Measured:
         """Return the speeds that jobs with this fingerprint have taught."""
         ...
@@ -99,14 +103,19 @@ class Tracking:
     Args:
         lessons: the lessons of earlier jobs like these.
         learn_cost: is called with a kind of change and the seconds that one took.
+        learn_restart: is called with a job and the seconds that its command lost at a restart.
     """
 
-    def __init__(self, lessons: Lessons, learn_cost: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        lessons: Lessons,
+        learn_cost: Callable[[str, float], None],
+        learn_restart: Callable[[Submission, float], None],
+    ) -> None:
         self._lessons = lessons
-        self._learn_cost = learn_cost
+        self._learn_cost, self._learn_restart = learn_cost, learn_restart
         self._tracks: dict[str, Track] = {}
         self._looked = math.inf  # when the last look began
-        self._restarts: dict[str, float] = {}  # seconds, by fingerprint
 
     def track(self, job: ScheduledJob) -> Track:
         """Return the knowledge of a present job."""
@@ -231,13 +240,14 @@ class Tracking:
             # The time that the steps made meanwhile do not account for at the new speed.
             cost = reached.at - changed_at - (reached.step - step) / rate
             if job.submission.spec.is_restarted:  # of no other kind of job
-                self._restarts[job.submission.fingerprint] = max(0.0, cost)
+                self._learn_restart(job.submission, cost)
                 return
             self._learn_cost("resize" if workers_before else "start", cost)
 
     def _restart_of(self, job: ScheduledJob) -> float:
         """Return the seconds that a command loses where it is started again, as it was seen to."""
-        return self._restarts.get(job.submission.fingerprint, _RESTART)
+        seen = self._lessons.restart_of(job.submission)
+        return _RESTART if seen is None else seen
 
     # How fast it is -------------------------------------------------------------------------------
 

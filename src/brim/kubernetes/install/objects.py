@@ -82,11 +82,11 @@ class ForeignObject(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Return a warning about a definition that lacks brim's version; empty where it has it."""
-        served, needed = _served(self.theirs), _served(self.ours)
-        if not served or set(needed) <= set(served):
+        """Return a warning about a definition without a version that brim runs; empty: it has one."""
+        served, known = _served(self.theirs), _served(self.ours)
+        if not served or set(known) & set(served):
             return ""
-        versions, lacks = ", ".join(served), ", ".join(needed)
+        versions, lacks = ", ".join(served), " or ".join(known)
         return (
             f"{self.ours['metadata']['name']} serves {versions} and not {lacks}: brim runs none of "
             "these jobs, and without another operator they wait for ever"

@@ -26,6 +26,7 @@ from brim.kubernetes.kubeflow.records import (
     RESOURCES,
     job_of,
     read_records,
+    seed_of,
     sign,
     write_record,
     write_status,
@@ -34,7 +35,6 @@ from brim.kubernetes.kubeflow.request import (
     KINDS,
     KUBEFLOW,
     PYTORCH,
-    VERSION,
     KubeflowSpec,
     first_replicas,
     is_ours,
@@ -71,6 +71,7 @@ class KubeflowJobs:
         self._server, self._watched = server, settings.watched
         self._slot = slot_of(settings.slot)
         self.reflectors: dict[str, Reflector[PlainObject]] = {}
+        self._apis: dict[str, str] = {}  # the version in which each kind is watched
         self._autoscalers = Reflector(
             server,
             AUTOSCALERS,
@@ -87,13 +88,19 @@ class KubeflowJobs:
         self._key, self._evictions = key, evictions
 
     async def find(self) -> None:
-        for word, resource in RESOURCES.items():
-            if not await self._is_served(resource):
+        for word, resources in RESOURCES.items():
+            for resource in resources:
+                if await self._is_served(resource):
+                    self._apis[word] = resource.api
+                    self.reflectors[word] = Reflector(
+                        self._server,
+                        resource,
+                        changed=self._hears_of(word),
+                        namespace=self._watched,
+                    )
+                    break
+            else:
                 await self._warn_of_absence(word)
-                continue
-            self.reflectors[word] = Reflector(
-                self._server, resource, changed=self._hears_of(word), namespace=self._watched
-            )
 
     async def _is_served(self, resource: Resource[PlainObject]) -> bool:
         try:
@@ -114,7 +121,7 @@ class KubeflowJobs:
                     kind.name,
                     KUBEFLOW,
                     version,
-                    VERSION,
+                    " or ".join(resource.api.rpartition("/")[2] for resource in RESOURCES[word]),
                 )
                 return
         _log.warning("the server has no %s", kind.name)
@@ -144,7 +151,8 @@ class KubeflowJobs:
         thing = objects.get(ObjectKey(name.namespace, name.name))
         if thing is None or not is_ours(thing):
             return None
-        return {**thing, "kind": KINDS[name.kind].name}  # which those of a list do not say
+        # Those of a list do not say it.
+        return {**thing, "apiVersion": self._apis[name.kind], "kind": KINDS[name.kind].name}
 
     def autoscaler(self, job: str) -> PlainObject | None:
         """Return the autoscaler of a job; None where there is none that an operator has made."""
@@ -192,6 +200,7 @@ class KubeflowJobs:
                 uid=record.key,
                 launch=launch,
                 slot=self._slot,
+                seed=seed_of(record.key, self._key),
                 tolerated=self._settings.tolerated,
                 kubectl=self._settings.kubectl,
                 gangs=self._settings.gangs,

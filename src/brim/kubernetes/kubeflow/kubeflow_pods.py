@@ -26,11 +26,14 @@ from brim.kubernetes.kubeflow.gangs import pod_group_of
 from brim.kubernetes.kubeflow.mpi import (
     HOSTS,
     RIGHTS,
+    MpiHosts,
+    fewest_workers,
     hosts_config,
     hosts_of,
     hosts_to_be,
     launcher_rights,
 )
+from brim.kubernetes.kubeflow.mpi_ssh import ssh_hosts_config, ssh_secret, ssh_service
 from brim.kubernetes.kubeflow.objects import INDEX, TYPE, KubeflowStart, common_labels
 from brim.kubernetes.kubeflow.pods import pod_of, service
 from brim.kubernetes.kubeflow.ranks import (
@@ -39,6 +42,7 @@ from brim.kubernetes.kubeflow.ranks import (
     failures_of,
     last_words,
     outcome_of,
+    rank_of,
     ranked,
     was_taken_away,
 )
@@ -48,7 +52,8 @@ from brim.kubernetes.kubeflow.request import (
     KUBEFLOW,
     LAUNCHER,
     MPI,
-    VERSION,
+    ONCE_READY,
+    WORKER,
     KubeflowSpec,
     Rank,
 )
@@ -106,6 +111,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         self._scaling = Retries()  # of its autoscaler
         self._last_words = ""  # of the last pod that has failed
         self._rights: list[Manifest] = []  # of its launcher, as they were made
+        self._is_reachable = False  # the pods of this start have names, keys and hosts for ssh
         self._mark = ""  # the mark of the hosts of which the launcher was told; empty: it was not
 
     @property
@@ -199,7 +205,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         # Its kubelet looks at a pod that has changed at once, and at its volumes with it; else only
         # once a minute or so.
         note = Annotate(launcher, {HOSTS: hosts.mark})
-        return [(KeepObjects((hosts_config(start, hosts),)),), (note,)]
+        return [(KeepObjects((_config_of(start, hosts),)),), (note,)]
 
     def _pods(self, launch: int, sight: JobSight[KubeflowOrder]) -> RankedPods:
         uids = {identity.uid for pod in sight.pods if (identity := identity_of(pod)) is not None}
@@ -224,7 +230,9 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         ]
         start = order.start(launch.number)
         make = [
-            MakePod(pod_of(start, new), slot=new.node, node=new.node) for new in differences.make
+            MakePod(pod_of(start, new), slot=new.node, node=new.node)
+            for new in differences.make
+            if not _waits_for_workers(order.request, new.rank, sight.pods)
         ]
         return PodChanges(ends(surplus, sight), tuple(make))
 
@@ -243,10 +251,15 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         gang, ranks = self._gang_to_keep(start), [_rank_in(new.manifest) for new in make]
         if start.request.kind.word != MPI:
             return [gang, tuple(MakeObject(service(start, rank)) for rank in ranks)]
+        hosts = hosts_to_be(start.request, self._pods(launch.number, sight), ranks)
+        if start.request.mpi is not None:
+            if self._is_reachable:
+                return [gang]
+            objects = (MakeObject(ssh_service(start)), MakeObject(ssh_secret(start)))
+            return [gang, objects, (KeepObjects((ssh_hosts_config(start, hosts),)),)]
         rights = launcher_rights(start)
         if rights == self._rights:
             return [gang]
-        hosts = hosts_to_be(start.request, self._pods(launch.number, sight), ranks)
         return [gang, (KeepObjects((*rights, hosts_config(start, hosts))),)]
 
     def _suspend(self, launch: Launch, sight: JobSight[KubeflowOrder]) -> list[Stage]:
@@ -284,6 +297,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
             case KeepObjects(manifests) if answer.fault is None:
                 rights = [right for right in manifests if right["kind"] in RIGHTS]
                 self._rights = rights or self._rights
+                self._is_reachable = self._is_reachable or _has_hosts(manifests)
             case Annotate(_, notes) if answer.fault is None:
                 self._mark = notes[HOSTS]
             case MakePod() if answer.fault is None:
@@ -337,6 +351,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     def _reset(self) -> None:
         super()._reset()
         self._last_words, self._rights, self._mark = "", [], ""
+        self._is_reachable = False
 
     def _fields(self, sight: JobSight[KubeflowOrder]) -> str:
         return f"spec.{sight.order.request.kind.specs}" if sight.order is not None else "spec"
@@ -356,7 +371,33 @@ def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
 def _object_of(order: KubeflowOrder) -> PlainObject:
     request = order.request
     meta = {"name": request.job.name, "namespace": request.job.namespace, "uid": order.uid}
-    return {"apiVersion": f"{KUBEFLOW}/{VERSION}", "kind": request.kind.name, "metadata": meta}
+    return {
+        "apiVersion": f"{KUBEFLOW}/{request.kind.version}",
+        "kind": request.kind.name,
+        "metadata": meta,
+    }
+
+
+def _config_of(start: KubeflowStart, hosts: MpiHosts) -> Manifest:
+    """Return the ConfigMap by which a launcher knows its hosts."""
+    make = ssh_hosts_config if start.request.mpi is not None else hosts_config
+    return make(start, hosts)
+
+
+def _has_hosts(manifests: Collection[Manifest]) -> bool:
+    return any(manifest["kind"] == "ConfigMap" for manifest in manifests)
+
+
+def _waits_for_workers(request: KubeflowSpec, rank: Rank, pods: Collection[KubePod]) -> bool:
+    """Return whether the pod of this rank is a launcher whose workers are not ready yet."""
+    if request.mpi is None or request.mpi.creation != ONCE_READY or rank.type != LAUNCHER.lower():
+        return False
+    ready = sum(
+        pod.is_ready and not pod.is_leaving
+        for pod in pods
+        if (of_pod := rank_of(pod)) is not None and of_pod.type != LAUNCHER.lower()
+    )
+    return ready < (fewest_workers(request) if request.of(WORKER) is not None else 0)
 
 
 def _rank_in(manifest: Manifest) -> Rank:

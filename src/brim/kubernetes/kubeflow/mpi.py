@@ -1,4 +1,4 @@
-"""Hosts of an MPIJob, and the means by which its launcher finds and reaches them. Pure.
+"""Hosts of an MPIJob, and the means by which a launcher of `v1` finds and reaches them. Pure.
 
 mpirun and horovodrun start processes on workers as rsh does: by a script of the job's ConfigMap, which
 calls `kubectl exec`. That takes rights, and the launcher has them on the workers of its job alone. The
@@ -89,6 +89,8 @@ def launcher_computes(request: KubeflowSpec) -> bool:
     """Return whether the launcher is one of the hosts: it has a device of its own."""
     launcher = request.of(LAUNCHER)
     assert launcher is not None
+    if request.mpi is not None:
+        return request.mpi.launcher_works
     return any(
         "gpu" in name
         for container in launcher.template["spec"]["containers"]
@@ -154,7 +156,7 @@ def _maximum(request: KubeflowSpec) -> int:
     return max(count, request.bounds.maximum if request.bounds is not None else 0)
 
 
-def _fewest(request: KubeflowSpec) -> int:
+def fewest_workers(request: KubeflowSpec) -> int:
     """Return the workers without which a launcher has nothing to begin."""
     workers = request.of(WORKER)
     assert workers is not None
@@ -228,7 +230,7 @@ def _delivery(start: KubeflowStart, mounts: list[dict[str, str]]) -> Manifest:
         "env": [
             {"name": "TARGET_DIR", "value": _PROGRAMS},
             {"name": "NAMESPACE", "value": start.request.job.namespace},
-            {"name": "WORKERS", "value": str(_fewest(start.request))},
+            {"name": "WORKERS", "value": str(fewest_workers(start.request))},
         ],
         "resources": {"requests": amounts, "limits": dict(amounts)},
         "securityContext": {

@@ -10,7 +10,6 @@ from brim.kubernetes.kubeflow.request import (
     KUBEFLOW,
     LAUNCHER,
     MASTER,
-    VERSION,
     WORKER,
     KubeflowSpec,
     Rank,
@@ -32,6 +31,7 @@ class KubeflowStart:
         uid: of its object.
         slot: the least that a pod asks for.
         tolerated: keys of taints that pods bear.
+        seed: of the job's key for ssh, which the operator alone knows.
         kubectl: the image from which a launcher gets the program by which it reaches workers.
         gangs: a job with a scheduling policy is a gang.
         evictions: the operator answers evictions: see `brim.kubernetes.pods.evictions`.
@@ -42,6 +42,7 @@ class KubeflowStart:
     launch: int
     slot: Totals
     tolerated: tuple[str, ...] = ()
+    seed: bytes = b""
     kubectl: str = ""
     gangs: bool = False
     evictions: bool = False
@@ -57,7 +58,7 @@ def common_labels(request: KubeflowSpec) -> dict[str, str]:
     """Return the labels of a job's objects beside its pods: Services, and its autoscaler."""
     return {
         MANAGED_BY: OPERATOR,
-        OPERATOR_NAME: f"{request.kind.word}-controller",
+        OPERATOR_NAME: request.kind.operator,
         JOB_NAME: request.job.name,
     }
 
@@ -66,8 +67,10 @@ def labels_of(request: KubeflowSpec, rank: Rank) -> dict[str, str]:
     """Return the labels that Kubeflow gives a pod."""
     leads = next((type for type in (LAUNCHER, MASTER) if request.of(type) is not None), WORKER)
     role = {JOB_ROLE: "master"} if rank == Rank(leads.lower(), 0) else {}
+    if request.kind.reached_by_ssh:
+        role = {JOB_ROLE: rank.type}
     return {
-        OPERATOR_NAME: f"{request.kind.word}-controller",
+        OPERATOR_NAME: request.kind.operator,
         JOB_NAME: request.job.name,
         TYPE: rank.type,
         INDEX: str(rank.number),
@@ -78,7 +81,7 @@ def labels_of(request: KubeflowSpec, rank: Rank) -> dict[str, str]:
 def owner_of(request: KubeflowSpec, uid: str) -> Manifest:
     """Return the reference of objects that a job owns, and that are deleted with it."""
     return {
-        "apiVersion": f"{KUBEFLOW}/{VERSION}",
+        "apiVersion": f"{KUBEFLOW}/{request.kind.version}",
         "kind": request.kind.name,
         "name": request.job.name,
         "uid": uid,

@@ -14,6 +14,7 @@ from typing import Any
 from brim.kubernetes.client.amounts import PODS, Totals, write_amount
 from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow
 from brim.kubernetes.kubeflow.mpi import USUAL_MPI_ENV, equip, mpi_env
+from brim.kubernetes.kubeflow.mpi_ssh import equip_with_ssh, ssh_env
 from brim.kubernetes.kubeflow.objects import (
     INDEX,
     JOB_NAME,
@@ -116,12 +117,16 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     if bears:
         spec["tolerations"] = [*bears, *(spec.get("tolerations") or [])]
     main = main_container(request, spec)
-    if replicas.type != LAUNCHER:  # which has a slot, and leaves of it what it does not need
+    # A launcher has a slot, and leaves of it what it does not need.
+    if replicas.type != LAUNCHER or (request.mpi is not None and request.mpi.launcher_works):
         _fill_slot(main, replicas.template, start.slot)
-    if request.kind.word == MPI:
+    if request.mpi is not None:
+        equip_with_ssh(spec, main, start, rank)
+    elif request.kind.word == MPI:
         equip(spec, main, start, rank)
     for container in spec["containers"]:
-        _set_env(container, ENV[request.kind.name](request, rank, container is main))
+        env = ssh_env if request.mpi is not None else ENV[request.kind.name]
+        _set_env(container, env(request, rank, container is main))
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     port = {"name": request.kind.port_name, "containerPort": request.kind.port}
     ports = main.get("ports") or []

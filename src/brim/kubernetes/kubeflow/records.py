@@ -17,20 +17,34 @@ from brim.errors import EnvironmentFault
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.refusals import Conflict, Invalid, NotFound
 from brim.kubernetes.client.resources import PlainObject, Resource
-from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW, VERSION
+from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW, MPI, NEWER_MPI
 from brim.kubernetes.objects.identities import GROUP, KubeJob
 from brim.kubernetes.objects.record_text import pack_record, unpack_record
 
 RECORD = f"{GROUP}/record"  # an annotation
+# The versions of each kind that brim runs; where a server has several, the first of them.
 RESOURCES = {
-    word: Resource(f"{KUBEFLOW}/{VERSION}", kind.plural, PlainObject)
+    word: tuple(
+        Resource(f"{KUBEFLOW}/{version.version}", kind.plural, PlainObject)
+        for version in ((kind, NEWER_MPI) if word == MPI else (kind,))
+    )
     for word, kind in KINDS.items()
 }
+
+
+def _resource_of(thing: Mapping[str, Any], word: str) -> Resource[PlainObject]:
+    """Return the kind of an object, in the version in which it was read."""
+    return Resource(thing["apiVersion"], KINDS[word].plural, PlainObject)
 
 
 def job_of(thing: Mapping[str, Any], word: str) -> KubeJob:
     """Return the name of the job of an object of this kind."""
     return KubeJob(thing["metadata"]["namespace"], thing["metadata"]["name"], word)
+
+
+def seed_of(uid: str, key: bytes) -> bytes:
+    """Return what the secrets of an object's job are made of; the operator alone can."""
+    return hmac.new(key, f"ssh/{uid}".encode(), hashlib.sha256).digest()
 
 
 def sign(record: ScheduledJob, key: bytes) -> str:
@@ -76,7 +90,7 @@ def _unsigned(thing: PlainObject, kind: str) -> str:
     name, namespace = thing["metadata"]["name"], thing["metadata"]["namespace"]
     return (
         f"annotation {RECORD}: got a record without the operator's signature, need one that the "
-        f"operator wrote\n  hint: kubectl -n {namespace} delete {RESOURCES[kind].plural} {name}, then "
+        f"operator wrote\n  hint: kubectl -n {namespace} delete {KINDS[kind].plural} {name}, then "
         "create it again"
     )
 
@@ -92,7 +106,7 @@ async def write_record(server: ApiServer, job: str, thing: PlainObject, written:
     """
     body = {"metadata": {"uid": thing["metadata"]["uid"], "annotations": {RECORD: written}}}
     name = KubeJob.parse(job)
-    resource = RESOURCES[name.kind]
+    resource = _resource_of(thing, name.kind)
     try:
         await server.merge_patch(resource, name.name, body, namespace=name.namespace)
     except NotFound:
@@ -108,7 +122,7 @@ async def write_status(server: ApiServer, job: str, thing: PlainObject, status: 
         {"op": "add", "path": "/status", "value": status},
     ]
     name = KubeJob.parse(job)
-    resource = RESOURCES[name.kind]
+    resource = _resource_of(thing, name.kind)
     try:
         await server.json_patch(
             resource, name.name, change, namespace=name.namespace, subresource="status"
@@ -123,6 +137,7 @@ async def _raise_unless_gone(server: ApiServer, job: str, thing: PlainObject) ->
     """Raise the error that is handled, if the object is still that one."""
     name = KubeJob.parse(job)
     with contextlib.suppress(NotFound):
-        present = await server.get(RESOURCES[name.kind], name.name, namespace=name.namespace)
+        resource = _resource_of(thing, name.kind)
+        present = await server.get(resource, name.name, namespace=name.namespace)
         if present["metadata"]["uid"] == thing["metadata"]["uid"]:
             raise

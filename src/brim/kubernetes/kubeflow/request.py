@@ -1,4 +1,4 @@
-"""Requests of Kubeflow's objects (`kubeflow.org/v1`), as the scheduler knows them. Pure.
+"""Requests of Kubeflow's objects, as the scheduler knows them. Pure.
 
 What cannot be understood is a value: errors that name the field. The rest of a template is for the
 API server to check, when pods are made.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -43,6 +43,7 @@ from brim.kubernetes.objects.job_spec import PRIORITIES
 from brim.kubernetes.objects.tenants import KnownTenants
 
 KUBEFLOW, VERSION = "kubeflow.org", "v1"
+MPI_VERSION = "v2beta1"  # of the MPI operator
 PYTORCH = "pytorchjob"  # the word of the kind that can be scaled
 MPI = "mpijob"  # the word of the kind that has a launcher
 WORKER, MASTER, CHIEF, LAUNCHER = "Worker", "Master", "Chief", "Launcher"
@@ -52,6 +53,12 @@ RESTART_POLICIES = ("OnFailure", "Always", NEVER, EXIT_CODE)
 CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL = "None", "Running", "All"
 MANAGER = f"{GROUP}/operator"  # as `managedBy` names it
 TENANT, PRIORITY = f"{GROUP}/tenant", f"{GROUP}/priority"  # annotations
+OPEN_MPI, INTEL, MPICH = "OpenMPI", "Intel", "MPICH"
+AT_STARTUP, ONCE_READY = "AtStartup", "WaitForWorkersReady"
+ROOT_KEYS = "/root/.ssh"  # where keys are, unless `sshAuthMountPath` says otherwise
+KEYS_FIELD = "sshAuthMountPath"  # which servers fill in for objects of this version alone
+_USUAL_RETRIES = 6  # of a launcher, which the MPI operator runs as a Job
+_PATH = r"/[^\0]*"
 REPLICAS = "replicas"  # the parameter that keeps how many workers were asked for at first
 _DISCOVERS = "--host-discovery-script"  # has horovodrun be elastic
 _CLEANINGS = (CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL)
@@ -79,7 +86,10 @@ class KubeflowKind:
         port: of that container, by which replicas meet, where its owner names none; 0: they meet
             otherwise.
         restart_policy: of replicas without one.
-        others: versions of the kind beside the one that brim runs.
+        version: of the API.
+        reached_by_ssh: the pods of a job reach each other by ssh, each by a name of its own.
+        launcher_policy: as `restart_policy`, of a launcher; empty: that.
+        others: versions of the kind that brim does not run.
     """
 
     name: str
@@ -88,7 +98,15 @@ class KubeflowKind:
     container: str
     port: int
     restart_policy: str
+    version: str = VERSION
+    reached_by_ssh: bool = False
+    launcher_policy: str = ""
     others: tuple[str, ...] = ()
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator whose labels the objects have."""
+        return "mpi-operator" if self.reached_by_ssh else f"{self.word}-controller"
 
     @property
     def word(self) -> str:
@@ -131,10 +149,28 @@ KINDS = {
             container="",
             port=0,
             restart_policy=NEVER,
-            others=("v2beta1", "v1alpha2"),  # of the MPI operator, and of its past
+            others=("v1alpha2",),  # of the MPI operator's past
         ),
     )
 }
+# The same kind of objects in the version that the MPI operator has: a cluster may have either.
+NEWER_MPI = replace(
+    KINDS[MPI], version=MPI_VERSION, reached_by_ssh=True, launcher_policy="OnFailure"
+)
+
+
+def kind_of(thing: Mapping[str, Any]) -> KubeflowKind:
+    """Return the kind of an object, in its version.
+
+    Where a server has both versions, it gives objects of either as the one that it is asked for.
+    """
+    kind = KINDS[str(thing.get("kind", "")).lower()]
+    if kind.word != MPI:
+        return kind
+    spec = thing.get("spec")
+    has_keys = isinstance(spec, Mapping) and spec.get(KEYS_FIELD) is not None
+    is_newer = str(thing.get("apiVersion", "")).endswith(f"/{MPI_VERSION}")
+    return NEWER_MPI if has_keys or is_newer else kind
 
 
 class Rank(NamedTuple):
@@ -197,6 +233,35 @@ class SchedulingPolicy(
     priority_class: _Name = ""
 
 
+class MpiLaunch(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "slots": "slotsPerWorker",
+        "launcher_works": "runLauncherAsWorker",
+        "keys": KEYS_FIELD,
+        "creation": "launcherCreationPolicy",
+        "implementation": "mpiImplementation",
+    },
+):
+    """The way in which a launcher of `v2beta1` starts processes on its hosts.
+
+    Args:
+        slots: processes of a host.
+        launcher_works: the launcher is a host, too.
+        keys: the folder of ssh's keys in the pods.
+        creation: the launcher's pod is made with the workers', or once these are ready.
+        implementation: the make of MPI, which says what hosts and variables look like.
+    """
+
+    slots: Annotated[int, Meta(ge=1, le=LARGEST_COUNT)] = 1
+    launcher_works: bool = False
+    keys: Annotated[str, Meta(pattern=_PATH, extra={"need": "a path from the root"})] = ROOT_KEYS
+    creation: Annotated[str, keywords(enum=(AT_STARTUP, ONCE_READY))] = AT_STARTUP
+    implementation: Annotated[str, keywords(enum=(OPEN_MPI, INTEL, MPICH))] = OPEN_MPI
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeflowSpec:
     """The request of one object.
@@ -208,6 +273,7 @@ class KubeflowSpec:
         bounds: the fewest and the most workers of an elastic job, whose number may change while it
             runs, for any `replicas`; None: it is not elastic.
         scheduling: None: it says nothing of that, and its pods are bound one by one.
+        mpi: of an MPIJob of `v2beta1`; None: it is none.
     """
 
     kind: KubeflowKind
@@ -218,6 +284,7 @@ class KubeflowSpec:
     bounds: WorkerRange | None
     run: RunPolicy
     scheduling: SchedulingPolicy | None
+    mpi: MpiLaunch | None = None
 
     @property
     def elastic(self) -> bool:
@@ -282,20 +349,27 @@ def read_asked(
         first: the workers that were asked for at first; None: it is read for the first time.
     """
     reading = Reading()
-    kind = KINDS[str(thing.get("kind", "")).lower()]
+    kind = kind_of(thing)
     meta = reading.read_or_none(read_metadata, thing) or {}
     spec = reading.read_or_none(object_of, thing.get("spec"), path="spec") or {}
     replicas = reading.read_or_none(_replicas, kind, spec)
     run = reading.read_or_none(_run_policy, spec)
     scheduling = reading.read_or_none(_scheduling_policy, spec)
+    mpi = reading.read_or_none(_mpi_launch, spec) if kind.reached_by_ssh else None
     if reading.problems or replicas is None or run is None:
         return tuple(reading.problems)
+    if mpi is not None and run.most_failures is None:
+        run = msgspec.structs.replace(run, most_failures=_USUAL_RETRIES)
     for part in replicas:
         reading.read_or_none(_check_size, part, slot, path=f"spec.{kind.specs}.{part.type}")
     found = reading.read_or_none(_range, kind, spec, replicas, first, is_queued(thing))
     if reading.problems or found is None:
         return tuple(reading.problems)
     pods, bounds = found
+    if mpi is not None:
+        reading.read_or_none(_check_elastic, mpi, bounds)
+    if reading.problems:
+        return tuple(reading.problems)
     return KubeflowSpec(
         kind=kind,
         job=KubeJob(meta["namespace"], meta["name"], kind.word),
@@ -305,6 +379,7 @@ def read_asked(
         bounds=bounds,
         run=run,
         scheduling=scheduling,
+        mpi=mpi,
     )
 
 
@@ -401,9 +476,13 @@ def _one_type(kind: KubeflowKind, type: str, value: object, *, path: str) -> Rep
         count=usual
         if count is None
         else whole_of(count, path=f"{path}.replicas", minimum=minimum, maximum=maximum),
-        restart_policy=kind.restart_policy
+        restart_policy=(kind.launcher_policy if type == LAUNCHER else "") or kind.restart_policy
         if fields.get("restartPolicy") in (None, "")
-        else choice_of(fields["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
+        else choice_of(
+            fields["restartPolicy"],
+            ("OnFailure", NEVER) if kind.reached_by_ssh else RESTART_POLICIES,
+            path=f"{path}.restartPolicy",
+        ),
         template=_template(kind, fields.get("template"), path=f"{path}.template"),
     )
 
@@ -516,7 +595,8 @@ def _range(
     bounds = _elastic(kind, spec, workers, rest, launcher)
     if bounds is None:
         count = workers.count if workers else 0
-        if count + rest < 1 or (kind.word == MPI and not count):
+        works_alone = kind.reached_by_ssh and bool(spec.get("runLauncherAsWorker"))
+        if count + rest < 1 or (kind.word == MPI and not (count or works_alone)):
             place = f"spec.{kind.specs}.{WORKER}.replicas"
             raise SpecError(place, got=str(count), need="at least 1")
         return WorkerRange(minimum=count + rest, maximum=count + rest), None
@@ -655,6 +735,23 @@ def _horovod_bounds(
         need = "a number of workers between them"
         raise SpecError(f"spec.mpiReplicaSpecs.{LAUNCHER}", got=actual, need=need)
     return WorkerRange(minimum=minimum, maximum=maximum)
+
+
+# MPI of v2beta1 -----------------------------------------------------------------------------------
+
+
+def _mpi_launch(spec: Mapping[str, Any]) -> MpiLaunch:
+    return read_struct(MpiLaunch, spec, path="spec")
+
+
+def _check_elastic(mpi: MpiLaunch, bounds: WorkerRange | None) -> None:
+    """Raises SpecError where the hosts of an elastic job are other ones than its bounds count."""
+    if mpi.launcher_works and bounds is not None:
+        raise SpecError(
+            "spec.runLauncherAsWorker",
+            got=f"true, beside {_DISCOVERS} in the launcher's command",
+            need="one of them: the launcher of an elastic horovodrun is no worker of it",
+        )
 
 
 # The run policy -----------------------------------------------------------------------------------

@@ -6,15 +6,22 @@ from collections.abc import Mapping
 
 from brim.kubernetes.client.declared import OPEN, Schema
 from brim.kubernetes.kubeflow.request import (
+    AT_STARTUP,
     CLEAN_ALL,
     CLEAN_NOTHING,
     CLEAN_RUNNING,
+    INTEL,
+    KEYS_FIELD,
     KINDS,
     KUBEFLOW,
     MPI,
+    MPICH,
+    NEWER_MPI,
+    ONCE_READY,
+    OPEN_MPI,
     PYTORCH,
     RESTART_POLICIES,
-    VERSION,
+    ROOT_KEYS,
     WORKER,
     KubeflowKind,
 )
@@ -80,9 +87,28 @@ def _kind_fields(kind: KubeflowKind) -> Schema:
         )
         return {"nprocPerNode": _TEXT, "elasticPolicy": elastic}
     if kind.word == MPI:
-        return {"slotsPerWorker": _COUNT, "cleanPodPolicy": _CLEAN, "mainContainer": _TEXT}
+        return {"cleanPodPolicy": _CLEAN, "mainContainer": _TEXT, **_mpi_fields(kind)}
     policy = {"type": "string", "enum": ["", "AllWorkers"]}
     return {"successPolicy": policy, "enableDynamicWorker": _SWITCH}
+
+
+def _mpi_fields(kind: KubeflowKind) -> dict[str, Schema]:
+    """Return the fields of a launcher, which the newer version fills in.
+
+    Both versions have them, so that an object loses nothing where it is read as the other. What is
+    filled in tells which one it is of.
+    """
+    fields: dict[str, tuple[Schema, object]] = {
+        "slotsPerWorker": (_COUNT, 1),
+        "runLauncherAsWorker": (_SWITCH, False),
+        KEYS_FIELD: (_TEXT, ROOT_KEYS),
+        "launcherCreationPolicy": ({**_TEXT, "enum": [AT_STARTUP, ONCE_READY]}, AT_STARTUP),
+        "mpiImplementation": ({**_TEXT, "enum": [OPEN_MPI, INTEL, MPICH]}, OPEN_MPI),
+    }
+    return {
+        name: {**schema, "default": usual} if kind.reached_by_ssh else schema
+        for name, (schema, usual) in fields.items()
+    }
 
 
 def _status() -> Schema:
@@ -104,11 +130,15 @@ def _status() -> Schema:
     )
 
 
-def _crd(kind: KubeflowKind) -> Schema:
-    """Return the definition of a kind: as Kubeflow's own operator has it, without its defaults."""
+def _schema(kind: KubeflowKind) -> Schema:
     # Kubeflow's SDK reads no object without a run policy.
     policy = {**_run_policy(), "default": {}}
     spec = _fields(**_kind_fields(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
+    return _fields(spec={**spec, "required": [kind.specs]}, status=_status())
+
+
+def _crd(kind: KubeflowKind) -> Schema:
+    """Return the definition of a kind: as Kubeflow's own operator has it, without its defaults."""
     scale = {
         "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
         "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
@@ -116,10 +146,11 @@ def _crd(kind: KubeflowKind) -> Schema:
     }
     return crd_of(
         group=KUBEFLOW,
-        version=VERSION,
+        version=kind.version,
+        others={NEWER_MPI.version: _schema(NEWER_MPI)} if kind.word == MPI else {},
         kind=kind.name,
         plural=kind.plural,
-        schema=_fields(spec={**spec, "required": [kind.specs]}, status=_status()),
+        schema=_schema(kind),
         columns=[
             column("State", ".status.conditions[-1:].type"),
             column("Age", ".metadata.creationTimestamp", type="date"),

@@ -184,7 +184,7 @@ def _replica_statuses(
             "failed": phases.count("Failed"),
         }
         selector = (
-            f"{JOB_NAME}={request.job.name},{OPERATOR_NAME}={request.kind.word}-controller,"
+            f"{JOB_NAME}={request.job.name},{OPERATOR_NAME}={request.kind.operator},"
             f"{TYPE}={part.type.lower()}"
         )
         found[part.type] = {name: n for name, n in counts.items() if n} | {"selector": selector}

@@ -242,6 +242,7 @@ def crd_of(
     scope: str = "Namespaced",
     names: Mapping[str, Any] = MappingProxyType({}),
     schema: Schema,
+    others: Mapping[str, Schema] = MappingProxyType({}),
     columns: list[Schema],
     scale: Schema | None = None,
 ) -> Schema:
@@ -250,22 +251,25 @@ def crd_of(
     Args:
         names: beside the usual ones.
         schema: of the objects, but for the fields of all kinds.
+        others: as `schema`, of further versions, by their names. Objects are kept in the first.
         scale: of the subresource; None: there is none.
     """
-    fields = schema["properties"]
     common = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
     common |= {"metadata": {"type": "object"}}
-    subresources: Schema = ({"status": {}} if "status" in fields else {}) | (
+    subresources: Schema = ({"status": {}} if "status" in schema["properties"] else {}) | (
         {"scale": scale} if scale else {}
     )
-    described: Schema = {
-        "name": version,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": columns,
-        "subresources": subresources,
-        "schema": {"openAPIV3Schema": schema | {"properties": common | fields}},
-    }
+    versions: list[Schema] = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == version,
+            "additionalPrinterColumns": columns,
+            "subresources": subresources,
+            "schema": {"openAPIV3Schema": fields | {"properties": common | fields["properties"]}},
+        }
+        for name, fields in {version: schema, **others}.items()
+    ]
     usual = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -275,6 +279,6 @@ def crd_of(
             "group": group,
             "scope": scope,
             "names": {**usual, **names},
-            "versions": [described],
+            "versions": versions,
         },
     }
