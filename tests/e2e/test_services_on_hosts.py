@@ -95,4 +95,6 @@ def test_replicas_move_with_their_hosts(cluster: Cluster) -> None:
     assert json.loads(output)["lost"] == []
     cluster.named(third).start()
     cluster.nodes.pop(third).communicate()
+    cluster.join(cluster.named(third))
+    cluster.until(lambda: cluster.told()[third]["state"] == "up", "that it is back")
     cluster.brim("cancel", web)
