@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from brim.cli import submit as cli_submit
 from brim.coordination.cluster.scheduled_jobs import RangeChanged
 from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.lifecycle import Happening, next_life
@@ -91,6 +93,23 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     file.write_text("port: 8000\nport: 8001\n")
     with pytest.raises(SpecError, match="'port' twice"):
         service_request(file, tenant="default", warn=print)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("--workers", "4"), "--workers"),
+        (("--deadline", "2h"), "--deadline"),
+        (("--wait",), "--wait"),
+        (("flights.py",), "FILE"),
+        (("--", "python", "s.py"), "a command"),
+    ],
+)
+def test_service_is_in_its_file_alone(words: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    result = CliRunner().invoke(cli_submit.submit, ["--service", str(file), *words])
+    assert isinstance(result.exception, SpecError)
+    assert f"--service: got it beside {name}" in str(result.exception)
 
 
 class Jobs:
