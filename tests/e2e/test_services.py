@@ -16,8 +16,9 @@ from brim.wire.listening import take_port
 from e2e.requesting import requests_to
 from e2e.running import FILES, LONG_JOB, PACED, leftovers, undisturbed, until
 from e2e.test_scheduler import Home
+from tiers import LONG, NEEDS_HAPROXY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, NEEDS_HAPROXY]
 
 CLUSTER = "nodes: [{name: n1, workers: 4}]\n"
 SERVICE = """
@@ -150,7 +151,7 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
     assert any(detail.endswith(": 3 replicas") and "foreseen in" in detail for detail in scaled)
 
 
-@pytest.mark.long
+@LONG
 def test_service_that_cannot_start_fails_with_its_last_words(world: World) -> None:
     broken = world.broken()
     until(lambda: world.job(broken).state == "failed", "its end")
@@ -158,7 +159,7 @@ def test_service_that_cannot_start_fails_with_its_last_words(world: World) -> No
     assert "exit status 3: no such table" in world.job(broken).problem
 
 
-@pytest.mark.long
+@LONG
 def test_service_is_suspended_and_comes_back_with_its_address(world: World) -> None:
     """By its owner, and with the scheduler; training that has to have all devices gives way as a whole."""
     training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "4").strip()
@@ -193,7 +194,7 @@ def test_service_is_suspended_and_comes_back_with_its_address(world: World) -> N
     assert f"port: got {world.port}, the port of {web}" in world.err
 
 
-@pytest.mark.long
+@LONG
 def test_busy_processors_call_for_replicas(world: World) -> None:
     text = world.service_file.read_text()
     text = text.replace("load: requests", "load: cpu").replace(

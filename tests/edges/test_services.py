@@ -28,6 +28,7 @@ from brim.scheduler.services import Services
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
+from tiers import NEEDS_HAPROXY
 
 LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
 
@@ -173,6 +174,7 @@ def service(port: int, *, tenant: str = "ads", **fields: str) -> Submission:
     return as_service(Submission(spec=spec, fingerprint="f", tenant=tenant))
 
 
+@NEEDS_HAPROXY
 def test_port_is_one_services_alone(tmp_path: Path) -> None:
     port = free_port()
     cluster = Cluster(tmp_path, ServiceRules(first_port=port, last_port=port))
@@ -191,6 +193,7 @@ def test_port_is_one_services_alone(tmp_path: Path) -> None:
         cluster.services.check(jobs[0].submission, has_tenants=True)
 
 
+@NEEDS_HAPROXY
 def test_tenant_names_no_url_of_its_own(tmp_path: Path) -> None:
     port = free_port()
     mine = service(port, load="http://169.254.169.254/latest")
@@ -235,6 +238,7 @@ def numbers(answers: list[str]) -> Iterator[int]:
         server.server_close()
 
 
+@NEEDS_HAPROXY
 def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     """A number counts, an answer that is none is shown, and the past is there for the next scheduler."""
     with numbers(["many", "302", "120"]) as port:
