@@ -48,7 +48,7 @@ def test_death_ends_no_other_replica() -> None:
     assert stand(rendezvous)[0].startswith("round 4: w1 w3")
 
 
-def test_place_of_a_leaver_is_taken_once_it_is_gone() -> None:
+def test_device_is_reused_once_its_leaver_is_gone() -> None:
     rendezvous = serving({"A": 2})
     assert tell(rendezvous, ResizeRequested(1, {"A": 1})) == ["still round 2: w1 w2 (resize to 1)"]
     assert "dismiss w2" in stand(rendezvous)

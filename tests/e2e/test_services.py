@@ -152,7 +152,7 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
 
 
 @LONG
-def test_service_that_cannot_start_fails_with_its_last_words(world: World) -> None:
+def test_service_that_never_starts_fails(world: World) -> None:
     broken = world.broken()
     until(lambda: world.job(broken).state == "failed", "its end")
     assert "no replica was ever ready" in world.job(broken).problem
@@ -160,7 +160,7 @@ def test_service_that_cannot_start_fails_with_its_last_words(world: World) -> No
 
 
 @LONG
-def test_service_is_suspended_and_comes_back_with_its_address(world: World) -> None:
+def test_suspended_service_comes_back_at_its_address(world: World) -> None:
     """By its owner, and with the scheduler; training that has to have all devices gives way as a whole."""
     training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "4").strip()
     world.wait_for_step(training, 1)

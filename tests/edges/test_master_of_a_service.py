@@ -10,6 +10,7 @@ import pytest
 
 import recorded_run
 from brim.backends.watching import RunWatch
+from brim.domain.job import WorkerRange
 from brim.domain.services import Service, ServiceReplica
 from brim.master.decisions import Decisions, Record
 from brim.master.entries import Asked, Before, Began, Heard, Joined
@@ -34,7 +35,7 @@ class Master:
             epochs=0,
             spares=0,
             service=Service(port=8000, maximum=4),
-            workers=recorded_run.WorkerRange(minimum=count, maximum=count),
+            workers=WorkerRange(minimum=count, maximum=count),
         )
         began = Began(
             at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
