@@ -167,7 +167,7 @@ _TESTS = (
         "long tests of the scheduler and its nodes",
         _brim(*CLUSTER),
         "backup bad_days cluster_chaos forgetting joined_nodes leftovers migrations "
-        "port_between_masters scheduler scheduler_moves several_nodes",
+        "port_between_masters scheduler scheduler_moves services services_on_hosts several_nodes",
     ),
     Piece(
         name="long-zoo",

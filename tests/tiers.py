@@ -7,12 +7,18 @@ case with processes that is always tested within one.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
 
 T = TypeVar("T")
+_PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
+NEEDS_HAPROXY = pytest.mark.skipif(
+    shutil.which("haproxy", path=_PLACES) is None, reason="apt-get install haproxy"
+)
 LONG = pytest.mark.long
 
 

@@ -48,7 +48,7 @@ def test_death_ends_no_other_replica() -> None:
     assert stand(rendezvous)[0].startswith("round 4: w1 w3")
 
 
-def test_place_of_a_leaver_is_taken_once_it_is_gone() -> None:
+def test_device_is_reused_once_its_leaver_is_gone() -> None:
     rendezvous = serving({"A": 2})
     assert tell(rendezvous, ResizeRequested(1, {"A": 1})) == ["still round 2: w1 w2 (resize to 1)"]
     assert "dismiss w2" in stand(rendezvous)
@@ -65,3 +65,20 @@ def test_other_agents_do_not_wait_for_a_leaver() -> None:
     stand(rendezvous)
     idle(rendezvous)  # both serve until the next boundary
     assert "dismiss w1" in stand(rendezvous)
+
+
+def test_starting_replica_gives_back_its_device() -> None:
+    rendezvous = serving({"A": 1})
+    assert tell(rendezvous, ResizeRequested(3, {"A": 3})) == ["start w2 on A", "start w3 on A"]
+    assert tell(rendezvous, ResizeRequested(2, {"A": 2})) == ["dismiss w3"]
+    tell(rendezvous, *ready(2))
+    assert stand(rendezvous)[0].startswith("round 3: w1 w2")
+    assert tell(rendezvous, WorkerGone("w3", "exit status 0")) == []
+
+
+def test_leaver_stays_until_its_successor_is_ready() -> None:
+    rendezvous = serving({"A": 1})
+    tell(rendezvous, AgentJoined("B"))
+    assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w2 on B"]
+    (still,) = tell(rendezvous, *ready(2))
+    assert still.startswith("still round 2: w1")

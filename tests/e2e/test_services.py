@@ -16,8 +16,9 @@ from brim.wire.listening import take_port
 from e2e.requesting import requests_to
 from e2e.running import FILES, LONG_JOB, PACED, leftovers, undisturbed, until
 from e2e.test_scheduler import Home
+from tiers import LONG, NEEDS_HAPROXY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, NEEDS_HAPROXY]
 
 CLUSTER = "nodes: [{name: n1, workers: 4}]\n"
 SERVICE = """
@@ -109,7 +110,6 @@ def calm() -> str:
 def test_replicas_come_before_training_and_lose_no_request(world: World, calm: str) -> None:
     training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "1:4").strip()
     world.wait_for_step(training, 1)
-    broken = world.broken()
     web = world.serve()
     with requests_to(world.port, rate=4.0) as requests:  # some wait for the first replica
         world.wait_for_ready(web, 1)
@@ -147,8 +147,62 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
     world.brim("cancel", web)
     until(lambda: world.job(web).has_ended, "the end of the service")
     until(lambda: not (world.state / "services" / web).exists(), "the end of its front")
-    until(lambda: world.job(broken).state == "failed", "the end of a service that never was one")
-    assert "no replica was ever ready" in world.job(broken).problem
-    assert "exit status 3: no such table" in world.job(broken).problem
     scaled = [change["detail"] for change in world.story(web) if change["event"] == "scaled"]
     assert any(detail.endswith(": 3 replicas") and "foreseen in" in detail for detail in scaled)
+
+
+@LONG
+def test_service_that_never_starts_fails(world: World) -> None:
+    broken = world.broken()
+    until(lambda: world.job(broken).state == "failed", "its end")
+    assert "no replica was ever ready" in world.job(broken).problem
+    assert "exit status 3: no such table" in world.job(broken).problem
+
+
+@LONG
+def test_suspended_service_comes_back_at_its_address(world: World) -> None:
+    """By its owner, and with the scheduler; training that has to have all devices gives way as a whole."""
+    training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "4").strip()
+    world.wait_for_step(training, 1)
+    web = world.serve()
+    with requests_to(world.port, rate=4.0) as requests:
+        world.wait_for_ready(web, 1)
+        until(lambda: world.job(training).workers == 0, "training that has given way")
+        requests.replicas()
+    assert requests.lost == []
+    world.brim("suspend", web)
+    until(lambda: world.job(web).state == "suspended", "its suspension")
+    until(lambda: world.job(training).workers == 4, "training that has all devices again")
+    with requests_to(world.port, rate=4.0) as requests:
+        world.brim("resume", web)
+        world.wait_for_ready(web, 1)
+        requests.replicas()
+    assert requests.lost == []  # they waited
+    front = world.front(web)
+    world.brim("down")
+    assert not psutil.pid_exists(front)
+    world.brim("up")
+    with requests_to(world.port, rate=4.0) as requests:
+        world.wait_for_ready(web, 1)
+        requests.replicas()
+    assert requests.lost == []
+    world.brim("resize", web, "2:3")
+    world.wait_for_ready(web, 2)
+    assert world.job(web).minimum == 2
+    other = world.brim("submit", "--service", str(world.service_file), code=2)
+    assert not other
+    assert f"port: got {world.port}, the port of {web}" in world.err
+
+
+@LONG
+def test_busy_processors_call_for_replicas(world: World) -> None:
+    text = world.service_file.read_text()
+    text = text.replace("load: requests", "load: cpu").replace(
+        "per-replica: 10", "per-replica: 0.4"
+    )
+    world.service_file.write_text(text.replace("answering.py", "computing.py"))
+    web = world.serve()
+    with requests_to(world.port, rate=6.0) as requests:
+        until(lambda: world.service(web).wanted >= 2, "another replica")
+        until(lambda: world.service(web).ready >= 2, "its readiness")
+    assert requests.lost == []

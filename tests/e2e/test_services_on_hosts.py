@@ -14,9 +14,9 @@ from e2e import requesting
 from e2e.joined import ON_HOSTS, Cluster, cluster_in
 from e2e.running import FILES
 from e2e.test_services import SERVICE
-from tiers import LONG
+from tiers import LONG, NEEDS_HAPROXY
 
-pytestmark = [*ON_HOSTS, LONG]
+pytestmark = [*ON_HOSTS, LONG, NEEDS_HAPROXY]
 
 PORT = 8000
 
@@ -95,4 +95,6 @@ def test_replicas_move_with_their_hosts(cluster: Cluster) -> None:
     assert json.loads(output)["lost"] == []
     cluster.named(third).start()
     cluster.nodes.pop(third).communicate()
+    cluster.join(cluster.named(third))
+    cluster.until(lambda: cluster.told()[third]["state"] == "up", "that it is back")
     cluster.brim("cancel", web)

@@ -21,6 +21,7 @@ from brim.scheduler.front_text import Slot, commands_for, counts_in, front_file,
 from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
 from brim.wire.listening import take_port
 from e2e.running import until
+from tiers import NEEDS_HAPROXY
 
 A, B = ("127.0.0.1", 4000), ("127.0.0.1", 4001)
 FREE = Slot("replica9", "127.0.0.1", 1, "maint")
@@ -73,6 +74,7 @@ def test_no_answer_says_nothing(answer: str) -> None:
     assert counts_in(answer) is None
 
 
+@NEEDS_HAPROXY
 @pytest.mark.parametrize("health", ["", "/healthz", "/a?b=c&d=%20,~;@x"])
 def test_haproxy_takes_the_file(health: str, tmp_path: Path) -> None:
     service = Service(port=8000, maximum=40, per_replica=1.0, health=health)
@@ -149,6 +151,7 @@ def ask(port: int) -> int:
         connection.close()
 
 
+@NEEDS_HAPROXY
 def test_next_scheduler_goes_on_with_the_front(
     tmp_path: Path, answering: Callable[[], ServiceReplica]
 ) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from brim.cli import submit as cli_submit
 from brim.coordination.cluster.scheduled_jobs import RangeChanged
 from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.lifecycle import Happening, next_life
@@ -26,6 +28,7 @@ from brim.scheduler.services import Services
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
+from tiers import NEEDS_HAPROXY
 
 LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
 
@@ -93,6 +96,23 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         service_request(file, tenant="default", warn=print)
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("--workers", "4"), "--workers"),
+        (("--deadline", "2h"), "--deadline"),
+        (("--wait",), "--wait"),
+        (("flights.py",), "FILE"),
+        (("--", "python", "s.py"), "a command"),
+    ],
+)
+def test_service_is_in_its_file_alone(words: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    result = CliRunner().invoke(cli_submit.submit, ["--service", str(file), *words])
+    assert isinstance(result.exception, SpecError)
+    assert f"--service: got it beside {name}" in str(result.exception)
+
+
 class Jobs:
     """The jobs and nodes of a cluster."""
 
@@ -154,6 +174,7 @@ def service(port: int, *, tenant: str = "ads", **fields: str) -> Submission:
     return as_service(Submission(spec=spec, fingerprint="f", tenant=tenant))
 
 
+@NEEDS_HAPROXY
 def test_port_is_one_services_alone(tmp_path: Path) -> None:
     port = free_port()
     cluster = Cluster(tmp_path, ServiceRules(first_port=port, last_port=port))
@@ -172,6 +193,7 @@ def test_port_is_one_services_alone(tmp_path: Path) -> None:
         cluster.services.check(jobs[0].submission, has_tenants=True)
 
 
+@NEEDS_HAPROXY
 def test_tenant_names_no_url_of_its_own(tmp_path: Path) -> None:
     port = free_port()
     mine = service(port, load="http://169.254.169.254/latest")
@@ -216,6 +238,7 @@ def numbers(answers: list[str]) -> Iterator[int]:
         server.server_close()
 
 
+@NEEDS_HAPROXY
 def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     """A number counts, an answer that is none is shown, and the past is there for the next scheduler."""
     with numbers(["many", "302", "120"]) as port:

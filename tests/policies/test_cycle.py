@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.domain.cluster import Cluster
+from brim.domain.measuring import curve_of_service
 from brim.domain.resizing import OVERHEADS
 from brim.domain.schedule import JobState, Reason, Snapshot, Standing
 from brim.domain.tenancy import Tenant
@@ -263,3 +264,48 @@ def test_guaranteed_quota_is_always_reclaimable(seed: int) -> None:
                 waits,
             )
     assert sum(used.values()) == 0
+
+
+def _service(maximum: int, *, workers: int = 0, name: str = "s", changed: float = 0.0) -> JobState:
+    job = Job(
+        id=name,
+        submitted=0.0,
+        work=1e9,
+        curve=curve_of_service(1, maximum),
+        maximum=maximum,
+        tenant="a",
+        priority=Priority.ONLINE,
+    )
+    return _state(job, workers)._replace(changed=changed)
+
+
+@pytest.mark.parametrize("policy", ["brim", "edf"])
+def test_service_has_all_that_it_asks_for(policy: str) -> None:
+    training = _state(_job("t"), workers=7)
+    decision = cycle(
+        _snapshot(_service(4, workers=1), training, tenants=OWNERS[:1]), POLICIES[policy]
+    )
+    assert decision.workers["s"] == 4
+    assert sum(decision.workers.values()) <= 16
+
+
+def test_service_grows_at_once_and_takes_from_training() -> None:
+    """Whatever a change costs, and however lately the last one was."""
+    snapshot = replace(
+        _snapshot(
+            _service(6, workers=2, changed=999.9), _state(_job("t"), workers=14), tenants=OWNERS[:1]
+        ),
+        overheads=OVERHEADS["published"],
+    )
+    decision = cycle(snapshot, brim)
+    assert decision.workers == {"s": 6, "t": 10}
+    assert decision.reasons["s"][0] is Reason.ONLINE
+    fewer = replace(snapshot, jobs=(_service(3, workers=6), _state(_job("t"), workers=10)))
+    assert cycle(fewer, brim).workers["s"] == 3
+
+
+def test_two_services_share_too_few_devices() -> None:
+    first, second = (_service(12, name=name) for name in ("s1", "s2"))
+    workers = cycle(_snapshot(first, second, tenants=OWNERS[:1]), brim).workers
+    assert sum(workers.values()) == 16
+    assert min(workers.values()) >= 7

@@ -198,16 +198,20 @@ def submit(
 
 
 def _check_alone(ctx: click.Context) -> None:
-    """Raises SpecError where options are given that a service has no use for."""
-    for param in ctx.command.params:
-        source = ctx.get_parameter_source(str(param.name))
-        is_given = source is ParameterSource.COMMANDLINE or (param.name == "file" and ctx.meta)
-        if is_given and param.name not in _OF_SERVICES and ctx.params.get(str(param.name)):
-            from brim.errors import SpecError
+    """Raises SpecError where something is given that a service has no use for."""
+    given = [
+        max(param.opts, key=len)
+        for param in ctx.command.params
+        if ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        and param.name not in _OF_SERVICES
+    ]
+    given += ["a command"] if ctx.meta.get(COMMAND) else []
+    if given:
+        from brim.errors import SpecError
 
-            name = max(param.opts, key=len) if param.name != "file" else "FILE"
-            need = "the file alone: what a service is stands in it"
-            raise SpecError("--service", got=f"it beside {name}", need=need)
+        name = "FILE" if given[0] == "file" else given[0]
+        need = "the file alone: what a service is stands in it"
+        raise SpecError("--service", got=f"it beside {name}", need=need, hint=f"leave {name} out")
 
 
 def _check_attended(others: Mapping[str, bool]) -> None:

@@ -136,23 +136,30 @@ class _ReplicaKeeper(CommandMember):
 
     def work(self) -> int:
         """Keep a replica until this worker is needed no more."""
-        self._greet()
         try:
+            # A replica that makes room for this one goes on until this one is ready.
+            while not self._was_ready:
+                self._hear_for_a_while()
+            self._greet()
             while True:
                 try:
                     world = self._run(self._participant.next_round())
                     self._tell(Idle(round=world.round))  # no step comes to an end
                     while True:
-                        message = self._receive(LOOK)
-                        if message is not None:
-                            self._participant.take(message)
-                        self._send_out()
+                        self._hear_for_a_while()
                 except RoundChanged:
                     continue
         except SystemExit:
             self._send_out()
             self._see_off()
             return 0
+
+    def _hear_for_a_while(self) -> None:
+        """Take the next message, if one comes; meanwhile, the replica is tended."""
+        message = self._receive(LOOK)
+        if message is not None:
+            self._participant.take(message)
+        self._send_out()
 
     def close(self) -> None:
         """End all that this worker has started."""

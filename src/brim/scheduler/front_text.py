@@ -23,8 +23,8 @@ _WAITING = "server waiting 127.0.0.1:1 backup"
 # Requests to a host that has died without a word would wait for hours, and one that was started again
 # at its address is soon back.
 _CHECKS = "inter 1s downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions"
-_RETRY = 500  # milliseconds between two tries where no replica is up, and for a connection
-_TRIES = 30
+_RETRY = 1000  # milliseconds between two tries where no replica is up, and for a connection
+_TRIES = 10
 
 
 def slots_of(service: Service) -> int:

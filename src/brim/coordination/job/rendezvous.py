@@ -547,9 +547,10 @@ class Rendezvous:
             "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
         )
         self._causes.append(f"resize to {count}{servers_note}")
+        dismissed = self._dismiss_starting() if self.lingers else []
         started = self._fill(with_spares=False)  # first: who is ready may wait for them
         brought_in = self._use_ready()
-        return [*started, *self._fill(), *brought_in]
+        return [*dismissed, *started, *self._fill(), *brought_in]
 
     def _straggling(self, paces: tuple[tuple[str, float], ...], cause: str) -> list[Command]:
         for worker, pace in paces:
@@ -676,6 +677,20 @@ class Rendezvous:
             return []
         newcomers = self._newcomers.all
         surplus = [worker for worker in self.roster.ready if worker not in newcomers][self.spares :]
+        for worker in surplus:
+            worker.state = WorkerState.LEAVING
+        return [Dismiss(worker.id) for worker in surplus]
+
+    def _dismiss_starting(self) -> list[Command]:
+        """Let those go that are not ready yet and have no place any more: they may take long."""
+        surplus: list[Worker] = []
+        for agent in self.roster.agents:
+            alive = [worker for worker in self.roster.alive if worker.agent == agent]
+            starting = [worker for worker in alive if worker.state is WorkerState.STARTING]
+            count = len(alive) - self.roster.places.wanted.get(
+                agent, 0 if self.roster.places else len(alive)
+            )
+            surplus += starting[len(starting) - max(0, min(count, len(starting))) :]
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         return [Dismiss(worker.id) for worker in surplus]
