@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,11 +13,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from brim import client
 from brim.wire.listening import take_port
-from e2e.running import FILES, ROOT, Run, has_ended, started, until
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from e2e.running import FILES, ROOT, Run, has_ended, joining, started, until
 from e2e.test_any_command import processes
 
 pytestmark = pytest.mark.e2e
@@ -38,14 +42,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
     return digest
 
 
-def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Two processes as any launcher would start them."""
+def start_pair(
+    folder: Path, job: tuple[str, str] = FEW
+) -> tuple[int, list[subprocess.Popen[bytes]]]:
+    """Two processes as any launcher would start them, and the port of the first."""
     with take_port("127.0.0.1") as listener:
         port = listener.getsockname()[1]
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
+    return port, [
         subprocess.Popen(
-            command(FEW, folder)[1:],
+            command(job, folder)[1:],
             env=os.environ | variables | {"RANK": str(rank)},
         )
         for rank in range(2)
@@ -69,7 +75,7 @@ def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
 def test_workers_and_deaths_change_no_bit(
     tmp_path: Path, alone: Callable[[tuple[str, str]], str]
 ) -> None:
-    pair = start_pair(tmp_path)
+    _, pair = start_pair(tmp_path)
     with started(
         tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)
     ) as run:
@@ -84,6 +90,83 @@ def test_workers_and_deaths_change_no_bit(
         [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
         alone(FEW),
     )
+
+
+def connections(process: subprocess.Popen[bytes], status: str) -> set[tuple[str, int]]:
+    """Its own ends of the connections of a status."""
+    return {
+        (str(one.laddr.ip), one.laddr.port)
+        for one in psutil.Process(process.pid).net_connections("inet")
+        if one.status == status
+    }
+
+
+def test_only_the_trackers_port_stays_open(tmp_path: Path) -> None:
+    """XGBoost's workers would listen on all interfaces, and end where anybody calls them."""
+    port, pair = start_pair(tmp_path, MANY)
+    try:
+        until(
+            lambda: all(connections(process, psutil.CONN_ESTABLISHED) for process in pair)
+            and [connections(process, psutil.CONN_LISTEN) for process in pair]
+            == [{("127.0.0.1", port)}, set()],
+            "no port but the tracker's",
+        )
+    finally:
+        for process in pair:
+            process.kill()
+            process.wait()
+
+
+def wait_for_rounds(saved: Path, run: Run) -> None:
+    """Wait for rounds that count beyond those that are there."""
+    before = len(list(saved.glob("xgboost-*/rounds-*")))
+    until(lambda: len(list(saved.glob("xgboost-*/rounds-*"))) > before, "rounds that count", run)
+
+
+def command_on(host: Host, checkpoints: Path) -> list[int]:
+    """The processes of the command that are on a host."""
+    found = []
+    for pid in host.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).environ().get("BRIM_CHECKPOINTS") == str(checkpoints):
+                found.append(pid)
+    return found
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+@pytest.mark.parametrize("is_cut", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_lost_worker_and_host_change_no_bit(
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], *, is_cut: bool
+) -> None:
+    """A worker of the second host dies, then the host is lost, or its cable is cut."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with hosts_in(tmp_path, 2, shared=shared) as hosts:
+        directory, saved = hosts[0].folder / "run", shared / "saved"
+        options = ("--workers", "3", "--listen", f"{hosts[0].address}:7077", "--agents", "2")
+        options += ("--checkpoints", str(saved))
+        words = ("run", "--restart", *options, *command(MANY, shared))
+        with started(directory, *words, prefix=hosts[0].prefix) as run:
+            agent = joining(directory, address=f"{hosts[0].address}:7077", prefix=hosts[1].prefix)
+            try:
+                wait_for_rounds(saved, run)
+                victim, starts = command_on(hosts[1], saved)[0], len(run.events("round"))
+                os.kill(victim, signal.SIGKILL)
+                until(lambda: len(run.events("round")) > starts, "another start", run)
+                wait_for_rounds(saved, run)
+                assert command_on(hosts[1], saved)
+                if is_cut:
+                    hosts[1].cable.cut()
+                else:
+                    hosts[1].kill()
+                summary = run.finish()
+            finally:
+                agent.kill()
+                agent.wait()
+    assert (summary["exit"], summary["steps"]) == ("done", int(MANY[0])), run.err
+    assert len({event["agent"] for event in run.events("worker") if event["agent"]}) == 2
+    assert set(digests(shared).values()) == {alone(MANY)}
 
 
 @pytest.mark.long

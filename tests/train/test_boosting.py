@@ -443,6 +443,10 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE: got 2 without MASTER_ADDR"),
         ({"RANK": "x"}, "RANK: got 'x'"),
+        (
+            {"WORLD_SIZE": "2", "MASTER_ADDR": "0.0.0.0", "MASTER_PORT": "4000"},
+            "MASTER_ADDR: got '0.0.0.0', need the address of one interface",
+        ),
     ],
 )
 def test_odd_launchers_are_refused(variables: dict[str, str], message: str) -> None:

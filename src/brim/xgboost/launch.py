@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
 from brim.host.installation import command_for
+from brim.wire.listening import is_any_interface, own_listeners, stop_listening
 from brim.xgboost.workers import Collectives, LoneWorker
 
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
@@ -65,6 +66,13 @@ def place_of(environment: Mapping[str, str]) -> Place:
             got=f"{size} without MASTER_ADDR and MASTER_PORT",
             need="both, from the launcher",
             hint=f"brim run --workers {size} -- python …",
+        )
+    if size > 1 and is_any_interface(address):
+        raise SpecError(
+            "MASTER_ADDR",
+            got=repr(address),
+            need="the address of one interface, at which all workers reach the first one",
+            hint="brim run --listen 10.0.0.7:4000",
         )
     saved = environment.get("BRIM_CHECKPOINTS")
     return Place(
@@ -178,6 +186,7 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
         yield LoneWorker()
         return
     deadline = monotonic() + _TO_MEET
+    listeners = own_listeners()
     while True:
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -197,6 +206,10 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
+    # XGBoost leaves a port open on all interfaces, at which any call ends this process: the tracker
+    # calls there where a worker has failed. Whoever has started these workers ends them itself.
+    for descriptor in own_listeners() - listeners:
+        stop_listening(descriptor)
     with _orderly(xgb.collective.finalize, xgb.core.XGBoostError):
         yield _Connected(xgb, place)
 
