@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
 FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
+RANKED = ("100", "0")
 
 
 @pytest.fixture(scope="module")
@@ -72,23 +73,24 @@ def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
     return ("--", sys.executable, BOOSTED, rounds, str(folder), classes)
 
 
+@pytest.mark.parametrize("job", [FEW, RANKED], ids=["classes", "ranks"])
 def test_workers_and_deaths_change_no_bit(
-    tmp_path: Path, alone: Callable[[tuple[str, str]], str]
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], job: tuple[str, str]
 ) -> None:
-    _, pair = start_pair(tmp_path)
+    _, pair = start_pair(tmp_path, job)
     with started(
-        tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)
+        tmp_path / "run", "run", "--restart", "--workers", "3", *command(job, tmp_path)
     ) as run:
         until(lambda: kept(run) > 0, "rounds that count", run)
         victim = processes(run, 1)[0]
         victim.kill()
         summary = run.finish()
     assert [process.wait(60) for process in pair] == [0, 0]
-    assert (summary["exit"], summary["steps"]) == ("done", int(FEW[0])), run.err
+    assert (summary["exit"], summary["steps"]) == ("done", int(job[0])), run.err
     assert any(event["state"] == "lost" for event in run.events("worker"))
     assert digests(tmp_path) == dict.fromkeys(
         [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
-        alone(FEW),
+        alone(job),
     )
 
 

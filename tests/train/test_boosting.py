@@ -45,8 +45,20 @@ def table(kind: str = "binary", rows: int = ROWS, **options: Any) -> Rows:
         "number": score,
         "count": np.maximum(np.round(score), 0),
         "class": np.digitize(score, [-0.5, 0.5]),
+        "grade": np.digitize(score, [-0.5, 0.5, 1.5]),
     }[kind]
+    if kind == "grade":  # queries of 50 rows
+        query = np.arange(rows) // 50
+        return Rows(features, label, chance.uniform(0.5, 2.0, rows)[query], qid=query, **options)
     return Rows(features, label, chance.uniform(0.5, 2.0, rows), **options)
+
+
+def usual_matrix(rows: Rows, kind: Any = xgboost.DMatrix) -> Any:
+    """The same table for plain XGBoost, which takes one weight a query."""
+    if rows.qid is None:
+        return kind(rows.features, rows.label, weight=rows.weight)
+    heads = np.flatnonzero(np.diff(rows.qid, prepend=-1))
+    return kind(rows.features, rows.label, weight=rows.weight[heads], qid=rows.qid)
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -58,6 +70,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "class": ("class", {"objective": "multi:softmax", "num_class": 3}),
     "rare positives": ("binary", {**LOGISTIC, "scale_pos_weight": 3.0, "base_score": 0.4}),
     "from 0.3": ("binary", {**LOGISTIC, "base_score": 0.3}),
+    "ranks": ("grade", {"objective": "rank:ndcg"}),
+    "pairs": ("grade", {"objective": "rank:pairwise", "lambdarank_num_pair_per_sample": 5}),
+    "plain pairs": (
+        "grade",
+        {
+            "objective": "rank:ndcg",
+            "lambdarank_normalization": False,
+            "lambdarank_score_normalization": False,
+            "ndcg_exp_gain": False,
+        },
+    ),
     "leaf by leaf": ("binary", {**LOGISTIC, "grow_policy": "lossguide", "max_leaves": 6}),
     "monotone": ("binary", {**LOGISTIC, "monotone_constraints": "(1,0,0,-1,0)"}),
     "apart": ("number", {"interaction_constraints": "[[0, 1], [2, 3, 4]]"}),
@@ -71,12 +94,13 @@ def test_trees_are_as_usual(kind: str, params: dict[str, Any]) -> None:
     rows = table(kind)
     booster = train({**QUICK, **params}, rows, 8)
     usual_params = {"tree_method": "hist", **QUICK, **params}
-    matrix = xgboost.QuantileDMatrix(rows.features, rows.label, weight=rows.weight)
-    usual = xgboost.train(usual_params, matrix, 8)
+    usual = xgboost.train(usual_params, usual_matrix(rows, xgboost.QuantileDMatrix), 8)
     own, other = (
         b.predict(xgboost.DMatrix(rows.features), output_margin=True) for b in (booster, usual)
     )
     assert own.shape == other.shape
+    if rows.qid is not None:
+        own, other = own - own.mean(), other - other.mean()  # it changes no order
     # A split that is as good as another one may be taken the other way round.
     assert np.median(np.abs(own - other)) < 1e-4 * np.std(other)
     assert np.corrcoef(own.ravel(), other.ravel())[0, 1] > 0.995
@@ -170,6 +194,30 @@ def test_metrics_are_those_of_xgboost() -> None:
         assert found == pytest.approx(values, rel=1e-4)
 
 
+def test_ndcg_is_that_of_xgboost() -> None:
+    rows, held_out = table("grade"), table("grade", rows=400)
+    metrics = ["ndcg", "ndcg@5", "ndcg@5-", "ndcg-"]
+    for gain in (True, False):
+        params = {**QUICK, "objective": "rank:ndcg", "ndcg_exp_gain": gain, "eval_metric": metrics}
+        results: dict[str, dict[str, list[float]]] = {}
+        booster = train(params, rows, 5, evals=[(held_out, "test")], evals_result=results)
+        booster.set_param([("eval_metric", metric) for metric in metrics])
+        said = booster.eval(usual_matrix(held_out), "test").split()[1:]
+        values = {item.split(":")[0]: float(item.split(":")[1]) for item in said}
+        found = {f"test-{metric}": value[-1] for metric, value in results["test"].items()}
+        assert found == pytest.approx(values, rel=1e-4)
+
+
+def test_ranking_stops_at_the_largest_metric() -> None:
+    rows, held_out = table("grade", rows=100), table("grade", rows=150)
+    params = {**QUICK, "objective": "rank:ndcg", "eta": 1.0}
+    results: dict[str, dict[str, list[float]]] = {}
+    options: dict[str, Any] = {"evals": [(held_out, "test")], "evals_result": results}
+    booster = train(params, rows, 60, early_stopping_rounds=4, **options)
+    values = results["test"]["ndcg@32"]
+    assert booster.best_iteration == values.index(max(values)) == len(values) - 5 < 55
+
+
 def test_training_stops_early_as_xgboost_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +292,30 @@ def written(tmp_path: Path, suffix: str) -> tuple[Files, Rows]:
 def test_files_train_as_arrays_do(tmp_path: Path, suffix: str) -> None:
     files, rows = written(tmp_path, suffix)
     assert train(QUICK, files, 4).save_raw("json") == train(QUICK, rows, 4).save_raw("json")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_ranked_files_train_as_arrays_do(tmp_path: Path, suffix: str) -> None:
+    """Queries have names, and one begins in one file and ends in the next."""
+    rows = table("grade")
+    columns = {f"f{place}": values for place, values in enumerate(np.asarray(rows.features).T)}
+    content = pyarrow.table(
+        {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+        | {"y": rows.label.astype(np.float32), "w": rows.weight.astype(np.float32)}
+        | {"q": [f"query {number}" for number in rows.qid]}
+    )
+    paths = [tmp_path / f"{place}{suffix}" for place in range(2)]
+    for path, part in zip(paths, (content.slice(0, 275), content.slice(275)), strict=True):
+        if suffix == ".csv":
+            pyarrow.csv.write_csv(part, path)
+        else:
+            pyarrow.parquet.write_table(part, path, row_group_size=90)
+    files = Files(paths, "y", "w", qid="q")
+    named = Rows(rows.features, rows.label, rows.weight, names=list(columns), qid=rows.qid)
+    assert train(NDCG, files, 3).save_raw("json") == train(NDCG, named, 3).save_raw("json")
+    parts = [files.part_of(rank, 5) for rank in range(5)]
+    assert [len(part.queries or ()) for part in parts] == [3, 2, 3, 2, 2]
+    assert all(part.rows.start % 50 == 0 for part in parts)
 
 
 def test_workers_read_their_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,6 +420,7 @@ def test_sigterm_ends_behind_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 X, Y = np.arange(8.0).reshape(4, 2), np.array([0.0, 1.0, 1.0, 0.0])
 GOOD = Rows(X, Y)
+NDCG: dict[str, Any] = {"objective": "rank:ndcg"}
 REFUSED: dict[str, Callable[[], object]] = {
     "tree_method: got 'approx', need 'hist' or 'auto'": lambda: fit(tree_method="approx"),
     "tree_method: got 'exact'": lambda: fit(tree_method="exact"),
@@ -366,7 +439,40 @@ REFUSED: dict[str, Callable[[], object]] = {
     "params: got {'eta': -1}, need what XGBoost takes": lambda: fit(eta=-1),
     "params: got {'max_depth': 'deep'}, need what XGBoost takes": lambda: fit(max_depth="deep"),
     "params: got list": lambda: train([], GOOD, 1),  # type: ignore[arg-type]
-    "objective: got 'rank:ndcg', need one of binary:logistic": lambda: fit(objective="rank:ndcg"),
+    "objective: got 'rank:map', need one of binary:logistic": lambda: fit(objective="rank:map"),
+    "objective: got 'survival:cox'": lambda: fit(objective="survival:cox"),
+    "data: qid: got none, need the query of each row": lambda: fit(objective="rank:ndcg"),
+    "data: qid: got 2 queries, need none: only rank:": lambda: train({}, rank([1, 1, 2, 2]), 1),
+    "test: qid: got none": lambda: train(
+        NDCG, rank([1, 1, 2, 2]), 1, evals=[(GOOD, "test")]
+    ),
+    "qid: got rows of query 1 in two places, again from row 3": lambda: rank([1, 1, 2, 1]),
+    "qid: got shape (3,), need (4,)": lambda: rank([1, 1, 2]),
+    "data: weight: got 2 in row 1, 1 before in its query": lambda: train(
+        NDCG, Rows(X, Y, [1, 2, 1, 1], qid=[1, 1, 2, 2]), 1
+    ),
+    "data: label: got numbers from 0 to 1.5, need whole numbers from 0 to 31": lambda: train(
+        NDCG, Rows(X, [0, 1.5, 0, 0], qid=[1, 1, 2, 2]), 1
+    ),
+    "lambdarank_pair_method: got 'mean', need 'topk'": lambda: fit(
+        **NDCG, lambdarank_pair_method="mean"
+    ),
+    "lambdarank_unbiased: got True, need False": lambda: fit(**NDCG, lambdarank_unbiased=True),
+    "lambdarank_bias_norm: got 2, need 1.0": lambda: fit(**NDCG, lambdarank_bias_norm=2),
+    "lambdarank_normalization: got 'no', need True or False": lambda: fit(
+        **NDCG, lambdarank_normalization="no"
+    ),
+    "lambdarank_num_pair_per_sample: got 0, need a whole number from 1": lambda: fit(
+        **NDCG, lambdarank_num_pair_per_sample=0
+    ),
+    "ndcg_exp_gain: got False, need none beside reg:squarederror": lambda: fit(ndcg_exp_gain=False),
+    "num_class: got 3, need none beside rank:ndcg": lambda: fit(**NDCG, num_class=3),
+    "eval_metric: got 'map', need one that is exact, for rank:ndcg: ndcg@32, ndcg": lambda: fit(
+        **NDCG, eval_metric="map"
+    ),
+    "eval_metric: got 'ndcg', need one that is exact, for binary": lambda: fit(
+        **LOGISTIC, eval_metric="ndcg"
+    ),
     "objective: got 'binary:logistics'": lambda: fit(objective="binary:logistics"),
     "num_class: got 0, need the number of classes": lambda: fit(objective="multi:softprob"),
     "num_class: got 3, need none beside reg:squarederror": lambda: fit(num_class=3),
@@ -409,6 +515,10 @@ REFUSED: dict[str, Callable[[], object]] = {
         {}, Files("table.json", "y"), 1
     ),
 }
+
+
+def rank(qid: list[int]) -> Rows:
+    return Rows(X, Y, qid=qid)
 
 
 def fit(**params: Any) -> object:

@@ -32,9 +32,11 @@ def skeleton_of(
             labels,
             feature_names=list(names) or None,
             nthread=1,
+            qid=np.zeros(len(labels), np.int32) if settings.objective.ranks else None,
         )
         parameters = {
             **settings.tree,
+            **settings.ranking,
             "objective": settings.objective_name,
             "base_score": 0.5,
             "tree_method": "hist",

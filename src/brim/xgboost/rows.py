@@ -18,6 +18,7 @@ from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.grid import MOST_ROWS
 from brim.xgboost.objectives import Objective
+from brim.xgboost.queries import Queries, queries_of, share_of_queries
 from brim.xgboost.workers import Collectives, share_of
 
 _SUFFIXES = (".parquet", ".csv")
@@ -36,6 +37,7 @@ class WorkerRows:
         rows: their numbers among all rows.
         total: rows of all workers.
         names: of the features; none: they have none.
+        queries: of the rows; None: they have none.
     """
 
     features: Floats
@@ -44,6 +46,7 @@ class WorkerRows:
     rows: range
     total: int
     names: tuple[str, ...]
+    queries: Queries | None = None
 
     def check(self, subject: str, objective: Objective) -> None:
         """Refuse values that no tree can be trained on.
@@ -70,6 +73,14 @@ class WorkerRows:
                 got=f"{weight[bad[0]]:g} in row {bad[1]}",
                 need="numbers from 0 to 1e12",
             )
+        if self.queries is not None:
+            heads = np.repeat(weight[self.queries.starts[:-1]], self.queries.sizes)
+            if bad := _first(weight != heads, self.rows):
+                raise SpecError(
+                    f"{subject}: weight",
+                    got=f"{weight[bad[0]]:g} in row {bad[1]}, {heads[bad[0]]:g} before in its query",
+                    need="one weight for all rows of a query",
+                )
         # NaN, a missing value, is not greater than anything.
         for row, column in np.argwhere(np.abs(self.features) > _LARGEST)[:1]:
             name = repr(self.names[column]) if self.names else column
@@ -89,6 +100,8 @@ class Rows:
         label: of shape (rows,): numbers, or the classes' from 0.
         weight: of shape (rows,); None: all are 1.
         names: of the features; none: a DataFrame's columns, or no names.
+        qid: of shape (rows,): the query of each row, a number or a text, for objectives that rank. The rows
+            of a query lie side by side.
 
     Raises:
         SpecError: shapes that do not fit, or values that are no numbers.
@@ -98,9 +111,10 @@ class Rows:
     label: Any
     weight: Any = None
     names: Sequence[str] = ()
+    qid: Any = None
 
     def __post_init__(self) -> None:
-        _ = self._arrays, self._names
+        _ = self._arrays, self._names, self.queries
 
     @property
     def total(self) -> int:
@@ -108,10 +122,21 @@ class Rows:
         return len(self._arrays[0])
 
     @cached_property
+    def queries(self) -> Queries | None:
+        """The queries of all rows; None: they have none."""
+        if self.qid is None:
+            return None
+        ids = np.asarray(self.qid)
+        if ids.shape != (self.total,):
+            raise SpecError("qid", got=f"shape {ids.shape}", need=f"({self.total},): one a row")
+        return queries_of(ids)
+
+    @cached_property
     def identity(self) -> str:
         """A digest of all values."""
         digest = hashlib.sha256(repr(self._names).encode())
-        for values in self._arrays:
+        starts = None if self.queries is None else self.queries.starts
+        for values in (*self._arrays, *([] if starts is None else [starts])):
             if values is not None:
                 digest.update(repr(values.shape).encode())
                 digest.update(values.data)
@@ -119,11 +144,18 @@ class Rows:
 
     def part_of(self, rank: int, size: int) -> WorkerRows:
         """Return the rows of one worker."""
-        share = share_of(self.total, rank, size)
+        share, queries = _share(self.total, self.queries, rank, size)
         rows = slice(share.start, share.stop)
         features, label, weight = self._arrays
-        part_weight = None if weight is None else weight[rows]
-        return WorkerRows(features[rows], label[rows], part_weight, share, self.total, self._names)
+        return WorkerRows(
+            features[rows],
+            label[rows],
+            None if weight is None else weight[rows],
+            share,
+            self.total,
+            self._names,
+            queries,
+        )
 
     @cached_property
     def _arrays(self) -> tuple[Floats, Floats, Floats | None]:
@@ -161,6 +193,8 @@ class Files:
         label: name of its column.
         weight: name of its column; None: all rows weigh 1.
         features: names of columns; none: all others.
+        qid: name of the column of queries, for objectives that rank: numbers or texts. The rows of a query
+            lie side by side. Each worker reads this column of all rows.
 
     Raises:
         SpecError: a file or column that is not there, or a column that has no numbers.
@@ -170,6 +204,7 @@ class Files:
     label: str
     weight: str | None = None
     features: Sequence[str] = ()
+    qid: str | None = None
 
     @property
     def total(self) -> int:
@@ -177,16 +212,26 @@ class Files:
         return sum(table.rows for table in self._tables)
 
     @cached_property
+    def queries(self) -> Queries | None:
+        """The queries of all rows; None: they have none."""
+        if self.qid is None:
+            return None
+        _ = self._names  # the column is there
+        pieces = [piece for table in self._tables for piece in table.ids(self.qid)]
+        return queries_of(np.concatenate(pieces) if pieces else np.empty(0, np.int64))
+
+    @cached_property
     def identity(self) -> str:
         """A digest of CSV files, and of the footers of Parquet files, with sizes and statistics."""
-        digest = hashlib.sha256(repr((self._names, self.label, self.weight)).encode())
+        columns = self._names, self.label, self.weight, self.qid
+        digest = hashlib.sha256(repr(columns).encode())
         for table in self._tables:
             digest.update(table.digest)
         return digest.hexdigest()
 
     def part_of(self, rank: int, size: int) -> WorkerRows:
         """Return the rows of one worker."""
-        share = share_of(self.total, rank, size)
+        share, queries = _share(self.total, self.queries, rank, size)
         columns = [*self._names, self.label, *([self.weight] if self.weight else [])]
         pieces: list[Floats] = []
         begin = 0
@@ -200,7 +245,7 @@ class Files:
         weight = np.ascontiguousarray(values[:, -1]) if self.weight else None
         label = np.ascontiguousarray(values[:, width])
         features = np.ascontiguousarray(values[:, :width])
-        return WorkerRows(features, label, weight, share, self.total, self._names)
+        return WorkerRows(features, label, weight, share, self.total, self._names, queries)
 
     @cached_property
     def _tables(self) -> list[_Table]:
@@ -214,7 +259,7 @@ class Files:
     def _names(self) -> tuple[str, ...]:
         columns = self._tables[0].columns
         for table in self._tables:
-            for name in (self.label, self.weight, *self.features):
+            for name in (self.label, self.weight, self.qid, *self.features):
                 if name is not None and name not in table.columns:
                     raise SpecError(
                         f"{table.path}: column {name!r}",
@@ -227,7 +272,7 @@ class Files:
                     str(table.path), got="other columns", need=f"those of {self._tables[0].path}"
                 )
         return tuple(self.features) or tuple(
-            name for name in columns if name not in (self.label, self.weight)
+            name for name in columns if name not in (self.label, self.weight, self.qid)
         )
 
 
@@ -281,6 +326,22 @@ class _Table:
                 yield self._floats(table.select(columns).slice(piece.start, len(piece)))
             begin += count
 
+    def ids(self, column: str) -> Iterator[NDArray[Any]]:
+        """Read a column of numbers or texts of all rows, group by group."""
+        for values in self._column(column):
+            if values.null_count:
+                raise SpecError(
+                    f"{self.path}: column {column!r}", got="missing values", need="a query in each row"
+                )
+            yield values.to_numpy()
+
+    def _column(self, name: str) -> Iterator[Any]:
+        if self._csv is not None:
+            yield self._csv.column(name)
+            return
+        for group in range(self._file.num_row_groups):
+            yield self._file.read_row_group(group, [name]).column(name)
+
     def _floats(self, table: Any) -> Floats:
         import pyarrow
 
@@ -307,12 +368,30 @@ class _Table:
         return values
 
 
-def check_size(subject: str, total: int, size: int) -> None:
+def check_size(subject: str, table: Rows | Files, size: int, *, is_ranked: bool) -> None:
     """Refuse a number of rows for which sums are not exact, or that leaves a worker without any.
 
+    Args:
+        is_ranked: the rows need queries; False: they must have none.
+
     Raises:
-        SpecError: there are too many or too few.
+        SpecError: there are too many or too few, or queries are missing or of no use.
     """
+    total, queries = table.total, table.queries
+    if is_ranked != (queries is not None):
+        raise SpecError(
+            f"{subject}: qid",
+            got="none" if is_ranked else f"{len(queries or ())} queries",
+            need="the query of each row" if is_ranked else "none: only rank:… ranks",
+            hint="brim.xgboost.Rows(…, qid=…)" if is_ranked else "leave it out",
+        )
+    if queries is not None and 0 < len(queries) < size:
+        raise SpecError(
+            f"{subject}: queries",
+            got=str(len(queries)),
+            need=f"at least one for each of {size} workers",
+            hint=f"--workers {len(queries)}",
+        )
     if total > MOST_ROWS:
         raise SpecError(
             f"{subject}: rows",
@@ -339,6 +418,16 @@ def check_weights(subject: str, part: WorkerRows, workers: Collectives) -> None:
         heaviest = workers.largest(np.array([part.weight.max(initial=0.0)]))
         if not heaviest[0]:
             raise SpecError(f"{subject}: weight", got="only zeros", need="some weight above 0")
+
+
+def _share(
+    total: int, queries: Queries | None, rank: int, size: int
+) -> tuple[range, Queries | None]:
+    """The rows of one worker, and their queries."""
+    if queries is None:
+        return share_of(total, rank, size), None
+    share = share_of_queries(queries, rank, size)
+    return share, queries.part_of(share)
 
 
 def _first(is_bad: NDArray[np.bool_], rows: range) -> tuple[int, int] | None:

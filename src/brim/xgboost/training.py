@@ -20,8 +20,7 @@ from brim.xgboost.bins import ranges_of, sample_of, thresholds_of
 from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of
 from brim.xgboost.grid import powers_of, round_to_grid
 from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
-from brim.xgboost.metrics import value_of
-from brim.xgboost.objectives import gradients_of
+from brim.xgboost.metrics import is_better_above, value_of
 from brim.xgboost.parameters import BoostingSettings, settings_of
 from brim.xgboost.rows import Files, Rows, WorkerRows, check_size, check_weights
 from brim.xgboost.sampling import chosen
@@ -60,7 +59,7 @@ def train(
         rounds: of boosting, those of earlier starts among them.
         evals: tables to compute metrics on after each round, each with a name. The metrics are
             `eval_metric` of the parameters, or the objective's.
-        early_stopping_rounds: stop where the last metric of the last table has not become less for
+        early_stopping_rounds: stop where the last metric of the last table has not become better for
             so many rounds; the Booster has all rounds, and `best_iteration`. None: never.
         evals_result: is filled with the metrics of all rounds, by table and name.
 
@@ -110,7 +109,7 @@ class _Training:
         self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
-            check_size(subject, table.total, place.size)
+            check_size(subject, table, place.size, is_ranked=settings.objective.ranks)
         self._subjects = list(tables)
         self._parts = [table.part_of(place.rank, place.size) for table in tables.values()]
         for subject, part in zip(tables, self._parts, strict=True):
@@ -149,6 +148,7 @@ class _Training:
             compare(subject, content, workers)
         for subject, part in zip(self._subjects, self._parts, strict=True):
             check_weights(subject, part, workers)
+        self._weight = self._settings.objective.weights(self._weight, self._part.queries, workers)
         saved = self._saved()
         content = workers.pass_on(content_of(saved.read() if saved else []))
         self._rounds = rounds_in(content)[:rounds]
@@ -198,8 +198,8 @@ class _Training:
     def _step(self, boosting: Boosting, workers: Collectives) -> None:
         """Make a round."""
         settings, part = self._settings, self._part
-        gradients, hessians = gradients_of(
-            settings.objective, boosting.margins[0], part.label, self._weight
+        gradients, hessians = settings.objective.gradients(
+            boosting.margins[0], part.label, self._weight, part.queries
         )
         if settings.subsample < 1:
             seed = settings.seed * 1_000_003 + len(self._history)
@@ -212,7 +212,15 @@ class _Training:
         boosting.boost(gradients, hessians)
         self._history.append(
             tuple(
-                value_of(name, settings.objective, margins, rows.label, rows.weight, workers)
+                value_of(
+                    name,
+                    settings.objective,
+                    margins,
+                    rows.label,
+                    rows.weight,
+                    workers,
+                    rows.queries,
+                )
                 for rows, margins in zip(self._eval_parts, boosting.margins[1:], strict=True)
                 for name in settings.metrics
             )
@@ -228,9 +236,10 @@ class _Training:
         return count >= rounds or (patience is not None and count - self._best() > patience)
 
     def _best(self) -> int:
-        """The first round of the least metric; 0 where there is none."""
+        """The first round of the best metric; 0 where there is none."""
         values = [values[-1] for values in self._history]
-        return values.index(min(values)) if values else 0
+        best = max if is_better_above(self._settings.metrics[-1]) else min
+        return values.index(best(values)) if values else 0
 
     def _base_scores(self, workers: Collectives) -> list[float]:
         score = self._settings.base_score
