@@ -116,13 +116,14 @@ def binned(
         **typed(features.shape[1], vocabularies or {}),
     }
     reference = xgb.QuantileDMatrix(reference_of(thresholds, lowest), **options)
-    # For each feature: below its least value, then its thresholds, then beyond the largest.
+    # For each feature: below its least value, then its thresholds, then beyond the largest; for
+    # categories the codes themselves.
     pointers, cuts = reference.get_quantile_cut()
     for column, numbers in enumerate(thresholds):
-        if len(numbers):
-            begin, end = int(pointers[column]), int(pointers[column + 1])
-            if not np.array_equal(cuts[begin + 1 : end - 1], numbers):
-                raise InternalError(f"xgboost took other thresholds for feature {column}")
+        begin, end = int(pointers[column]), int(pointers[column + 1])
+        within = slice(begin + 1, end if column in (vocabularies or {}) else end - 1)
+        if len(numbers) and not np.array_equal(cuts[within], numbers):
+            raise InternalError(f"xgboost took other thresholds for feature {column}")
     return xgb.QuantileDMatrix(features, ref=reference, **options)
 
 

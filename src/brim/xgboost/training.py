@@ -106,7 +106,8 @@ class _Training:
     ) -> None:
         self._xgb, self._settings, self._place = xgb, settings, place
         self._patience = patience
-        self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
+        # Of a table and a metric, in the order of their values.
+        self._columns = [(name, metric) for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
             check_size(subject, table, place.size, is_ranked=settings.objective.ranks)
@@ -142,8 +143,7 @@ class _Training:
     def results(self) -> dict[str, dict[str, list[float]]]:
         """The metrics of all rounds, by table and name."""
         results: dict[str, dict[str, list[float]]] = {}
-        for place, name in enumerate(self._names):
-            table, _, metric = name.rpartition("-")
+        for place, (table, metric) in enumerate(self._columns):
             results.setdefault(table, {})[metric] = [values[place] for values in self._history]
         return results
 
@@ -196,7 +196,8 @@ class _Training:
             if report.is_stopping:
                 raise SystemExit(_TERMINATED)
             if workers.rank == 0:
-                values = dict(zip(self._names, self._history[-1], strict=True))
+                names = map("-".join, self._columns)
+                values = dict(zip(names, self._history[-1], strict=True))
                 progress(len(self._history), rounds, **values)
             batch = next_batch(batch, report.microseconds)
 
