@@ -19,13 +19,16 @@ from typing import Any
 import numpy as np
 import psutil
 import xgboost
+from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 import brim.xgboost
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
-from benchmarks.xgboost.tables import Table, census, digits, flights
+from benchmarks.xgboost.tables import Table, carriers, census, digits, flights, movielens
 from brim.wire.listening import take_port
+from brim.xgboost.queries import queries_of
+from brim.xgboost.ranking import ndcg_of
 
 HERE = Path(__file__).parent
 USUAL = {"max_depth": 6, "eta": 0.1, "max_bin": 256, "nthread": 1, "tree_method": "hist"}
@@ -34,23 +37,39 @@ _END = 300.0  # seconds for one life's phase
 VERSIONS = f"xgboost {xgboost.__version__}, numpy {np.__version__}"
 
 
-def tables(path: Path | None) -> dict[str, Table]:
+def tables(path: Path | None, films: Path | None) -> dict[str, Table]:
     found = {"census": census(path)} if path else {}
-    return {**found, "flights": flights(), "digits": digits()}
+    found |= {"films": movielens(films)} if films else {}
+    return {**found, "flights": flights(), "carriers": carriers(), "digits": digits()}
 
 
 # Quality ------------------------------------------------------------------------------------------
 
 
-def score(one: Table, booster: Any, features: Any, label: Any) -> float:
-    """The area under the curve, the share of squares that is explained, or the share of hits."""
-    predicted = booster.predict(xgboost.DMatrix(features))
+def score(one: Table, booster: Any, rows: NDArray[np.int64]) -> float:
+    """The area under the curve, the share of squares that is explained, hits, or NDCG of the first ten."""
+    features, label = one.features[rows], one.label[rows]
+    table = xgboost.DMatrix(features, feature_types=one.types, enable_categorical=True)
+    predicted = booster.predict(table)
     match one.params["objective"]:
+        case "rank:ndcg":
+            assert one.qid is not None
+            queries = queries_of(one.qid[rows])
+            found = ndcg_of(predicted, label, queries, top=10, is_exponential=True, empty=1.0)
+            return float(found.mean())
         case "binary:logistic":
             return float(roc_auc_score(label, predicted))
         case "reg:squarederror":
             return float(1 - np.mean((predicted - label) ** 2) / np.var(label))
     return float(np.mean(predicted.argmax(axis=1) == label))
+
+
+def halves(one: Table, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """70 % of the rows, or of the queries with their rows, and the others."""
+    ids = np.arange(len(one.label)) if one.qid is None else one.qid
+    order = np.random.default_rng(seed).permutation(np.unique(ids))
+    is_train = np.isin(ids, order[: int(0.7 * len(order))])
+    return np.flatnonzero(is_train), np.flatnonzero(~is_train)
 
 
 def quality(report: Report, found: Mapping[str, Table], seeds: int, rounds: int) -> dict[str, Any]:
@@ -59,19 +78,22 @@ def quality(report: Report, found: Mapping[str, Table], seeds: int, rounds: int)
         for share in (1.0, 0.8):
             scores: dict[str, list[float]] = {"xgboost": [], "brim": []}
             for seed in range(seeds):
-                order = np.random.default_rng(seed).permutation(len(one.label))
-                cut = int(0.7 * len(order))
-                train, test = np.sort(order[:cut]), order[cut:]
+                train, test = halves(one, seed)
                 params = {**USUAL, **one.params, "seed": seed}
                 params |= {"subsample": share, "colsample_bytree": share}
                 features, label = one.features[train], one.label[train]
-                matrix = xgboost.QuantileDMatrix(features, label)
+                qid = None if one.qid is None else one.qid[train]
+                options = {"feature_types": one.types, "enable_categorical": True}
+                matrix = xgboost.QuantileDMatrix(features, label, qid=qid, **options)
+                table_of_brim = brim.xgboost.Rows(
+                    features, label, qid=qid, categories=one.categories
+                )
                 boosters = {
                     "xgboost": xgboost.train(params, matrix, rounds),
-                    "brim": brim.xgboost.train(params, brim.xgboost.Rows(features, label), rounds),
+                    "brim": brim.xgboost.train(params, table_of_brim, rounds),
                 }
                 for side, booster in boosters.items():
-                    scores[side].append(score(one, booster, one.features[test], one.label[test]))
+                    scores[side].append(score(one, booster, test))
             differences = np.subtract(scores["brim"], scores["xgboost"])
             rows.append(
                 (
@@ -89,8 +111,9 @@ def quality(report: Report, found: Mapping[str, Table], seeds: int, rounds: int)
     head = ["table", "sampled", "xgboost", "brim", "difference", "its spread", "spread of xgboost"]
     report.add(
         f"{VERSIONS}; {rounds} rounds, {seeds} splits, each with its seed. Area under the curve "
-        "(census), share of variance explained (flights), share of hits (digits) on the 30 % held out; "
-        "spreads are standard deviations over the splits.\n\n" + table(head, rows)
+        "(census), share of variance explained (flights, carriers), share of hits (digits), NDCG of the "
+        "first ten (films), on the 30 % held out; spreads are standard deviations over the splits.\n\n"
+        + table(head, rows)
     )
     return data
 
@@ -136,7 +159,11 @@ def cost(report: Report, found: Mapping[str, Table], times: int, rounds: int) ->
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     for name, one in found.items():
         path = folder / f"{name}.npz"
-        np.savez(path, features=one.features, label=one.label)
+        arrays: dict[str, Any] = {"features": one.features, "label": one.label}
+        arrays["categories"] = np.array(one.categories, np.int64)
+        if one.qid is not None:
+            arrays["qid"] = one.qid
+        np.savez(path, **arrays)
         for sampled in (False, True):
             share = {"subsample": 0.8, "colsample_bytree": 0.8} if sampled else {}
             params = {**USUAL, **one.params, **share}
@@ -257,6 +284,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=["quality", "cost", "lives"])
     parser.add_argument("--census", type=Path, help="the Adult census income, in Parquet")
+    parser.add_argument("--films", type=Path, help="the folder of MovieLens 100K, in Parquet")
+    parser.add_argument("--table", default="", help="only this one; nothing is written")
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     options = parser.parse_args()
     titles = {
@@ -266,16 +295,18 @@ def main() -> None:
     }
     report = Report(HERE, titles[options.part], seed=0)
     rounds = 5 if options.quick else 100
+    found: dict[str, Table] = {}
+    if options.part != "lives" and not options.quick:
+        found = tables(options.census, options.films)
+        found = {name: one for name, one in found.items() if options.table in ("", name)}
     match options.part:
         case "quality":
-            found = {} if options.quick else tables(options.census)
             data = quality(report, found or {"digits": digits()}, 1 if options.quick else 5, rounds)
         case "cost":
-            found = {} if options.quick else tables(options.census)
             data = cost(report, found or {"digits": digits()}, 1 if options.quick else 3, rounds)
         case _:
             data = lives(report, range(1 if options.quick else 50))
-    if not options.quick:
+    if not options.quick and not options.table:
         report.write(data, name=options.part)
 
 

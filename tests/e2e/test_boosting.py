@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from brim import client
 from brim.wire.listening import take_port
-from e2e.running import FILES, ROOT, Run, has_ended, started, until
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from e2e.running import FILES, ROOT, Run, has_ended, joining, started, until
 from e2e.test_any_command import processes
 
 pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
 FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
+RANKED, ON_HOSTS = ("100", "0"), ("150", "10")
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +46,27 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
     return digest
 
 
-def start_pair(folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Two processes as any launcher would start them."""
+def start_together(size: int, words: Sequence[str]) -> tuple[int, list[subprocess.Popen[bytes]]]:
+    """Processes of a command as any launcher would start them, and the port of the first."""
     with take_port("127.0.0.1") as listener:
         port = listener.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            command(FEW, folder)[1:],
-            env=os.environ | variables | {"RANK": str(rank)},
-        )
-        for rank in range(2)
+    variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return port, [
+        subprocess.Popen(words, env=os.environ | variables | {"RANK": str(rank)})
+        for rank in range(size)
     ]
+
+
+def test_all_parameters_make_the_same_trees(tmp_path: Path) -> None:
+    """One command trains many times, alone and with three workers: trees, metrics and the best round."""
+    words = (sys.executable, str(FILES / "boosted_cases.py"), str(tmp_path))
+    _, processes = start_together(3, words)
+    subprocess.run(words, check=True, timeout=120)
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    alone = json.loads((tmp_path / "cases-0-1").read_text())
+    assert len({digest for digest, *_ in alone.values()}) == len(alone) > 10
+    for rank in range(3):
+        assert json.loads((tmp_path / f"cases-{rank}-3").read_text()) == alone
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -66,24 +83,138 @@ def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
     return ("--", sys.executable, BOOSTED, rounds, str(folder), classes)
 
 
+@pytest.mark.parametrize("job", [FEW, RANKED], ids=["classes", "ranks"])
 def test_workers_and_deaths_change_no_bit(
-    tmp_path: Path, alone: Callable[[tuple[str, str]], str]
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], job: tuple[str, str]
 ) -> None:
-    pair = start_pair(tmp_path)
+    _, pair = start_together(2, command(job, tmp_path)[1:])
     with started(
-        tmp_path / "run", "run", "--restart", "--workers", "3", *command(FEW, tmp_path)
+        tmp_path / "run", "run", "--restart", "--workers", "3", *command(job, tmp_path)
     ) as run:
         until(lambda: kept(run) > 0, "rounds that count", run)
         victim = processes(run, 1)[0]
         victim.kill()
         summary = run.finish()
     assert [process.wait(60) for process in pair] == [0, 0]
-    assert (summary["exit"], summary["steps"]) == ("done", int(FEW[0])), run.err
+    assert (summary["exit"], summary["steps"]) == ("done", int(job[0])), run.err
     assert any(event["state"] == "lost" for event in run.events("worker"))
     assert digests(tmp_path) == dict.fromkeys(
         [*(f"digest-{rank}-2" for rank in range(2)), *(f"digest-{rank}-3" for rank in range(3))],
-        alone(FEW),
+        alone(job),
     )
+
+
+def connections(process: subprocess.Popen[bytes], status: str) -> set[tuple[str, int]]:
+    """Its own ends of the connections of a status."""
+    return {
+        (str(one.laddr.ip), one.laddr.port)
+        for one in psutil.Process(process.pid).net_connections("inet")
+        if one.status == status
+    }
+
+
+def test_no_port_stays_open(tmp_path: Path) -> None:
+    """XGBoost's tracker and workers would listen on, and end where a stranger says so."""
+    _, pair = start_together(2, command(MANY, tmp_path)[1:])
+    try:
+        until(
+            lambda: (
+                all(connections(process, psutil.CONN_ESTABLISHED) for process in pair)
+                and not any(connections(process, psutil.CONN_LISTEN) for process in pair)
+            ),
+            "closed ports",
+        )
+    finally:
+        for process in pair:
+            process.kill()
+            process.wait()
+
+
+def wait_for_rounds(saved: Path, run: Run) -> None:
+    """Wait for rounds that count beyond those that are there."""
+    before = len(list(saved.glob("xgboost-*/rounds-*")))
+    until(lambda: len(list(saved.glob("xgboost-*/rounds-*"))) > before, "rounds that count", run)
+
+
+def command_on(host: Host) -> list[int]:
+    """The processes of the command that are on a host."""
+    found = []
+    for pid in host.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "BRIM_CHECKPOINTS" in psutil.Process(pid).environ():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_lost_worker_and_host_change_no_bit(
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str]
+) -> None:
+    """Of two hosts without a common disk: the first one's rounds come back from the second."""
+    with hosts_in(tmp_path, 2) as hosts, run_on(hosts, "/tmp") as (run, agent):
+        saved = run.directory / "saved"
+        for _ in range(2):  # the first time there is one round alone
+            wait_for_rounds(saved, run)
+        starts, victim = len(run.events("round")), command_on(hosts[1])[0]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: has_ended(victim), "its end", run)
+        shutil.rmtree(saved)
+        until(lambda: len(run.events("round")) > starts, "another start", run)
+        wait_for_rounds(saved, run)
+        first = min(path.name for path in saved.glob("xgboost-*/rounds-*"))
+        assert first.startswith("rounds-00000000-")
+        assert int(first.rpartition("-")[2]) > 1  # several at once: they were not made again
+        assert command_on(hosts[1])
+        hosts[1].kill()
+        summary = run.finish()
+        agent.wait()
+        found = digests(hosts[0].root / "tmp")
+    check_hosts(run, summary)
+    assert set(found.values()) == {alone(ON_HOSTS)}
+
+
+@pytest.mark.long
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_cut_cable_changes_no_bit(tmp_path: Path, alone: Callable[[tuple[str, str]], str]) -> None:
+    """Of two hosts that share a disk, over IPv6."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    options = ("--checkpoints", str(shared / "saved"))
+    with hosts_in(tmp_path, 2, shared=shared) as hosts:
+        address = f"[{hosts[0].address6}]:7077"
+        with run_on(hosts, str(shared), *options, address=address) as (run, _):
+            wait_for_rounds(shared / "saved", run)
+            assert command_on(hosts[1])
+            hosts[1].cable.cut()
+            summary = run.finish()
+    check_hosts(run, summary)
+    assert set(digests(shared).values()) == {alone(ON_HOSTS)}
+
+
+@contextlib.contextmanager
+def run_on(
+    hosts: Sequence[Host], folder: str, *options: str, address: str = ""
+) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
+    """A run of three workers on two hosts, and the agent of the second one."""
+    address = address or f"{hosts[0].address}:7077"
+    words = ("run", "--restart", "--workers", "3", "--listen", address, "--agents", "2", *options)
+    directory = hosts[0].folder / "run"
+    words += command(ON_HOSTS, Path(folder))
+    with started(directory, *words, prefix=hosts[0].prefix) as run:
+        agent = joining(directory, address=address, prefix=hosts[1].prefix)
+        try:
+            yield run, agent
+        finally:
+            agent.kill()
+            agent.wait()
+
+
+def check_hosts(run: Run, summary: dict[str, Any]) -> None:
+    """Check that both hosts have taken part, and that all rounds were made."""
+    assert (summary["exit"], summary["steps"]) == ("done", int(ON_HOSTS[0])), run.err
+    assert len({event["agent"] for event in run.events("worker") if event["agent"]}) == 2
 
 
 @pytest.mark.long

@@ -18,7 +18,9 @@ from brim.xgboost.arithmetic import Floats, exp, log
 from brim.xgboost.bins import ranges_of, reference_of, sample_of, thresholds_of
 from brim.xgboost.grid import powers_of, round_to_grid, totals_of
 from brim.xgboost.metrics import names_for, value_of
-from brim.xgboost.objectives import NAMES, gradients_of, objective_of
+from brim.xgboost.objectives import NAMES, objective_of
+from brim.xgboost.queries import Queries, queries_of, share_of_queries
+from brim.xgboost.ranking import LambdaRank, ndcg_of
 from brim.xgboost.sampling import chosen
 from brim.xgboost.workers import (
     BatchReport,
@@ -85,7 +87,7 @@ def gradients(name: str = "binary:logistic") -> tuple[Floats, Floats]:
     objective = objective_of(name, classes)
     margins = chance.normal(0, 6, (objective.margins, ROWS)).astype(np.float32)
     label = chance.integers(0, classes or 2, ROWS).astype(np.float32)
-    return gradients_of(objective, margins, label, weights())
+    return objective.gradients(margins, label, weights(), None)
 
 
 def weights() -> Floats:
@@ -196,7 +198,7 @@ def test_gradients_are_those_of_the_loss(name: str) -> None:
                 return np.exp(m[0]) - label * m[0]
         return (m[0] - label) ** 2 / 2
 
-    own = gradients_of(objective, margins, label, None)[0]
+    own = objective.gradients(margins, label, None, None)[0]
     for row in range(objective.margins):
         step = np.zeros((objective.margins, 1))
         step[row] = 1e-5
@@ -209,9 +211,9 @@ def test_blocks_of_rows_are_as_all_at_once() -> None:
     objective = objective_of("multi:softprob", 3)
     margins = np.random.default_rng(2).normal(size=(3, 40_000)).astype(np.float32)
     label = np.arange(40_000, dtype=np.float32) % 3
-    whole = gradients_of(objective, margins, label, None)
+    whole = objective.gradients(margins, label, None, None)
     pieces = [
-        gradients_of(objective, margins[:, at : at + 777], label[at : at + 777], None)
+        objective.gradients(margins[:, at : at + 777], label[at : at + 777], None, None)
         for at in range(0, 40_000, 777)
     ]
     for column in range(2):
@@ -231,9 +233,161 @@ def test_metrics_are_the_same_for_any_split(name: str) -> None:
         own = slice(share.start, share.stop)
         part = margins[:, own], label[own], weights()[own]
         scores = objective.base_score(label[own], weights()[own], workers)
-        return scores + [value_of(metric, objective, *part, workers) for metric in names_for(name)]
+        names = names_for(objective, name)
+        return scores + [value_of(metric, objective, *part, workers) for metric in names]
 
     same_for_all(values)
+
+
+# Ranking ------------------------------------------------------------------------------------------
+
+RANKERS = {
+    "ndcg": {},
+    "pairwise": {"weighs_by_ndcg": False},
+    "first three": {"top": 3},
+    "as they are": {"normalizes": False, "by_scores": False},
+    "grades as gains": {"has_exponential_gain": False},
+}
+
+
+def ranker(**options: Any) -> LambdaRank:
+    usual: dict[str, Any] = dict.fromkeys(
+        ("weighs_by_ndcg", "normalizes", "by_scores", "has_exponential_gain"), True
+    )
+    return LambdaRank(**{**usual, "top": 32, **options})
+
+
+def ranked_rows() -> tuple[Floats, Floats, Floats, Queries]:
+    """Margins, many of which are equal, grades and weights of queries of 1 to 60 rows, and one of 5000."""
+    chance = np.random.default_rng(8)
+    sizes = np.append(chance.integers(1, 60, 500), 5000)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    rows = int(starts[-1])
+    margins = np.round(chance.normal(0, 2, (1, rows)), 1).astype(np.float32)
+    grades = np.floor(chance.uniform(0, 5, rows) * chance.uniform(0, 1, rows)).astype(np.float32)
+    weight = np.repeat(chance.lognormal(0, 3, len(sizes)), sizes).astype(np.float32)
+    return margins, grades, weight, Queries(starts)
+
+
+def pair_by_pair(
+    ranker: LambdaRank, margin: Floats, grades: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The gradients of one query, in doubles."""
+    order = sorted(range(len(margin)), key=lambda row: -margin[row])
+    gain = [2.0 ** float(g) - 1 if ranker.has_exponential_gain else float(g) for g in grades]
+    best = sorted(gain, reverse=True)[: ranker.top]
+    ideal = sum(g / math.log2(place + 2) for place, g in enumerate(best))
+    gradient, hessian, total = np.zeros(len(margin)), np.zeros(len(margin)), 0.0
+    for i in range(min(ranker.top, len(margin))):
+        for j in range(i + 1, len(margin)):
+            better, worse = order[i], order[j]
+            if grades[better] == grades[worse]:
+                continue
+            if grades[better] < grades[worse]:
+                better, worse = worse, better
+            gap = float(margin[better]) - float(margin[worse])
+            force = 1.0
+            if ranker.weighs_by_ndcg:
+                force = (gain[better] - gain[worse]) / ideal
+                force *= 1 / math.log2(i + 2) - 1 / math.log2(j + 2)
+            if ranker.by_scores and margin[order[0]] != margin[order[-1]]:
+                force /= abs(gap) + 0.01
+            chance = 1 / (1 + math.exp(-gap))
+            pull = (chance - 1) * force
+            curve = 2 * force * chance * (1 - chance)
+            total -= 2 * pull
+            gradient[better] += pull
+            gradient[worse] -= pull
+            hessian[[better, worse]] += curve
+    factor = math.log2(1 + total) / total if ranker.normalizes and total > 0 else 1.0
+    return gradient * factor, hessian * factor
+
+
+@pytest.mark.parametrize("options", RANKERS.values(), ids=RANKERS)
+def test_gradients_of_ranks_are_those_of_pairs(options: dict[str, Any]) -> None:
+    margins, grades, _, queries = ranked_rows()
+    own = ranker(**options).gradients(margins, grades, None, queries)
+    for query in range(0, 500, 9):
+        rows = slice(queries.starts[query], queries.starts[query + 1])
+        naive = pair_by_pair(ranker(**options), margins[0, rows], grades[rows])
+        for column in range(2):
+            scale = np.abs(naive[column]).max() + 1e-9
+            assert own[column][0, rows] == pytest.approx(naive[column], abs=1e-5 * scale, rel=1e-4)
+
+
+def test_tiny_forces_are_normalized_alike() -> None:
+    """Where the sum of a query is below what 1 + x can tell from 1."""
+    margins, grades = np.array([[60.0, 0.0]], np.float32), np.array([1, 0], np.float32)
+    own = ranker(by_scores=False).gradients(margins, grades, None, Queries(np.array([0, 2])))
+    naive = pair_by_pair(ranker(by_scores=False, normalizes=False), margins[0], grades)
+    assert own[1][0] == pytest.approx(naive[1] / math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("options", RANKERS.values(), ids=RANKERS)
+def test_ranks_are_the_same_for_any_split(options: dict[str, Any]) -> None:
+    """Gradients, to the bit, their grids, sums and weights, and the metrics."""
+    margins, grades, weight, queries = ranked_rows()
+    objective = ranker(**options)
+    pieces: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+
+    def numbers(workers: Collectives) -> list[Any]:
+        share = share_of_queries(queries, workers.rank, workers.size)
+        rows, part = slice(share.start, share.stop), queries.part_of(share)
+        own = objective.weights(weight[rows], part, workers)
+        found = objective.gradients(margins[:, rows], grades[rows], own, part)
+        pieces[workers.size, workers.rank] = found
+        columns = [column.ravel().copy() for column in found]
+        sums = totals_of(columns, workers)
+        values = [
+            value_of(name, objective, margins[:, rows], grades[rows], weight[rows], workers, part)
+            for name in ("ndcg", "ndcg@5", "ndcg@5-")
+        ]
+        return [powers_of(columns, workers), sums, values]
+
+    same_for_all(numbers)
+    for column in range(2):
+        whole = pieces[1, 0][column]
+        for size in SIZES[1:]:
+            parts = [pieces[size, rank][column] for rank in range(size)]
+            assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
+        flat = whole.ravel()
+        assert len(sums_in_many_orders(flat)) > 1  # as they are
+        rounded = round_to_grid(flat.copy(), *powers_of([flat], LoneWorker()))
+        assert sums_in_many_orders(rounded) == {math.fsum(rounded.tolist())}
+
+
+def test_ndcg_is_that_of_the_order() -> None:
+    margins, grades, _, queries = ranked_rows()
+    own = ndcg_of(margins[0], grades, queries, top=5, is_exponential=True, empty=0.5)
+    for query in range(100):
+        rows = slice(queries.starts[query], queries.starts[query + 1])
+        order = sorted(range(rows.stop - rows.start), key=lambda row: -margins[0, rows][row])
+        gains = [[2.0 ** float(g) - 1 for g in grades[rows][order]]]
+        gains.append(sorted(gains[0], reverse=True))
+        found, ideal = (
+            sum(gain / math.log2(place + 2) for place, gain in enumerate(one[:5])) for one in gains
+        )
+        assert own[query] == pytest.approx(found / ideal if ideal else 0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 501])
+def test_shares_are_of_whole_queries(size: int) -> None:
+    queries = ranked_rows()[-1]
+    shares = [share_of_queries(queries, rank, size) for rank in range(size)]
+    assert [row for share in shares for row in (share.start, share.stop)][1:-1] == [
+        row for share in shares[1:] for row in (share.start, share.start)
+    ]
+    assert (shares[0].start, shares[-1].stop) == (0, queries.starts[-1])
+    assert all(share.start in queries.starts and len(share) for share in shares)
+
+
+def test_queries_in_two_places_are_refused() -> None:
+    assert queries_of(np.array(["b", "b", "a"])).starts.tolist() == [0, 2, 3]
+    assert len(queries_of(np.array([], np.int64))) == 0
+    with pytest.raises(
+        SpecError, match=r"qid: got rows of query 2 in two places, again from row 3"
+    ):
+        queries_of(np.array([2, 2, 1, 2]))
 
 
 # Samples and bins ---------------------------------------------------------------------------------

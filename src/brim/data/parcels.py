@@ -14,7 +14,7 @@ import io
 import mmap
 import os
 import pickle
-from multiprocessing import reduction
+import socket
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -47,7 +47,7 @@ def send(connection: Connection, value: Any) -> None:
         os.ftruncate(descriptor, packing.size)
         with mmap.mmap(descriptor, packing.size) as memory:
             packing.fill(memory)
-        reduction.send_handle(connection, descriptor, None)  # a pid, on Windows alone
+        _send_descriptor(connection, descriptor)
     finally:
         os.close(descriptor)
 
@@ -67,12 +67,29 @@ def receive(connection: Connection) -> Any:
         memory = mmap.mmap(-1, size)
         connection.recv_bytes_into(memory)
     elif size:
-        descriptor = reduction.recv_handle(connection)
+        descriptor = _receive_descriptor(connection)
         try:
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
     return _Unpacking(io.BytesIO(text[_HEADER:]), memory).load()
+
+
+# `multiprocessing.reduction` would do for both, but from Python 3.14 on its sender waits until the receiver has
+# answered: no loader would read ahead.
+
+
+def _send_descriptor(connection: Connection, descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        socket.send_fds(end, [b"\0"], [descriptor])
+
+
+def _receive_descriptor(connection: Connection) -> int:
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        _, descriptors, _, _ = socket.recv_fds(end, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise EOFError
+    return descriptors[0]
 
 
 class _Packing(pickle.Pickler):

@@ -7,6 +7,7 @@ import errno
 import os
 import pwd
 import socket
+import stat
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -184,6 +185,37 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def own_listeners() -> dict[int, int]:
+    """Return the descriptors of the sockets on which this process listens, with their ports."""
+    found = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as copy:
+                    is_inet = copy.family in (socket.AF_INET, socket.AF_INET6)
+                    if is_inet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found[descriptor] = int(copy.getsockname()[1])
+    return found
+
+
+def stop_listening(descriptor: int) -> None:
+    """Have a socket of this process take no calls any more: a thread that waits for one gets an error."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
+
+
+def is_any_interface(host: str) -> bool:
+    """Return whether a host stands for all interfaces, and so is an address of no host.
+
+    >>> is_any_interface("0.0.0.0"), is_any_interface("::"), is_any_interface("10.0.0.7")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def holder_of(port: int) -> str:

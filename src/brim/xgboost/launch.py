@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
 from brim.host.installation import command_for
+from brim.wire.listening import is_any_interface, own_listeners, stop_listening, take_port
 from brim.xgboost.workers import Collectives, LoneWorker
 
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
@@ -33,7 +34,7 @@ class Place:
     Args:
         rank: of `size` processes.
         address, port: where the first one listens.
-        checkpoints: a directory that outlives this start; None: nothing is kept.
+        checkpoints: a directory that outlives this start; None: this process keeps nothing.
     """
 
     rank: int
@@ -57,21 +58,30 @@ def place_of(environment: Mapping[str, str]) -> Place:
     for name, number in numbers.items():
         if not number.isdecimal():
             raise SpecError(name, got=repr(number), need="a whole number, from the launcher")
-    size = max(int(numbers["WORLD_SIZE"]), 1)
+    size, port = max(int(numbers["WORLD_SIZE"]), 1), int(numbers["MASTER_PORT"])
     address = environment.get("MASTER_ADDR", "")
-    if size > 1 and not (address and int(numbers["MASTER_PORT"])):
+    if size > 1 and not (address and port):
         raise SpecError(
             "WORLD_SIZE",
             got=f"{size} without MASTER_ADDR and MASTER_PORT",
             need="both, from the launcher",
             hint=f"brim run --workers {size} -- python …",
         )
-    saved = environment.get("BRIM_CHECKPOINTS")
+    if size > 1 and is_any_interface(address):
+        raise SpecError(
+            "MASTER_ADDR",
+            got=repr(address),
+            need="the address of one interface, at which all workers reach the first one",
+            hint="brim run --listen 10.0.0.7:4000",
+        )
+    # The first process of each host keeps the rounds: hosts need no disk that they share.
+    local_rank = environment.get("LOCAL_RANK", numbers["RANK"] if size > 1 else "0")
+    saved = environment.get("BRIM_CHECKPOINTS") if local_rank == "0" else None
     return Place(
         rank=int(numbers["RANK"]) if size > 1 else 0,
         size=size,
         address=address,
-        port=int(numbers["MASTER_PORT"]),
+        port=port,
         checkpoints=Path(saved) if saved else None,
     )
 
@@ -118,11 +128,10 @@ class _Connected:
         return self._reduced(values, self._collective.Op.MAX)
 
     def pass_on(self, content: bytes) -> bytes:
-        """Return the first worker's content: the sum of its bytes and of zeros."""
-        sent = content if self.rank == 0 else b""
-        length = int(self.add(np.array([len(sent)], np.int64))[0])
+        """Return the content of the worker that has one: the sum of its bytes and of zeros."""
+        length = int(self.add(np.array([len(content)], np.int64))[0])
         buffer = np.zeros(length, np.uint8)
-        buffer[: len(sent)] = np.frombuffer(sent, np.uint8)
+        buffer[: len(content)] = np.frombuffer(content, np.uint8)
         return self.add(buffer).tobytes() if length else b""
 
     def _reduced(self, values: NDArray[Any], operation: Any) -> NDArray[Any]:
@@ -178,6 +187,7 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
         yield LoneWorker()
         return
     deadline = monotonic() + _TO_MEET
+    listeners = own_listeners()
     while True:
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -197,8 +207,44 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
-    with _orderly(xgb.collective.finalize, xgb.core.XGBoostError):
+    _close_ports(place, listeners)
+    with _orderly(partial(_finalize, xgb), xgb.core.XGBoostError):
         yield _Connected(xgb, place)
+
+
+def _close_ports(place: Place, listeners: Container[int]) -> None:
+    """Listen no more, once all workers are connected.
+
+    At the port of its tracker, XGBoost authenticates nobody, and a caller without a word holds up the
+    end. At one on all interfaces, which each worker leaves open, four bytes end the process: the tracker
+    sends them where a worker has failed. But the launcher of the workers ends them itself.
+
+    Args:
+        listeners: descriptors that were there before the workers connected.
+    """
+    for descriptor, port in own_listeners().items():
+        if descriptor not in listeners or (place.rank == 0 and port == place.port):
+            stop_listening(descriptor)
+
+
+def _finalize(xgb: Any) -> None:
+    with warnings.catch_warnings(action="ignore"):  # of ports that it does not find
+        xgb.collective.finalize()
+
+
+def next_port_of(place: Place, workers: Collectives) -> int:
+    """Return a free port, chosen by the first worker: XGBoost cannot listen on one again at once."""
+    if place.size == 1:
+        return place.port
+    port = b""
+    if place.rank == 0:
+        port = b"%d" % place.port  # if none is free, the next training says so: there may be none
+        with (
+            contextlib.suppress(EnvironmentFault, OSError),
+            take_port(place.address) as listener,
+        ):
+            port = b"%d" % listener.getsockname()[1]
+    return int(workers.pass_on(port))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Objectives: the gradients of a row, from its own margins, label and weight alone. Pure."""
+"""Objectives: the gradients of rows. Those here are of a row's own margins, label and weight alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from brim.errors import SpecError
 from brim.xgboost.arithmetic import Floats, exp, log
 from brim.xgboost.grid import totals_of
+from brim.xgboost.queries import Queries
 from brim.xgboost.workers import Collectives
 
 _BLOCK = 1 << 14  # rows: what is computed of them stays in a processor's cache
@@ -24,17 +25,23 @@ class Objective(ABC):
 
     Attributes:
         margins: of a row: 1, or the number of classes.
+        ranks: it orders the rows of each query.
     """
 
     margins = 1
+    ranks = False
 
     @abstractmethod
-    def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
-        """Write the gradients of a block of rows.
+    def gradients(
+        self, margins: Floats, label: Floats, weight: Floats | None, queries: Queries | None
+    ) -> tuple[Floats, Floats]:
+        """Return both gradients of all rows, as float32 of the shape of the margins.
 
         Args:
-            margin: of shape (margins, rows), as are both gradients.
+            margins: of shape (margins, rows).
             label: of shape (rows,).
+            weight: of shape (rows,); None: all are 1.
+            queries: of the rows; None: they have none.
         """
 
     @abstractmethod
@@ -44,6 +51,12 @@ class Objective(ABC):
     @abstractmethod
     def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return where boosting begins, in XGBoost's words: `base_score`."""
+
+    def weights(
+        self, weight: Floats | None, queries: Queries | None, workers: Collectives
+    ) -> Floats | None:
+        """Return the weights that gradients are multiplied by."""
+        return weight
 
     @property
     def needs(self) -> str:
@@ -55,7 +68,35 @@ class Objective(ABC):
         return True
 
 
-class SquaredError(Objective):
+class _OfRows(Objective):
+    """An objective whose gradients of a row depend on no other row."""
+
+    def gradients(
+        self, margins: Floats, label: Floats, weight: Floats | None, queries: Queries | None
+    ) -> tuple[Floats, Floats]:
+        """Return both gradients of all rows."""
+        gradients = np.empty_like(margins)
+        hessians = np.empty_like(margins)
+        for begin in range(0, len(label), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            gradient, hessian = gradients[:, block], hessians[:, block]
+            self.fill(margins[:, block], label[block], gradient, hessian)
+            if weight is not None:
+                gradient *= weight[block]
+                hessian *= weight[block]
+        return gradients, hessians
+
+    @abstractmethod
+    def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
+        """Write the gradients of a block of rows.
+
+        Args:
+            margin: of shape (margins, rows), as are both gradients.
+            label: of shape (rows,).
+        """
+
+
+class SquaredError(_OfRows):
     """`reg:squarederror`."""
 
     def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
@@ -72,7 +113,7 @@ class SquaredError(Objective):
         return [_mean(label, weight, workers)]
 
 
-class Logistic(Objective):
+class Logistic(_OfRows):
     """`binary:logistic`, and `reg:logistic` for labels between 0 and 1."""
 
     def __init__(self, *, is_binary: bool) -> None:
@@ -88,9 +129,7 @@ class Logistic(Objective):
 
     def prediction(self, margin: Floats) -> Floats:
         """Return the probability of 1."""
-        share = exp(-margin)
-        share += _UNIT
-        return np.divide(_UNIT, share, out=share)
+        return logistic(margin)
 
     def base_score(self, label: Floats, weight: Floats | None, workers: Collectives) -> list[float]:
         """Return the mean, off 0 and 1, whose margins are infinite."""
@@ -108,7 +147,7 @@ class Logistic(Objective):
         return bool(((label >= 0) & (label <= 1)).all())
 
 
-class Poisson(Objective):
+class Poisson(_OfRows):
     """`count:poisson`."""
 
     def fill(self, margin: Floats, label: Floats, gradient: Floats, hessian: Floats) -> None:
@@ -135,7 +174,7 @@ class Poisson(Objective):
         return bool((label >= 0).all())
 
 
-class Softmax(Objective):
+class Softmax(_OfRows):
     """`multi:softprob` and `multi:softmax`.
 
     Args:
@@ -231,26 +270,11 @@ def objective_of(name: str, classes: int) -> Objective:
             return Logistic(is_binary=name.startswith("binary"))
 
 
-def gradients_of(
-    objective: Objective, margins: Floats, label: Floats, weight: Floats | None
-) -> tuple[Floats, Floats]:
-    """Return both gradients of all rows, as float32 of the shape of the margins.
-
-    Args:
-        margins: of shape (margins, rows).
-        label: of shape (rows,).
-        weight: of shape (rows,); None: all are 1.
-    """
-    gradients = np.empty_like(margins)
-    hessians = np.empty_like(margins)
-    for begin in range(0, len(label), _BLOCK):
-        block = slice(begin, begin + _BLOCK)
-        gradient, hessian = gradients[:, block], hessians[:, block]
-        objective.fill(margins[:, block], label[block], gradient, hessian)
-        if weight is not None:
-            gradient *= weight[block]
-            hessian *= weight[block]
-    return gradients, hessians
+def logistic(margin: Floats) -> Floats:
+    """Return 1 / (1 + e**-x) of each number."""
+    share = exp(-margin)
+    share += _UNIT
+    return np.divide(_UNIT, share, out=share)
 
 
 def _mean(values: Floats, weight: Floats | None, workers: Collectives) -> float:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.errors import SpecError, did_you_mean
-from brim.xgboost.metrics import names_for
+from brim.xgboost.metrics import is_of, names_for
 from brim.xgboost.objectives import NAMES, Objective, objective_of
+from brim.xgboost.ranking import LambdaRank
 
 _ALIASES = {
     "learning_rate": "eta",
@@ -32,6 +33,8 @@ _OF_TREES = frozenset(
         "interaction_constraints",
         "lambda",
         "max_bin",
+        "max_cat_threshold",
+        "max_cat_to_onehot",
         "max_cached_hist_node",
         "max_delta_step",
         "max_depth",
@@ -46,11 +49,25 @@ _COLUMN_SAMPLES = ("colsample_bylevel", "colsample_bynode", "colsample_bytree")
 _OF_BRIM = frozenset(
     {"base_score", "eval_metric", "num_class", "objective", "scale_pos_weight", "seed", "subsample"}
 )
+# name -> what it is left out as
+_OF_RANKING: dict[str, bool | int] = {
+    "lambdarank_normalization": True,
+    "lambdarank_num_pair_per_sample": 32,
+    "lambdarank_score_normalization": True,
+    "ndcg_exp_gain": True,
+}
+_RANKING = ("rank:ndcg", "rank:pairwise")
 _PLAIN = "plain xgboost under brim run does that, not exactly"
 # name -> the values that are the same as leaving it out, what is needed, and a hint
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "booster": (("gbtree",), "dart and gblinear change what earlier rounds have made"),
     "device": (("cpu",), "sums of a GPU depend on how its rows are split"),
+    "lambdarank_bias_norm": ((1.0,), "the bias of positions is a sum over one worker's queries"),
+    "lambdarank_pair_method": (("topk",), "mean draws pairs by one worker's own chance"),
+    "lambdarank_unbiased": (
+        (False, 0),
+        "the bias of positions is a sum over one worker's queries",
+    ),
     "multi_strategy": (("one_output_per_tree",), _PLAIN),
     "num_parallel_tree": ((1,), _PLAIN),
     "process_type": (("default",), _PLAIN),
@@ -60,6 +77,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 _MOST_BINS = 1 << 15  # of a feature
 _MOST_CLASSES = 1 << 12
+_MOST_PAIRS = 1 << 20  # of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +86,7 @@ class BoostingSettings:
 
     Args:
         objective_name, objective: of the trees.
+        ranking: parameters of an objective that ranks.
         tree: parameters that XGBoost gets as they are.
         metrics: names, in order.
         seed: of all chance.
@@ -79,6 +98,7 @@ class BoostingSettings:
 
     objective_name: str
     objective: Objective = field(compare=False)
+    ranking: Mapping[str, bool | int]
     tree: Mapping[str, Any]
     metrics: tuple[str, ...]
     seed: int
@@ -104,6 +124,7 @@ class BoostingSettings:
             (
                 self.objective_name,
                 self.objective.margins,
+                sorted(self.ranking.items()),
                 sorted(decisive.items()),
                 self.metrics,
                 self.seed,
@@ -123,14 +144,17 @@ def settings_of(params: Mapping[str, Any]) -> BoostingSettings:
     """
     named = _by_their_names(params)
     name = named.get("objective", "reg:squarederror")
-    if name not in NAMES:
+    choices = (*NAMES, *_RANKING)
+    if name not in choices:
         raise SpecError(
             "objective",
             got=repr(name),
-            need="one of " + ", ".join(NAMES),
-            hint=did_you_mean(str(name), NAMES) if isinstance(name, str) else _PLAIN,
+            need="one of " + ", ".join(choices),
+            hint=did_you_mean(str(name), choices) if isinstance(name, str) else _PLAIN,
         )
     classes = _whole(named, "num_class", 0, 0, _MOST_CLASSES)
+    ranking = _ranking(named, name)
+    objective = _ranker(ranking, name) if ranking else objective_of(name, classes)
     tree = {key: value for key, value in named.items() if key in _OF_TREES}
     if name == "count:poisson":
         if named.get("max_delta_step", 0.7) != 0.7:
@@ -143,9 +167,10 @@ def settings_of(params: Mapping[str, Any]) -> BoostingSettings:
         tree["max_delta_step"] = 0.7
     return BoostingSettings(
         objective_name=name,
-        objective=objective_of(name, classes),
+        objective=objective,
+        ranking=ranking,
         tree=tree,
-        metrics=_metrics(named.get("eval_metric"), name),
+        metrics=_metrics(named.get("eval_metric"), objective, name),
         seed=_whole(named, "seed", 0, -(2**63), 2**63 - 1),
         subsample=_number(named, "subsample", 1.0, low=0.0, high=1.0),
         scale_pos_weight=_positives(named, name),
@@ -177,10 +202,10 @@ def _by_their_names(params: Mapping[str, Any]) -> dict[str, Any]:
             if value not in allowed:
                 need = " or ".join(map(repr, allowed))
                 raise SpecError(name, got=repr(value), need=need, hint=hint)
-        elif name in _OF_TREES or name in _OF_BRIM:
+        elif name in _OF_TREES or name in _OF_BRIM or name in _OF_RANKING:
             named[name] = value
         else:
-            names = [*_OF_TREES, *_OF_BRIM, *_FIXED, *_ALIASES]
+            names = [*_OF_TREES, *_OF_BRIM, *_OF_RANKING, *_FIXED, *_ALIASES]
             raise SpecError(
                 "params",
                 got=repr(spelling),
@@ -190,17 +215,52 @@ def _by_their_names(params: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _metrics(value: Any, objective: str) -> tuple[str, ...]:
-    choices = names_for(objective)
+def _ranking(named: Mapping[str, Any], objective: str) -> dict[str, bool | int]:
+    """The parameters of ranking; none for another objective."""
+    if objective not in _RANKING:
+        for name in _OF_RANKING.keys() & named.keys():
+            raise SpecError(
+                name,
+                got=repr(named[name]),
+                need=f"none beside {objective}",
+                hint="objective='rank:ndcg' ranks",
+            )
+        return {}
+    if named.get("num_class"):
+        raise SpecError("num_class", got=repr(named["num_class"]), need=f"none beside {objective}")
+    found: dict[str, bool | int] = {}
+    for name, default in _OF_RANKING.items():
+        if isinstance(default, bool):
+            value = named.get(name, default)
+            if value not in (False, True):  # 0 and 1 as well
+                raise SpecError(name, got=repr(value), need="True or False")
+            found[name] = bool(value)
+        else:
+            found[name] = _whole(named, name, default, 1, _MOST_PAIRS)
+    return found
+
+
+def _ranker(ranking: Mapping[str, bool | int], objective: str) -> LambdaRank:
+    return LambdaRank(
+        weighs_by_ndcg=objective == "rank:ndcg",
+        top=int(ranking["lambdarank_num_pair_per_sample"]),
+        normalizes=bool(ranking["lambdarank_normalization"]),
+        by_scores=bool(ranking["lambdarank_score_normalization"]),
+        has_exponential_gain=bool(ranking["ndcg_exp_gain"]),
+    )
+
+
+def _metrics(value: Any, objective: Objective, objective_name: str) -> tuple[str, ...]:
+    choices = names_for(objective, objective_name)
     if value is None:
         return choices[:1]
     names = (value,) if isinstance(value, str) else value
     for name in names if isinstance(names, Sequence) else (names,):
-        if name not in choices:
+        if not is_of(name, objective, objective_name):
             raise SpecError(
                 "eval_metric",
                 got=repr(name),
-                need=f"one that is exact, for {objective}: " + ", ".join(choices),
+                need=f"one that is exact, for {objective_name}: " + ", ".join(choices),
                 hint="any other from the Booster's predictions, after training",
             )
     return tuple(dict.fromkeys(names))

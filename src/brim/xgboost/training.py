@@ -16,18 +16,24 @@ from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.wire.reporting import progress
 from brim.xgboost.arithmetic import Floats
-from brim.xgboost.bins import ranges_of, sample_of, thresholds_of
-from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of
+from brim.xgboost.bins import codes_below, ranges_of, sample_of, thresholds_of
+from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of, typed
 from brim.xgboost.grid import powers_of, round_to_grid
-from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
-from brim.xgboost.metrics import value_of
-from brim.xgboost.objectives import gradients_of
+from brim.xgboost.launch import (
+    Place,
+    connected,
+    library,
+    next_port_of,
+    place_of,
+    tracker_of,
+)
+from brim.xgboost.metrics import is_better_above, value_of
 from brim.xgboost.parameters import BoostingSettings, settings_of
 from brim.xgboost.rows import Files, Rows, WorkerRows, check_size, check_weights
 from brim.xgboost.sampling import chosen
 from brim.xgboost.saved_rounds import SavedRounds
 from brim.xgboost.trees import BoostedRound, content_of, digest_of, joined, rounds_in
-from brim.xgboost.workers import BatchReport, Collectives, agree, compare
+from brim.xgboost.workers import BatchReport, Collectives, agree, compare, farthest
 
 if TYPE_CHECKING:
     import xgboost
@@ -52,7 +58,8 @@ def train(
 
     All processes of a command that `brim run` or `brim submit` has started call
     this with the same arguments. Rounds that count are kept in `BRIM_CHECKPOINTS`: a start after a
-    death or a resize goes on behind them. Elsewhere this process trains alone.
+    death or a resize goes on behind them. Elsewhere this process trains alone. A command may train
+    several models, one after another: each time all processes have another port in `MASTER_PORT`.
 
     Args:
         params: XGBoost's, by its names. Those that are not exact are refused.
@@ -60,7 +67,7 @@ def train(
         rounds: of boosting, those of earlier starts among them.
         evals: tables to compute metrics on after each round, each with a name. The metrics are
             `eval_metric` of the parameters, or the objective's.
-        early_stopping_rounds: stop where the last metric of the last table has not become less for
+        early_stopping_rounds: stop where the last metric of the last table has not become better for
             so many rounds; the Booster has all rounds, and `best_iteration`. None: never.
         evals_result: is filled with the metrics of all rounds, by table and name.
 
@@ -87,6 +94,9 @@ def train(
         training = _Training(xgb, place, settings, data, evals, early_stopping_rounds)
         with connected(xgb, place) as workers:
             booster: xgboost.Booster = training.work(workers, rounds)
+            next_port = next_port_of(place, workers)
+    if place.size > 1:
+        os.environ["MASTER_PORT"] = str(next_port)
     if evals_result is not None:
         evals_result.clear()
         evals_result.update(training.results)
@@ -107,10 +117,11 @@ class _Training:
     ) -> None:
         self._xgb, self._settings, self._place = xgb, settings, place
         self._patience = patience
-        self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
+        # Of a table and a metric, in the order of their values.
+        self._columns = [(name, metric) for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
-            check_size(subject, table.total, place.size)
+            check_size(subject, table, place.size, is_ranked=settings.objective.ranks)
         self._subjects = list(tables)
         self._parts = [table.part_of(place.rank, place.size) for table in tables.values()]
         for subject, part in zip(tables, self._parts, strict=True):
@@ -127,10 +138,15 @@ class _Training:
             "early_stopping_rounds": str(patience),
             **{subject: table.identity for subject, table in tables.items()},
         }
+        vocabularies = self._parts[0].vocabularies
+        self._parts = [
+            part.recoded(subject, vocabularies)
+            for subject, part in zip(tables, self._parts, strict=True)
+        ]
         self._part, *self._eval_parts = self._parts
         self._weight = _weight_of(self._part, settings)
         names, width = self._part.names, self._part.features.shape[1]
-        self._skeleton = skeleton_of(xgb, settings, names, width)
+        self._skeleton = skeleton_of(xgb, settings, names, width, vocabularies)
         self._rounds: list[BoostedRound] = []
         self._history: list[tuple[float, ...]] = []
 
@@ -138,8 +154,7 @@ class _Training:
     def results(self) -> dict[str, dict[str, list[float]]]:
         """The metrics of all rounds, by table and name."""
         results: dict[str, dict[str, list[float]]] = {}
-        for place, name in enumerate(self._names):
-            table, _, metric = name.rpartition("-")
+        for place, (table, metric) in enumerate(self._columns):
             results.setdefault(table, {})[metric] = [values[place] for values in self._history]
         return results
 
@@ -149,13 +164,18 @@ class _Training:
             compare(subject, content, workers)
         for subject, part in zip(self._subjects, self._parts, strict=True):
             check_weights(subject, part, workers)
+        self._weight = self._settings.objective.weights(self._weight, self._part.queries, workers)
         saved = self._saved()
-        content = workers.pass_on(content_of(saved.read() if saved else []))
-        self._rounds = rounds_in(content)[:rounds]
+        kept = saved.read() if saved else []
+        has_most = farthest(len(kept), workers) == workers.rank
+        farthest_rounds = rounds_in(workers.pass_on(content_of(kept) if has_most else b""))
+        self._rounds = farthest_rounds[:rounds]
         self._history = [boosted.values for boosted in self._rounds]
         scores = self._base_scores(workers)
         boosting = self._boosting(workers, scores)
         agree(digest_of(self._rounds), workers, BatchReport())
+        if saved:
+            saved.catch_up(kept, farthest_rounds)
         with _termination() as request:
             self._boost(boosting, saved, workers, rounds, request)
         return self._finished(scores)
@@ -191,15 +211,16 @@ class _Training:
             if report.is_stopping:
                 raise SystemExit(_TERMINATED)
             if workers.rank == 0:
-                values = dict(zip(self._names, self._history[-1], strict=True))
+                names = map("-".join, self._columns)
+                values = dict(zip(names, self._history[-1], strict=True))
                 progress(len(self._history), rounds, **values)
             batch = next_batch(batch, report.microseconds)
 
     def _step(self, boosting: Boosting, workers: Collectives) -> None:
         """Make a round."""
         settings, part = self._settings, self._part
-        gradients, hessians = gradients_of(
-            settings.objective, boosting.margins[0], part.label, self._weight
+        gradients, hessians = settings.objective.gradients(
+            boosting.margins[0], part.label, self._weight, part.queries
         )
         if settings.subsample < 1:
             seed = settings.seed * 1_000_003 + len(self._history)
@@ -212,7 +233,15 @@ class _Training:
         boosting.boost(gradients, hessians)
         self._history.append(
             tuple(
-                value_of(name, settings.objective, margins, rows.label, rows.weight, workers)
+                value_of(
+                    name,
+                    settings.objective,
+                    margins,
+                    rows.label,
+                    rows.weight,
+                    workers,
+                    rows.queries,
+                )
                 for rows, margins in zip(self._eval_parts, boosting.margins[1:], strict=True)
                 for name in settings.metrics
             )
@@ -228,9 +257,10 @@ class _Training:
         return count >= rounds or (patience is not None and count - self._best() > patience)
 
     def _best(self) -> int:
-        """The first round of the least metric; 0 where there is none."""
+        """The first round of the best metric; 0 where there is none."""
         values = [values[-1] for values in self._history]
-        return values.index(min(values)) if values else 0
+        best = max if is_better_above(self._settings.metrics[-1]) else min
+        return values.index(best(values)) if values else 0
 
     def _base_scores(self, workers: Collectives) -> list[float]:
         score = self._settings.base_score
@@ -244,9 +274,13 @@ class _Training:
         lowest, largest = ranges_of(part.features, workers)
         sample = sample_of(part.features, part.rows, part.total, settings.seed, workers)
         thresholds = [
-            thresholds_of(values, float(end), settings.bins)
-            for values, end in zip(sample.T, largest, strict=True)
+            codes_below(end)
+            if place in part.vocabularies
+            else thresholds_of(values, float(end), settings.bins)
+            for place, (values, end) in enumerate(zip(sample.T, largest, strict=True))
         ]
+        for place in part.vocabularies:
+            lowest[place] *= 0  # the first code; NaN where all are missing
         empty = joined(self._skeleton, [], scores)
         base = base_margins_of(self._xgb, empty, part.features.shape[1])
         decided = hashlib.sha256(np.concatenate([*thresholds, lowest, *base]).tobytes()).digest()
@@ -254,12 +288,21 @@ class _Training:
         boosting = Boosting(
             self._xgb,
             settings,
-            binned(self._xgb, part.features, thresholds, lowest, settings, part.names),
+            binned(
+                self._xgb,
+                part.features,
+                thresholds,
+                lowest,
+                settings,
+                part.names,
+                part.vocabularies,
+            ),
             [
                 self._xgb.DMatrix(
                     rows.features,
                     feature_names=list(part.names) or None,
                     nthread=settings.tree.get("nthread"),
+                    **typed(part.features.shape[1], part.vocabularies),
                 )
                 for rows in self._eval_parts
             ],
@@ -270,8 +313,8 @@ class _Training:
         return boosting
 
     def _saved(self) -> SavedRounds | None:
-        """The place of rounds, by all that decides on them; None on all ranks but the first."""
-        if self._place.checkpoints is None or self._place.rank:
+        """The place of rounds, by all that decides on them; None where this process keeps none."""
+        if self._place.checkpoints is None:
             return None
         content = repr((_FORMAT, sorted(self._decisive.items())))
         name = "xgboost-" + hashlib.sha256(content.encode()).hexdigest()[:12]

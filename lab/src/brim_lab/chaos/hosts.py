@@ -46,21 +46,25 @@ show() {
 }
 """
 # The first process of a host; the host ends with it, and it with its standard input. Its arguments
-# are its folder, its name, the lines of its /etc/hosts, and two folders that it sees also where its
-# temporary files hide them.
+# are its folder, its name, the lines of its /etc/hosts, two folders that it sees also where its
+# temporary files hide them, and, if there is one, a folder that it shares with the others.
 _INIT = f"""
 set -e
 {SHOW}
-exec 3<"$4" 4<"$5"
+exec 3<"$4" 4<"$5" 5<"${{6:-$1}}"
 cd "$1"
 for place in /tmp /var/tmp /dev/shm /run; do
     mount -t tmpfs -o mode=1777 none "$place"
 done
 mkdir -p "$1"
 mount --no-canonicalize --rbind . "$1"
+if [ -n "$6" ]; then
+    mkdir -p "$6"
+    mount --no-canonicalize --rbind /proc/self/fd/5 "$6"
+fi
 show 3 "$4"
 show 4 "$5"
-exec 3<&- 4<&-
+exec 3<&- 4<&- 5<&-
 printf '%s' "$3" > /run/hosts
 mount --bind /run/hosts /etc/hosts
 mount -o remount,bind,ro /
@@ -111,17 +115,28 @@ class Host:
         folder: what it can write that outlives it; its path is the same inside.
         cable: to the others.
         names: the lines of its /etc/hosts.
+        shared: a folder that it can write as well, as others can; None: there is none.
 
     Attributes:
         address: 10.77.0.NUMBER.
         address6: fd77::NUMBER.
     """
 
-    def __init__(self, number: int, namespace: str, folder: Path, cable: Cable, names: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        namespace: str,
+        folder: Path,
+        cable: Cable,
+        names: str,
+        *,
+        shared: Path | None = None,
+    ) -> None:
         self.number, self.namespace, self.cable = number, namespace, cable
         self.folder = folder.resolve()
         self.address, self.address6 = address_of(number), _address6_of(number)
         self._names = names
+        self._shared = "" if shared is None else str(shared.resolve())
         self._outer: subprocess.Popen[str] | None = None
         self._init = 0
 
@@ -145,7 +160,7 @@ class Host:
         (self.folder / "home").mkdir(parents=True, exist_ok=True)
         spaces = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
         name = f"host-{self.number}"
-        init = ("sh", "-c", _INIT, "sh", str(self.folder), name, self._names, *CODE)
+        init = ("sh", "-c", _INIT, "sh", str(self.folder), name, self._names, *CODE, self._shared)
         self._outer = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", *spaces, *init],
             stdin=subprocess.PIPE,
@@ -234,10 +249,15 @@ def can_make_hosts() -> bool:
 
 
 @contextlib.contextmanager
-def hosts_in(folder: Path, count: int) -> Iterator[tuple[Host, ...]]:
+def hosts_in(folder: Path, count: int, *, shared: Path | None = None) -> Iterator[tuple[Host, ...]]:
     """Hosts 1, 2 and so on, 10.77.0.1, 10.77.0.2…, each with a cable to all others.
 
     Their folders, `host-1` and so on, are left in this one; all else of them is gone at the end.
+
+    Args:
+        folder: of their folders.
+        count: of hosts.
+        shared: a folder that all of them can write, as a disk of the network; None: they share none.
 
     Raises:
         OSError: this process may not (see `can_make_hosts`).
@@ -257,7 +277,8 @@ def hosts_in(folder: Path, count: int) -> Iterator[tuple[Host, ...]]:
         hosts = []
         for number, space in zip(numbers, spaces, strict=True):
             place = folder / f"host-{number}"
-            hosts.append(Host(number, space, place, Cable(number, carrier), names))
+            cable = Cable(number, carrier)
+            hosts.append(Host(number, space, place, cable, names, shared=shared))
             undo.callback(hosts[-1].kill)
             hosts[-1].start()
         yield tuple(hosts)
