@@ -11,7 +11,7 @@ from typing import Any
 
 from brim.domain.job import PER_NODE, WORLD_MAX, JobSpec
 from brim.errors import SpecError
-from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim
+from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim, script_in
 
 # Names of brim by which code takes part in its training; `*` may be any.
 _TRAINERS = frozenset(("join", "keras", "lightning", "transformers", "*"))
@@ -89,7 +89,7 @@ def leveled(values: Mapping[str, Any], level: Level) -> dict[str, Any]:
 
 def _code_of(command: tuple[str, ...]) -> Code | None:
     """Return the code of a command; None where none is seen, or it cannot be read."""
-    word = next((word for word in command if word.endswith(".py")), "") or _module_file(command)
+    word = script_in(command) or _module_file(command)
     if not word:
         return None
     source = CodeFile(Path(os.path.realpath(word)), Path(word).name)

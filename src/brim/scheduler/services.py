@@ -174,7 +174,9 @@ class Services:
         replicas = self._jobs.replicas_of(job) if job.running else ()
         counts = served.counts if served is not None else None
         return ServiceView(
-            address=joined_address(self._address, service.port),
+            address=joined_address(
+                served.front.address if served is not None else self._address, service.port
+            ),
             load=service.load,
             per_replica=service.per_replica,
             minimum=service.minimum,
