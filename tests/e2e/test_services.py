@@ -61,7 +61,10 @@ class World(Home):
         script = "print('no such table'); exit(3)"
         lines = {"command": ["python", "-c", script], "port": free_port()}
         file.write_text(json.dumps({**lines, "replicas": "1", "per-replica": 1}))
-        return self.brim("submit", "--service", str(file)).strip()
+        words = ("submit", "--service", str(file), "--key", "once")
+        job = self.brim(*words).strip()
+        assert self.brim(*words).strip() == job
+        return job
 
     def service(self, job: str) -> ServiceView:
         view = self.job(job).service
