@@ -243,8 +243,9 @@ class Services:
 
     async def _forget_ended(self) -> None:
         for id in self._served.keys() - {job.id for job in self._all()}:
-            await self._served.pop(id).front.end()
-            await end_front(self._folder / id, forget=True)
+            if served := self._served.pop(id, None):  # else it is being forgotten
+                await served.front.end()
+                await end_front(self._folder / id, forget=True)
 
     async def _end_left_over(self) -> None:
         """End the fronts of services that have ended, where an earlier scheduler did not."""
