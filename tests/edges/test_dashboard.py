@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from brim.dashboard import charts, sentences
-from brim.dashboard.rows import job_row, lent_by, node_rows, summary_of, tenant_rows
+from brim.dashboard.rows import (
+    job_row,
+    lent_by,
+    node_rows,
+    service_of,
+    summary_of,
+    tenant_rows,
+)
 from brim.dashboard.series import (
     MOST_CURVES,
     OTHER_TENANTS,
@@ -30,6 +37,7 @@ from brim.wire.cluster import (
     JobView,
     News,
     NodeView,
+    ServiceView,
     TenantView,
     Times,
 )
@@ -389,3 +397,22 @@ def test_wrong_form_is_refused(tmp_path: Path, fields: dict[str, str], message: 
     (tmp_path / "a.py").write_text("import brim\n")
     with pytest.raises(SpecError, match=message):
         typed_request(words_of(fields), folder=tmp_path)
+
+
+def test_service_is_shown_with_its_address() -> None:
+    service = ServiceView(
+        address="10.0.0.7:8000",
+        load="requests",
+        per_replica=10.0,
+        minimum=1,
+        maximum=4,
+        current=24.8,
+        foreseen=30.0,
+        notice=2.0,
+        wanted=3,
+        ready=2,
+        replicas=[],
+    )
+    shown = service_of(job(service=service))
+    assert shown == "at 10.0.0.7:8000, 2 of 3 replicas ready, load 24.8"
+    assert service_of(job()) == ""

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from brim.cli import submit as cli_submit
 from brim.coordination.cluster.scheduled_jobs import RangeChanged
 from brim.coordination.cluster.sightings import NodeSeen
+from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, next_life
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.services import ServiceReplica, ServiceRules
@@ -50,7 +51,16 @@ def test_file_describes_a_job() -> None:
     assert (service.minimum, service.maximum, service.notice, service.load) == (1, 4, 60.0, "cpu")
     submission = as_service(Submission(spec=spec, fingerprint="f"))
     assert (submission.priority, str(submission.spec.workers)) == (Priority.ONLINE, "1")
-    assert str(submission.scaled(9).spec.workers) == "1:4"
+    grown = submission.scaled(9)
+    assert str(grown.spec.workers) == "1:4"
+    other = grown.with_workers(WorkerRange(minimum=2, maximum=3))  # by `brim resize`
+    assert (str(other.spec.workers), other.spec.service and other.spec.service.maximum) == (
+        "2:3",
+        3,
+    )
+    wider = submission.with_workers(WorkerRange(minimum=1, maximum=9))
+    assert str(wider.spec.workers) == "1", "its load decides, not its range"
+    assert wider.with_range_of(submission) == submission
 
 
 # by name: (keys of a file, words of the error)

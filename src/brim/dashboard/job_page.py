@@ -27,6 +27,7 @@ from brim.dashboard.rows import (
     progress_of,
     promise_of,
     range_of,
+    service_of,
     state_of,
     steps_of,
     why_of,
@@ -39,7 +40,7 @@ from brim.errors import BrimError, SpecError
 from brim.wire.cluster import JobView, Proposal
 
 _FACTS = (
-    "State", "Tenant", "Workers", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
+    "State", "Tenant", "Workers", "Serves", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
     "Loss", "Why", "Records",
 )  # fmt: skip
 _LOOK = 1.0  # seconds between two looks at records and logs
@@ -128,6 +129,7 @@ class _JobPage:
                 "State": state_of(view),
                 "Tenant": f"{view.tenant}, {view.priority}",
                 "Workers": workers_of(view) or f"may have had {range_of(view)}",
+                "Serves": service_of(view),
                 "Steps": steps_of(view) + (f", {progress:g} %" if progress is not None else ""),
                 "Deadline": promise_of(view, clock),
                 "Ends": clock(end) if end is not None else "",

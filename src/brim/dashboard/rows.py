@@ -86,6 +86,15 @@ def promise_of(view: JobView, clock: Clock) -> str:
     )
 
 
+def service_of(view: JobView) -> str:
+    """The address of a service and its replicas; empty where the job is none."""
+    service = view.service
+    if service is None:
+        return ""
+    load = "" if service.current is None else f", load {service.current:.3g}"
+    return f"at {service.address}, {service.ready} of {service.wanted} replicas ready{load}"
+
+
 def why_of(view: JobView) -> str:
     """The reason for a job's wait, end, or number of workers."""
     if view.waits and not view.has_ended:

@@ -61,9 +61,11 @@ class Submission:
             SpecError: its micro-batches are too few for so many.
         """
         service = self.spec.service
-        if service is not None:
+        if service is not None:  # its load decides within the range
             service = replace(service, minimum=workers.minimum, maximum=workers.maximum)
-        spec = replace(self.spec, workers=workers.times(self.processes), service=service)
+            spec = replace(self.spec, service=service)
+            return replace(self, spec=spec).scaled(self.spec.workers.maximum)
+        spec = replace(self.spec, workers=workers.times(self.processes))
         return replace(self, spec=replace(spec, workers=workers))
 
     def with_range_of(self, other: Submission) -> Submission:

@@ -43,6 +43,7 @@ _TO_BE_HEARD = 1.0  # seconds until the front sends nothing more to a replica th
 _BUSY = 0.05  # seconds between looks at a replica that starts, or leaves
 _BETWEEN_REPORTS = 2.0  # seconds between two measurements of its processors
 _NEWS = 0.1  # of a measurement: a smaller change is none
+_TO_DIE = 10.0  # seconds that the kernel has for the end of a process that was killed
 _TO_END = 3.0  # seconds from SIGTERM to SIGKILL for what nobody needs any more
 
 
@@ -166,7 +167,10 @@ class _ReplicaKeeper(CommandMember):
         for replica in self._replicas():
             replica.close()
             replica.process.ask_to_end(_TO_END)
-        while any(not replica.process.is_over for replica in self._replicas()):
+        deadline = monotonic() + _TO_END + _TO_DIE
+        while monotonic() < deadline and any(
+            not replica.process.is_over for replica in self._replicas()
+        ):
             for replica in self._replicas():
                 replica.process.press()
             self._link.listen(_BUSY)

@@ -217,8 +217,7 @@ def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
 
 def name_of(spec: JobSpec) -> str:
     """The file, module or program that a run or a job is named after."""
-    file = spec.file or next((word for word in spec.command if word.endswith(".py")), "")
-    return file or word_after("-m", spec.command).rpartition(".")[2] or spec.command[0]
+    return word_of(spec) or word_after("-m", spec.command).rpartition(".")[2] or spec.command[0]
 
 
 def _with_directory(spec: JobSpec, values: Mapping[str, Any], given_options: set[str]) -> Ready:

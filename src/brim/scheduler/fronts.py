@@ -124,6 +124,11 @@ class Front:
         self.problem = ""
 
     @property
+    def address(self) -> str:
+        """Return the address on which it listens."""
+        return self._address
+
+    @property
     def has_died(self) -> bool:
         """Return whether the process that was started here has ended."""
         return self._process is not None and self._process.poll() is not None

@@ -174,7 +174,9 @@ class Services:
         replicas = self._jobs.replicas_of(job) if job.running else ()
         counts = served.counts if served is not None else None
         return ServiceView(
-            address=joined_address(self._address, service.port),
+            address=joined_address(
+                served.front.address if served is not None else self._address, service.port
+            ),
             load=service.load,
             per_replica=service.per_replica,
             minimum=service.minimum,
@@ -241,8 +243,9 @@ class Services:
 
     async def _forget_ended(self) -> None:
         for id in self._served.keys() - {job.id for job in self._all()}:
-            await self._served.pop(id).front.end()
-            await end_front(self._folder / id, forget=True)
+            if served := self._served.pop(id, None):  # else it is being forgotten
+                await served.front.end()
+                await end_front(self._folder / id, forget=True)
 
     async def _end_left_over(self) -> None:
         """End the fronts of services that have ended, where an earlier scheduler did not."""

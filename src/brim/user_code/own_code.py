@@ -17,6 +17,7 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from brim.domain.job import JobSpec
@@ -77,7 +78,19 @@ def source_of(spec: JobSpec, directory: Path | None = None) -> CodeFile | None:
 
 def word_of(spec: JobSpec) -> str:
     """Return the word of a spec that names its code; empty where there is none."""
-    return spec.file or next((word for word in spec.command if word.endswith(".py")), "")
+    return spec.file or script_in(spec.command)
+
+
+def script_in(command: Sequence[str]) -> str:
+    """Return the word of a command that names a Python file; empty where there is none.
+
+    A text of code is none, however it ends.
+
+    >>> script_in(("python", "-u", "loop.py")), script_in(("sh", "-c", "cd jobs && python loop.py"))
+    ('loop.py', '')
+    """
+    words = pairwise(("", *command))
+    return next((word for option, word in words if word.endswith(".py") and option != "-c"), "")
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
