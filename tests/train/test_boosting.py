@@ -46,15 +46,51 @@ def table(kind: str = "binary", rows: int = ROWS, **options: Any) -> Rows:
         "count": np.maximum(np.round(score), 0),
         "class": np.digitize(score, [-0.5, 0.5]),
         "grade": np.digitize(score, [-0.5, 0.5, 1.5]),
+        "category": score,
     }[kind]
+    if kind == "category":
+        return categorical(features, score, **options)
     if kind == "grade":  # queries of 50 rows
         query = np.arange(rows) // 50
         return Rows(features, label, chance.uniform(0.5, 2.0, rows)[query], qid=query, **options)
     return Rows(features, label, chance.uniform(0.5, 2.0, rows), **options)
 
 
+TOWNS = ("Ulm", "Bonn", "Köln", "Jena", "Rom", "Oslo", "Bern", "Graz", "Nizza")
+
+
+def categorical(features: Any, score: Any, **options: Any) -> Rows:
+    """A table of numbers, texts and codes, some of which are missing."""
+    chance = np.random.default_rng(11)
+    town, size = chance.integers(0, len(TOWNS), len(score)), chance.integers(0, 3, len(score))
+    mixed = np.empty((len(score), 5), object)
+    mixed[:, :3] = features[:, :3]
+    mixed[:, 3] = [TOWNS[number] if number else None for number in town]
+    mixed[:, 4] = np.where(chance.random(len(score)) < 0.1, np.nan, size)
+    label = score + np.sin(3.0 * town) + (size == 1)
+    weight = chance.uniform(0.5, 2.0, len(score))
+    names = ["a", "b", "c", "town", "size"]
+    return Rows(mixed, label, weight, names=names, categories=["town", 4], **options)
+
+
 def usual_matrix(rows: Rows, kind: Any = xgboost.DMatrix) -> Any:
-    """The same table for plain XGBoost, which takes one weight a query."""
+    """The same table for plain XGBoost, which takes one weight a query, and texts as a dictionary."""
+    if rows.categories:
+        columns = {
+            name: pyarrow.array(
+                list(values) if name == "town" else values.astype(np.float32), from_pandas=True
+            )
+            for name, values in zip(rows.names, rows.features.T, strict=True)
+        }
+        towns = pyarrow.array(sorted(filter(None, set(rows.features[:, 3]))))
+        codes = pyarrow.array(
+            [None if text is None else towns.to_pylist().index(text) for text in rows.features[:, 3]],
+            pyarrow.int32(),
+        )
+        columns["town"] = pyarrow.DictionaryArray.from_arrays(codes, towns)
+        types = ["q", "q", "q", "c", "c"]
+        options = {"feature_types": types, "enable_categorical": True, "weight": rows.weight}
+        return kind(pyarrow.table(columns), rows.label, **options)
     if rows.qid is None:
         return kind(rows.features, rows.label, weight=rows.weight)
     heads = np.flatnonzero(np.diff(rows.qid, prepend=-1))
@@ -70,6 +106,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "class": ("class", {"objective": "multi:softmax", "num_class": 3}),
     "rare positives": ("binary", {**LOGISTIC, "scale_pos_weight": 3.0, "base_score": 0.4}),
     "from 0.3": ("binary", {**LOGISTIC, "base_score": 0.3}),
+    "categories": ("category", {"max_cat_to_onehot": 4}),
     "ranks": ("grade", {"objective": "rank:ndcg"}),
     "pairs": ("grade", {"objective": "rank:pairwise", "lambdarank_num_pair_per_sample": 5}),
     "plain pairs": (
@@ -96,7 +133,7 @@ def test_trees_are_as_usual(kind: str, params: dict[str, Any]) -> None:
     usual_params = {"tree_method": "hist", **QUICK, **params}
     usual = xgboost.train(usual_params, usual_matrix(rows, xgboost.QuantileDMatrix), 8)
     own, other = (
-        b.predict(xgboost.DMatrix(rows.features), output_margin=True) for b in (booster, usual)
+        b.predict(usual_matrix(rows), output_margin=True) for b in (booster, usual)
     )
     assert own.shape == other.shape
     if rows.qid is not None:
@@ -138,7 +175,7 @@ def test_file_predicts_the_margins_of_training(
     assert whole.save_raw("json") == resumed.save_raw("json")
     whole.save_model(tmp_path / "model.json")
     plain = xgboost.Booster(model_file=tmp_path / "model.json")
-    predicted = plain.predict(xgboost.DMatrix(rows.features), output_margin=True)
+    predicted = plain.predict(usual_matrix(rows), output_margin=True)
     for boosting in (made[0], made[2]):
         own = boosting.margins[0].T.reshape(predicted.shape)
         assert own.tobytes() == predicted.astype(np.float32).tobytes()

@@ -7,6 +7,7 @@ each threshold once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -92,6 +93,19 @@ def thresholds_of(values: Floats, largest: float, limit: int) -> Floats:
     begins = (group[1:] != group[:-1]) | is_alone[1:] | is_alone[:-1]
     thresholds: Floats = distinct[1:][begins].astype(np.float32)
     return thresholds
+
+
+def codes_below(largest: float) -> Floats:
+    """Return the codes of categories that stand for thresholds: all but the first.
+
+    Args:
+        largest: of all rows; NaN: all are missing.
+
+    >>> codes_below(3.0).tolist(), codes_below(math.nan).tolist()
+    ([1.0, 2.0, 3.0], [])
+    """
+    count = 1 if math.isnan(largest) else int(largest) + 1
+    return np.arange(1, count, dtype=np.float32)
 
 
 def reference_of(thresholds: Sequence[Floats], lowest: Floats) -> Floats:

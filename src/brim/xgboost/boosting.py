@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from brim.errors import InternalError, SpecError
 from brim.xgboost.arithmetic import Floats
 from brim.xgboost.bins import reference_of
+from brim.xgboost.categories import Vocabularies
 from brim.xgboost.launch import lost_worker, reason_of
 from brim.xgboost.parameters import BoostingSettings
 from brim.xgboost.trees import BoostedRound, joined, trees_in
 
 
 def skeleton_of(
-    xgb: Any, settings: BoostingSettings, names: Sequence[str], features: int
+    xgb: Any,
+    settings: BoostingSettings,
+    names: Sequence[str],
+    features: int,
+    vocabularies: Vocabularies,
 ) -> bytearray:
     """Return a model file of these settings, whose trees are to be replaced.
 
@@ -26,10 +31,14 @@ def skeleton_of(
     """
     classes = settings.objective.margins
     labels = np.arange(max(classes, 2), dtype=np.float32)
+    table: Any = np.zeros((len(labels), features), np.float32)
+    if any(vocabularies.values()):
+        table = _with_texts(table, names, vocabularies)
     try:
         tiny = xgb.DMatrix(
-            np.zeros((len(labels), features), np.float32),
+            table,
             labels,
+            **typed(features, vocabularies),
             feature_names=list(names) or None,
             nthread=1,
             qid=np.zeros(len(labels), np.int32) if settings.objective.ranks else None,
@@ -52,6 +61,28 @@ def skeleton_of(
     return raw
 
 
+def typed(features: int, vocabularies: Vocabularies) -> dict[str, Any]:
+    """Return the arguments of a table by which XGBoost knows its categories."""
+    if not vocabularies:
+        return {}
+    types = ["c" if place in vocabularies else "q" for place in range(features)]
+    return {"feature_types": types, "enable_categorical": True}
+
+
+def _with_texts(table: Floats, names: Sequence[str], vocabularies: Vocabularies) -> Any:
+    """The same table with the texts of its categories, which XGBoost writes into the model file."""
+    import pyarrow
+
+    codes = pyarrow.array(np.zeros(len(table), np.int32))
+    columns = [
+        pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(vocabularies[place]))
+        if vocabularies.get(place)
+        else pyarrow.array(table[:, place])
+        for place in range(table.shape[1])
+    ]
+    return pyarrow.table(dict(zip(names, columns, strict=True)))
+
+
 def base_margins_of(xgb: Any, empty: bytearray, features: int) -> Floats:
     """Return the margins that XGBoost makes of `base_score`, of shape (margins, 1).
 
@@ -71,8 +102,9 @@ def binned(
     lowest: Floats,
     settings: BoostingSettings,
     names: Sequence[str] = (),
+    vocabularies: Vocabularies | None = None,
 ) -> Any:
-    """Return a QuantileDMatrix of exactly these thresholds.
+    """Return a QuantileDMatrix of exactly these thresholds, and of categories from 0.
 
     Raises:
         InternalError: XGBoost has taken others.
@@ -81,15 +113,17 @@ def binned(
         "max_bin": settings.bins,
         "nthread": settings.tree.get("nthread"),
         "feature_names": list(names) or None,
+        **typed(features.shape[1], vocabularies or {}),
     }
     reference = xgb.QuantileDMatrix(reference_of(thresholds, lowest), **options)
-    # For each feature: below its least value, then its thresholds, then beyond the largest.
+    # For each feature: below its least value, then its thresholds, then beyond the largest; for
+    # categories the codes themselves.
     pointers, cuts = reference.get_quantile_cut()
     for column, numbers in enumerate(thresholds):
-        if len(numbers):
-            begin, end = int(pointers[column]), int(pointers[column + 1])
-            if not np.array_equal(cuts[begin + 1 : end - 1], numbers):
-                raise InternalError(f"xgboost took other thresholds for feature {column}")
+        begin, end = int(pointers[column]), int(pointers[column + 1])
+        within = slice(begin + 1, end if column in (vocabularies or {}) else end - 1)
+        if len(numbers) and not np.array_equal(cuts[within], numbers):
+            raise InternalError(f"xgboost took other thresholds for feature {column}")
     return xgb.QuantileDMatrix(features, ref=reference, **options)
 
 

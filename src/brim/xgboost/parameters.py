@@ -33,6 +33,8 @@ _OF_TREES = frozenset(
         "interaction_constraints",
         "lambda",
         "max_bin",
+        "max_cat_threshold",
+        "max_cat_to_onehot",
         "max_cached_hist_node",
         "max_delta_step",
         "max_depth",

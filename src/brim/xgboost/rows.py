@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
 from brim.host.installation import command_for
 from brim.storage.files import nearby
 from brim.xgboost.arithmetic import Floats
+from brim.xgboost.categories import (
+    MOST_CATEGORIES,
+    Vocabularies,
+    check_count,
+    codes_of,
+    recoded,
+    texts_in,
+)
 from brim.xgboost.grid import MOST_ROWS
 from brim.xgboost.objectives import Objective
 from brim.xgboost.queries import Queries, queries_of, share_of_queries
@@ -38,6 +46,7 @@ class WorkerRows:
         total: rows of all workers.
         names: of the features; none: they have none.
         queries: of the rows; None: they have none.
+        vocabularies: of features that are categories.
     """
 
     features: Floats
@@ -47,6 +56,33 @@ class WorkerRows:
     total: int
     names: tuple[str, ...]
     queries: Queries | None = None
+    vocabularies: Vocabularies = field(default_factory=dict)
+
+    def recoded(self, subject: str, others: Vocabularies) -> WorkerRows:
+        """Return these rows with the codes of other vocabularies; texts that they lack are missing.
+
+        Raises:
+            SpecError: they are of other features, or of numbers in place of texts.
+        """
+        if {place: bool(texts) for place, texts in others.items()} != {
+            place: bool(texts) for place, texts in self.vocabularies.items()
+        }:
+            raise SpecError(
+                f"{subject}: categories",
+                got=self._named(self.vocabularies) or "none",
+                need=f"those of data, texts or numbers as there: {self._named(others) or 'none'}",
+            )
+        if others == self.vocabularies:
+            return self
+        features = self.features.copy()
+        for place, texts in others.items():
+            if texts:
+                own = self.vocabularies[place]
+                features[:, place] = recoded(features[:, place], own, texts)
+        return replace(self, features=features, vocabularies=others)
+
+    def _named(self, vocabularies: Vocabularies) -> str:
+        return ", ".join(self.names[place] if self.names else str(place) for place in vocabularies)
 
     def check(self, subject: str, objective: Objective) -> None:
         """Refuse values that no tree can be trained on.
@@ -81,6 +117,16 @@ class WorkerRows:
                     got=f"{weight[bad[0]]:g} in row {bad[1]}, {heads[bad[0]]:g} before in its query",
                     need="one weight for all rows of a query",
                 )
+        for place in self.vocabularies:
+            codes = self.features[:, place]
+            is_code = (codes >= 0) & (codes < MOST_CATEGORIES) & (codes == np.floor(codes))
+            if bad := _first(~is_code & ~np.isnan(codes), self.rows):
+                name = repr(self.names[place]) if self.names else place
+                raise SpecError(
+                    f"{subject}: feature {name}",
+                    got=f"{codes[bad[0]]:g} in row {bad[1]}",
+                    need=f"texts, or codes of categories: whole numbers from 0 to {MOST_CATEGORIES - 1}",
+                )
         # NaN, a missing value, is not greater than anything.
         for row, column in np.argwhere(np.abs(self.features) > _LARGEST)[:1]:
             name = repr(self.names[column]) if self.names else column
@@ -102,6 +148,7 @@ class Rows:
         names: of the features; none: a DataFrame's columns, or no names.
         qid: of shape (rows,): the query of each row, a number or a text, for objectives that rank. The rows
             of a query lie side by side.
+        categories: the features whose values are categories, by name or place: texts, or codes from 0.
 
     Raises:
         SpecError: shapes that do not fit, or values that are no numbers.
@@ -112,6 +159,7 @@ class Rows:
     weight: Any = None
     names: Sequence[str] = ()
     qid: Any = None
+    categories: Sequence[str | int] = ()
 
     def __post_init__(self) -> None:
         _ = self._arrays, self._names, self.queries
@@ -134,7 +182,7 @@ class Rows:
     @cached_property
     def identity(self) -> str:
         """A digest of all values."""
-        digest = hashlib.sha256(repr(self._names).encode())
+        digest = hashlib.sha256(repr((self._names, *self._vocabularies.items())).encode())
         starts = None if self.queries is None else self.queries.starts
         for values in (*self._arrays, *([] if starts is None else [starts])):
             if values is not None:
@@ -155,11 +203,12 @@ class Rows:
             self.total,
             self._names,
             queries,
+            self._vocabularies,
         )
 
     @cached_property
     def _arrays(self) -> tuple[Floats, Floats, Floats | None]:
-        features = _floats("features", self.features, 2)
+        features = self._coded[0]
         label = _floats("label", self.label, 1)
         weight = None if self.weight is None else _floats("weight", self.weight, 1)
         for name, values in (("label", label), ("weight", weight)):
@@ -168,6 +217,37 @@ class Rows:
                     name, got=f"{len(values)} values", need=f"one for each of {len(features)} rows"
                 )
         return features, label, weight
+
+    @property
+    def _vocabularies(self) -> Vocabularies:
+        return self._coded[1]
+
+    @cached_property
+    def _coded(self) -> tuple[Floats, Vocabularies]:
+        """The features as numbers, and the texts of those that are categories."""
+        if not self.categories:
+            return _floats("features", self.features, 2), {}
+        labels = list(getattr(self.features, "columns", ()))
+        array = None if labels else np.asarray(self.features)
+        if array is not None and array.ndim != 2:
+            raise SpecError("features", got=f"shape {array.shape}", need="(rows, features)")
+        width = len(labels) if array is None else array.shape[1]
+        names = list(map(str, self.names or labels))
+        places = {_place(category, names, width) for category in self.categories}
+        columns: list[Floats] = []
+        vocabularies: dict[int, tuple[str, ...]] = {}
+        for place in range(width):
+            values = self.features[labels[place]] if array is None else array[:, place]
+            subject = f"feature {names[place]!r}" if names else f"feature {place}"
+            texts: tuple[str, ...] = ()
+            if place in places:
+                texts = vocabularies[place] = texts_in(subject, values := np.asarray(values))
+            columns.append(codes_of(values, texts) if texts else _floats(subject, values, 1))
+        if any(vocabularies.values()) and not names:
+            raise SpecError(
+                "names", got="none", need="the name of each feature, since categories have texts"
+            )
+        return np.stack(columns, axis=1), vocabularies
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -195,6 +275,8 @@ class Files:
         features: names of columns; none: all others.
         qid: name of the column of queries, for objectives that rank: numbers or texts. The rows of a query
             lie side by side. Each worker reads this column of all rows.
+        categories: names of features whose values are categories: texts, of which each worker reads the
+            columns of all rows, or codes from 0.
 
     Raises:
         SpecError: a file or column that is not there, or a column that has no numbers.
@@ -205,6 +287,7 @@ class Files:
     weight: str | None = None
     features: Sequence[str] = ()
     qid: str | None = None
+    categories: Sequence[str] = ()
 
     @property
     def total(self) -> int:
@@ -223,7 +306,7 @@ class Files:
     @cached_property
     def identity(self) -> str:
         """A digest of CSV files, and of the footers of Parquet files, with sizes and statistics."""
-        columns = self._names, self.label, self.weight, self.qid
+        columns = self._names, self.label, self.weight, self.qid, tuple(self.categories)
         digest = hashlib.sha256(repr(columns).encode())
         for table in self._tables:
             digest.update(table.digest)
@@ -238,14 +321,29 @@ class Files:
         for table in self._tables:
             piece = range(max(share.start - begin, 0), min(share.stop - begin, table.rows))
             if piece:
-                pieces += table.read(piece, columns)
+                pieces += table.read(piece, columns, self._texts)
             begin += table.rows
         values = np.concatenate(pieces) if pieces else np.empty((0, len(columns)), np.float32)
         width = len(self._names)
         weight = np.ascontiguousarray(values[:, -1]) if self.weight else None
         label = np.ascontiguousarray(values[:, width])
         features = np.ascontiguousarray(values[:, :width])
-        return WorkerRows(features, label, weight, share, self.total, self._names, queries)
+        vocabularies = {self._names.index(name): texts for name, texts in self._texts.items()}
+        return WorkerRows(
+            features, label, weight, share, self.total, self._names, queries, vocabularies
+        )
+
+    @cached_property
+    def _texts(self) -> dict[str, tuple[str, ...]]:
+        """The texts of each column of categories; none where it has numbers."""
+        for name in self.categories:
+            _place(name, self._names, len(self._names))
+        found: dict[str, tuple[str, ...]] = {}
+        for name in sorted(set(self.categories)):
+            texts = set().union(*(table.texts(name) for table in self._tables))
+            check_count(f"column {name!r}", len(texts))
+            found[name] = tuple(sorted(texts))
+        return found
 
     @cached_property
     def _tables(self) -> list[_Table]:
@@ -312,10 +410,12 @@ class _Table:
                 str(path), got=str(error).splitlines()[0], need=f"a {path.suffix[1:]} file"
             ) from error
 
-    def read(self, rows: range, columns: list[str]) -> Iterator[Floats]:
+    def read(
+        self, rows: range, columns: list[str], texts: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[Floats]:
         """Read these rows, as float32 of shape (rows, columns), group by group."""
         if self._csv is not None:
-            yield self._floats(self._csv.select(columns).slice(rows.start, len(rows)))
+            yield self._floats(self._csv.select(columns).slice(rows.start, len(rows)), texts)
             return
         begin = 0
         for group in range(self._file.num_row_groups):
@@ -323,7 +423,7 @@ class _Table:
             piece = range(max(rows.start - begin, 0), min(rows.stop - begin, count))
             if piece:
                 table = self._file.read_row_group(group, columns)
-                yield self._floats(table.select(columns).slice(piece.start, len(piece)))
+                yield self._floats(table.select(columns).slice(piece.start, len(piece)), texts)
             begin += count
 
     def ids(self, column: str) -> Iterator[NDArray[Any]]:
@@ -335,6 +435,19 @@ class _Table:
                 )
             yield values.to_numpy()
 
+    def texts(self, column: str) -> set[str]:
+        """Read the different texts of a column; none where it has numbers."""
+        import pyarrow
+
+        found: set[str] = set()
+        for values in self._column(column):
+            kind = values.type
+            if pyarrow.types.is_dictionary(kind):
+                kind = kind.value_type
+            if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+                found.update(filter(None.__ne__, values.unique().to_pylist()))
+        return found
+
     def _column(self, name: str) -> Iterator[Any]:
         if self._csv is not None:
             yield self._csv.column(name)
@@ -342,12 +455,15 @@ class _Table:
         for group in range(self._file.num_row_groups):
             yield self._file.read_row_group(group, [name]).column(name)
 
-    def _floats(self, table: Any) -> Floats:
+    def _floats(self, table: Any, texts: Mapping[str, tuple[str, ...]]) -> Floats:
         import pyarrow
 
         values = np.empty((table.num_rows, table.num_columns), np.float32)
         for column, field in enumerate(table.schema):
             kind = field.type
+            if texts.get(field.name):
+                values[:, column] = codes_of(table.column(column).to_pylist(), texts[field.name])
+                continue
             if not any(
                 is_kind(kind)
                 for is_kind in (
@@ -361,7 +477,7 @@ class _Table:
                     f"{self.path}: column {field.name!r}",
                     got=str(kind),
                     need="numbers",
-                    hint="write its codes into a column, or choose others: Files(…, features=[…])",
+                    hint=f"categories=[{field.name!r}], or choose others: Files(…, features=[…])",
                 )
             numbers = table.column(column).cast(pyarrow.float64())
             values[:, column] = numbers.to_numpy(zero_copy_only=False)
@@ -420,6 +536,20 @@ def check_weights(subject: str, part: WorkerRows, workers: Collectives) -> None:
             raise SpecError(f"{subject}: weight", got="only zeros", need="some weight above 0")
 
 
+def _place(category: str | int, names: Sequence[str], width: int) -> int:
+    """The place of a feature of categories."""
+    if isinstance(category, str) and category in names:
+        return list(names).index(category)
+    if isinstance(category, int) and not isinstance(category, bool) and 0 <= category < width:
+        return category
+    raise SpecError(
+        "categories",
+        got=repr(category),
+        need="names of features" if names else f"places of features, from 0 to {width - 1}",
+        hint=did_you_mean(str(category), names) if names else "",
+    )
+
+
 def _share(
     total: int, queries: Queries | None, rank: int, size: int
 ) -> tuple[range, Queries | None]:
@@ -455,7 +585,7 @@ def _floats(name: str, values: Any, dimensions: int) -> Floats:
                 name,
                 got=f"values that are no numbers ({error})",
                 need="numbers",
-                hint="codes for text",
+                hint="categories=[…] names columns of text",
             ) from error
     if array.ndim != dimensions:
         raise SpecError(

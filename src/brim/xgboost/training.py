@@ -16,8 +16,8 @@ from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.wire.reporting import progress
 from brim.xgboost.arithmetic import Floats
-from brim.xgboost.bins import ranges_of, sample_of, thresholds_of
-from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of
+from brim.xgboost.bins import codes_below, ranges_of, sample_of, thresholds_of
+from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of, typed
 from brim.xgboost.grid import powers_of, round_to_grid
 from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
 from brim.xgboost.metrics import is_better_above, value_of
@@ -106,7 +106,8 @@ class _Training:
     ) -> None:
         self._xgb, self._settings, self._place = xgb, settings, place
         self._patience = patience
-        self._names = [f"{name}-{metric}" for _, name in evals for metric in settings.metrics]
+        # Of a table and a metric, in the order of their values.
+        self._columns = [(name, metric) for _, name in evals for metric in settings.metrics]
         tables = {"data": data} | {name: table for table, name in evals}
         for subject, table in tables.items():
             check_size(subject, table, place.size, is_ranked=settings.objective.ranks)
@@ -126,10 +127,15 @@ class _Training:
             "early_stopping_rounds": str(patience),
             **{subject: table.identity for subject, table in tables.items()},
         }
+        vocabularies = self._parts[0].vocabularies
+        self._parts = [
+            part.recoded(subject, vocabularies)
+            for subject, part in zip(tables, self._parts, strict=True)
+        ]
         self._part, *self._eval_parts = self._parts
         self._weight = _weight_of(self._part, settings)
         names, width = self._part.names, self._part.features.shape[1]
-        self._skeleton = skeleton_of(xgb, settings, names, width)
+        self._skeleton = skeleton_of(xgb, settings, names, width, vocabularies)
         self._rounds: list[BoostedRound] = []
         self._history: list[tuple[float, ...]] = []
 
@@ -137,8 +143,7 @@ class _Training:
     def results(self) -> dict[str, dict[str, list[float]]]:
         """The metrics of all rounds, by table and name."""
         results: dict[str, dict[str, list[float]]] = {}
-        for place, name in enumerate(self._names):
-            table, _, metric = name.rpartition("-")
+        for place, (table, metric) in enumerate(self._columns):
             results.setdefault(table, {})[metric] = [values[place] for values in self._history]
         return results
 
@@ -191,7 +196,8 @@ class _Training:
             if report.is_stopping:
                 raise SystemExit(_TERMINATED)
             if workers.rank == 0:
-                values = dict(zip(self._names, self._history[-1], strict=True))
+                names = map("-".join, self._columns)
+                values = dict(zip(names, self._history[-1], strict=True))
                 progress(len(self._history), rounds, **values)
             batch = next_batch(batch, report.microseconds)
 
@@ -253,9 +259,13 @@ class _Training:
         lowest, largest = ranges_of(part.features, workers)
         sample = sample_of(part.features, part.rows, part.total, settings.seed, workers)
         thresholds = [
-            thresholds_of(values, float(end), settings.bins)
-            for values, end in zip(sample.T, largest, strict=True)
+            codes_below(end)
+            if place in part.vocabularies
+            else thresholds_of(values, float(end), settings.bins)
+            for place, (values, end) in enumerate(zip(sample.T, largest, strict=True))
         ]
+        for place in part.vocabularies:
+            lowest[place] *= 0  # the first code; NaN where all are missing
         empty = joined(self._skeleton, [], scores)
         base = base_margins_of(self._xgb, empty, part.features.shape[1])
         decided = hashlib.sha256(np.concatenate([*thresholds, lowest, *base]).tobytes()).digest()
@@ -263,12 +273,21 @@ class _Training:
         boosting = Boosting(
             self._xgb,
             settings,
-            binned(self._xgb, part.features, thresholds, lowest, settings, part.names),
+            binned(
+                self._xgb,
+                part.features,
+                thresholds,
+                lowest,
+                settings,
+                part.names,
+                part.vocabularies,
+            ),
             [
                 self._xgb.DMatrix(
                     rows.features,
                     feature_names=list(part.names) or None,
                     nthread=settings.tree.get("nthread"),
+                    **typed(part.features.shape[1], part.vocabularies),
                 )
                 for rows in self._eval_parts
             ],

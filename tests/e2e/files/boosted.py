@@ -13,15 +13,17 @@ import brim.xgboost
 rounds, folder, classes = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 features, digit = load_digits(return_X_y=True)
 features[features == 0] = np.nan  # ink is missing there
-label, weight, qid = digit % (classes or 4), np.linspace(0.5, 2.0, len(digit)), None
+label, weight = digit % (classes or 4), np.linspace(0.5, 2.0, len(digit))
+qid, categories = None, ()
 objective = {"objective": "binary:logistic"}
 if classes > 2:
     objective = {"objective": "multi:softprob", "num_class": classes}
-elif classes == 0:  # ranks the digits of each dozen
+elif classes == 0:  # ranks the digits of each dozen, by shades of ink as categories
     objective = {"objective": "rank:ndcg"}
     qid = np.arange(len(digit)) // 12
     weight = weight[qid * 12]
-table = brim.xgboost.Rows(features, label, weight, qid=qid)
+    categories = (20, 27, 36, 43)
+table = brim.xgboost.Rows(features, label, weight, qid=qid, categories=categories)
 params = {"max_depth": 4, "subsample": 0.8, "colsample_bynode": 0.5, "seed": 7, "nthread": 1}
 booster = brim.xgboost.train(objective | params, table, rounds)
 digest = hashlib.sha256(booster.save_raw("json")).hexdigest()
