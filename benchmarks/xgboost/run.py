@@ -155,8 +155,10 @@ def cost(report: Report, found: Mapping[str, Table], times: int, rounds: int) ->
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     for name, one in found.items():
         path = folder / f"{name}.npz"
-        ids = {} if one.qid is None else {"qid": one.qid}
-        np.savez(path, features=one.features, label=one.label, **ids)
+        arrays: dict[str, Any] = {"features": one.features, "label": one.label}
+        if one.qid is not None:
+            arrays["qid"] = one.qid
+        np.savez(path, **arrays)
         for sampled in (False, True):
             share = {"subsample": 0.8, "colsample_bytree": 0.8} if sampled else {}
             params = {**USUAL, **one.params, **share}

@@ -108,9 +108,11 @@ def test_only_the_trackers_port_stays_open(tmp_path: Path) -> None:
     port, pair = start_pair(tmp_path, MANY)
     try:
         until(
-            lambda: all(connections(process, psutil.CONN_ESTABLISHED) for process in pair)
-            and [connections(process, psutil.CONN_LISTEN) for process in pair]
-            == [{("127.0.0.1", port)}, set()],
+            lambda: (
+                all(connections(process, psutil.CONN_ESTABLISHED) for process in pair)
+                and [connections(process, psutil.CONN_LISTEN) for process in pair]
+                == [{("127.0.0.1", port)}, set()]
+            ),
             "no port but the tracker's",
         )
     finally:
@@ -146,8 +148,8 @@ def test_lost_worker_and_host_change_no_bit(
     shared.mkdir()
     with hosts_in(tmp_path, 2, shared=shared) as hosts:
         directory, saved = hosts[0].folder / "run", shared / "saved"
-        options = ("--workers", "3", "--listen", f"{hosts[0].address}:7077", "--agents", "2")
-        options += ("--checkpoints", str(saved))
+        options = ["--workers", "3", "--listen", f"{hosts[0].address}:7077", "--agents", "2"]
+        options += ["--checkpoints", str(saved)]
         words = ("run", "--restart", *options, *command(MANY, shared))
         with started(directory, *words, prefix=hosts[0].prefix) as run:
             agent = joining(directory, address=f"{hosts[0].address}:7077", prefix=hosts[1].prefix)

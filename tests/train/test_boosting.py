@@ -84,7 +84,10 @@ def usual_matrix(rows: Rows, kind: Any = xgboost.DMatrix) -> Any:
         }
         towns = pyarrow.array(sorted(filter(None, set(rows.features[:, 3]))))
         codes = pyarrow.array(
-            [None if text is None else towns.to_pylist().index(text) for text in rows.features[:, 3]],
+            [
+                None if text is None else towns.to_pylist().index(text)
+                for text in rows.features[:, 3]
+            ],
             pyarrow.int32(),
         )
         columns["town"] = pyarrow.DictionaryArray.from_arrays(codes, towns)
@@ -132,9 +135,7 @@ def test_trees_are_as_usual(kind: str, params: dict[str, Any]) -> None:
     booster = train({**QUICK, **params}, rows, 8)
     usual_params = {"tree_method": "hist", **QUICK, **params}
     usual = xgboost.train(usual_params, usual_matrix(rows, xgboost.QuantileDMatrix), 8)
-    own, other = (
-        b.predict(usual_matrix(rows), output_margin=True) for b in (booster, usual)
-    )
+    own, other = (b.predict(usual_matrix(rows), output_margin=True) for b in (booster, usual))
     assert own.shape == other.shape
     if rows.qid is not None:
         own, other = own - own.mean(), other - other.mean()  # it changes no order
@@ -483,9 +484,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "objective: got 'survival:cox'": lambda: fit(objective="survival:cox"),
     "data: qid: got none, need the query of each row": lambda: fit(objective="rank:ndcg"),
     "data: qid: got 2 queries, need none: only rank:": lambda: train({}, rank([1, 1, 2, 2]), 1),
-    "test: qid: got none": lambda: train(
-        NDCG, rank([1, 1, 2, 2]), 1, evals=[(GOOD, "test")]
-    ),
+    "test: qid: got none": lambda: train(NDCG, rank([1, 1, 2, 2]), 1, evals=[(GOOD, "test")]),
     "qid: got rows of query 1 in two places, again from row 3": lambda: rank([1, 1, 2, 1]),
     "qid: got shape (3,), need (4,)": lambda: rank([1, 1, 2]),
     "data: weight: got 2 in row 1, 1 before in its query": lambda: train(

@@ -339,9 +339,7 @@ def test_ranks_are_the_same_for_any_split(options: dict[str, Any]) -> None:
         columns = [column.ravel().copy() for column in found]
         sums = totals_of(columns, workers)
         values = [
-            value_of(
-                name, objective, margins[:, rows], grades[rows], weight[rows], workers, part
-            )
+            value_of(name, objective, margins[:, rows], grades[rows], weight[rows], workers, part)
             for name in ("ndcg", "ndcg@5", "ndcg@5-")
         ]
         return [powers_of(columns, workers), sums, values]
@@ -363,7 +361,7 @@ def test_ndcg_is_that_of_the_order() -> None:
     own = ndcg_of(margins[0], grades, queries, top=5, is_exponential=True, empty=0.5)
     for query in range(100):
         rows = slice(queries.starts[query], queries.starts[query + 1])
-        order = sorted(range(rows.stop - rows.start), key=lambda row: -margins[0, rows][row])  # noqa: B023
+        order = sorted(range(rows.stop - rows.start), key=lambda row: -margins[0, rows][row])
         gains = [[2.0 ** float(g) - 1 for g in grades[rows][order]]]
         gains.append(sorted(gains[0], reverse=True))
         found, ideal = (
@@ -386,7 +384,9 @@ def test_shares_are_of_whole_queries(size: int) -> None:
 def test_queries_in_two_places_are_refused() -> None:
     assert queries_of(np.array(["b", "b", "a"])).starts.tolist() == [0, 2, 3]
     assert len(queries_of(np.array([], np.int64))) == 0
-    with pytest.raises(SpecError, match=r"qid: got rows of query 2 in two places, again from row 3"):
+    with pytest.raises(
+        SpecError, match=r"qid: got rows of query 2 in two places, again from row 3"
+    ):
         queries_of(np.array([2, 2, 1, 2]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ class Queries:
         while cuts[-1] < self.starts[-1]:
             place = np.searchsorted(self.starts, min(cuts[-1] + rows, self.starts[-1]))
             cuts.append(int(self.starts[place]))
-        return [range(begin, end) for begin, end in zip(cuts, cuts[1:], strict=False)]
+        return [range(begin, end) for begin, end in itertools.pairwise(cuts)]
 
 
 def queries_of(ids: NDArray[Any]) -> Queries:

@@ -87,7 +87,9 @@ class LambdaRank(Objective):
     @property
     def needs(self) -> str:
         """Labels that it takes, in words."""
-        return f"whole numbers from 0 to {_LARGEST_GRADE}" if self.has_exponential_gain else "from 0"
+        return (
+            f"whole numbers from 0 to {_LARGEST_GRADE}" if self.has_exponential_gain else "from 0"
+        )
 
     def is_valid(self, label: Floats) -> bool:
         """Return whether it takes all of these labels, which are finite."""

@@ -431,7 +431,9 @@ class _Table:
         for values in self._column(column):
             if values.null_count:
                 raise SpecError(
-                    f"{self.path}: column {column!r}", got="missing values", need="a query in each row"
+                    f"{self.path}: column {column!r}",
+                    got="missing values",
+                    need="a query in each row",
                 )
             yield values.to_numpy()
 
@@ -459,10 +461,10 @@ class _Table:
         import pyarrow
 
         values = np.empty((table.num_rows, table.num_columns), np.float32)
-        for column, field in enumerate(table.schema):
-            kind = field.type
-            if texts.get(field.name):
-                values[:, column] = codes_of(table.column(column).to_pylist(), texts[field.name])
+        for column, entry in enumerate(table.schema):
+            kind = entry.type
+            if texts.get(entry.name):
+                values[:, column] = codes_of(table.column(column).to_pylist(), texts[entry.name])
                 continue
             if not any(
                 is_kind(kind)
@@ -474,10 +476,10 @@ class _Table:
                 )
             ):
                 raise SpecError(
-                    f"{self.path}: column {field.name!r}",
+                    f"{self.path}: column {entry.name!r}",
                     got=str(kind),
                     need="numbers",
-                    hint=f"categories=[{field.name!r}], or choose others: Files(…, features=[…])",
+                    hint=f"categories=[{entry.name!r}], or choose others: Files(…, features=[…])",
                 )
             numbers = table.column(column).cast(pyarrow.float64())
             values[:, column] = numbers.to_numpy(zero_copy_only=False)

@@ -249,9 +249,7 @@ def can_make_hosts() -> bool:
 
 
 @contextlib.contextmanager
-def hosts_in(
-    folder: Path, count: int, *, shared: Path | None = None
-) -> Iterator[tuple[Host, ...]]:
+def hosts_in(folder: Path, count: int, *, shared: Path | None = None) -> Iterator[tuple[Host, ...]]:
     """Hosts 1, 2 and so on, 10.77.0.1, 10.77.0.2…, each with a cable to all others.
 
     Their folders, `host-1` and so on, are left in this one; all else of them is gone at the end.
