@@ -56,7 +56,7 @@ def table(kind: str = "binary", rows: int = ROWS, **options: Any) -> Rows:
     return Rows(features, label, chance.uniform(0.5, 2.0, rows), **options)
 
 
-TOWNS = ("Ulm", "Bonn", "Köln", "Jena", "Rom", "Oslo", "Bern", "Graz", "Nizza")
+TOWNS = ("Ulm", "Bonn", "Koblenz", "Jena", "Rom", "Oslo", "Bern", "Graz", "Nizza")
 
 
 def categorical(features: Any, score: Any, **options: Any) -> Rows:
@@ -212,6 +212,57 @@ def test_odd_values_are_binned_exactly() -> None:
     assert results["same"]["logloss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
+class Frame:
+    """As much of a DataFrame as is looked at."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._columns, self.columns = columns, list(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+
+def test_frames_of_texts_train_as_arrays_do() -> None:
+    rows = table("category")
+    columns = dict(zip(rows.names, rows.features.T, strict=True))
+    frame = Rows(Frame(columns), rows.label, rows.weight, categories=["town", "size"])
+    assert train(QUICK, frame, 3).save_raw("json") == train(QUICK, rows, 3).save_raw("json")
+
+
+def test_unseen_texts_are_missing() -> None:
+    """In `evals`; and the Booster's file has the texts, by which others can find them out."""
+    rows = table("category")
+    values: list[list[float]] = []
+    for town in ("Atlantis", None):
+        features = np.array(rows.features)
+        features[features[:, 3] == "Rom", 3] = town
+        held_out = Rows(features, rows.label, names=rows.names, categories=rows.categories)
+        results: dict[str, dict[str, list[float]]] = {}
+        booster = train(QUICK, rows, 4, evals=[(held_out, "test")], evals_result=results)
+        values.append(results["test"]["rmse"])
+    assert values[0] == values[1]
+    known = dict(booster.get_categories(export_to_arrow=True).to_arrow())
+    assert known["town"].to_pylist() == sorted(set(TOWNS[1:]))
+
+
+def test_codes_beyond_those_of_training_are_in_no_set() -> None:
+    chance = np.random.default_rng(2)
+    codes = chance.integers(0, 9, (300, 1)).astype(np.float32)
+    rows = Rows(codes, np.sin(2.0 * codes[:, 0]), categories=[0])
+    booster = train({**QUICK, "max_cat_to_onehot": 1}, rows, 3)
+    more = xgboost.DMatrix(np.array([[9.0], [4000.0]], np.float32))
+    first, second = booster.predict(more).tolist()
+    assert first == second
+
+
+def test_categories_without_values_are_of_no_use() -> None:
+    features = np.column_stack([np.arange(50.0), np.full(50, np.nan), np.zeros(50)])
+    rows = Rows(features, np.arange(50.0), categories=[1, 2])
+    text = train({**QUICK, "min_child_weight": 0}, rows, 2).get_dump()[0]
+    assert "f0<" in text
+    assert not any(f"[f{place}" in text for place in (1, 2))
+
+
 # What it returns ----------------------------------------------------------------------------------
 
 
@@ -359,6 +410,39 @@ def test_ranked_files_train_as_arrays_do(tmp_path: Path, suffix: str) -> None:
     assert all(part.rows.start % 50 == 0 for part in parts)
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_files_of_texts_train_as_arrays_do(tmp_path: Path, suffix: str) -> None:
+    """One file has texts that the other lacks; Parquet has them as a dictionary."""
+    rows = table("category")
+    columns = {
+        name: list(values) if name == "town" else values.astype(np.float32)
+        for name, values in zip(rows.names, rows.features.T, strict=True)
+    }
+    content = pyarrow.table(
+        {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+        | {"y": rows.label.astype(np.float32), "w": rows.weight.astype(np.float32)}
+    )
+    order = np.argsort([text or "" for text in columns["town"]], kind="stable")
+    content = content.take(order)
+    paths = [tmp_path / f"{place}{suffix}" for place in range(2)]
+    for path, part in zip(paths, (content.slice(0, 250), content.slice(250)), strict=True):
+        if suffix == ".csv":
+            pyarrow.csv.write_csv(part, path)
+        else:
+            town = part["town"].combine_chunks().dictionary_encode()
+            part = part.set_column(3, "town", town)
+            pyarrow.parquet.write_table(part, path, row_group_size=100)
+    files = Files(paths, "y", "w", categories=["town", "size"])
+    arrays = Rows(
+        rows.features[order],
+        rows.label[order],
+        rows.weight[order],
+        names=rows.names,
+        categories=["town", 4],
+    )
+    assert train(QUICK, files, 3).save_raw("json") == train(QUICK, arrays, 3).save_raw("json")
+
+
 def test_workers_read_their_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, rows = written(tmp_path, ".parquet")
     groups: list[int] = []
@@ -493,6 +577,27 @@ REFUSED: dict[str, Callable[[], object]] = {
     "data: label: got numbers from 0 to 1.5, need whole numbers from 0 to 31": lambda: train(
         NDCG, Rows(X, [0, 1.5, 0, 0], qid=[1, 1, 2, 2]), 1
     ),
+    "categories: got 'town', need places of features, from 0 to 1": lambda: Rows(
+        X, Y, categories=["town"]
+    ),
+    "categories: got 'tow', need names of features\n  hint: did you mean 'town'?": lambda: Rows(
+        X, Y, names=["town", "b"], categories=["tow"]
+    ),
+    "feature 'a': got texts and numbers": lambda: Rows(
+        [["x"], [1.5]], [0, 1], names=["a"], categories=["a"]
+    ),
+    "names: got none, need the name of each feature": lambda: Rows(
+        [["x"], ["y"]], [0, 1], categories=[0]
+    ),
+    "data: feature 1: got 1.5 in row 3, need texts, or codes": lambda: train(
+        {}, Rows(np.where(X == 7, 1.5, X), Y, categories=[1]), 1
+    ),
+    "data: feature 0: got -2 in row 1": lambda: train(
+        {}, Rows(np.where(X == 2, -2, X), Y, categories=[0]), 1
+    ),
+    "test: categories: got none, need those of data, texts or numbers as there: 0": lambda: train(
+        {}, Rows(X, Y, categories=[0]), 1, evals=[(GOOD, "test")]
+    ),
     "lambdarank_pair_method: got 'mean', need 'topk'": lambda: fit(
         **NDCG, lambdarank_pair_method="mean"
     ),
@@ -571,6 +676,12 @@ def test_wrong_arguments_are_named(message: str, attempt: Callable[[], object]) 
     assert str(error.value).startswith(message), error.value
 
 
+def test_too_many_categories_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.xgboost.categories.MOST_CATEGORIES", 1)
+    with pytest.raises(SpecError, match=r"feature 'a': got 2 categories, need at most 1"):
+        Rows([["x"], ["y"]], [0, 1], names=["a"], categories=["a"])
+
+
 def test_more_rows_than_sums_allow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.xgboost.rows.MOST_ROWS", 3)
     with pytest.raises(SpecError, match=r"data: rows: got 4, need at most 3"):
@@ -583,7 +694,9 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"column 'z': got no such column") as error:
         train({}, Files(path, "z"), 1)
     assert "'a'" in str(error.value) or "known: a, b, y" in str(error.value)
-    with pytest.raises(SpecError, match=r"column 'b': got string, need numbers"):
+    with pytest.raises(
+        SpecError, match=r"column 'b': got string, need numbers\n  hint: categories=\['b'\]"
+    ):
         train({}, Files(path, "y"), 1)
 
 

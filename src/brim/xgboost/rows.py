@@ -228,7 +228,11 @@ class Rows:
         if not self.categories:
             return _floats("features", self.features, 2), {}
         labels = list(getattr(self.features, "columns", ()))
-        array = None if labels else np.asarray(self.features)
+        array: NDArray[Any] | None = None
+        if isinstance(self.features, np.ndarray):
+            array = self.features
+        elif not labels:  # without a type it would have numbers as texts
+            array = np.asarray(self.features, object)
         if array is not None and array.ndim != 2:
             raise SpecError("features", got=f"shape {array.shape}", need="(rows, features)")
         width = len(labels) if array is None else array.shape[1]
@@ -447,7 +451,7 @@ class _Table:
             if pyarrow.types.is_dictionary(kind):
                 kind = kind.value_type
             if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
-                found.update(filter(None.__ne__, values.unique().to_pylist()))
+                found.update(text for text in values.unique().to_pylist() if text is not None)
         return found
 
     def _column(self, name: str) -> Iterator[Any]:
