@@ -102,44 +102,52 @@ class LambdaRank(Objective):
         self, margin: Floats, label: Floats, queries: Queries
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the gradients of the rows of some queries."""
-        query, first = queries.of_rows, queries.starts[:-1]
+        query, first, sizes = queries.of_rows, queries.starts[:-1], queries.sizes
         order = _order(margin, query)
         score, grade = margin[order], label[order]
         position = np.arange(len(query)) - first[query]
+        discounts = _discounts(int(sizes.max()))
+        discount = discounts[position]
         gain = gains_of(grade, is_exponential=self.has_exponential_gain)
-        discount = _discounts(int(queries.sizes.max()))
         ideal = _ideal(label, queries, self.top, is_exponential=self.has_exponential_gain)
-        share = np.divide(_UNIT, ideal, out=np.zeros_like(ideal), where=ideal > 0)
-        is_apart = score[first] != score[queries.starts[1:] - 1]
+        share = np.divide(_UNIT, ideal, out=np.zeros_like(ideal), where=ideal > 0)[query]
+        is_level = (score[first] == score[queries.starts[1:] - 1])[query]
         gradient, hessian = np.zeros(len(query)), np.zeros(len(query))
         total = np.zeros(len(queries))
-        for place in range(min(self.top, int(queries.sizes.max()) - 1)):
-            lower = np.flatnonzero(position > place)
-            upper = first[query[lower]] + place
-            differs = grade[lower] != grade[upper]
-            lower, upper = lower[differs], upper[differs]
-            of = query[lower]
-            sign = np.where(grade[upper] > grade[lower], _UNIT, -_UNIT)
-            gap = (score[upper] - score[lower]) * sign
-            chance = logistic(gap)
-            force = np.ones_like(gap)
+        for place in range(min(self.top, int(sizes.max()) - 1)):
+            has_place = sizes > place
+            upper = np.where(has_place, first + place, first)
+            # 1 where the upper row of a pair has the higher grade, -1 where the lower one has, and 0
+            # for rows that are in no pair: all is computed for these as well, and counts nothing.
+            sign = np.sign(np.repeat(grade[upper], sizes) - grade)
+            sign *= position > place
+            gap = np.repeat(score[upper], sizes)
+            gap -= score
+            gap *= sign
+            force = np.abs(sign)
             if self.weighs_by_ndcg:
-                force = np.abs(gain[upper] - gain[lower])
-                force *= discount[place] - discount[position[lower]]
-                force *= share[of]
+                force *= np.abs(np.repeat(gain[upper], sizes) - gain)
+                force *= discounts[place] - discount
+                force *= share
             if self.by_scores:
-                force = np.where(is_apart[of], force / (np.abs(gap) + _LEAST_GAP), force)
-            pull = (chance - _UNIT) * force
-            curve = np.maximum(chance * (_UNIT - chance), _LEAST_HESSIAN) * force * _TWO
-            # Each lower row is there once; `bincount` adds up in the order of the rows.
-            signed = pull * sign
-            gradient[lower] -= signed
-            hessian[lower] += curve
-            at = first + place
-            has_place = queries.sizes > place
-            gradient[at[has_place]] += np.bincount(of, signed, len(queries))[has_place]
-            hessian[at[has_place]] += np.bincount(of, curve, len(queries))[has_place]
-            total -= 2.0 * np.bincount(of, pull, len(queries))
+                distance = np.abs(gap)
+                distance += _LEAST_GAP
+                distance[is_level] = _UNIT
+                force /= distance
+            chance = logistic(gap)
+            miss = _UNIT - chance
+            curve = np.maximum(chance * miss, _LEAST_HESSIAN)
+            curve *= force
+            curve *= _TWO
+            pull = miss
+            pull *= force
+            total += 2.0 * np.bincount(query, pull, len(queries))
+            pull *= sign
+            gradient += pull
+            hessian += curve
+            # `bincount` adds up in the order of the rows.
+            gradient[upper] -= np.bincount(query, pull, len(queries))
+            hessian[upper] += np.bincount(query, curve, len(queries))
         if self.normalizes:
             factor = _shrinkage(total.astype(np.float32)).astype(np.float64)[query]
             gradient *= factor

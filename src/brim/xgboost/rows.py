@@ -445,13 +445,14 @@ class _Table:
         """Read the different texts of a column; none where it has numbers."""
         import pyarrow
 
+        missing = {None} if self._csv is None else {None, ""}
         found: set[str] = set()
         for values in self._column(column):
             kind = values.type
             if pyarrow.types.is_dictionary(kind):
                 kind = kind.value_type
             if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
-                found.update(text for text in values.unique().to_pylist() if text is not None)
+                found.update(set(values.unique().to_pylist()) - missing)
         return found
 
     def _column(self, name: str) -> Iterator[Any]:
