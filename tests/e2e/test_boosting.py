@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -43,20 +44,27 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
     return digest
 
 
-def start_pair(
-    folder: Path, job: tuple[str, str] = FEW
-) -> tuple[int, list[subprocess.Popen[bytes]]]:
-    """Two processes as any launcher would start them, and the port of the first."""
+def start_together(size: int, words: Sequence[str]) -> tuple[int, list[subprocess.Popen[bytes]]]:
+    """Processes of a command as any launcher would start them, and the port of the first."""
     with take_port("127.0.0.1") as listener:
         port = listener.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return port, [
-        subprocess.Popen(
-            command(job, folder)[1:],
-            env=os.environ | variables | {"RANK": str(rank)},
-        )
-        for rank in range(2)
+        subprocess.Popen(words, env=os.environ | variables | {"RANK": str(rank)})
+        for rank in range(size)
     ]
+
+
+def test_all_parameters_make_the_same_trees(tmp_path: Path) -> None:
+    """One command trains many times, alone and with three workers: trees, metrics and the best round."""
+    words = (sys.executable, str(FILES / "boosted_cases.py"), str(tmp_path))
+    _, processes = start_together(3, words)
+    subprocess.run(words, check=True, timeout=120)
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    alone = json.loads((tmp_path / "cases-0-1").read_text())
+    assert len({digest for digest, *_ in alone.values()}) == len(alone) > 10
+    for rank in range(3):
+        assert json.loads((tmp_path / f"cases-{rank}-3").read_text()) == alone
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -77,7 +85,7 @@ def command(job: tuple[str, str], folder: Path) -> tuple[str, ...]:
 def test_workers_and_deaths_change_no_bit(
     tmp_path: Path, alone: Callable[[tuple[str, str]], str], job: tuple[str, str]
 ) -> None:
-    _, pair = start_pair(tmp_path, job)
+    _, pair = start_together(2, command(job, tmp_path)[1:])
     with started(
         tmp_path / "run", "run", "--restart", "--workers", "3", *command(job, tmp_path)
     ) as run:
@@ -105,7 +113,7 @@ def connections(process: subprocess.Popen[bytes], status: str) -> set[tuple[str,
 
 def test_only_the_trackers_port_stays_open(tmp_path: Path) -> None:
     """XGBoost's workers would listen on all interfaces, and end where anybody calls them."""
-    port, pair = start_pair(tmp_path, MANY)
+    port, pair = start_together(2, command(MANY, tmp_path)[1:])
     try:
         until(
             lambda: (

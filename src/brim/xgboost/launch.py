@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
 from brim.host.installation import command_for
-from brim.wire.listening import is_any_interface, own_listeners, stop_listening
+from brim.wire.listening import is_any_interface, own_listeners, stop_listening, take_port
 from brim.xgboost.workers import Collectives, LoneWorker
 
 _TO_MEET = 60.0  # seconds for the first worker to listen, once another one looks for it
@@ -58,9 +58,9 @@ def place_of(environment: Mapping[str, str]) -> Place:
     for name, number in numbers.items():
         if not number.isdecimal():
             raise SpecError(name, got=repr(number), need="a whole number, from the launcher")
-    size = max(int(numbers["WORLD_SIZE"]), 1)
+    size, port = max(int(numbers["WORLD_SIZE"]), 1), int(numbers["MASTER_PORT"])
     address = environment.get("MASTER_ADDR", "")
-    if size > 1 and not (address and int(numbers["MASTER_PORT"])):
+    if size > 1 and not (address and port):
         raise SpecError(
             "WORLD_SIZE",
             got=f"{size} without MASTER_ADDR and MASTER_PORT",
@@ -79,7 +79,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
         rank=int(numbers["RANK"]) if size > 1 else 0,
         size=size,
         address=address,
-        port=int(numbers["MASTER_PORT"]),
+        port=port,
         checkpoints=Path(saved) if saved else None,
     )
 
@@ -206,12 +206,28 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
-    # XGBoost leaves a port open on all interfaces, at which any call ends this process: the tracker
-    # calls there where a worker has failed. Whoever has started these workers ends them itself.
+    # XGBoost leaves a port open on all interfaces, at which four bytes of anybody end this process: the
+    # tracker sends them where a worker has failed. Whoever has started the workers ends them himself.
     for descriptor in own_listeners() - listeners:
         stop_listening(descriptor)
-    with _orderly(xgb.collective.finalize, xgb.core.XGBoostError):
+    with _orderly(partial(_finalize, xgb), xgb.core.XGBoostError):
         yield _Connected(xgb, place)
+
+
+def _finalize(xgb: Any) -> None:
+    with warnings.catch_warnings(action="ignore"):  # it looks for the port that was closed
+        xgb.collective.finalize()
+
+
+def next_port_of(place: Place, workers: Collectives) -> int:
+    """Return a free port, chosen by the first worker: XGBoost cannot listen on one again at once."""
+    if place.size == 1:
+        return place.port
+    port = b""
+    if place.rank == 0:
+        with take_port(place.address) as listener:
+            port = b"%d" % listener.getsockname()[1]
+    return int(workers.pass_on(port))
 
 
 @contextlib.contextmanager

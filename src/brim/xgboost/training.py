@@ -19,7 +19,14 @@ from brim.xgboost.arithmetic import Floats
 from brim.xgboost.bins import codes_below, ranges_of, sample_of, thresholds_of
 from brim.xgboost.boosting import Boosting, base_margins_of, binned, skeleton_of, typed
 from brim.xgboost.grid import powers_of, round_to_grid
-from brim.xgboost.launch import Place, connected, library, place_of, tracker_of
+from brim.xgboost.launch import (
+    Place,
+    connected,
+    library,
+    next_port_of,
+    place_of,
+    tracker_of,
+)
 from brim.xgboost.metrics import is_better_above, value_of
 from brim.xgboost.parameters import BoostingSettings, settings_of
 from brim.xgboost.rows import Files, Rows, WorkerRows, check_size, check_weights
@@ -51,7 +58,8 @@ def train(
 
     All processes of a command that `brim run` or `brim submit` has started call
     this with the same arguments. Rounds that count are kept in `BRIM_CHECKPOINTS`: a start after a
-    death or a resize goes on behind them. Elsewhere this process trains alone.
+    death or a resize goes on behind them. Elsewhere this process trains alone. A command may train
+    several models, one after another: each time all processes have another port in `MASTER_PORT`.
 
     Args:
         params: XGBoost's, by its names. Those that are not exact are refused.
@@ -86,6 +94,9 @@ def train(
         training = _Training(xgb, place, settings, data, evals, early_stopping_rounds)
         with connected(xgb, place) as workers:
             booster: xgboost.Booster = training.work(workers, rounds)
+            next_port = next_port_of(place, workers)
+    if place.size > 1:
+        os.environ["MASTER_PORT"] = str(next_port)
     if evals_result is not None:
         evals_result.clear()
         evals_result.update(training.results)
