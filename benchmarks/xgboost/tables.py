@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,21 @@ class Table:
         label: of shape (rows,).
         params: of XGBoost.
         qid: of shape (rows,): the query of each row that is ranked; None: none is.
+        categories: places of the features that are codes of categories.
     """
 
     features: Floats
     label: Floats
     params: dict[str, Any]
     qid: NDArray[np.int64] | None = None
+    categories: tuple[int, ...] = ()
+
+    @property
+    def types(self) -> list[str] | None:
+        """The types of the features, for XGBoost; None: all are numbers."""
+        if not self.categories:
+            return None
+        return ["c" if place in self.categories else "q" for place in range(self.features.shape[1])]
 
 
 def census(path: Path) -> Table:
@@ -59,6 +68,11 @@ def flights() -> Table:
     label = np.clip(delay[has_arrived], -60, 120)
     features = _coded(columns, _FLIGHTS)[has_arrived]
     return Table(features, label.astype(np.float32), {"objective": "reg:squarederror"})
+
+
+def carriers() -> Table:
+    """The same, with carriers, airports and aeroplanes as categories."""
+    return replace(flights(), categories=(6, 7, 8, 9))
 
 
 def digits() -> Table:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,23 @@ import brim.xgboost
 
 
 def by_brim(
-    features: Any, label: Any, qid: Any, params: dict[str, Any], rounds: int
+    arrays: Mapping[str, Any], qid: Any, params: dict[str, Any], rounds: int
 ) -> xgboost.Booster:
-    return brim.xgboost.train(params, brim.xgboost.Rows(features, label, qid=qid), rounds)
+    categories = arrays["categories"].tolist()
+    rows = brim.xgboost.Rows(arrays["features"], arrays["label"], qid=qid, categories=categories)
+    return brim.xgboost.train(params, rows, rounds)
 
 
 def plainly(
-    features: Any, label: Any, qid: Any, params: dict[str, Any], rounds: int
+    arrays: Mapping[str, Any], qid: Any, params: dict[str, Any], rounds: int
 ) -> xgboost.Booster:
     """As xgboost's manual has it: a tracker, and a QuantileDMatrix of this worker's rows."""
+    features, label, categories = arrays["features"], arrays["label"], arrays["categories"]
+    types = ["c" if place in categories else "q" for place in range(features.shape[1])]
+    options = {"feature_types": types, "enable_categorical": True} if len(categories) else {}
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        matrix = xgboost.QuantileDMatrix(features, label, qid=qid)
+        matrix = xgboost.QuantileDMatrix(features, label, qid=qid, **options)
         return xgboost.train(params, matrix, rounds)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
@@ -45,7 +51,7 @@ def plainly(
         dmlc_task_id=str(rank),
         dmlc_retry=10,
     ):
-        matrix = xgboost.QuantileDMatrix(features[rows], label[rows], qid=part_qid)
+        matrix = xgboost.QuantileDMatrix(features[rows], label[rows], qid=part_qid, **options)
         booster = xgboost.train(params, matrix, rounds)
     if rank == 0:
         tracker.wait_for()
@@ -55,10 +61,10 @@ def plainly(
 def main() -> None:
     path, side, params, rounds = sys.argv[1:]
     arrays = np.load(path)
-    features, label, qid = arrays["features"], arrays["label"], arrays.get("qid")
+    arrays = {name: arrays[name] for name in arrays.files}
     train = {"brim": by_brim, "xgboost": plainly}[side]
     begun = time.process_time()
-    booster = train(features, label, qid, json.loads(params), int(rounds))
+    booster = train(arrays, arrays.get("qid"), json.loads(params), int(rounds))
     seconds = time.process_time() - begun
     digest = hashlib.sha256(booster.save_raw("json")).hexdigest()
     print(json.dumps({"seconds": seconds, "digest": digest}))

@@ -245,7 +245,7 @@ def test_unseen_texts_are_missing() -> None:
     assert pyarrow.array(sorted(TOWNS[1:])).equals(known["town"])
 
 
-def test_codes_beyond_those_of_training_are_in_no_set() -> None:
+def test_unseen_codes_are_in_no_set() -> None:
     chance = np.random.default_rng(2)
     codes = chance.integers(0, 9, (300, 1)).astype(np.float32)
     rows = Rows(codes, np.sin(2.0 * codes[:, 0]), categories=[0])

@@ -200,7 +200,7 @@ def own_listeners() -> set[int]:
 
 
 def stop_listening(descriptor: int) -> None:
-    """Have a socket of this process take no calls any more: whoever waits for one gets an error."""
+    """Have a socket of this process take no calls any more: a thread that waits for one gets an error."""
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 

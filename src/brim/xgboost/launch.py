@@ -206,8 +206,8 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
-    # XGBoost leaves a port open on all interfaces, at which four bytes of anybody end this process: the
-    # tracker sends them where a worker has failed. Whoever has started the workers ends them himself.
+    # XGBoost leaves a port open on all interfaces, at which four bytes of any host end this process: the
+    # tracker sends them where a worker has failed. The launcher of the workers ends them itself.
     for descriptor in own_listeners() - listeners:
         stop_listening(descriptor)
     with _orderly(partial(_finalize, xgb), xgb.core.XGBoostError):

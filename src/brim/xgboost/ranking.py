@@ -219,7 +219,7 @@ def _order(values: Floats, query: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _discounts(positions: int) -> Floats:
-    """What a gain counts for at each position, from 0."""
+    """Return the discount of a gain at each position, from 0."""
     discounts: Floats = _LN_2 / log(np.arange(2, positions + 2, dtype=np.float32))
     return discounts
 
