@@ -111,9 +111,9 @@ def quality(report: Report, found: Mapping[str, Table], seeds: int, rounds: int)
     head = ["table", "sampled", "xgboost", "brim", "difference", "its spread", "spread of xgboost"]
     report.add(
         f"{VERSIONS}; {rounds} rounds, {seeds} splits, each with its seed. Area under the curve "
-        "(census), share of variance explained (flights, carriers), share of hits (digits), NDCG of the first ten (films), "
-        "on the 30 % held out; "
-        "spreads are standard deviations over the splits.\n\n" + table(head, rows)
+        "(census), share of variance explained (flights, carriers), share of hits (digits), NDCG of the "
+        "first ten (films), on the 30 % held out; spreads are standard deviations over the splits.\n\n"
+        + table(head, rows)
     )
     return data
 
