@@ -151,16 +151,17 @@ def command_on(host: Host, checkpoints: Path) -> list[int]:
 def test_lost_worker_and_host_change_no_bit(
     tmp_path: Path, alone: Callable[[tuple[str, str]], str], *, is_cut: bool
 ) -> None:
-    """A worker of the second host dies, then the host is lost, or its cable is cut."""
+    """A worker of the second host dies, then the host is lost; or its cable is cut, with IPv6."""
     shared = tmp_path / "shared"
     shared.mkdir()
     with hosts_in(tmp_path, 2, shared=shared) as hosts:
         directory, saved = hosts[0].folder / "run", shared / "saved"
-        options = ["--workers", "3", "--listen", f"{hosts[0].address}:7077", "--agents", "2"]
+        address = f"[{hosts[0].address6}]:7077" if is_cut else f"{hosts[0].address}:7077"
+        options = ["--workers", "3", "--listen", address, "--agents", "2"]
         options += ["--checkpoints", str(saved)]
         words = ("run", "--restart", *options, *command(MANY, shared))
         with started(directory, *words, prefix=hosts[0].prefix) as run:
-            agent = joining(directory, address=f"{hosts[0].address}:7077", prefix=hosts[1].prefix)
+            agent = joining(directory, address=address, prefix=hosts[1].prefix)
             try:
                 wait_for_rounds(saved, run)
                 victim, starts = command_on(hosts[1], saved)[0], len(run.events("round"))
