@@ -9,6 +9,7 @@ import pytest
 from brim.domain.job import JobSpec, WorkerRange
 from brim.runs.levels import Level, level_of
 from brim.runs.starting import name_of
+from brim.user_code.command_code import keeps_on_each_host
 
 FILES = {
     "prepare.py": "print('ready')",
@@ -77,6 +78,11 @@ def test_changing_sizes_are_warned_of() -> None:
         ("sh -c ls", "4"),
     ):
         assert len(described(line, workers=workers)) == 1
+
+
+def test_boosting_needs_no_shared_disk() -> None:
+    lines = ("python forest.py", "python -c import\tbrim.xgboost", "python prepare.py", "sh -c ls")
+    assert [keeps_on_each_host(line.split(" ")) for line in lines] == [True, True, False, False]
 
 
 def test_torchrun_for_each_worker_is_warned_of() -> None:

@@ -26,6 +26,7 @@ from brim.xgboost.bins import ranges_of, thresholds_of
 from brim.xgboost.boosting import Boosting, binned
 from brim.xgboost.launch import Place, connected, place_of, tracker_of
 from brim.xgboost.parameters import settings_of
+from brim.xgboost.saved_rounds import SavedRounds
 from brim.xgboost.workers import LoneWorker
 
 ROWS = 600
@@ -503,6 +504,36 @@ def test_damaged_rounds_are_refused(
     harm(tmp_path)
     with pytest.raises(EnvironmentFault, match=message):
         train(QUICK, table("number"), 5)
+
+
+def test_hosts_take_over_rounds_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = table("number")
+    for name, rounds in (("far", 4), ("near", 2)):
+        monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path / name))
+        train(QUICK, rows, rounds)
+    (far,), (near,) = ((tmp_path / name).iterdir() for name in ("far", "near"))
+    rounds_of_far, rounds_of_near = SavedRounds(far).read(), SavedRounds(near).read()
+    SavedRounds(near).catch_up(rounds_of_near, rounds_of_far)
+    assert SavedRounds(near).read() == rounds_of_far
+    SavedRounds(far).catch_up(rounds_of_far, rounds_of_near[:1])  # of a start that wants fewer
+    with pytest.raises(EnvironmentFault, match=r"has other rounds than another host"):
+        SavedRounds(near).catch_up(rounds_of_near, rounds_of_far[1:])
+
+
+@pytest.mark.parametrize(
+    ("variables", "keeps"),
+    [
+        ({}, True),
+        ({"RANK": "3", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "3", "LOCAL_RANK": "1"}, False),
+        ({"RANK": "3"}, False),
+        ({"RANK": "0"}, True),
+    ],
+)
+def test_first_process_of_a_host_keeps_rounds(variables: dict[str, str], *, keeps: bool) -> None:
+    several = {"WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "4000"}
+    environment = {"BRIM_CHECKPOINTS": "/kept"} | (several | variables if variables else {})
+    assert (place_of(environment).checkpoints is not None) == keeps
 
 
 def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

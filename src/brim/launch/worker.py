@@ -53,6 +53,7 @@ from brim.launch.progress import PrintedProgress, ProgressServer
 from brim.storage.saved_files import SavedFiles, saved_directory
 from brim.train.context import WorkerContext
 from brim.train.signals import LeaveRequest
+from brim.user_code.command_code import keeps_on_each_host
 from brim.wire.link import WorkerLink
 from brim.wire.listening import joined_address, split_address, take_port
 from brim.wire.messages import (
@@ -176,7 +177,8 @@ class _Keeper:
         ) as listener:  # closed once all are known: theirs from then
             place = _Place(listener.getsockname()[1], self._gpu)
             payloads = self._arrive("begin", msgspec.json.encode(place))
-        if len(world.hosts) > 1 and not self._saved.is_marked(world.round):
+        shares_disk = len(world.hosts) == 1 or self._saved.is_marked(world.round)
+        if not shares_disk and not keeps_on_each_host(self._spec.command):
             self._refuse(_own_disk(self._saved.directory))
         self._start(world, [msgspec.json.decode(payload, type=_Place) for payload in payloads])
         self._tell(Idle(round=world.round))  # no step comes to an end: the round may, at any moment

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brim.domain.job import PER_NODE, WORLD_MAX, JobSpec
-from brim.errors import SpecError
-from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim
+from brim.user_code.command_code import code_of, parts_of
 
 # Names of brim by which code takes part in its training; `*` may be any.
 _TRAINERS = frozenset(("join", "keras", "lightning", "transformers", "*"))
-_SCRIPT_BYTES = 8 << 20  # of a command's code that are looked at
 # Variables by which a script keeps its global batch, whatever the number of processes.
 _SIZES = frozenset((WORLD_MAX, "WORLD_SIZE", "JAX_NUM_PROCESSES", "TF_CONFIG"))
 
@@ -70,8 +66,8 @@ def level_of(command: tuple[str, ...], choice: bool | None) -> Level:
         command: in the present directory.
         choice: of its user: True for the restart level, False for the exact one; None: by its code.
     """
-    code = _code_of(command)
-    parts = code.parts_of_brim() if code else dict.fromkeys(_inline_parts(command), "its code")
+    code = code_of(command)
+    parts = parts_of(command, code)
     keeps_batch = "xgboost" in parts or bool(code and _SIZES & code.variables().keys())
     if choice is not None:
         return Level(restart=choice, keeps_batch=keeps_batch)
@@ -85,35 +81,3 @@ def level_of(command: tuple[str, ...], choice: bool | None) -> Level:
 def leveled(values: Mapping[str, Any], level: Level) -> dict[str, Any]:
     """Return the values of options with the level among them."""
     return {**values, "restart": level.restart}
-
-
-def _code_of(command: tuple[str, ...]) -> Code | None:
-    """Return the code of a command; None where none is seen, or it cannot be read."""
-    word = next((word for word in command if word.endswith(".py")), "") or _module_file(command)
-    if not word:
-        return None
-    source = CodeFile(Path(os.path.realpath(word)), Path(word).name)
-    with contextlib.suppress(OSError, SpecError):
-        return collect(source, limit_bytes=_SCRIPT_BYTES)
-    return None
-
-
-def _module_file(command: tuple[str, ...]) -> str:
-    """Return the file of a module of this directory that `python -m` runs, or an empty string."""
-    name = word_after("-m", command).replace(".", "/")
-    found = (f"{name}.py", f"{name}/__main__.py")
-    return next((path for path in found if name and Path(path).is_file()), "")
-
-
-def _inline_parts(command: tuple[str, ...]) -> set[str]:
-    """Return the names of brim that the code of `python -c` uses."""
-    with contextlib.suppress(SyntaxError, ValueError):
-        return parts_of_brim(parse(word_after("-c", command).encode()))
-    return set()
-
-
-def word_after(option: str, command: tuple[str, ...]) -> str:
-    """Return the word after an option of Python; empty for other programs, and without the option."""
-    if "python" not in Path(command[0]).name or option not in command[1:-1]:
-        return ""
-    return command[command.index(option, 1) + 1]

@@ -31,9 +31,10 @@ from brim.runs.directories import (
     resumed_spec,
     with_kept_code,
 )
-from brim.runs.levels import level_of, leveled, word_after
+from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
+from brim.user_code.command_code import word_after
 from brim.user_code.own_code import word_of
 
 _PROBE = ".probe"

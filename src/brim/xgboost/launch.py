@@ -34,7 +34,7 @@ class Place:
     Args:
         rank: of `size` processes.
         address, port: where the first one listens.
-        checkpoints: a directory that outlives this start; None: nothing is kept.
+        checkpoints: a directory that outlives this start; None: this process keeps nothing.
     """
 
     rank: int
@@ -74,7 +74,9 @@ def place_of(environment: Mapping[str, str]) -> Place:
             need="the address of one interface, at which all workers reach the first one",
             hint="brim run --listen 10.0.0.7:4000",
         )
-    saved = environment.get("BRIM_CHECKPOINTS")
+    # The first process of each host keeps the rounds: hosts need no disk that they share.
+    local_rank = environment.get("LOCAL_RANK", numbers["RANK"] if size > 1 else "0")
+    saved = environment.get("BRIM_CHECKPOINTS") if local_rank == "0" else None
     return Place(
         rank=int(numbers["RANK"]) if size > 1 else 0,
         size=size,
@@ -126,11 +128,10 @@ class _Connected:
         return self._reduced(values, self._collective.Op.MAX)
 
     def pass_on(self, content: bytes) -> bytes:
-        """Return the first worker's content: the sum of its bytes and of zeros."""
-        sent = content if self.rank == 0 else b""
-        length = int(self.add(np.array([len(sent)], np.int64))[0])
+        """Return the content of the worker that has one: the sum of its bytes and of zeros."""
+        length = int(self.add(np.array([len(content)], np.int64))[0])
         buffer = np.zeros(length, np.uint8)
-        buffer[: len(sent)] = np.frombuffer(sent, np.uint8)
+        buffer[: len(content)] = np.frombuffer(content, np.uint8)
         return self.add(buffer).tobytes() if length else b""
 
     def _reduced(self, values: NDArray[Any], operation: Any) -> NDArray[Any]:

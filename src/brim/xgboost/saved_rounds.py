@@ -1,4 +1,4 @@
-"""The rounds that count, on disk: each write adds a file of those since the one before."""
+"""The rounds that count, on a disk of each host: each write adds a file of those since the one before."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ class SavedRounds:
                 )
             rounds += found
         return rounds
+
+    def catch_up(self, kept: Sequence[BoostedRound], rounds: Sequence[BoostedRound]) -> None:
+        """Add the rounds that another host has kept, and this one has not.
+
+        Args:
+            kept: what `read` returned.
+            rounds: those of the host that has the most.
+
+        Raises:
+            EnvironmentFault: the rounds here are others, or the disk does not take more.
+        """
+        count = min(len(kept), len(rounds))
+        if list(rounds[:count]) != list(kept[:count]):
+            raise EnvironmentFault(
+                f"{self._directory} has other rounds than another host: remove it to start from theirs"
+            )
+        self.write(len(kept), rounds[len(kept) :])
 
     def write(self, begin: int, rounds: Sequence[BoostedRound]) -> None:
         """Add rounds, whole or not at all.

@@ -33,7 +33,7 @@ from brim.xgboost.rows import Files, Rows, WorkerRows, check_size, check_weights
 from brim.xgboost.sampling import chosen
 from brim.xgboost.saved_rounds import SavedRounds
 from brim.xgboost.trees import BoostedRound, content_of, digest_of, joined, rounds_in
-from brim.xgboost.workers import BatchReport, Collectives, agree, compare
+from brim.xgboost.workers import BatchReport, Collectives, agree, compare, farthest
 
 if TYPE_CHECKING:
     import xgboost
@@ -166,12 +166,16 @@ class _Training:
             check_weights(subject, part, workers)
         self._weight = self._settings.objective.weights(self._weight, self._part.queries, workers)
         saved = self._saved()
-        content = workers.pass_on(content_of(saved.read() if saved else []))
-        self._rounds = rounds_in(content)[:rounds]
+        kept = saved.read() if saved else []
+        has_most = farthest(len(kept), workers) == workers.rank
+        farthest_rounds = rounds_in(workers.pass_on(content_of(kept) if has_most else b""))
+        self._rounds = farthest_rounds[:rounds]
         self._history = [boosted.values for boosted in self._rounds]
         scores = self._base_scores(workers)
         boosting = self._boosting(workers, scores)
         agree(digest_of(self._rounds), workers, BatchReport())
+        if saved:
+            saved.catch_up(kept, farthest_rounds)
         with _termination() as request:
             self._boost(boosting, saved, workers, rounds, request)
         return self._finished(scores)
@@ -309,8 +313,8 @@ class _Training:
         return boosting
 
     def _saved(self) -> SavedRounds | None:
-        """The place of rounds, by all that decides on them; None on all ranks but the first."""
-        if self._place.checkpoints is None or self._place.rank:
+        """The place of rounds, by all that decides on them; None where this process keeps none."""
+        if self._place.checkpoints is None:
             return None
         content = repr((_FORMAT, sorted(self._decisive.items())))
         name = "xgboost-" + hashlib.sha256(content.encode()).hexdigest()[:12]

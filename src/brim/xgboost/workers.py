@@ -39,7 +39,7 @@ class Collectives(Protocol):
         """Return the maxima over all workers, of the same shape."""
 
     def pass_on(self, content: bytes) -> bytes:
-        """Return the content of the first worker; that of others does not count."""
+        """Return the content of the one worker that has any; that of all others is empty."""
 
 
 class LoneWorker:
@@ -58,6 +58,17 @@ class LoneWorker:
     def pass_on(self, content: bytes) -> bytes:
         """Return the content itself."""
         return content
+
+
+def farthest(count: int, workers: Collectives) -> int:
+    """Return the rank of the first worker that has the most.
+
+    Args:
+        count: of this worker.
+    """
+    counts = np.zeros(workers.size, np.int64)
+    counts[workers.rank] = count
+    return int(workers.add(counts).argmax())
 
 
 def share_of(rows: int, rank: int, size: int) -> range:
