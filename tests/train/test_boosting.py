@@ -731,6 +731,16 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
         train({}, Files(path, "y"), 1)
 
 
+def test_columns_of_texts_and_numbers_are_refused(tmp_path: Path) -> None:
+    for name, value in (("a", "x"), ("b", "3")):
+        (tmp_path / f"{name}.csv").write_text(f"town,y\n{value},0\n{value},1\n")
+    files = Files([tmp_path / "a.csv", tmp_path / "b.csv"], "y", categories=["town"])
+    with pytest.raises(SpecError, match=r"column 'town': got texts and numbers"):
+        train({}, files, 1)
+    with pytest.raises(SpecError, match=r"categories: got 'city', need names of features"):
+        train({}, Files(files.paths, "y", categories=["city"]), 1)
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

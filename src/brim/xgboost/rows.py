@@ -344,7 +344,12 @@ class Files:
             _place(name, self._names, len(self._names))
         found: dict[str, tuple[str, ...]] = {}
         for name in sorted(set(self.categories)):
-            texts = set().union(*(table.texts(name) for table in self._tables))
+            columns = [table.texts(name) for table in self._tables]
+            texts = set[str]().union(*(texts for texts, _ in columns))
+            if texts and any(has_others for _, has_others in columns):
+                raise SpecError(
+                    f"column {name!r}", got="texts and numbers", need="texts alone, or codes alone"
+                )
             check_count(f"column {name!r}", len(texts))
             found[name] = tuple(sorted(texts))
         return found
@@ -441,19 +446,22 @@ class _Table:
                 )
             yield values.to_numpy()
 
-    def texts(self, column: str) -> set[str]:
-        """Read the different texts of a column; none where it has numbers."""
+    def texts(self, column: str) -> tuple[set[str], bool]:
+        """Read the different texts of a column, and whether it has anything else."""
         import pyarrow
 
         missing = {None} if self._csv is None else {None, ""}
         found: set[str] = set()
+        has_others = False
         for values in self._column(column):
             kind = values.type
             if pyarrow.types.is_dictionary(kind):
                 kind = kind.value_type
             if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
                 found.update(set(values.unique().to_pylist()) - missing)
-        return found
+            else:
+                has_others |= values.null_count < len(values)
+        return found, has_others
 
     def _column(self, name: str) -> Iterator[Any]:
         if self._csv is not None:
