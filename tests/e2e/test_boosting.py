@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
 FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
-RANKED = ("100", "0")
+RANKED, ON_HOSTS = ("100", "0"), ("150", "10")
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_lost_worker_and_host_change_no_bit(
         agent.wait()
         found = digests(hosts[0].root / "tmp")
     check_hosts(run, summary)
-    assert set(found.values()) == {alone(MANY)}
+    assert set(found.values()) == {alone(ON_HOSTS)}
 
 
 @pytest.mark.long
@@ -191,7 +191,7 @@ def test_cut_cable_changes_no_bit(tmp_path: Path, alone: Callable[[tuple[str, st
             hosts[1].cable.cut()
             summary = run.finish()
     check_hosts(run, summary)
-    assert set(digests(shared).values()) == {alone(MANY)}
+    assert set(digests(shared).values()) == {alone(ON_HOSTS)}
 
 
 @contextlib.contextmanager
@@ -202,7 +202,7 @@ def run_on(
     address = address or f"{hosts[0].address}:7077"
     words = ("run", "--restart", "--workers", "3", "--listen", address, "--agents", "2", *options)
     directory = hosts[0].folder / "run"
-    words += command(MANY, Path(folder))
+    words += command(ON_HOSTS, Path(folder))
     with started(directory, *words, prefix=hosts[0].prefix) as run:
         agent = joining(directory, address=address, prefix=hosts[1].prefix)
         try:
@@ -214,7 +214,7 @@ def run_on(
 
 def check_hosts(run: Run, summary: dict[str, Any]) -> None:
     """Check that both hosts have taken part, and that all rounds were made."""
-    assert (summary["exit"], summary["steps"]) == ("done", int(MANY[0])), run.err
+    assert (summary["exit"], summary["steps"]) == ("done", int(ON_HOSTS[0])), run.err
     assert len({event["agent"] for event in run.events("worker") if event["agent"]}) == 2
 
 

@@ -602,6 +602,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "test: qid: got none": lambda: train(NDCG, rank([1, 1, 2, 2]), 1, evals=[(GOOD, "test")]),
     "qid: got rows of query 1 in two places, again from row 3": lambda: rank([1, 1, 2, 1]),
     "qid: got shape (3,), need (4,)": lambda: rank([1, 1, 2]),
+    "qid: got missing values, need a query in each row": lambda: rank(["a", "a", None, "b"]),
     "data: weight: got 2 in row 1, 1 before in its query": lambda: train(
         NDCG, Rows(X, Y, [1, 2, 1, 1], qid=[1, 1, 2, 2]), 1
     ),
@@ -692,7 +693,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 }
 
 
-def rank(qid: list[int]) -> Rows:
+def rank(qid: list[Any]) -> Rows:
     return Rows(X, Y, qid=qid)
 
 

@@ -31,7 +31,7 @@ def texts_in(subject: str, values: Sequence[Any] | NDArray[Any]) -> tuple[str, .
     ('AA', 'UA')
     """
     found = {value for value in values if isinstance(value, str)}
-    if found and any(not isinstance(value, str) and not _is_missing(value) for value in values):
+    if found and any(not isinstance(value, str) and not is_missing(value) for value in values):
         raise SpecError(subject, got="texts and numbers", need="texts alone, or codes alone")
     check_count(subject, len(found))
     return tuple(sorted(found))
@@ -74,7 +74,8 @@ def recoded(codes: Floats, texts: Sequence[str], others: Sequence[str]) -> Float
     return result
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a column stands for none."""
     # pandas has a missing value of its own, which is not equal to anything, nor unequal.
     is_nan = isinstance(value, float | np.floating) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"

@@ -21,6 +21,7 @@ from brim.xgboost.categories import (
     Vocabularies,
     check_count,
     codes_of,
+    is_missing,
     recoded,
     texts_in,
 )
@@ -177,6 +178,10 @@ class Rows:
         ids = np.asarray(self.qid)
         if ids.shape != (self.total,):
             raise SpecError("qid", got=f"shape {ids.shape}", need=f"({self.total},): one a row")
+        if ids.dtype.kind not in "biuU":
+            if any(map(is_missing, ids)):
+                raise SpecError("qid", got="missing values", need="a query in each row")
+            ids = ids.astype(str)
         return queries_of(ids)
 
     @cached_property
