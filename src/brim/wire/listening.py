@@ -187,15 +187,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def own_listeners() -> set[int]:
-    """Return the descriptors of the sockets on which this process listens."""
-    found = set()
+def own_listeners() -> dict[int, int]:
+    """Return the descriptors of the sockets on which this process listens, with their ports."""
+    found = {}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # it was closed meanwhile
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 with socket.socket(fileno=os.dup(descriptor)) as copy:
-                    if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        found.add(descriptor)
+                    is_inet = copy.family in (socket.AF_INET, socket.AF_INET6)
+                    if is_inet and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found[descriptor] = int(copy.getsockname()[1])
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -207,16 +207,28 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
                     retryable=True,
                 ) from error
             sleep(_BETWEEN_LOOKS)
-    # XGBoost leaves a port open on all interfaces, at which four bytes of any host end this process: the
-    # tracker sends them where a worker has failed. The launcher of the workers ends them itself.
-    for descriptor in own_listeners() - listeners:
-        stop_listening(descriptor)
+    _close_ports(place, listeners)
     with _orderly(partial(_finalize, xgb), xgb.core.XGBoostError):
         yield _Connected(xgb, place)
 
 
+def _close_ports(place: Place, listeners: Container[int]) -> None:
+    """Listen no more, once all workers are connected.
+
+    At the port of its tracker, XGBoost authenticates nobody, and a caller without a word holds up the
+    end. At one on all interfaces, which each worker leaves open, four bytes end the process: the tracker
+    sends them where a worker has failed. But the launcher of the workers ends them itself.
+
+    Args:
+        listeners: descriptors that were there before the workers connected.
+    """
+    for descriptor, port in own_listeners().items():
+        if descriptor not in listeners or (place.rank == 0 and port == place.port):
+            stop_listening(descriptor)
+
+
 def _finalize(xgb: Any) -> None:
-    with warnings.catch_warnings(action="ignore"):  # it looks for the port that was closed
+    with warnings.catch_warnings(action="ignore"):  # of ports that it does not find
         xgb.collective.finalize()
 
 
