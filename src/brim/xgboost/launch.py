@@ -238,7 +238,11 @@ def next_port_of(place: Place, workers: Collectives) -> int:
         return place.port
     port = b""
     if place.rank == 0:
-        with take_port(place.address) as listener:
+        port = b"%d" % place.port  # if none is free, the next training says so: there may be none
+        with (
+            contextlib.suppress(EnvironmentFault, OSError),
+            take_port(place.address) as listener,
+        ):
             port = b"%d" % listener.getsockname()[1]
     return int(workers.pass_on(port))
 
