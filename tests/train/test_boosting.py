@@ -618,6 +618,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "feature 'a': got texts and numbers": lambda: Rows(
         [["x"], [1.5]], [0, 1], names=["a"], categories=["a"]
     ),
+    "names: got 1, 1 of them different, need one for each of 2 features": lambda: Rows(
+        X, Y, names=["a"], categories=["a"]
+    ),
     "names: got none, need the name of each feature": lambda: Rows(
         [["x"], ["y"]], [0, 1], categories=[0]
     ),

@@ -247,7 +247,7 @@ class Rows:
         vocabularies: dict[int, tuple[str, ...]] = {}
         for place in range(width):
             values = self.features[labels[place]] if array is None else array[:, place]
-            subject = f"feature {names[place]!r}" if names else f"feature {place}"
+            subject = f"feature {names[place]!r}" if len(names) == width else f"feature {place}"
             texts: tuple[str, ...] = ()
             if place in places:
                 texts = vocabularies[place] = texts_in(subject, values := np.asarray(values))
