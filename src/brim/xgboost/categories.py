@@ -30,6 +30,8 @@ def texts_in(subject: str, values: Sequence[Any] | NDArray[Any]) -> tuple[str, .
     >>> texts_in("carrier", ["UA", None, "AA", "UA"])
     ('AA', 'UA')
     """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return ()
     found = {value for value in values if isinstance(value, str)}
     if found and any(not isinstance(value, str) and not is_missing(value) for value in values):
         raise SpecError(subject, got="texts and numbers", need="texts alone, or codes alone")
