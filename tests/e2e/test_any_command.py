@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from brim import client
+from brim_lab.chaos.hosts import can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import FILES, ROOT, Run, has_ended, lines, started, until
+from e2e.running import FILES, ROOT, Run, has_ended, joining, lines, started, until
 
 pytestmark = pytest.mark.e2e
 
@@ -141,6 +142,25 @@ def test_finished_commands_of_hasty_ranks_are_awaited(
     done = Driver().call("status", str(run.directory), "--json")
     assert json.loads(done.stdout)["state"] == "done"
     assert not [name for name in os.listdir(run.directory / "saved") if not name.startswith(".")]
+
+
+@pytest.mark.long
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_hosts_need_a_common_disk(tmp_path: Path) -> None:
+    """Unless the command keeps its files on each host: tests/e2e/test_boosting.py."""
+    with hosts_in(tmp_path, 2) as hosts:
+        directory, address = hosts[0].folder / "run", f"{hosts[0].address}:7077"
+        words = ("--workers", "2", "--listen", address, "--agents", "2", "--", *COUNTING, "10")
+        with started(directory, "run", "--restart", *words, prefix=hosts[0].prefix) as run:
+            agent = joining(directory, address=address, prefix=hosts[1].prefix)
+            try:
+                run.finish()
+            finally:
+                agent.kill()
+                agent.wait()
+    assert run.process.returncode != 0
+    assert "which the hosts of this run do not share" in run.err
 
 
 @pytest.mark.long
