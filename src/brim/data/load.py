@@ -141,6 +141,82 @@ def arrow(
     return _dataset(source, _plan(columns, target, keep, test), split)
 
 
+def libsvm(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    **unknown: Never,
+) -> Columnar:
+    """Read files of libsvm's format, `label qid:N index:value … # comment`, into memory.
+
+    Columns are `label`, `qid`, and each index as the file writes it, from 0 or from 1:
+    `numeric("7")` is the value of feature 7, which is 0 in a line without it. `features` is the list
+    of all indices of a line, for `sequence`: where features are ids, their value is 1, or 1/√n in
+    a line of n features.
+
+    Args:
+        path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
+            unpacked.
+        columns: of the model, in order.
+        target: of its predictions, such as `target("label", above=0)` of labels -1 and +1.
+        split: which rows; see `csv`.
+        test: which rows are the test split; see `csv`.
+        keep: drops rows; see `where`.
+
+    Returns:
+        A map-style dataset; see `Columnar`. A line that is not of the format is a bad row, as is one
+        whose features are no ids but should be; see `csv`.
+
+    Raises:
+        SpecError: a file is missing, most of its lines are bad, a feature occurs in none, or there
+            are no rows.
+    """
+    _check_keywords(libsvm, unknown)
+    source = Source(path=path, sparse="libsvm")
+    return _dataset(source, _plan(columns, target, keep, test), split)
+
+
+def libffm(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    **unknown: Never,
+) -> Columnar:
+    """Read files of libffm's format, `label field:index:value …`, into memory.
+
+    Columns are `label`, and each field by its number: `vocabulary("3")` and `hashed("3", buckets=)`
+    take the index of the line's feature of field 3 (a missing field is an empty cell),
+    `sequence("3", length=)` those of several, `numeric("3")` the value.
+
+    Args:
+        path: see `libsvm`.
+        columns: of the model, in order.
+        target: of its predictions; `target("label")` where labels are 0 and 1.
+        split: which rows; see `csv`.
+        test: which rows are the test split; see `csv`.
+        keep: drops rows; see `where`.
+
+    Returns:
+        A map-style dataset; see `Columnar`. A line that is not of the format is a bad row, as is one
+        with two features of a field that should be one id, or with an id whose value is neither 1
+        nor 1/√n in a line of n features; see `csv`.
+
+    Raises:
+        SpecError: see `libsvm`.
+    """
+    _check_keywords(libffm, unknown)
+    source = Source(path=path, sparse="libffm")
+    return _dataset(source, _plan(columns, target, keep, test), split)
+
+
 def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     _check_split(split, plan)
     encoder = fitted.find(source.path_label, plan.columns, plan.targets)
