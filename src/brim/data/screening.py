@@ -35,6 +35,7 @@ class Plan:
     targets: tuple[Target, ...]
     keep: Where | None
     test: Split | None
+    negatives: Sample | None = None
 
     @property
     def names(self) -> list[str]:
@@ -44,8 +45,9 @@ class Plan:
             names += column.names if isinstance(column, Categorical) else [column.name]
         names += self._target_names
         names += self.keep.names if self.keep else ()
-        if isinstance(self.test, Sample) and self.test.by:
-            names.append(self.test.by)
+        for chosen in (self.test, self.negatives):
+            if isinstance(chosen, Sample) and chosen.by:
+                names.append(chosen.by)
         return list(dict.fromkeys(names))
 
     @property
