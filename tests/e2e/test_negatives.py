@@ -35,7 +35,7 @@ def _clicks(path: Path) -> np.ndarray:
 def test_one_digest_and_right_probabilities(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
     click, truth = _clicks(path)
-    job = (str(FILES / "rare_clicks.py"), "--set", f"path={path}", "--epochs", "4")
+    job: tuple[str, ...] = (str(FILES / "rare_clicks.py"), "--set", f"path={path}", "--epochs", "4")
     job += ("--global-batch-size", "128")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
     two = train(tmp_path / "two", *job, "--workers", "2")

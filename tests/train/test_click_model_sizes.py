@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import brim
 from brim import data, models
+from brim.data.columns import Column
 from brim.data.encoding import SequencePlaces
 from brim.errors import SpecError
 from brim.train.checks.click_models import check_sizes
@@ -44,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def read(path: Path, **options: Any) -> data.Columnar:
-    columns = [
+    columns: list[Column] = [
         data.vocabulary("film"),
         data.sequence("history", of="film", length=2),
         data.numeric("hour"),
@@ -88,7 +89,7 @@ def test_sequences_cannot_be_forgotten(make: Any, path: Path) -> None:
     check_sizes(make(**sizes(dataset), targets=1), dataset)
 
 
-def test_negatives_are_corrected_or_it_is_said_that_they_are_not(path: Path) -> None:
+def test_negatives_without_correction_are_refused(path: Path) -> None:
     dataset = read(path, negatives=data.sample(0.5))
     model = models.DIN(**sizes(dataset), dim=4)
     with pytest.raises(SpecError, match=r"got predictions without correction.*share of 0.5"):
@@ -128,7 +129,7 @@ def test_batches_of_other_sizes_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["WideDeep", "DeepFM", "XDeepFM", "DCNV2", "FinalMLP", "DIN"])
 def test_tables_of_hashed_ids(name: str, path: Path) -> None:
-    columns = [
+    columns: list[Column] = [
         data.hashed("film", buckets=2**45),
         data.sequence("history", of="film", length=2),
         data.hashed("hour", buckets=2**45),

@@ -12,6 +12,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from brim import data
+from brim.data.columns import Column
 from brim.errors import SpecError
 from brim.serving.inputs import ColumnReader
 
@@ -82,7 +83,7 @@ def test_queries_stay_together(tmp_path: Path) -> None:
     assert len(splits[1]) in range(4, 80, 4)
 
 
-def test_features_of_a_line_are_a_list_of_ids(tmp_path: Path) -> None:
+def test_features_are_a_list_of_ids(tmp_path: Path) -> None:
     path = tmp_path / "scaled.svm"
     path.write_text("+1 3:0.577 11:0.577 7:0.577\n-1 3:1 9:0\n+1\n-1 3:0.5 7:1\n-1 7:1 3:1\n")
     columns = [data.sequence("features", length=3)]
@@ -94,7 +95,7 @@ def test_features_of_a_line_are_a_list_of_ids(tmp_path: Path) -> None:
 def test_fields_are_ids_lists_or_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.ffm"
     path.write_text(FFM)
-    columns = [
+    columns: list[Column] = [
         data.vocabulary("0"),
         data.vocabulary("1"),
         data.sequence("3", length=2),

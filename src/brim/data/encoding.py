@@ -188,9 +188,9 @@ class Encoder:
         column = self.columns[place]
         assert isinstance(column, ItemSequence)
         length, owner = column.length, table_place(self.columns, place)
-        of = self.columns[owner]
-        if isinstance(of, Categorical) and of.buckets is not None:
-            buckets = of.buckets
+        table_column = self.columns[owner]
+        if isinstance(table_column, Categorical) and table_column.buckets:
+            buckets = table_column.buckets
 
             def hashed(items: Sequence[str]) -> list[int]:
                 return [id_ for item in items if (id_ := stable_hash(item) % buckets)][-length:]

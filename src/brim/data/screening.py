@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.encoding import apply
-from brim.data.sparse import NOT_AN_ID, SEVERAL, TWICE
+from brim.data.sparse import NOT_AN_ID, TWICE, TWO_OF_A_FIELD
 from brim.data.splits import Sample, Split
 from brim.data.tables import BadRow, FileRows
 from brim.errors import SpecError
@@ -19,7 +19,7 @@ from brim.errors import SpecError
 Mask = npt.NDArray[np.bool_]
 _FLAWS = {  # need and hint
     NOT_AN_ID: ("1, or 1/√n in a line of n features", "brim.data.numeric({})"),
-    SEVERAL: ("one feature of the field in most rows", "brim.data.sequence({}, length=5)"),
+    TWO_OF_A_FIELD: ("one feature of the field in most rows", "brim.data.sequence({}, length=5)"),
     TWICE: ("each feature once", ""),
 }
 

@@ -130,10 +130,10 @@ class Source:
             }
             yield part
         if absent and self.is_complete:
-            what = "feature" if kind == "libsvm" else "field"
+            noun = "feature" if kind == "libsvm" else "field"
             raise SpecError(
                 f"column {min(absent, key=int)!r}",
-                got=f"a {what} that no line of {', '.join(self.path_label)} has",
+                got=f"a {noun} that no line of {', '.join(self.path_label)} has",
                 need="one that occurs",
                 hint="some files count from 0, others from 1",
             )

@@ -6,7 +6,7 @@ Shapes: E features (entries) of all lines, R rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,7 @@ from brim.errors import SpecError
 
 LABEL, QUERY, FEATURES = "label", "qid", "features"
 NOT_AN_ID = "an id whose value is not 1"
-SEVERAL = "several features of one field"
+TWO_OF_A_FIELD = "several features of one field"
 TWICE = "one feature twice"
 _FORMS = {"libsvm": "label index:value …", "libffm": "label field:index:value …"}
 _FEATURE = {
@@ -52,7 +52,7 @@ class _SparseCells(TextCells):
         self._values_beside = numbers
 
     @property
-    def numbers(self) -> Floats:  # type: ignore[override]
+    def numbers(self) -> Floats:
         return self._values_beside
 
     @property
@@ -62,11 +62,13 @@ class _SparseCells(TextCells):
     def text(self, row: int) -> str:
         token = super().text(row)
         value = self._values_beside[row]
-        return _shown(token) if value == 1 or np.isnan(value) else f"{_shown(token)}:{value:g}"
+        return (
+            _list_text(token) if value == 1 or np.isnan(value) else f"{_list_text(token)}:{value:g}"
+        )
 
     @property
     def column(self) -> pa.Array:
-        texts = [_shown(token) for token in self.tokens]
+        texts = [_list_text(token) for token in self.tokens]
         codes = pa.array(self.codes, mask=self.codes < 0)
         return pa.DictionaryArray.from_arrays(
             codes, pa.array(texts, pa.string())
@@ -113,20 +115,22 @@ class _Entries:
     index: Codes
     value: Floats
 
-    def of(self, mask: npt.NDArray[np.bool_]) -> _Entries:
-        return _Entries(self.row[mask], self.field[mask], self.index[mask], self.value[mask])
+    def take(self, places: npt.NDArray[Any]) -> _Entries:
+        """Return the entries at some places, or of a mask."""
+        parts = (self.row, self.field, self.index, self.value)
+        return _Entries(*(part[places] for part in parts))
 
 
 def check_names(file: File, kind: str, columns: Sequence[str]) -> None:
     """Raises SpecError where a name is no column that files of this kind can have."""
     named = (LABEL, QUERY, FEATURES) if kind == "libsvm" else (LABEL,)
-    what = "the index of a feature" if kind == "libsvm" else "the number of a field"
+    noun = "the index of a feature" if kind == "libsvm" else "the number of a field"
     for name in columns:
         if name not in named and not (name.isascii() and name.isdigit() and str(int(name)) == name):
             raise SpecError(
                 f"column {name!r}",
                 got=f"no such column in {file.label}",
-                need=f"{', '.join(map(repr, named))}, or {what}, as a text: '7'",
+                need=f"{', '.join(map(repr, named))}, or {noun}, as a text: '7'",
             )
 
 
@@ -154,83 +158,84 @@ def read_sparse(
     """
     check_names(file, kind, columns)
     texts, line_of_row = _lines(file)
-    tokens = pc.ascii_split_whitespace(texts)
-    lengths = np.asarray(numpy_of([tokens.value_lengths().cast(pa.int64())], np.int64, 0))
-    flat = tokens.flatten()
-    first = np.cumsum(lengths) - lengths
-    row_of_token = np.repeat(np.arange(len(texts)), lengths)
-    labels = flat.take(pa.array(first))
-    is_feature = np.ones(len(flat), bool)
-    is_feature[first] = False
-    queries: list[Any] = [None] * len(texts)
-    if kind == "libsvm":
-        seconds = first[lengths > 1] + 1
-        for place, token in zip(
-            seconds.tolist(), flat.take(pa.array(seconds)).to_pylist(), strict=True
-        ):
-            if token.startswith("qid:"):
-                is_feature[place] = False
-                queries[row_of_token[place]] = token[4:]
-    entries, wrong = _parsed(kind, flat.filter(pa.array(is_feature)), row_of_token[is_feature])
-    for row, label in enumerate(labels.to_pylist()):
-        if not np.isfinite(number_in(label)):
-            wrong.setdefault(row, f"the label {label!r} is not a number")
-        elif queries[row] is not None and not queries[row].isdigit():
-            wrong.setdefault(row, f"qid:{queries[row]} is not a whole number")
+    parsed = _parse(kind, texts)
+    wrong = parsed.wrong
     _check_wrong(file, kind, wrong, line_of_row, len(texts))
     is_good = np.ones(len(texts), bool)
     is_good[list(wrong)] = False
-    entries = entries.of(is_good[entries.row])
-    entries = _Entries(
-        (np.cumsum(is_good) - 1)[entries.row], entries.field, entries.index, entries.value
-    )
-    kept, size = pa.array(is_good), int(is_good.sum())
+    good, size = pa.array(is_good), int(is_good.sum())
+    entries = parsed.entries.take(is_good[parsed.entries.row])
+    entries = replace(entries, row=(np.cumsum(is_good) - 1)[entries.row])
+    key = entries.field if kind == "libffm" else entries.index
+    order = np.argsort(key, kind="stable")
     cells: dict[str, Cells] = {}
     flaws: list[Flaw] = []
-    order = np.argsort(entries.field if kind == "libffm" else entries.index, kind="stable")
-    keys = (entries.field if kind == "libffm" else entries.index)[order]
     for name in columns:
         if name == LABEL:
-            cells[name] = _texts(labels.filter(kept))
+            cells[name] = _texts(parsed.labels.filter(good))
         elif name == QUERY:
-            cells[name] = _texts(pa.array(queries, pa.string()).filter(kept))
+            cells[name] = _texts(parsed.queries.filter(good))
         elif name == FEATURES:
             cells[name], found = _ids(name, entries, entries, size, is_list=True)
             flaws += found
         else:
-            bounds = np.searchsorted(keys, [int(name), int(name) + 1])
-            own = np.sort(order[bounds[0] : bounds[1]])
-            part = _Entries(
-                entries.row[own], entries.field[own], entries.index[own], entries.value[own]
-            )
+            start_end = np.searchsorted(key[order], [int(name), int(name) + 1])
+            part = entries.take(np.sort(order[slice(*start_end)]))
             if kind == "libsvm":
-                values = np.zeros(size)
-                values[part.row] = part.value
-                cells[name] = _NumberCells(values)
+                cells[name] = _NumberCells(_values(part, size, 0.0))
                 flaws.append(_repeated(name, part, size, TWICE))
             else:
                 cells[name], found = _ids(name, part, entries, size, is_list=name in lists)
                 flaws += [flaw for flaw in found if name not in numbers or flaw.reason != NOT_AN_ID]
-    numbered = line_of_row[is_good]
+    refused = [
+        BadRow(row=-1, line=int(line_of_row[row]), column="", text=str(texts[row]), reason=reason)
+        for row, reason in sorted(wrong.items())
+    ]
     return FileRows(
         file=file.label,
         start=start,
         size=size,
         cells=cells,
-        lines=numbered.tolist,
-        refused=[
-            BadRow(
-                row=-1,
-                line=int(line_of_row[row]),
-                column="",
-                text=texts[row].as_py(),
-                reason=reason,
-            )
-            for row, reason in sorted(wrong.items())
-        ],
+        lines=line_of_row[is_good].tolist,
+        refused=refused,
         skipped=sorted(wrong),
         flaws=flaws,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """All lines: labels [R], queries [R], features [E], and why some lines are malformed, by row."""
+
+    labels: pa.Array
+    queries: pa.Array
+    entries: _Entries
+    wrong: dict[int, str]
+
+
+def _parse(kind: str, texts: pa.Array) -> _Parsed:
+    tokens = pc.ascii_split_whitespace(texts)
+    lengths = numpy_of([tokens.value_lengths().cast(pa.int64())], np.int64, 0)
+    flat, first = tokens.flatten(), np.cumsum(lengths) - lengths
+    row_of_token = np.repeat(np.arange(len(texts)), lengths)
+    labels = flat.take(pa.array(first))
+    is_feature = np.ones(len(flat), bool)
+    is_feature[first] = False
+    queries: list[str | None] = [None] * len(texts)
+    if kind == "libsvm":
+        seconds = first[lengths > 1] + 1
+        second_tokens = flat.take(pa.array(seconds)).to_pylist()
+        for place, token in zip(seconds.tolist(), second_tokens, strict=True):
+            if token.startswith("qid:"):
+                is_feature[place] = False
+                queries[row_of_token[place]] = token[4:]
+    entries, wrong = _features(kind, flat.filter(pa.array(is_feature)), row_of_token[is_feature])
+    for row, (label, query) in enumerate(zip(labels.to_pylist(), queries, strict=True)):
+        if not np.isfinite(number_in(label)):
+            wrong.setdefault(row, f"the label {label!r} is not a number")
+        elif query is not None and not query.isdigit():
+            wrong.setdefault(row, f"qid:{query} is not a whole number")
+    return _Parsed(labels, pa.array(queries, pa.string()), entries, wrong)
 
 
 def _lines(file: File) -> tuple[pa.Array, Codes]:
@@ -251,7 +256,7 @@ def _lines(file: File) -> tuple[pa.Array, Codes]:
     return texts.take(pa.array(rows)), np.array(rows) + 1
 
 
-def _parsed(kind: str, features: pa.Array, row: Codes) -> tuple[_Entries, dict[int, str]]:
+def _features(kind: str, features: pa.Array, row: Codes) -> tuple[_Entries, dict[int, str]]:
     """The entries of well-formed features; and of each row with another, the reason."""
     encoded = features.dictionary_encode()  # each distinct one is parsed once
     code = numpy_of([encoded.indices.cast(pa.int64())], np.int64, -1)
@@ -285,10 +290,10 @@ def _check_wrong(
 ) -> None:
     if 2 * len(wrong) > rows:
         row = min(wrong)
-        others = f" (and {len(wrong) - 1} more such lines of {rows})" if len(wrong) > 1 else ""
+        rest = f" (and {len(wrong) - 1} more such lines of {rows})" if len(wrong) > 1 else ""
         raise SpecError(
             file.label,
-            got=f"line {line_of_row[row]}: {wrong[row]}{others}",
+            got=f"line {line_of_row[row]}: {wrong[row]}{rest}",
             need=f"lines of {kind}: {_FORMS[kind]}",
             hint="data.libffm reads field:index:value"
             if kind == "libsvm"
@@ -301,15 +306,15 @@ def _texts(texts: pa.Array) -> TextCells:
 
 
 def _ids(
-    name: str, own: _Entries, every: _Entries, size: int, *, is_list: bool
+    name: str, column_entries: _Entries, line_entries: _Entries, size: int, *, is_list: bool
 ) -> tuple[Cells, list[Flaw]]:
     """The column of the indices in each row, and the rows in which they are no ids."""
-    values = np.full(size, np.nan)
-    values[own.row] = own.value
-    flaws = [] if is_list else [_repeated(name, own, size, SEVERAL)]
-    present = own.of(own.value != 0)  # a value of 0 is that of a feature that is not there
-    counts = np.bincount(every.row[every.value != 0], minlength=size)
-    # 1, or what is left of it where lines are scaled to unit length, as those of Criteo are
+    values = _values(column_entries, size, np.nan)
+    flaws = [] if is_list else [_repeated(name, column_entries, size, TWO_OF_A_FIELD)]
+    # A value of 0 is that of a feature that is not there.
+    present = column_entries.take(column_entries.value != 0)
+    counts = np.bincount(line_entries.row[line_entries.value != 0], minlength=size)
+    # 1/√n: lines are scaled to unit length, as those of Criteo in libsvm's form are.
     scaled = np.abs(present.value * np.sqrt(counts[present.row]) - 1) < _UNIT_TOLERANCE
     no_id = np.zeros(size, bool)
     no_id[present.row[(present.value != 1) & ~scaled]] = True
@@ -332,9 +337,15 @@ def _ids(
     return _SparseCells(tokens, values), flaws
 
 
-def _repeated(name: str, own: _Entries, size: int, reason: str) -> Flaw:
-    return Flaw(name, np.bincount(own.row, minlength=size) > 1, reason)
+def _values(entries: _Entries, size: int, absent: float) -> Floats:
+    values = np.full(size, absent)
+    values[entries.row] = entries.value
+    return values
 
 
-def _shown(token: str) -> str:
+def _repeated(name: str, column_entries: _Entries, size: int, reason: str) -> Flaw:
+    return Flaw(name, np.bincount(column_entries.row, minlength=size) > 1, reason)
+
+
+def _list_text(token: str) -> str:
     return "|".join(items_in(token, LIST_END))

@@ -118,11 +118,11 @@ def _negatives_left_out(part: FileRows, plan: Plan, train: Mask) -> Mask:
     if plan.negatives is None:
         return left_out
     target = targets_of(plan.targets, part, train)
-    others = target[(target != 0) & (target != 1)]
-    if others.size:
+    odd = target[(target != 0) & (target != 1)]
+    if odd.size:
         raise SpecError(
             "negatives=",
-            got=f"a target of {others[0]:g} in {part.file}",
+            got=f"a target of {odd[0]:g} in {part.file}",
             need="a target of 0 and 1",
             hint="target('label', above=0), where labels are -1 and 1",
         )
