@@ -49,22 +49,15 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_digest_with_a_server_and_deaths(
     model: str, table: tuple[str, ...], clicks: Path, tmp_path: Path
 ) -> None:
-    job: tuple[str, ...] = (
-        str(FILES / "click_models.py"),
-        "--set",
-        f"path={clicks}",
-        "--set",
-        f"model={model}",
-    )
-    job += (*table, "--epochs", "2", "--global-batch-size", "128")
+    options = ("--set", f"path={clicks}", "--set", f"model={model}", *table)
+    job = (str(FILES / "click_models.py"), *options, "--epochs", "2", "--global-batch-size", "128")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
     served = train(tmp_path / "served", *job, "--workers", "2", "--ps", "1", "--faults", FAULTS)
     assert served["weights_sha256"] == alone["weights_sha256"]
     check_ledger(tmp_path / "served")
     events = lines(tmp_path / "served" / "events.jsonl")
     causes = [event["cause"] for event in events if event["kind"] == "round"]
-    assert len(causes) == 3, causes
-    assert all("signal 9" in cause for cause in causes[1:])
+    assert sum("signal 9" in cause for cause in causes) == 2, causes
 
     done, bundle = tmp_path / "predicted.csv", tmp_path / "bundle"
     Driver().call(
