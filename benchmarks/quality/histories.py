@@ -32,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     seeds = (1,) if arguments.quick else (1, 2, 3)
     title = "Models of histories on MovieLens, beside a plain torch loop"
-    report = Report(BENCHMARK, title, seed=1, name="report-histories")
+    report = Report(BENCHMARK, title, seed=1)
     quality, speed, data, failed = [], [], {}, False
     for model in MODELS:
         results: dict[str, list[dict[str, Any]]] = {}
@@ -53,7 +53,7 @@ def main() -> None:
     report.add("## Speed of one worker against the plain loop (its time over ours, medians)\n")
     report.add(table(["model", "exact", "--no-exact"], speed))
     if not arguments.quick:
-        report.write({"results": data})
+        report.write({"results": data}, name="histories")
     if failed:
         sys.exit("the bits differ, or the AUC is not that of the plain loop")
 
