@@ -22,16 +22,7 @@ from brim.dashboard.elements import (
     redraw,
 )
 from brim.dashboard.records import JobRecordReader
-from brim.dashboard.rows import (
-    Clock,
-    progress_of,
-    promise_of,
-    range_of,
-    state_of,
-    steps_of,
-    why_of,
-    workers_of,
-)
+from brim.dashboard.rows import Clock, facts_of, progress_of, state_of
 from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
@@ -39,13 +30,12 @@ from brim.errors import BrimError, SpecError
 from brim.wire.cluster import JobView, Proposal
 
 _FACTS = (
-    "State", "Tenant", "Workers", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
-    "Loss", "Why", "Records",
+    "State", "Tenant", "Workers", "Steps", "Deadline", "Ends", "Margin", "Expected", "On",
+    "Device hours", "Throughput", "Loss", "Why", "Records",
 )  # fmt: skip
 _LOOK = 1.0  # seconds between two looks at records and logs
 _MOST_LINES = 1_000  # of a log
 _LOG_AT_ONCE = 200  # lines that a page takes at once
-_HOUR = 3600
 
 
 def show_job(desk: Desk, job: str) -> None:
@@ -122,22 +112,9 @@ class _JobPage:
         progress = progress_of(view)
         self._progress.set_visibility(progress is not None)
         self._progress.set_value((progress or 0.0) / 100.0)
-        end = view.ended if view.has_ended else view.finish
         self._facts(
-            {
-                "State": state_of(view),
-                "Tenant": f"{view.tenant}, {view.priority}",
-                "Workers": workers_of(view) or f"may have had {range_of(view)}",
-                "Steps": steps_of(view) + (f", {progress:g} %" if progress is not None else ""),
-                "Deadline": promise_of(view, clock),
-                "Ends": clock(end) if end is not None else "",
-                "On": ", ".join(f"{node}: {count}" for node, count in view.nodes.items()),
-                "Device hours": f"{view.attained_seconds / _HOUR:,.2f}",
-                "Throughput": self._records.throughput,
-                "Loss": self._records.loss,
-                "Why": why_of(view),
-                "Records": view.run,
-            }
+            facts_of(view, clock)
+            | {"Throughput": self._records.throughput, "Loss": self._records.loss}
         )
 
     async def look(self) -> None:
