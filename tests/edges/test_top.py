@@ -78,7 +78,7 @@ def test_line_keeps_its_width_and_gives_no_orders() -> None:
         assert len(label(Line("ads", late.job), width)) == width
 
 
-def test_words_about_a_job_say_what_is_expected_and_how_sure_that_is() -> None:
+def test_words_say_how_sure_an_end_is() -> None:
     first = EstimateView(at=110.0, finish=250.0, step=1, error_seconds=None, error=None)
     half = EstimateView(at=150.0, finish=260.0, step=20, error_seconds=-150.0, error=0.1)
     view = job(
@@ -86,7 +86,7 @@ def test_words_about_a_job_say_what_is_expected_and_how_sure_that_is() -> None:
     )
     story = [Change(100.0, "a-1", "submitted"), Change(110.0, "a-1", "running")]
     words = words_of(Line("ads", "a-1"), sight(news(view)), story, grouping=TENANTS, clock=clock)
-    assert words.facts["Progress"] == "[#####...............] 25 %"
+    assert words.facts["Progress"] == "[####............] 25 %"
     assert words.facts["Deadline"] == "t300 promised"
     assert words.facts["Margin"] == "15 min after the deadline"
     assert words.facts["Expected"] == "at first t250, halfway t260 (2 min too late)"
@@ -124,7 +124,7 @@ def in_application(
     async def run() -> None:
         scheduler = MadeUpScheduler(jobs=jobs, nodes=CLUSTER_NODES, markup=ORDERS)
         application = ClusterTop(cast(Client, scheduler), clock=clock)
-        async with asyncio.timeout(SOON), application.run_test(size=(columns, 24)) as pilot:
+        async with application.run_test(size=(columns, 24)) as pilot:
             await until(application, lambda text: "100 running" in text)
             await use(application, pilot)
 
@@ -137,29 +137,33 @@ def screen_of(application: Any) -> str:
 
 
 async def until(application: Any, holds: Callable[[str], bool]) -> str:
-    """Wait for a state of the screen; `in_application` ends the wait."""
+    """Wait for a state of the screen."""
+    end = time.monotonic() + SOON
     while not holds(text := screen_of(application)):
+        assert time.monotonic() < end, text
         await asyncio.sleep(0.02)
     return text
 
 
-def test_thousands_of_jobs_by_keys_on_a_small_terminal() -> None:
+def test_thousands_of_jobs_by_keys() -> None:
     async def use(application: Any, pilot: Any) -> None:
         text = await until(application, lambda text: "160 of 320 owed" in text)
         assert "\x1b" not in text
         assert all(len(line) == 80 for line in text.splitlines())
         await pilot.press("down")
         text = await until(application, lambda text: "Decisions, the newest first" in text)
-        assert "Why          surplus-by-marginal-return" in text
+        assert re.search(r"Why +surplus-by-marginal", text)
         await pilot.press("end")
-        await until(application, lambda text: re.search(r"wide-deep\S*-4998", text) is not None)
+        await until(application, lambda text: re.search(r"sweep\S*-5000", text) is not None)
         await pilot.press("home", "left")
         await until(application, lambda text: text.splitlines()[2].startswith("▾ t1"))
         await pilot.press("enter", "slash", *"bert", "space", *"-4999")
         await until(application, lambda text: text.splitlines()[1].startswith("▾ t3"))
         await pilot.press("enter", "down")
         await until(application, lambda text: re.search(r"bert\S*-4999 *\n", text) is not None)
-        await pilot.press("escape", "g")
+        await pilot.press("escape", "g")  # the job stays chosen
+        await until(application, lambda text: re.search(r"bert\S*-4999 *\n", text) is not None)
+        await pilot.press("home")
         await until(application, lambda text: "8 of 8 in use" in text)
         await pilot.press("q")
 

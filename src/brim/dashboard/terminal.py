@@ -33,6 +33,7 @@ from brim.dashboard.tree import (
     Words,
     label_of,
     lines_of,
+    place_of,
     plain,
     summary,
     words_of,
@@ -92,7 +93,7 @@ class ClusterTree(ScrollView, can_focus=True):
         return self._lines[self._index] if self._lines else None
 
     def show_sight(self) -> None:
-        """Show the lines as they are now; the cursor stays on its line as long as that is there."""
+        """Show the lines as they are now; the cursor stays on its line or job while that is there."""
         last = self.chosen
         self._lines = lines_of(
             self._sight,
@@ -101,8 +102,8 @@ class ClusterTree(ScrollView, can_focus=True):
             with_ended=self.with_ended,
             filter_text=self.filter_text,
         )
-        if last in self._lines:
-            self._index = self._lines.index(last)
+        if last is not None:
+            self._index = place_of(last, self._lines, otherwise=self._index)
         self._index = max(0, min(self._index, len(self._lines) - 1))
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
         self._show_cursor()
@@ -111,7 +112,7 @@ class ClusterTree(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         place = y + self.scroll_offset.y
         if place >= len(self._lines):
-            return Strip.blank(width)
+            return Strip.blank(width, Style())  # with none, textual 8.2 fails under NO_COLOR
         line = self._lines[place]
         text = label_of(
             line,
@@ -188,8 +189,8 @@ class ClusterTop(App[None]):
     HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (_NARROW, "-wide")]
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
-        super().__init__()
-        self.theme = "ansi-dark"  # the terminal's own colours, be it light or dark
+        super().__init__(ansi_color=True)  # the terminal's own colours, be it light or dark
+        self.theme = "ansi-dark"
         self._client, self._clock = client, clock
         self._following = Following(client, looked_at=lambda: True, refused=self.exit)
         self._tree = ClusterTree(self.sight)

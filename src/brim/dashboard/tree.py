@@ -115,6 +115,14 @@ def _natural(name: str) -> tuple[str, int, str]:
     return (stem, int(digits) if digits.isascii() and digits else 0, name)
 
 
+def place_of(line: Line, lines: Sequence[Line], *, otherwise: int) -> int:
+    """The place of a line among others: its own, or that of its job below another group."""
+    if line in lines:
+        return lines.index(line)
+    same = (place for place, other in enumerate(lines) if line.job and other.job == line.job)
+    return next(same, otherwise)
+
+
 def label_of(line: Line, sight: ClusterSight, *, grouping: str, is_closed: bool, width: int) -> str:
     """The text of a line; as long as it must be, at most `width` characters."""
     if not line.job:
@@ -198,7 +206,7 @@ def words_of(
     return Words(f"node {line.group}", _facts_of_node(line.group, sight), [])
 
 
-def _bar(percent: float, cells: int = 20) -> str:
+def _bar(percent: float, cells: int = 16) -> str:
     """A bar that needs no colours.
 
     >>> _bar(50.0, 4)
