@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from urllib.parse import urlencode
 
 from nicegui import ui
 
@@ -18,6 +18,7 @@ from brim.dashboard.elements import (
     chart,
     facts,
     heading,
+    lines_list,
     outlined,
     redraw,
 )
@@ -57,6 +58,7 @@ class _JobPage:
         with outlined():
             heading(job, 1)
             self._badge = ui.label().classes("faint")
+            ui.link("Compare with another job", f"/compare?{urlencode({'first': job})}")
         self._missing = ui.label().classes("bad")
         with ui.element("div").classes("stack") as self._content:
             self._show_content()
@@ -77,12 +79,12 @@ class _JobPage:
             with card("Samples a second") as rate:
                 self._rate = chart("Samples a second over time", small=True)
             with card("Rounds and events") as events:
-                self._events = _list()
+                self._events = lines_list()
         self._recorded = (loss, rate, events)
         for part in self._recorded:
             part.set_visibility(False)
         with card("Decisions, and why"):
-            self._decisions = _list()
+            self._decisions = lines_list()
         with card("Log"):
             self._log = ui.log(max_lines=_MOST_LINES).classes("log")
             self._log.props["aria-label"] = "What the processes of this job print"
@@ -231,30 +233,3 @@ class _JobPage:
 
         go_on.on_click(check)
         field.on("keydown.enter", check)
-
-
-def _list() -> Any:
-    """A list of times and sentences, the newest first; returns the function that fills it."""
-    with ui.element("ul").classes("lines").props('tabindex="0"') as element:
-        pass
-    lines_shown: list[tuple[str, str]] = []
-
-    def show(lines: list[tuple[str, str]]) -> None:
-        nonlocal lines_shown
-        known_count = len(lines_shown)
-        is_longer = lines[:known_count] == lines_shown
-        fresh = lines[known_count:] if is_longer else None
-        if fresh is None:
-            element.clear()
-            fresh = lines
-        lines_shown = list(lines)
-        for moment, text in fresh:
-            with element:
-                with ui.element("li") as item:
-                    time = ui.label(moment)
-                    time.tag = "time"
-                    span = ui.label(text)
-                    span.tag = "span"
-                item.move(target_index=0)
-
-    return show

@@ -140,6 +140,36 @@ def facts_of(view: JobView, clock: Clock) -> dict[str, str]:
     }
 
 
+def comparison_rows(
+    first_facts: Mapping[str, str],
+    second_facts: Mapping[str, str],
+    first_options: Mapping[str, object],
+    second_options: Mapping[str, object],
+) -> list[Row]:
+    """Two jobs side by side: the options that differ, then all facts.
+
+    An option that only one of them has differs, too.
+    """
+    names = sorted(first_options.keys() | second_options.keys())
+    options = {
+        f"option {name}": (first_options.get(name), second_options.get(name)) for name in names
+    }
+    rows = [
+        {"name": name, "first": shortened(_said(first)), "second": shortened(_said(second))}
+        for name, (first, second) in options.items()
+        if first_options and second_options and first != second
+    ]
+    for name in dict.fromkeys((*first_facts, *second_facts)):
+        first, second = first_facts.get(name, ""), second_facts.get(name, "")
+        if first or second:
+            rows.append({"name": name, "first": shortened(first), "second": shortened(second)})
+    return rows
+
+
+def _said(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def why_of(view: JobView) -> str:
     """The reason for a job's wait, end, or number of workers."""
     if view.waits and not view.has_ended:
