@@ -21,6 +21,7 @@ from brim_lab.driver import Driver
 from e2e.people import BASH, Person
 from e2e.running import DEADLINE, has_ended, leftovers, until
 
+LONG = f"1000.{os.getpid()}"  # seconds that nobody else sleeps
 pytestmark = pytest.mark.e2e
 
 CLUSTER = """
@@ -77,8 +78,8 @@ def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
     assert size.groups() == ("31 97", "vt100")
     shell.resize(40, 120)
     shell.runs("until [ \"$(stty size)\" = '40 120' ]; do sleep 0.1; done; echo wi''de", "wide")
-    shell.type("sleep 1000\r")
-    shell.sees("sleep 1000")
+    shell.type(f"sleep {LONG}\r")
+    shell.sees(f"sleep {LONG}")
     until(lambda: bool(sleeping()), "sleep")
     shell.type("\x03")
     shell.runs("echo status $?", "status 130")
@@ -99,7 +100,7 @@ def test_bash_is_used_as_at_any_terminal(home: Home, shell: Person) -> None:
 def sleeping() -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == ["sleep", "1000"] and process.status() != "zombie":
+        if process.info["cmdline"] == ["sleep", LONG] and process.status() != "zombie":
             found.append(process.pid)
     return found
 
@@ -114,7 +115,7 @@ def test_person_may_think_for_a_while(shell: Person) -> None:
 
 
 def test_person_who_leaves_ends_the_job(home: Home, shell: Person) -> None:
-    shell.type("trap '' HUP; sleep 1000\r")
+    shell.type(f"trap '' HUP; sleep {LONG}\r")
     until(lambda: bool(sleeping()), "sleep")
     (pid,) = sleeping()
     shell.process.kill()
