@@ -114,7 +114,7 @@ def connections(process: subprocess.Popen[bytes], status: str) -> set[tuple[str,
 
 
 def test_no_port_stays_open(tmp_path: Path) -> None:
-    """XGBoost's tracker and workers would listen on, and end where a stranger says so."""
+    """XGBoost's tracker and workers would listen on, to anybody."""
     _, pair = start_together(2, command(MANY, tmp_path)[1:])
     try:
         until(

@@ -215,9 +215,8 @@ def connected(xgb: Any, place: Place) -> Iterator[Collectives]:
 def _close_ports(place: Place, listeners: Container[int]) -> None:
     """Listen no more, once all workers are connected.
 
-    At the port of its tracker, XGBoost authenticates nobody, and a caller without a word holds up the
-    end. At one on all interfaces, which each worker leaves open, four bytes end the process: the tracker
-    sends them where a worker has failed. But the launcher of the workers ends them itself.
+    XGBoost authenticates nobody, at the port of its tracker and at one of each worker, which it has
+    for failures of others. Nobody needs them any more: the launcher ends the workers itself.
 
     Args:
         listeners: descriptors that were there before the workers connected.
