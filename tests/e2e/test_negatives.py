@@ -1,5 +1,5 @@
-"""A model that is trained on a tenth of the negatives: one digest for any number of workers, and
-right probabilities of all rows, measured, predicted and served.
+"""A model that is trained on a tenth of the negatives: one digest for any number of workers and
+through a resume, and right probabilities of all rows, measured, predicted and served.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from brim.serving.bundle import open_bundle
 from brim_lab.driver import Driver
-from e2e.running import FILES, check_ledger, train
+from e2e.running import FILES, check_ledger, started, train
 
 pytestmark = pytest.mark.e2e
 ROWS = 16_000
@@ -38,7 +38,10 @@ def test_one_digest_and_right_probabilities(tmp_path: Path) -> None:
     job: tuple[str, ...] = (str(FILES / "rare_clicks.py"), "--set", f"path={path}", "--epochs", "4")
     job += ("--global-batch-size", "128")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
-    two = train(tmp_path / "two", *job, "--workers", "2")
+    asked = "term rank 0 at step 21; term rank 1 at step 21"
+    with started(tmp_path / "two", "train", *job, "--workers", "2", "--faults", asked) as run:
+        assert run.finish()["exit"] == "suspended"
+    two = train(tmp_path / "two", *job, "--resume", "--workers", "2")
     faults = "kill rank 1 at step 9; add 1 at step 20"
     three = train(tmp_path / "three", *job, "--workers", "3", "--faults", faults)
     assert {two["weights_sha256"], three["weights_sha256"]} == {alone["weights_sha256"]}
