@@ -264,6 +264,13 @@ def test_two_jobs_are_compared_by_keys(desk: Page, world: Served) -> None:
     field = page.get_by_label("second job")
     field.focus()
     page.keyboard.type(other)
+    page.wait_for_timeout(1500)
+    print(
+        page.evaluate(
+            "[document.activeElement.outerHTML, document.activeElement.value, document.querySelector('[role=listbox]')?.innerText]"
+        ),
+        other,
+    )
     page.get_by_role("option", name=other, exact=True).wait_for()
     page.get_by_role("option", name="job-1", exact=True).wait_for(state="detached")
     page.keyboard.press("ArrowDown")
