@@ -23,6 +23,8 @@ from brim.wire.cluster import (
     Proposal,
     TenantView,
     Times,
+    UsageRow,
+    UsageView,
 )
 
 DEVICES = 8  # of a node
@@ -94,6 +96,13 @@ class MadeUpScheduler:
             changes.append(Change(at, self._name(k), "workers", WORKERS, 0, "finished"))
             changes.append(Change(at, waiting, "workers", 0, WORKERS, "surplus"))
         return changes
+
+    def usage(self, month: str = "", **_: Any) -> UsageView:
+        row = UsageRow(name=f"t0{self._markup}", tenant=f"t0{self._markup}", used_seconds=3600.0)
+        return UsageView(
+            month=month or "2026-11", group_by="tenant", start=0.0, end=1.0, until=1.0,
+            first_month="2026-11", rows=[row],
+        )  # fmt: skip
 
     def explain(self, job: str) -> list[Change]:
         return [Change(self._start, job, "submitted", detail=self._markup)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from brim.client import Client
 from brim.dashboard import charts, sentences
 from brim.dashboard.rows import (
     comparison_rows,
@@ -17,6 +18,7 @@ from brim.dashboard.rows import (
     service_of,
     summary_of,
     tenant_rows,
+    usage_rows,
 )
 from brim.dashboard.series import (
     MOST_CURVES,
@@ -28,6 +30,7 @@ from brim.dashboard.series import (
 )
 from brim.dashboard.sight import ClusterSight
 from brim.dashboard.typed import files_in, typed_request, words_of
+from brim.dashboard.usage import usage_by_month
 from brim.domain.course import Change
 from brim.domain.step_records import StepRecord
 from brim.errors import SpecError
@@ -41,6 +44,8 @@ from brim.wire.cluster import (
     ServiceView,
     TenantView,
     Times,
+    UsageRow,
+    UsageView,
 )
 
 NO_TIMES = Times(count=1, median_ms=1.0, p99_ms=1.0)
@@ -155,6 +160,28 @@ def test_lent_devices_are_those_that_others_borrow(
     found = lent_by(tenants)
     assert {name: found[name] for name in lent} == lent
     assert [row["lent"] for row in tenant_rows(tenants)] == list(found.values())
+
+
+def test_usage_of_every_month_is_asked_for_once() -> None:
+    asked = []
+
+    class Counting:
+        def usage(self, month: str = "") -> UsageView:
+            asked.append(month)
+            used = [UsageRow(name="web", tenant="web", used_seconds=3600.0)]
+            used += [UsageRow(name="ads", tenant="ads", used_seconds=7200.0, owned_seconds=1800.0)]
+            return UsageView(
+                month=month or "2027-01", group_by="tenant", start=0.0, end=1.0, until=1.0,
+                first_month="2026-11", rows=used,
+            )  # fmt: skip
+
+    rows = usage_rows(usage_by_month(cast(Client, Counting())))
+    assert asked == ["", "2026-12", "2026-11"]
+    assert [(row["month"], row["tenant"], row["used"], row["owned"]) for row in rows[:3]] == [
+        ("2027-01", "ads", 2.0, 0.5),
+        ("2027-01", "web", 1.0, None),
+        ("2026-12", "ads", 2.0, 0.5),
+    ]
 
 
 def test_jobs_in_a_line() -> None:

@@ -259,12 +259,20 @@ def test_job_is_submitted_and_cancelled_by_keys_alone(desk: Page, world: Served)
 def test_two_jobs_are_compared_by_keys(desk: Page, world: Served) -> None:
     other = world.client.submit(ask("1:2")).job
     page = desk.go("/jobs/job-1")
-    page.get_by_role("link", name="Compare with another job").press("Enter")
+    page.get_by_role("button", name="Compare…").press("Enter")
     page.wait_for_url("**/compare?first=job-1")
     field = page.get_by_label("second job")
     field.focus()
     page.keyboard.type(other)
+    page.wait_for_timeout(1500)
+    print(
+        page.evaluate(
+            "[document.activeElement.outerHTML, document.activeElement.value, document.querySelector('[role=listbox]')?.innerText]"
+        ),
+        other,
+    )
     page.get_by_role("option", name=other, exact=True).wait_for()
+    page.get_by_role("option", name="job-1", exact=True).wait_for(state="detached")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/compare?first=job-1&second={other}")

@@ -58,7 +58,8 @@ class _JobPage:
         with outlined():
             heading(job, 1)
             self._badge = ui.label().classes("faint")
-            ui.link("Compare with another job", f"/compare?{urlencode({'first': job})}")
+            way = f"/compare?{urlencode({'first': job})}"
+            button("Compare…", lambda: ui.navigate.to(way))
         self._missing = ui.label().classes("bad")
         with ui.element("div").classes("stack") as self._content:
             self._show_content()

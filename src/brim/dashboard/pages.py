@@ -5,6 +5,7 @@ Names, reasons and lines of logs come from others: each is the text of an elemen
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from nicegui import ui
@@ -14,14 +15,18 @@ from brim.dashboard.compare_page import show_compare
 from brim.dashboard.desk import Desk
 from brim.dashboard.elements import ask, card, chart, grid, outlined, page_of, redraw, tiles, toggle
 from brim.dashboard.job_page import show_job
-from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows
+from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows, usage_rows
 from brim.dashboard.series import picture_of
 from brim.dashboard.submit_page import show_submit
+from brim.dashboard.usage import usage_by_month
+from brim.errors import BrimError
+from brim.host.clock import monotonic
 from brim.wire.cluster import JobView, Proposal
 
 _SPANS = {900: "15 min", 3600: "1 h", 6 * 3600: "6 h", 24 * 3600: "1 day"}
 _GROUPINGS = {"job": "by job", "tenant": "by tenant"}
 _CHOICES = {"active": "Active", "ended": "Ended", "all": "All"}
+_USAGE_EVERY = 60.0  # seconds between two looks at the usage of months, which is counted by minutes
 _REDRAW_UNCHANGED = 5.0  # seconds between two pictures of the devices where none has changed hands
 
 _JOB_COLUMNS = [
@@ -74,6 +79,20 @@ _NODE_COLUMNS = [
     {"field": "jobs", "headerName": "Jobs", "minWidth": 180, "flex": 3},
     {"field": "host", "headerName": "Host", "minWidth": 130, "flex": 1},
     {"field": "problem", "headerName": "Problem", "minWidth": 180, "flex": 3},
+]
+_USAGE_COLUMNS = [
+    {"field": "month", "headerName": "Month", "pinned": "left", "minWidth": 110, "flex": 1},
+    {"field": "tenant", "headerName": "Tenant", "minWidth": 110, "flex": 2},
+    *(
+        {
+            "field": name,
+            "headerName": name.capitalize(),
+            "minWidth": 105,
+            "flex": 1,
+            ":valueFormatter": "p => p.value === null ? '' : p.value.toFixed(2)",
+        }
+        for name in ("used", "owned", "borrowed", "lent")
+    ),
 ]
 _TENANT_COLUMNS = [
     {"field": "tenant", "headerName": "Tenant", "pinned": "left", "minWidth": 110, "flex": 2},
@@ -304,6 +323,8 @@ def _show_nodes(desk: Desk) -> None:
 
 def _show_tenants(desk: Desk) -> None:
     last: list[dict[str, Any]] = []
+    asked_at = -_USAGE_EVERY
+    last_usage: list[dict[str, Any]] = []
     with card("Owed and used"):
         plot = chart("Devices that each tenant owns, uses, has lent and has borrowed")
     with card("Tenants"):
@@ -312,6 +333,26 @@ def _show_tenants(desk: Desk) -> None:
             "Owed: guaranteed by the cluster's description. Lent: owed, idle, and held by tenants of "
             "the same cohort that borrow; it comes back within the grace period."
         ).classes("faint")
+    with card("Device hours by month"):
+        usage = grid("Device hours", _USAGE_COLUMNS, key="id", height="medium")
+        ui.label(
+            "Months are those of UTC; the newest is counted until now. brim usage has accounts and jobs."
+        ).classes("faint")
+
+    async def look() -> None:
+        nonlocal asked_at, last_usage
+        if monotonic() - asked_at < _USAGE_EVERY:
+            return
+        asked_at = monotonic()
+        try:
+            views = await asyncio.to_thread(usage_by_month, desk.client)
+        except BrimError:
+            return  # the frame says that the scheduler does not answer
+        rows = usage_rows(views)
+        desk.replace_rows(usage, "id", last_usage, rows)
+        last_usage = rows
+
+    ui.timer(1.0, look)
 
     def refresh(_: int) -> None:
         nonlocal last

@@ -8,7 +8,7 @@ from typing import Any
 
 from brim.domain.course import deadline_kept
 from brim.domain.quantities import counted
-from brim.wire.cluster import JobView, NodeView, TenantView
+from brim.wire.cluster import JobView, NodeView, TenantView, UsageView
 
 _HOUR = 3600
 _LONGEST = 300  # characters of a text that others wrote
@@ -235,6 +235,27 @@ def tenant_rows(tenants: Sequence[TenantView]) -> list[Row]:
         }
         for view in tenants
     ]
+
+
+def usage_rows(views: Sequence[UsageView]) -> list[Row]:
+    """The device hours of tenants in months, those of each month by what was used."""
+    return [
+        {
+            "id": f"{view.month} {row.name}",
+            "month": view.month,
+            "tenant": row.name,
+            "used": row.used_seconds / _HOUR,
+            "owned": _hours(row.owned_seconds),
+            "borrowed": _hours(row.borrowed_seconds),
+            "lent": _hours(row.lent_seconds),
+        }
+        for view in views
+        for row in sorted(view.rows, key=lambda row: (-row.used_seconds, row.name))
+    ]
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / _HOUR
 
 
 def lent_by(tenants: Sequence[TenantView]) -> dict[str, int]:
