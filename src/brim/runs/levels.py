@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.domain.job import PER_NODE, WORLD_MAX, JobSpec
-<<<<<<< HEAD
 from brim.user_code.command_code import code_of, parts_of
-=======
-from brim.errors import SpecError
-from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim, script_in
->>>>>>> services
 
 # Names of brim by which code takes part in its training; `*` may be any.
 _TRAINERS = frozenset(("join", "keras", "lightning", "transformers", "*"))
@@ -86,38 +81,3 @@ def level_of(command: tuple[str, ...], choice: bool | None) -> Level:
 def leveled(values: Mapping[str, Any], level: Level) -> dict[str, Any]:
     """Return the values of options with the level among them."""
     return {**values, "restart": level.restart}
-<<<<<<< HEAD
-=======
-
-
-def _code_of(command: tuple[str, ...]) -> Code | None:
-    """Return the code of a command; None where none is seen, or it cannot be read."""
-    word = script_in(command) or _module_file(command)
-    if not word:
-        return None
-    source = CodeFile(Path(os.path.realpath(word)), Path(word).name)
-    with contextlib.suppress(OSError, SpecError):
-        return collect(source, limit_bytes=_SCRIPT_BYTES)
-    return None
-
-
-def _module_file(command: tuple[str, ...]) -> str:
-    """Return the file of a module of this directory that `python -m` runs, or an empty string."""
-    name = word_after("-m", command).replace(".", "/")
-    found = (f"{name}.py", f"{name}/__main__.py")
-    return next((path for path in found if name and Path(path).is_file()), "")
-
-
-def _inline_parts(command: tuple[str, ...]) -> set[str]:
-    """Return the names of brim that the code of `python -c` uses."""
-    with contextlib.suppress(SyntaxError, ValueError):
-        return parts_of_brim(parse(word_after("-c", command).encode()))
-    return set()
-
-
-def word_after(option: str, command: tuple[str, ...]) -> str:
-    """Return the word after an option of Python; empty for other programs, and without the option."""
-    if "python" not in Path(command[0]).name or option not in command[1:-1]:
-        return ""
-    return command[command.index(option, 1) + 1]
->>>>>>> services

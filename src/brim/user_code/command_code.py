@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brim.errors import SpecError
-from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim
+from brim.user_code.own_code import Code, CodeFile, collect, parse, parts_of_brim, script_in
 
 _SCRIPT_BYTES = 8 << 20  # of a command's code that are looked at
 
 
 def code_of(command: Sequence[str]) -> Code | None:
     """Return the code of a command; None where none is seen, or it cannot be read."""
-    word = next((word for word in command if word.endswith(".py")), "") or _module_file(command)
+    word = script_in(command) or _module_file(command)
     if not word:
         return None
     source = CodeFile(Path(os.path.realpath(word)), Path(word).name)
