@@ -85,7 +85,7 @@ wheels: $(BIN)/uv
 	$(BIN)/uv build --quiet --wheel --out-dir dist lab
 
 # The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.
-RUNTIME := train keras s3 onnx simulate cluster dashboard kubernetes tensorboard mlflow wandb xgboost transformers demo
+RUNTIME := train keras s3 onnx simulate cluster dashboard top kubernetes tensorboard mlflow wandb xgboost transformers demo
 
 # Each runtime dependency with the hashes of its files.
 lock: $(BIN)/uv

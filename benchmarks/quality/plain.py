@@ -21,6 +21,7 @@ from torch import nn
 
 from brim.data import fetch
 from brim.domain.order import EpochOrder
+from brim.train.evaluation import observe
 from brim.train.params import ENVIRONMENT_VARIABLE, check_all_used
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,8 +65,8 @@ def evaluate(job: Any, model: nn.Module) -> dict[str, float]:
     for start in range(0, len(dataset), CHUNK):
         inputs, target = fetch(dataset, np.arange(start, min(start + CHUNK, len(dataset))))
         output = model(inputs)
-        for name, metric in metrics.items():
-            states[name].append(metric.observe(output, target))
+        for name, state in observe(metrics, output, target, inputs).items():
+            states[name].append(state)
     return {name: round(metric.result(states[name]), 5) for name, metric in metrics.items()}
 
 

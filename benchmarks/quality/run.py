@@ -14,22 +14,31 @@ from benchmarks.harness.report import Report, ratio, spread, table
 from brim_lab.driver import Driver
 
 BENCHMARK = Path(__file__).parent
-CRITEO = BENCHMARK.parents[1] / "examples" / "01-first-job" / "criteo.py"
+EXAMPLES = BENCHMARK.parents[1] / "examples"
+CRITEO = "01-first-job/criteo.py"
 MODELS = ("wide_deep", "deepfm", "xdeepfm", "dcn_v2", "final_mlp")
 SPREAD = (0.766, 0.772)  # of plain torch, DeepCTR-Torch, TorchRec and torch-rechub on the same rows
 
 
-def plain(path: str, model: str, seed: int) -> dict[str, Any]:
-    command = [sys.executable, str(BENCHMARK / "plain.py"), "criteo.py", "--seeds", str(seed)]
+def plain(example: str, path: str, model: str, seed: int) -> dict[str, Any]:
+    command = [sys.executable, str(BENCHMARK / "plain.py"), example, "--seeds", str(seed)]
     command += ["--set", f"path={path}", "--set", f"model={model}"]
     result: dict[str, Any] = json.loads(_output(command))
     return {"auc": result["metrics"]["auc"], "speed": result["samples_per_second"]}
 
 
-def brim(path: str, model: str, seed: int, *options: str) -> dict[str, Any]:
+def brim(example: str, path: str, model: str, seed: int, *options: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-quality-") as scratch:
-        words = ["train", str(CRITEO), "--json", "--seed", str(seed), "--run-dir", f"{scratch}/run"]
-        words += ["--set", f"path={path}", "--set", f"model={model}", *options]
+        words = ["train", str(EXAMPLES / example), "--json", "--seed", str(seed)]
+        words += [
+            "--run-dir",
+            f"{scratch}/run",
+            "--set",
+            f"path={path}",
+            "--set",
+            f"model={model}",
+            *options,
+        ]
         summary = json.loads(Driver().call(*words, timeout=300).stdout)
         steps = [
             json.loads(line)
@@ -66,7 +75,7 @@ def main() -> None:
         }
         for seed in seeds:
             report.say(f"{model}, seed {seed}")
-            common = (arguments.path, model, seed)
+            common = (CRITEO, arguments.path, model, seed)
             results["plain"].append(plain(*common))
             results["one"].append(brim(*common, "--workers", "1"))
             results["four"].append(brim(*common, "--workers", "4"))
@@ -102,10 +111,7 @@ def main() -> None:
     speeds = [
         [
             model,
-            *(
-                ratio(_times(results["plain"]), _times(results[name]))
-                for name in ("one", "inexact")
-            ),
+            *(ratio(times(results["plain"]), times(results[name])) for name in ("one", "inexact")),
         ]
         for model, results in data.items()
     ]
@@ -120,7 +126,8 @@ def _auc(results: list[dict[str, Any]]) -> str:
     return spread([result["auc"] for result in results], digits=4)
 
 
-def _times(results: list[dict[str, Any]]) -> list[float]:
+def times(results: list[dict[str, Any]]) -> list[float]:
+    """Return the seconds that a sample takes."""
     return [1 / result["speed"] for result in results]
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 BOOSTED = str(FILES / "boosted.py")
 FEW, MANY = ("100", "2"), ("300", "10")  # rounds and classes
-RANKED, ON_HOSTS = ("100", "0"), ("150", "10")
+RANKED, MANY_RANKED, ON_HOSTS = ("100", "0"), ("1000", "0"), ("150", "10")
 
 
 @pytest.fixture(scope="module")
@@ -235,14 +235,16 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[tuple[str, str]]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("job", "seed"), [(MANY, 0), (MANY, 1), (MANY, 2), (MANY_RANKED, 3), (MANY_RANKED, 4)]
+)
 def test_random_deaths_change_no_bit(
-    tmp_path: Path, alone: Callable[[tuple[str, str]], str], seed: int
+    tmp_path: Path, alone: Callable[[tuple[str, str]], str], job: tuple[str, str], seed: int
 ) -> None:
     chance = random.Random(seed)
     size = chance.choice([2, 3, 4])
     with started(
-        tmp_path / "run", "run", "--restart", "--workers", str(size), *command(MANY, tmp_path)
+        tmp_path / "run", "run", "--restart", "--workers", str(size), *command(job, tmp_path)
     ) as run:
         for _ in range(3):
             before = kept(run)
@@ -252,7 +254,7 @@ def test_random_deaths_change_no_bit(
                 victim.kill()
                 until(lambda: has_ended(victim.pid), "its end", run)  # noqa: B023
         assert run.finish()["exit"] == "done", run.err
-    assert set(digests(tmp_path).values()) == {alone(MANY)}
+    assert set(digests(tmp_path).values()) == {alone(job)}
 
 
 @pytest.mark.long

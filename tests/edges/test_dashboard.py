@@ -10,6 +10,7 @@ import pytest
 
 from brim.dashboard import charts, sentences
 from brim.dashboard.rows import (
+    comparison_rows,
     job_row,
     lent_by,
     node_rows,
@@ -162,6 +163,33 @@ def test_jobs_in_a_line() -> None:
     assert summary_of(jobs) == "2 running, 1 waiting, 1 deadline at risk"
 
 
+def test_comparison_has_options_that_differ_and_all_facts() -> None:
+    rows = comparison_rows(
+        {"State": "done", "Ends": ""},
+        {"State": "running", "Test auc": "0.8000"},
+        {"seed": 1, "lr": 0.1, "workers": "1:4"},
+        {"seed": 2, "lr": 0.1, "epochs": 3},
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        ("option epochs", "", "3"),
+        ("option seed", "1", "2"),
+        ("option workers", "1:4", ""),
+        ("State", "done", "running"),
+        ("Test auc", "", "0.8000"),
+    ]
+    # Of a job whose records are not there, no option is known.
+    assert comparison_rows({}, {}, {"seed": 1}, {}) == []
+
+
+def test_two_curves_share_a_chart() -> None:
+    options = charts.pair_chart(
+        ("a-1", "b-2"), ([(1, 0.5), (2, None)], [(1, 0.7)]), unit="step", from_zero=False
+    )
+    assert [series["data"] for series in options["series"]] == [[[1, 0.5], [2, None]], [[1, 0.7]]]
+    assert options["legend"]["data"] == ["a-1", "b-2"]
+    assert options["xAxis"]["type"] == "value"
+
+
 # What is kept -------------------------------------------------------------------------------------
 
 
@@ -284,7 +312,7 @@ def test_steps_become_a_curve_of_loss_and_rate() -> None:
     assert len(course.times) == 100
     assert course.loss[-1] == 0.001
     assert course.rate[5] == pytest.approx(32.0)
-    assert course_of_steps([]) == ([], [], [])
+    assert course_of_steps([]) == ([], [], [], [])
 
 
 def test_names_keep_their_colours() -> None:

@@ -30,6 +30,8 @@ VIEWS = {
     "/jobs": "job-1",
     "/nodes": "node0",
     "/tenants": "ads",
+    "/compare?first=job-1": "Choose two jobs.",
+    "/compare?first=job-1&second=job-1": "Events of job-1",
     "/submit": "What if?",
     "/jobs/job-1": "Decisions, and why",
 }
@@ -252,6 +254,26 @@ def test_job_is_submitted_and_cancelled_by_keys_alone(desk: Page, world: Served)
     keys.press("Enter")
     page.get_by_text("cancelled").first.wait_for()
     assert world.client.job(job).state == "cancelled"
+
+
+def test_two_jobs_are_compared_by_keys(desk: Page, world: Served) -> None:
+    other = world.client.submit(ask("1:2")).job
+    page = desk.go("/jobs/job-1")
+    page.get_by_role("link", name="Compare with another job").press("Enter")
+    page.wait_for_url("**/compare?first=job-1")
+    field = page.get_by_label("second job")
+    field.focus()
+    page.keyboard.type(other)
+    page.get_by_role("option", name=other, exact=True).wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/compare?first=job-1&second={other}")
+    row = '.ag-row[row-id="Workers"]'
+    page.locator(f'{row} [col-id="first"]', has_text="of 1–4").wait_for()
+    page.locator(f'{row} [col-id="second"]', has_text="of 1–2").wait_for()
+    page.locator('[aria-label="Workers, of both jobs"] path').first.wait_for(state="attached")
+    page.get_by_role("heading", name=f"Events of {other}").wait_for()
+    world.client.cancel(other)
 
 
 def test_markup_of_users_is_shown_as_text(crowd: Page) -> None:

@@ -76,6 +76,7 @@ def test_padding_of_sequences_counts_for_nothing(make: type[torch.nn.Module]) ->
 
 def test_din_weighs_items_by_the_candidate() -> None:
     model = DIN(50, 6, dim=4, hidden=(8,), sequences=SEQUENCES)
+    assert isinstance(model.embedding, EmbeddingTable)
     table, attention = model.embedding.weight, next(iter(model.attentions))
     candidate, items = table[3], table[[5, 6]]
     weights = [

@@ -44,6 +44,7 @@ _VERBS: dict[str, dict[str, str]] = {
         "node": "Add this host to a scheduler on another host.",
         "submit": "Hand a job to the scheduler.",
         "jobs": "List the scheduler's jobs.",
+        "top": "Show the cluster and its jobs on this terminal.",
         "dashboard": "Show the cluster and its jobs in a browser.",
         "explain": "Tell what the scheduler decided for a job, and why.",
         "cancel": "End a job for good.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.shared.handles import client_of
+from brim.cli.shared.handles import client_of_up
 from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.host.installation import command_for
@@ -55,8 +55,7 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         need, hint = "the extra 'dashboard'", command_for("dashboard")
         raise SpecError("nicegui", got="no such package", need=need, hint=hint)
-    client = client_of(state)
-    _check_server(client.address)
+    client = client_of_up(state, verb="dashboard")
     from brim.dashboard.opening import open_privately
     from brim.dashboard.server import serve
 
@@ -73,13 +72,3 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
         opens=opens,
     )
     return EXIT_DONE
-
-
-def _check_server(address: str) -> None:
-    if address.startswith("kubernetes://"):
-        raise SpecError(
-            "--server",
-            got=address,
-            need="a scheduler of brim up: objects of Kubernetes are shown by kubectl",
-            hint="brim --server https://HOST:PORT dashboard",
-        )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from brim.dashboard.series import OTHER_TENANTS, REST, Curve, Picture, StepCurves, Steps
 from brim.domain.quantities import counted
@@ -21,6 +22,7 @@ _MILLISECONDS = 1000
 _DAY, _MINUTES = 86_400, 600
 
 Options = dict[str, Any]
+T = TypeVar("T")
 
 
 def devices_chart(picture: Picture) -> Options:
@@ -126,6 +128,43 @@ def loss_chart(course: StepCurves) -> Options:
 def rate_chart(course: StepCurves) -> Options:
     """The samples a second of a run over time."""
     return _frame([_line("samples/s", course.times, course.rate, COLOURS[2])])
+
+
+def pair_chart(
+    names: Sequence[str],
+    curves: Sequence[Sequence[tuple[float, float | None]]],
+    *,
+    unit: str,
+    from_zero: bool = True,
+    holds: bool = False,
+) -> Options:
+    """A curve of each of two jobs, over steps or over seconds.
+
+    Args:
+        curves: points of each, by x.
+        holds: each value holds until the next point.
+    """
+    series = [
+        _line(name, [], [], colour)
+        | {"data": [list(point) for point in points], "step": "end" if holds else False}
+        for name, points, colour in zip(names, curves, (COLOURS[0], COLOURS[1]), strict=True)
+    ]
+    options = _frame(series, legend=list(names), from_zero=from_zero)
+    text = {"color": _FAINT, "fontSize": 12, "hideOverlap": True}
+    options["xAxis"] = options["xAxis"] | {
+        "type": "value",
+        "axisLabel": text | {"formatter": f"{{value}} {unit}"},
+    }
+    return options
+
+
+def since_first(points: Sequence[tuple[float, T]]) -> list[tuple[float, T]]:
+    """Points by the seconds since the first of them.
+
+    >>> since_first([(5.0, 1), (7.5, 2)])
+    [(0.0, 1), (2.5, 2)]
+    """
+    return [(round(moment - points[0][0], 3), value) for moment, value in points]
 
 
 def colours_of(names: list[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ _NAV = {
     "/jobs": "Jobs",
     "/nodes": "Nodes",
     "/tenants": "Tenants",
+    "/compare": "Compare",
     "/submit": "Submit",
 }
 _THEMES: dict[bool | None, tuple[str, str]] = {
@@ -193,6 +194,33 @@ def redraw(plot: ui.echart, options: dict[str, Any]) -> None:
         plot.update()
     else:
         plot.run_chart_method("setOption", options, {"replaceMerge": ["series"]})
+
+
+def lines_list() -> Any:
+    """A list of times and sentences, the newest first; returns the function that fills it."""
+    with ui.element("ul").classes("lines").props('tabindex="0"') as element:
+        pass
+    lines_shown: list[tuple[str, str]] = []
+
+    def show(lines: list[tuple[str, str]]) -> None:
+        nonlocal lines_shown
+        known_count = len(lines_shown)
+        is_longer = lines[:known_count] == lines_shown
+        fresh = lines[known_count:] if is_longer else None
+        if fresh is None:
+            element.clear()
+            fresh = lines
+        lines_shown = list(lines)
+        for moment, text in fresh:
+            with element:
+                with ui.element("li") as item:
+                    time = ui.label(moment)
+                    time.tag = "time"
+                    span = ui.label(text)
+                    span.tag = "span"
+                item.move(target_index=0)
+
+    return show
 
 
 def grid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from urllib.parse import urlencode
 
 from nicegui import ui
 
@@ -18,21 +18,12 @@ from brim.dashboard.elements import (
     chart,
     facts,
     heading,
+    lines_list,
     outlined,
     redraw,
 )
 from brim.dashboard.records import JobRecordReader
-from brim.dashboard.rows import (
-    Clock,
-    progress_of,
-    promise_of,
-    range_of,
-    service_of,
-    state_of,
-    steps_of,
-    why_of,
-    workers_of,
-)
+from brim.dashboard.rows import Clock, facts_of, progress_of, state_of
 from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
@@ -40,13 +31,12 @@ from brim.errors import BrimError, SpecError
 from brim.wire.cluster import JobView, Proposal
 
 _FACTS = (
-    "State", "Tenant", "Workers", "Serves", "Steps", "Deadline", "Ends", "On", "Device hours", "Throughput",
-    "Loss", "Why", "Records",
+    "State", "Tenant", "Workers", "Serves", "Steps", "Deadline", "Ends", "Margin", "Expected", "On",
+    "Device hours", "Throughput", "Loss", "Why", "Records",
 )  # fmt: skip
 _LOOK = 1.0  # seconds between two looks at records and logs
 _MOST_LINES = 1_000  # of a log
 _LOG_AT_ONCE = 200  # lines that a page takes at once
-_HOUR = 3600
 
 
 def show_job(desk: Desk, job: str) -> None:
@@ -68,6 +58,7 @@ class _JobPage:
         with outlined():
             heading(job, 1)
             self._badge = ui.label().classes("faint")
+            ui.link("Compare with another job", f"/compare?{urlencode({'first': job})}")
         self._missing = ui.label().classes("bad")
         with ui.element("div").classes("stack") as self._content:
             self._show_content()
@@ -88,12 +79,12 @@ class _JobPage:
             with card("Samples a second") as rate:
                 self._rate = chart("Samples a second over time", small=True)
             with card("Rounds and events") as events:
-                self._events = _list()
+                self._events = lines_list()
         self._recorded = (loss, rate, events)
         for part in self._recorded:
             part.set_visibility(False)
         with card("Decisions, and why"):
-            self._decisions = _list()
+            self._decisions = lines_list()
         with card("Log"):
             self._log = ui.log(max_lines=_MOST_LINES).classes("log")
             self._log.props["aria-label"] = "What the processes of this job print"
@@ -123,23 +114,9 @@ class _JobPage:
         progress = progress_of(view)
         self._progress.set_visibility(progress is not None)
         self._progress.set_value((progress or 0.0) / 100.0)
-        end = view.ended if view.has_ended else view.finish
         self._facts(
-            {
-                "State": state_of(view),
-                "Tenant": f"{view.tenant}, {view.priority}",
-                "Workers": workers_of(view) or f"may have had {range_of(view)}",
-                "Serves": service_of(view),
-                "Steps": steps_of(view) + (f", {progress:g} %" if progress is not None else ""),
-                "Deadline": promise_of(view, clock),
-                "Ends": clock(end) if end is not None else "",
-                "On": ", ".join(f"{node}: {count}" for node, count in view.nodes.items()),
-                "Device hours": f"{view.attained_seconds / _HOUR:,.2f}",
-                "Throughput": self._records.throughput,
-                "Loss": self._records.loss,
-                "Why": why_of(view),
-                "Records": view.run,
-            }
+            facts_of(view, clock)
+            | {"Throughput": self._records.throughput, "Loss": self._records.loss}
         )
 
     async def look(self) -> None:
@@ -256,30 +233,3 @@ class _JobPage:
 
         go_on.on_click(check)
         field.on("keydown.enter", check)
-
-
-def _list() -> Any:
-    """A list of times and sentences, the newest first; returns the function that fills it."""
-    with ui.element("ul").classes("lines").props('tabindex="0"') as element:
-        pass
-    lines_shown: list[tuple[str, str]] = []
-
-    def show(lines: list[tuple[str, str]]) -> None:
-        nonlocal lines_shown
-        known_count = len(lines_shown)
-        is_longer = lines[:known_count] == lines_shown
-        fresh = lines[known_count:] if is_longer else None
-        if fresh is None:
-            element.clear()
-            fresh = lines
-        lines_shown = list(lines)
-        for moment, text in fresh:
-            with element:
-                with ui.element("li") as item:
-                    time = ui.label(moment)
-                    time.tag = "time"
-                    span = ui.label(text)
-                    span.tag = "span"
-                item.move(target_index=0)
-
-    return show

@@ -10,6 +10,7 @@ from typing import Any
 from nicegui import ui
 
 from brim.dashboard import charts, sentences
+from brim.dashboard.compare_page import show_compare
 from brim.dashboard.desk import Desk
 from brim.dashboard.elements import ask, card, chart, grid, outlined, page_of, redraw, tiles, toggle
 from brim.dashboard.job_page import show_job
@@ -115,6 +116,11 @@ def add_pages(desk: Desk) -> None:
     def tenants() -> None:
         with page_of(desk, "/tenants", "Tenants"):
             _show_tenants(desk)
+
+    @ui.page("/compare", title="Compare · brim")
+    def compare(first: str = "", second: str = "") -> None:
+        with page_of(desk, "/compare", "Compare two jobs"):
+            show_compare(desk, first, second)
 
     @ui.page("/submit", title="Submit · brim")
     def submit() -> None:

@@ -23,10 +23,12 @@ class JobRecordReader:
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
         self._reader: RunReader | None = None
-        self.course = StepCurves([], [], [])
+        self.course = StepCurves([], [], [], [])
         self.events: Sequence[tuple[float, str]] = ()
         self.throughput = ""
         self.loss = ""
+        self.options: dict[str, object] = {}
+        self.metrics: dict[str, str] = {}
 
     def look(self) -> bool:
         """Read the new records; false where there are none. It blocks.
@@ -50,6 +52,13 @@ class JobRecordReader:
         self.course = course_of_steps(history.steps)
         last = history.steps[-1] if history.steps else None
         self.loss = f"{last.loss:.4f}" if last is not None and last.loss is not None else ""
+        self.options = history.spec
+        epoch = history.epochs[max(history.epochs)] if history.epochs else None
+        self.metrics = {
+            f"Test {name}": f"{value:.4f}"
+            for name, value in (epoch.metrics if epoch else {}).items()
+            if value is not None
+        }
         rate = history.samples_per_second()
         self.throughput = f"{rate:,.0f} samples/s" if rate else ""
         lines = [(event.at, describe_event(event, history)) for event in history.events]

@@ -10,6 +10,7 @@ from brim.domain.course import deadline_kept
 from brim.domain.quantities import counted
 from brim.wire.cluster import JobView, NodeView, TenantView
 
+_HOUR = 3600
 _LONGEST = 300  # characters of a text that others wrote
 
 Row = dict[str, Any]
@@ -93,6 +94,90 @@ def service_of(view: JobView) -> str:
         return ""
     load = "" if service.current is None else f", load {service.current:.3g}"
     return f"at {service.address}, {service.ready} of {service.wanted} replicas ready{load}"
+
+
+def margin_of(view: JobView) -> str:
+    """The time between the expected end of a job and its deadline."""
+    if view.has_ended or view.deadline is None or view.finish is None:
+        return ""
+    margin = view.deadline - view.finish
+    return f"{span_of(abs(margin))} {'before' if margin >= 0 else 'after'} the deadline"
+
+
+def estimates_of(view: JobView, clock: Clock) -> str:
+    """The ends that were expected at first and halfway, which show how far to trust the present one."""
+    parts = []
+    for name, estimate in (("at first", view.first_estimate), ("halfway", view.half_estimate)):
+        if estimate is None:
+            continue
+        error = estimate.error_seconds
+        off = ""
+        if error is not None:
+            off = f" ({span_of(abs(error))} too {'early' if error >= 0 else 'late'})"
+        parts.append(f"{name} {clock(estimate.finish)}{off}")
+    return ", ".join(parts)
+
+
+def span_of(seconds: float) -> str:
+    """Seconds, no finer than a person needs.
+
+    >>> span_of(12.4), span_of(754.0), span_of(9000.0)
+    ('12 s', '13 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
+
+
+def facts_of(view: JobView, clock: Clock) -> dict[str, str]:
+    """The facts about one job, by name; those that say nothing are empty."""
+    progress = progress_of(view)
+    end = view.ended if view.has_ended else view.finish
+    return {
+        "State": state_of(view),
+        "Tenant": f"{view.tenant}, {view.priority}",
+        "Workers": workers_of(view) or f"may have had {range_of(view)}",
+        "Serves": service_of(view),
+        "Steps": steps_of(view) + (f", {progress:g} %" if progress is not None else ""),
+        "Deadline": promise_of(view, clock),
+        "Ends": clock(end) if end is not None else "",
+        "Margin": margin_of(view),
+        "Expected": estimates_of(view, clock),
+        "On": ", ".join(f"{node}: {count}" for node, count in view.nodes.items()),
+        "Device hours": f"{view.attained_seconds / _HOUR:,.2f}",
+        "Why": why_of(view),
+        "Records": view.run,
+    }
+
+
+def comparison_rows(
+    first_facts: Mapping[str, str],
+    second_facts: Mapping[str, str],
+    first_options: Mapping[str, object],
+    second_options: Mapping[str, object],
+) -> list[Row]:
+    """Two jobs side by side: the options that differ, then all facts.
+
+    An option that only one of them has differs, too.
+    """
+    names = sorted(first_options.keys() | second_options.keys())
+    options = {
+        f"option {name}": (first_options.get(name), second_options.get(name)) for name in names
+    }
+    rows = [
+        {"name": name, "first": shortened(_said(first)), "second": shortened(_said(second))}
+        for name, (first, second) in options.items()
+        if first_options and second_options and first != second
+    ]
+    for name in dict.fromkeys((*first_facts, *second_facts)):
+        first, second = first_facts.get(name, ""), second_facts.get(name, "")
+        if first or second:
+            rows.append({"name": name, "first": shortened(first), "second": shortened(second)})
+    return rows
+
+
+def _said(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def why_of(view: JobView) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brim.dashboard.rows import Clock, promise_of, range_of, steps_of
+from brim.dashboard.rows import Clock, promise_of, range_of, span_of, steps_of
 from brim.domain.quantities import counted
 from brim.wire.cluster import Effect, Forecast, JobView, NodeView
 
@@ -115,7 +115,7 @@ def _of_effect(effect: Effect, view: JobView | None, clock: Clock) -> str:
     old_end, new_end = effect.finish, effect.finish_after
     if old_end is not None and new_end is not None and round(old_end) != round(new_end):
         word = "later" if new_end > old_end else "earlier"
-        parts.append(f"ends {_span(abs(new_end - old_end))} {word}, at {clock(new_end)}")
+        parts.append(f"ends {span_of(abs(new_end - old_end))} {word}, at {clock(new_end)}")
     elif new_end is None and old_end is not None:
         parts.append("no end can be foreseen any more")
     elif old_end is None and new_end is not None:
@@ -130,17 +130,6 @@ def _of_effect(effect: Effect, view: JobView | None, clock: Clock) -> str:
         promised = "promised deadline" if view is not None and view.promised else "deadline"
         parts.append(f"misses its {promised} of {clock(deadline)}")
     return f"{effect.job}: {', '.join(parts)}."
-
-
-def _span(seconds: float) -> str:
-    """Seconds, no finer than a person needs.
-
-    >>> _span(12.4), _span(754.0), _span(9000.0)
-    ('12 s', '13 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
 def of_forecast(forecast: Forecast, clock: Clock) -> list[str]:

@@ -279,6 +279,7 @@ class StepCurves(NamedTuple):
     times: list[float]
     loss: list[float | None]
     rate: list[float]
+    steps: list[int]
 
 
 def course_of_steps(steps: Sequence[StepRecord], *, limit: int = _MOST_TIMES) -> StepCurves:
@@ -288,7 +289,7 @@ def course_of_steps(steps: Sequence[StepRecord], *, limit: int = _MOST_TIMES) ->
         limit: points at most; each stands for the steps since the one before.
     """
     size = max(1, -(-len(steps) // limit))
-    times, losses, rates = [], [], []
+    times, losses, rates, numbers = [], [], [], []
     for first in range(0, len(steps), size):
         part = steps[first : first + size]
         begin = steps[first - 1].at if first else part[0].at
@@ -296,5 +297,6 @@ def course_of_steps(steps: Sequence[StepRecord], *, limit: int = _MOST_TIMES) ->
         done = sum(step.samples for step in (part if first else part[1:]))
         times.append(part[-1].at)
         losses.append(part[-1].loss)
+        numbers.append(part[-1].step)
         rates.append(done / span if span > 0 else 0.0)
-    return StepCurves(times, losses, rates)
+    return StepCurves(times, losses, rates, numbers)

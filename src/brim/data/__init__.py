@@ -4,7 +4,7 @@ from brim.data.batches import Batched, Tensors, fetch
 from brim.data.columns import hashed, numeric, sequence, target, vocabulary, where
 from brim.data.datasets import Columnar
 from brim.data.follow import follow
-from brim.data.load import arrow, csv, parquet
+from brim.data.load import arrow, csv, libffm, libsvm, parquet
 from brim.data.sized_stream import stream
 from brim.data.splits import last, rows, sample
 
@@ -18,6 +18,8 @@ __all__ = [
     "follow",
     "hashed",
     "last",
+    "libffm",
+    "libsvm",
     "numeric",
     "parquet",
     "rows",

@@ -17,6 +17,7 @@ Elementwise = Callable[
     ..., Any
 ]  # float64 arrays, one per column named -> an array of the same length
 TRANSFORMS = ("standard", "log", None)
+_MOST_BUCKETS = 1 << 48  # so that the ids of thousands of fields lie side by side in 63 bits
 _LONGEST = 1 << 16  # items of a sequence, each of which takes a place in every row
 
 
@@ -135,17 +136,17 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
 def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categorical:
     """A categorical field whose values are hashed into `buckets` ids.
 
-    Nothing is fitted, and values may collide.
+    Nothing is fitted, and values may collide. With `brim.Embedding`, whose table does not grow with
+    the buckets, 2**40 of them keep a million values apart.
 
     The hash is the same in every process and version. See `vocabulary` for `names` and `by`.
 
     Raises:
-        SpecError: no column, or no bucket.
+        SpecError: no column, no bucket, or more than 2**48 of them.
     """
-    if buckets < 1:
-        raise SpecError(
-            f"hashed({names[:1]}, buckets=)", got=str(buckets), need="a whole number from 1"
-        )
+    if not 1 <= buckets <= _MOST_BUCKETS:
+        need = f"a whole number from 1 to {_MOST_BUCKETS:,}"
+        raise SpecError(f"hashed({names[:1]}, buckets=)", got=str(buckets), need=need)
     return Categorical(names=_checked_names("hashed", names), by=by, buckets=buckets, min_count=1)
 
 
@@ -167,9 +168,10 @@ def sequence(
         name: the column. Each cell is a text of items, or in Parquet and Arrow a list of them; an
             empty cell is a list of none.
         length: items that the model sees at most, the last of each row: 65,536 or fewer.
-        of: the `vocabulary` column whose ids the items have (the history of `movie`), so that the
-            model knows both by the same rows of its table. Its ids are fitted to the values of both
-            columns. None gives the items ids of their own.
+        of: the `vocabulary` or `hashed` column whose ids the items have (the history of `movie`),
+            so that the model knows both by the same rows of its table. Ids of a vocabulary are
+            fitted to the values of both columns; an item whose hash is 0, which pads, is left out.
+            None gives the items ids of their own.
         separator: between items, in a text.
         min_count: how often an item must occur in the training rows to get an id of its own; with
             `of`, that column's counts.

@@ -38,7 +38,10 @@ class Opener(Protocol):
     @property
     def encoder(self) -> Encoder: ...
 
-    def over(self, path: Paths) -> Columnar: ...
+    @property
+    def negatives(self) -> float: ...
+
+    def over(self, path: Paths, *, train: bool) -> Columnar: ...
 
     def inputs_of(self, path: Paths) -> Columnar: ...
 
@@ -55,6 +58,7 @@ class Columnar(Dataset[Sample]):
         fields: ids of a row (F): one for each categorical column, `length` for each sequence.
         sequences: where the ids of sequences lie among them.
         numbers: numeric columns (N).
+        negatives: share of the negatives that were kept to train on; 1 without `negatives=`.
         source: the files it reads.
         block_size: samples that are cheap to read together; 1 where any order is.
     """
@@ -69,6 +73,7 @@ class Columnar(Dataset[Sample]):
         self.fields = self.encoder.fields
         self.sequences = self.encoder.sequences
         self.numbers = self.encoder.numbers
+        self.negatives = opener.negatives
         self.source = opener.source
 
     @property
@@ -90,18 +95,19 @@ class Columnar(Dataset[Sample]):
         """
         return self.survey.quarantine.path
 
-    def over(self, path: Paths) -> Columnar:
+    def over(self, path: Paths, *, train: bool = False) -> Columnar:
         """Return all samples of other files, encoded as this dataset is.
 
         Means and vocabularies are those of this dataset.
 
         Args:
-                        path: as for `brim.data.csv`; the suffix decides the file format.
+            path: as for `brim.data.csv`; the suffix decides the file format.
+            train: whether they are to train on, so that `negatives=` leaves some out.
 
         Raises:
             SpecError: a file or column is missing or not as described, or there are no rows.
         """
-        return self._opener.over(path)
+        return self._opener.over(path, train=train)
 
     def inputs_of(self, path: Paths) -> Columnar:
         """Like `over`, for prediction: without a target, and ignoring `keep=`."""

@@ -24,8 +24,8 @@ Mask = npt.NDArray[np.bool_]
 class EncodedRows:
     """Encoded rows.
 
-    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows], or
-    [rows, T] of several targets.
+    Ids are [rows, F] (one shared space; int32, or int64 where it is larger), numbers [rows, N]
+    (float32), target [rows], or [rows, T] of several targets.
     """
 
     ids: Tensor
@@ -114,6 +114,11 @@ class Encoder:
         )
 
     @cached_property
+    def _kind(self) -> type[np.int32 | np.int64]:
+        """Half the memory where all ids fit."""
+        return np.int32 if self.vocabulary_size < 1 << 31 else np.int64
+
+    @cached_property
     def _sizes(self) -> dict[int, int]:
         """Ids of each column that has some of its own, by place."""
         return {
@@ -127,7 +132,7 @@ class Encoder:
     def encode(self, rows: FileRows, mask: Mask) -> EncodedRows:
         """The kept rows, in order."""
         count = int(mask.sum())
-        ids = np.empty((self.fields, count), np.int32)
+        ids = np.empty((self.fields, count), self._kind)
         numbers = np.empty((self.numbers, count), np.float32)
         at_field = at_number = 0
         for place, column in enumerate(self.columns):
@@ -139,12 +144,12 @@ class Encoder:
             else:
                 width = _width(column)
                 ids[at_field : at_field + width] = self.ids_of(place, rows, mask).T
-                ids[at_field : at_field + width] += np.int32(self.offsets[place])
+                ids[at_field : at_field + width] += self._kind(self.offsets[place])
                 at_field += width
         return EncodedRows(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target_of(self.targets, rows, mask)),
+            target=torch.from_numpy(targets_of(self.targets, rows, mask)),
         )
 
     def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
@@ -159,13 +164,13 @@ class Encoder:
             )
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
-    def ids_of(self, place: int, rows: FileRows, mask: Mask) -> npt.NDArray[np.int32]:
+    def ids_of(self, place: int, rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
         """The ids of the kept rows, from 0 within the field: [rows, places of the column]."""
         column = self.columns[place]
         assert not isinstance(column, Numeric)
         if isinstance(column, ItemSequence):
             cells, find = rows.column(column.name), self.item_finder(place)
-            ids = np.zeros((len(cells.tokens) + 1, column.length), np.int32)  # the last: no cell
+            ids = np.zeros((len(cells.tokens) + 1, column.length), self._kind)  # the last: no cell
             for row, token in enumerate(cells.tokens):
                 found = find(items_in(token, column.separator))
                 ids[row, : len(found)] = found
@@ -176,13 +181,22 @@ class Encoder:
             found = [table.get(token, 0) for token in tokens]
         else:
             found = [stable_hash(token) % column.buckets for token in tokens]
-        return np.array(found, np.int32)[codes[mask], np.newaxis]
+        return np.array(found, self._kind)[codes[mask], np.newaxis]
 
     def item_finder(self, place: int) -> Callable[[Sequence[str]], list[int]]:
         """A function from items to the ids of the last of them that have some."""
         column = self.columns[place]
         assert isinstance(column, ItemSequence)
-        table, length = self.tables[table_place(self.columns, place)], column.length
+        length, owner = column.length, table_place(self.columns, place)
+        table_column = self.columns[owner]
+        if isinstance(table_column, Categorical) and table_column.buckets:
+            buckets = table_column.buckets
+
+            def hashed(items: Sequence[str]) -> list[int]:
+                return [id_ for item in items if (id_ := stable_hash(item) % buckets)][-length:]
+
+            return hashed
+        table = self.tables[owner]
 
         def find(items: Sequence[str]) -> list[int]:
             return [id_ for item in items if (id_ := table.get(item))][-length:]
@@ -199,14 +213,10 @@ def table_place(columns: Sequence[Column], place: int) -> int:
         (
             other_place
             for other_place, other in enumerate(columns)
-            if isinstance(other, Categorical) and _is_vocabulary_of(other, column.of)
+            if isinstance(other, Categorical) and other.names == (column.of,) and other.by is None
         ),
         -1,
     )
-
-
-def _is_vocabulary_of(column: Categorical, name: str) -> bool:
-    return column.names == (name,) and column.by is None and column.buckets is None
 
 
 def _width(column: Column) -> int:
@@ -365,7 +375,8 @@ def _as_token(value: object) -> str:
     return str(value)
 
 
-def _target_of(targets: Sequence[Target], rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
+def targets_of(targets: Sequence[Target], rows: FileRows, mask: Mask) -> npt.NDArray[Any]:
+    """The targets of the kept rows, as of `EncodedRows`."""
     if not targets:
         return np.zeros(int(mask.sum()), np.float32)
     values = [_target(target, rows, mask) for target in targets]

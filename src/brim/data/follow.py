@@ -34,7 +34,8 @@ def follow(
     Args:
         columnar: whose columns the files have: they are encoded with its means and vocabularies.
         parts: a glob of files on this host, such as `clicks/*.csv`.
-        rows: of an epoch: each ends with a checkpoint. Bad rows do not count.
+        rows: of an epoch: each ends with a checkpoint. Bad rows do not count, nor do negatives that
+            `negatives=` leaves out.
         patience: seconds to wait for the next file.
 
     Returns:
@@ -114,13 +115,13 @@ class _Parts(IterableDataset[Any]):
 
     def _part(self, number: int) -> Columnar:
         if self._open is None or self._open[0] != number:
-            self._open = number, self._columnar.over(self._folder / self._names[number])
+            self._open = number, self._columnar.over(self._folder / self._names[number], train=True)
         return self._open[1]
 
     def _read_next(self) -> None:
         """Wait for the next part, and read it."""
         name = self._next()
-        part = self._columnar.over(self._folder / name)
+        part = self._columnar.over(self._folder / name, train=True)
         self._open = len(self._names), part
         self._ends.append((self._ends[-1] if self._ends else 0) + len(part))
         self._names.append(name)

@@ -20,7 +20,7 @@ from brim.data.encoding import Encoder, table_place
 from brim.data.files import Paths
 from brim.data.screening import Plan
 from brim.data.sources import NULL, Source, shown_paths
-from brim.data.splits import Split
+from brim.data.splits import Sample, Split
 from brim.data.survey import RUN_DIRECTORY, Survey, survey
 from brim.data.typed import arrow_groups, parquet_groups
 from brim.errors import SpecError, did_you_mean
@@ -36,6 +36,7 @@ def csv(
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
+    negatives: Sample | None = None,
     names: Sequence[str] | None = None,
     delimiter: str | None = None,
     null: Sequence[str] = NULL,
@@ -53,6 +54,8 @@ def csv(
         test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
             are fitted to the other rows, whichever split is asked for.
         keep: drops rows; see `where`.
+        negatives: which of the training rows whose target is 0 are trained on, such as
+            `sample(0.1)`; None takes all. `brim.models.Calibrated` corrects predictions by it.
         names: the columns' names where the files have no header line.
         delimiter: between fields; None means a tab for .tsv files and a comma for others.
         null: texts that mean an empty cell.
@@ -73,7 +76,7 @@ def csv(
         delimiter=delimiter,
         null=tuple(null),
     )
-    return _dataset(source, _plan(columns, target, keep, test), split)
+    return _dataset(source, _plan(columns, target, keep, test, negatives), split)
 
 
 def parquet(
@@ -84,6 +87,7 @@ def parquet(
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
+    negatives: Sample | None = None,
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
@@ -97,6 +101,7 @@ def parquet(
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
+        negatives: see `csv`.
         in_memory: False reads row groups as needed, after one pass that fits the columns. The
             dataset's `block_size` is then the size of a row group, and epochs are shuffled by
             blocks. If neighbouring rows are alike (sorted by time, say), smaller row groups shuffle
@@ -117,7 +122,7 @@ def parquet(
         else parquet_groups
     )
     source = Source(path=path, typed=kind, in_memory=in_memory)
-    return _dataset(source, _plan(columns, target, keep, test), split)
+    return _dataset(source, _plan(columns, target, keep, test, negatives), split)
 
 
 def arrow(
@@ -128,6 +133,7 @@ def arrow(
     split: SplitName | None = None,
     test: Split | None = None,
     keep: Where | None = None,
+    negatives: Sample | None = None,
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
@@ -138,7 +144,87 @@ def arrow(
     """
     _check_keywords(arrow, unknown)
     source = Source(path=path, typed=arrow_groups, in_memory=in_memory)
-    return _dataset(source, _plan(columns, target, keep, test), split)
+    return _dataset(source, _plan(columns, target, keep, test, negatives), split)
+
+
+def libsvm(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    negatives: Sample | None = None,
+    **unknown: Never,
+) -> Columnar:
+    """Read files of libsvm's format, `label qid:N index:value … # comment`, into memory.
+
+    Columns are `label`, `qid`, and each index as the file writes it, from 0 or from 1:
+    `numeric("7")` is the value of feature 7, which is 0 in a line without it. `features` is the list
+    of all indices of a line, for `sequence`: where features are ids, their value is 1, or 1/√n in
+    a line of n features.
+
+    Args:
+        path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
+            unpacked.
+        columns: of the model, in order.
+        target: of its predictions, such as `target("label", above=0)` of labels -1 and +1.
+        split: which rows; see `csv`.
+        test: which rows are the test split; see `csv`.
+        keep: drops rows; see `where`.
+        negatives: see `csv`.
+
+    Returns:
+        A map-style dataset; see `Columnar`. A line that is not of the format is a bad row, as is one
+        whose features are no ids but should be; see `csv`.
+
+    Raises:
+        SpecError: a file is missing, most of its lines are bad, a feature occurs in none, or there
+            are no rows.
+    """
+    _check_keywords(libsvm, unknown)
+    source = Source(path=path, sparse="libsvm")
+    return _dataset(source, _plan(columns, target, keep, test, negatives), split)
+
+
+def libffm(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target | Sequence[Target],
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    negatives: Sample | None = None,
+    **unknown: Never,
+) -> Columnar:
+    """Read files of libffm's format, `label field:index:value …`, into memory.
+
+    Columns are `label`, and each field by its number: `vocabulary("3")` and `hashed("3", buckets=)`
+    take the index of the line's feature of field 3 (a missing field is an empty cell),
+    `sequence("3", length=)` those of several, `numeric("3")` the value.
+
+    Args:
+        path: see `libsvm`.
+        columns: of the model, in order.
+        target: of its predictions; `target("label")` where labels are 0 and 1.
+        split: which rows; see `csv`.
+        test: which rows are the test split; see `csv`.
+        keep: drops rows; see `where`.
+        negatives: see `csv`.
+
+    Returns:
+        A map-style dataset; see `Columnar`. A line that is not of the format is a bad row, as is one
+        with two features of a field that should be one id, or with an id whose value is neither 1
+        nor 1/√n in a line of n features; see `csv`.
+
+    Raises:
+        SpecError: see `libsvm`.
+    """
+    _check_keywords(libffm, unknown)
+    source = Source(path=path, sparse="libffm")
+    return _dataset(source, _plan(columns, target, keep, test, negatives), split)
 
 
 def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
@@ -185,10 +271,14 @@ class _Opener:
     plan: Plan
     encoder: Encoder
 
-    def over(self, path: Paths) -> Columnar:
-        return _read(
-            self.source.with_files(path), replace(self.plan, test=None), None, self.encoder
-        )
+    @property
+    def negatives(self) -> float:
+        return self.plan.negatives.share if self.plan.negatives else 1.0
+
+    def over(self, path: Paths, *, train: bool) -> Columnar:
+        negatives = self.plan.negatives if train else None
+        plan = replace(self.plan, test=None, negatives=negatives)
+        return _read(self.source.with_files(path), plan, None, self.encoder)
 
     def inputs_of(self, path: Paths) -> Columnar:
         inputs_plan = Plan(self.plan.columns, (), None, None)
@@ -255,6 +345,7 @@ def _plan(
     target: Target | Sequence[Target],
     keep: Where | None,
     test: Split | None,
+    negatives: Sample | None,
 ) -> Plan:
     wrong: list[object] = [
         column for column in columns if not isinstance(column, Numeric | Categorical | ItemSequence)
@@ -272,7 +363,7 @@ def _plan(
             raise SpecError(
                 f"sequence({column.name!r}, of=)",
                 got=repr(column.of),
-                need="the name of a vocabulary column of this list, alone and without by=",
+                need="the name of a vocabulary or hashed column of this list, alone and without by=",
                 hint=f"vocabulary({column.of!r})",
             )
     targets = tuple(target) if isinstance(target, list | tuple) else (target,)
@@ -287,7 +378,21 @@ def _plan(
             got="several, one of classes" if targets else "an empty list",
             need="one of classes, or any number of others",
         )
-    return Plan(tuple(columns), targets, keep, test)
+    if negatives is not None:
+        if not isinstance(negatives, Sample):
+            raise SpecError(
+                "negatives=",
+                got=repr(negatives),
+                need="the share of them to train on",
+                hint="negatives=sample(0.1)",
+            )
+        if len(targets) > 1 or targets[0].classes:
+            raise SpecError(
+                "negatives=",
+                got="several targets" if len(targets) > 1 else "a target of classes",
+                need="one target of 0 and 1, by which predictions are corrected",
+            )
+    return Plan(tuple(columns), targets, keep, test, negatives)
 
 
 def _check_split(split: str | None, plan: Plan) -> None:

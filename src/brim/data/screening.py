@@ -11,11 +11,17 @@ import numpy.typing as npt
 
 from brim.data.columns import Categorical, Column, ItemSequence, Numeric, Target, Where
 from brim.data.encoding import apply
+from brim.data.sparse import NOT_AN_ID, TWICE, TWO_OF_A_FIELD
 from brim.data.splits import Sample, Split
 from brim.data.tables import BadRow, FileRows
 from brim.errors import SpecError
 
 Mask = npt.NDArray[np.bool_]
+_FLAWS = {  # need and hint
+    NOT_AN_ID: ("1, or 1/√n in a line of n features", "brim.data.numeric({})"),
+    TWO_OF_A_FIELD: ("one feature of the field in most rows", "brim.data.sequence({}, length=5)"),
+    TWICE: ("each feature once", ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class Plan:
     targets: tuple[Target, ...]
     keep: Where | None
     test: Split | None
+    negatives: Sample | None = None
 
     @property
     def names(self) -> list[str]:
@@ -38,8 +45,9 @@ class Plan:
             names += column.names if isinstance(column, Categorical) else [column.name]
         names += self._target_names
         names += self.keep.names if self.keep else ()
-        if isinstance(self.test, Sample) and self.test.by:
-            names.append(self.test.by)
+        for chosen in (self.test, self.negatives):
+            if isinstance(chosen, Sample) and chosen.by:
+                names.append(chosen.by)
         return list(dict.fromkeys(names))
 
     @property
@@ -116,6 +124,8 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         check_numbers(name)
     for name in plan.full_names:
         check(name, rows.column(name).empty, "empty")
+    for flaw in rows.flaws:
+        check(flaw.column, flaw.rows, flaw.reason)
     for target in plan.targets:
         if target.classes and not isinstance(target.equals, str) and target.by is None:
             classes = rows.column(target.names[0]).numbers
@@ -148,6 +158,15 @@ def check_share(
         (file, row) for file, row in bad if (row.column, row.reason) == (column, reason)
     )
     numbers = reason == "not a number"
+    if reason in _FLAWS:
+        need, hint = _FLAWS[reason]
+        raise SpecError(
+            f"column {column!r}",
+            got=f"{reason} ({first.text}) in line {first.line} of {file}, and {count - 1} more "
+            f"such rows of {total}",
+            need=need,
+            hint=hint.format(repr(column)),
+        )
     raise SpecError(
         f"column {column!r}",
         got=f"{first.text!r} in line {first.line} of {file}, and {count - 1} more such rows of "

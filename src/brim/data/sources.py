@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brim.data.files import File, Paths, resolve
+from brim.data.sparse import FEATURES, LABEL, QUERY, check_names, read_sparse
 from brim.data.tables import FileRows
 from brim.data.text import check_text, read_text
 from brim.data.typed import RowGroup, arrow_groups, parquet_groups
+from brim.errors import SpecError
 
 NULL = ("", "NA", "NaN", "nan", "null", "NULL")
 _ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
@@ -29,6 +31,8 @@ class Source:
         names: of text: the columns' names where the files have no header line.
         delimiter: of text: between fields; None means a tab for .tsv files and a comma for others.
         null: of text: texts that mean an empty cell.
+        sparse: `libsvm` or `libffm`, where lines name the features that they have.
+        is_complete: whether each feature that is asked for has to occur.
         in_memory: whether all rows are to be held; else row groups are read as they are needed.
     """
 
@@ -37,11 +41,15 @@ class Source:
     names: tuple[str, ...] | None = None
     delimiter: str | None = None
     null: tuple[str, ...] = NULL
+    sparse: str | None = None
+    is_complete: bool = True
     in_memory: bool = True
 
     def with_files(self, path: Paths) -> Source:
         """Other files, read as these are, or as their suffix says."""
         paths = shown_paths(path)
+        if self.sparse is not None and not all(name.endswith(_ARROW + _PARQUET) for name in paths):
+            return replace(self, path=path, is_complete=False)
         if all(name.endswith(_ARROW) for name in paths):
             return replace(self, path=path, typed=arrow_groups)
         if all(name.endswith(_PARQUET) for name in paths):
@@ -67,6 +75,7 @@ class Source:
             self.names,
             self.delimiter,
             self.null,
+            self.sparse,
         )
 
     def groups(
@@ -91,6 +100,9 @@ class Source:
         if self.typed is not None:
             yield from (group.read() for group in self.groups(columns, numbers, lists))
             return
+        if self.sparse is not None:
+            yield from self._read_sparse(self.sparse, columns, numbers, lists)
+            return
         start = 0
         for file in self._files():
             part = read_text(
@@ -104,12 +116,37 @@ class Source:
             start += part.size
             yield part
 
+    def _read_sparse(
+        self, kind: str, columns: Sequence[str], numbers: Collection[str], lists: Collection[str]
+    ) -> Iterator[FileRows]:
+        start, absent = 0, set(columns) - {LABEL, QUERY, FEATURES}
+        for file in self._files():
+            part = read_sparse(
+                file, kind, columns=columns, numbers=numbers, lists=lists, start=start
+            )
+            start += part.size
+            absent -= {
+                name for name in absent if part.column(name).numbers[~part.column(name).empty].any()
+            }
+            yield part
+        if absent and self.is_complete:
+            noun = "feature" if kind == "libsvm" else "field"
+            raise SpecError(
+                f"column {min(absent, key=int)!r}",
+                got=f"a {noun} that no line of {', '.join(self.path_label)} has",
+                need="one that occurs",
+                hint="some files count from 0, others from 1",
+            )
+
     def check(self, columns: Sequence[str]) -> None:
         """Raises SpecError where a file lacks one of these columns, which may hold lists."""
         if self.typed is not None:
             self.groups(columns, {}, columns)
             return
         for file in self._files():
+            if self.sparse is not None:
+                check_names(file, self.sparse, columns)
+                continue
             check_text(file, columns=columns, names=self.names, delimiter=self._delimiter(file))
 
     def _files(self) -> list[File]:

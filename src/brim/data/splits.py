@@ -15,6 +15,7 @@ from brim.domain.seeds import mix
 from brim.errors import SpecError
 
 Mask = npt.NDArray[np.bool_]
+_NEGATIVES = 1  # beside the seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,13 @@ class Sample:
     by: str | None
 
     def test_rows(self, part: FileRows, total: int) -> Mask:
+        return self._rows(part, mix(self.seed))
+
+    def negatives_kept(self, part: FileRows) -> Mask:
+        """The rows that stay if they are negatives, whatever rows are the test split."""
+        return self._rows(part, mix(self.seed, _NEGATIVES))
+
+    def _rows(self, part: FileRows, key: int) -> Mask:
         if self.by is None:
             numbers = np.arange(part.start, part.start + part.size, dtype=np.uint64)
         else:
@@ -58,7 +66,7 @@ class Sample:
                 stable_hash(token) for token in (*column.tokens, "")
             ]  # -1, an empty cell, is the last
             numbers = np.array(hashes, np.uint64)[column.codes]
-        return _scramble(numbers, mix(self.seed)) < np.uint64(int(self.share * 2**64))
+        return _scramble(numbers, key) < np.uint64(int(self.share * 2**64))
 
 
 Split = Last | RowRange | Sample
@@ -93,7 +101,7 @@ def rows(start: int, stop: int) -> RowRange:
 
 
 def sample(share: float, *, seed: int = 0, by: str | None = None) -> Sample:
-    """Use about this share of the rows, chosen by a hash, as the test split.
+    """Use about this share of the rows, chosen by a hash, as the test split, or of the negatives.
 
     Args:
         share: between 0 and 1.

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from brim.data.encoding import Encoder, Fitter
+from brim.data.encoding import Encoder, Fitter, targets_of
 from brim.data.quarantine import write
 from brim.data.screening import Plan, check_share, screen
 from brim.data.tables import BadRow, FileRows
+from brim.errors import SpecError
 
 RUN_DIRECTORY = "BRIM_RUN_DIR"
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +33,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class SurveyedPart:
-    """The rows of a part that are samples, and those of the test split.
+    """The rows of a part that are samples, those of the test split, and negatives left out of others.
 
     One bit per row.
 
@@ -45,13 +46,15 @@ class SurveyedPart:
     skipped: Sequence[int]
     kept: npt.NDArray[np.uint8]
     test: npt.NDArray[np.uint8]
+    left_out: npt.NDArray[np.uint8]
 
     def mask_of(self, split: str | None) -> Mask:
         mask: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
+        left_out: Mask = np.unpackbits(self.left_out, count=self.size).astype(bool)
         if split is None:
-            return mask
+            return mask & ~left_out
         test: Mask = np.unpackbits(self.test, count=self.size).astype(bool)
-        return mask & (test if split == "test" else ~test)
+        return mask & (test if split == "test" else ~test & ~left_out)
 
     @property
     def total(self) -> int:
@@ -96,11 +99,32 @@ def survey(
     for part in rows:
         mask, bad_rows = screen(part, plan)
         test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
-        parts.append(SurveyedPart(part.size, part.skipped, np.packbits(mask), np.packbits(test)))
+        left_out = _negatives_left_out(part, plan, mask & ~test)
+        parts.append(
+            SurveyedPart(part.size, part.skipped, *map(np.packbits, (mask, test, left_out)))
+        )
         if fitter is not None:
-            fitter.observe(part, mask & ~test)
+            fitter.observe(part, mask & ~test & ~left_out)
         bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
         refused += len(part.refused)
     check_share(bad, total + refused, plan.hints_of_text)
     path = write(os.environ.get(RUN_DIRECTORY, ""), bad)
     return Survey(parts, encoder or fitter.finish(), Quarantine(len(bad), path))  # type: ignore[union-attr]
+
+
+def _negatives_left_out(part: FileRows, plan: Plan, train: Mask) -> Mask:
+    """The negatives among the training rows that are not trained on."""
+    left_out = np.zeros(part.size, bool)
+    if plan.negatives is None:
+        return left_out
+    target = targets_of(plan.targets, part, train)
+    odd = target[(target != 0) & (target != 1)]
+    if odd.size:
+        raise SpecError(
+            "negatives=",
+            got=f"a target of {odd[0]:g} in {part.file}",
+            need="a target of 0 and 1",
+            hint="target('label', above=0), where labels are -1 and 1",
+        )
+    left_out[train] = target == 0
+    return left_out & ~plan.negatives.negatives_kept(part)

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 _PARTS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LARGEST_SINGLE = float(np.finfo(np.float32).max)
-_LIST = "\x1e"  # behind each item of a cell that is a list
+LIST_END = "\x1e"  # behind each item of a cell that is a list
 
 
 class Cells(Protocol):
@@ -63,7 +63,7 @@ class TextCells:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         array = column.unify_dictionaries()
-        self.codes: Codes = _numpy(
+        self.codes: Codes = numpy_of(
             [chunk.indices.cast(pa.int64()) for chunk in array.chunks], np.int64, -1
         )
         self._values = array.chunk(0).dictionary
@@ -81,7 +81,7 @@ class TextCells:
     @cached_property
     def token_numbers(self) -> Floats:
         try:
-            parsed = _numpy(
+            parsed = numpy_of(
                 [pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan
             )
         except pa.ArrowInvalid:
@@ -127,7 +127,7 @@ class TypedCells:
 
     @cached_property
     def codes(self) -> Codes:
-        return _numpy([self._encoded.indices.cast(pa.int64())], np.int64, -1)
+        return numpy_of([self._encoded.indices.cast(pa.int64())], np.int64, -1)
 
     @cached_property
     def tokens(self) -> Sequence[str]:
@@ -147,7 +147,9 @@ class TypedCells:
     @property
     def empty(self) -> npt.NDArray[np.bool_]:
         empty = pc.is_null(self._column, nan_is_null=True)
-        return _numpy([chunk.cast(pa.uint8()) for chunk in empty.chunks], np.uint8, 1).astype(bool)
+        return numpy_of([chunk.cast(pa.uint8()) for chunk in empty.chunks], np.uint8, 1).astype(
+            bool
+        )
 
     def text(self, row: int) -> str:
         return str(self._as_read[row].as_py())
@@ -167,6 +169,15 @@ class BadRow:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """The rows in which a column cannot be what is asked of it, and why."""
+
+    column: str
+    rows: npt.NDArray[np.bool_]
+    reason: str
+
+
 @dataclass(frozen=True)
 class FileRows:
     """Consecutive rows of one file.
@@ -180,6 +191,7 @@ class FileRows:
             when needed.
         refused: rows that the reader could not split into the right number of fields.
         skipped: the places of the refused among all rows here, from 0.
+        flaws: of columns, as they were asked for.
     """
 
     file: str
@@ -189,6 +201,7 @@ class FileRows:
     lines: Callable[[], Sequence[int]]
     refused: Sequence[BadRow] = field(default=())
     skipped: Sequence[int] = field(default=())
+    flaws: Sequence[Flaw] = field(default=())
 
     def column(self, name: str) -> Cells:
         return self.cells[name]
@@ -244,8 +257,8 @@ def items_in(token: str, separator: str) -> list[str]:
     >>> items_in("drama|comedy|", "|"), items_in(list_token(["a|b", "c"]), "|")
     (['drama', 'comedy'], ['a|b', 'c'])
     """
-    if token.endswith(_LIST):
-        token, separator = token[:-1], _LIST
+    if token.endswith(LIST_END):
+        token, separator = token[:-1], LIST_END
     return [item for item in token.split(separator) if item]
 
 
@@ -257,7 +270,9 @@ def list_token(items: Sequence[Any]) -> str:
     >>> list_token([7, None, float("nan")]) == list_token([7])
     True
     """
-    return "".join(f"{_token(item)}{_LIST}" for item in items if item is not None and item == item)
+    return "".join(
+        f"{_token(item)}{LIST_END}" for item in items if item is not None and item == item
+    )
 
 
 def stable_hash(token: str) -> int:
@@ -270,7 +285,7 @@ def stable_hash(token: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> npt.NDArray[Any]:
+def numpy_of(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> npt.NDArray[Any]:
     """The chunks' numbers, all of this kind, in one array; `null` where there is none."""
     # Not Arrow's own to_numpy and fill_null: they import pandas where it is installed, which takes
     # 0.25 s and memory in every worker.
@@ -331,5 +346,5 @@ def _floats(array: pa.Array | pa.ChunkedArray) -> Floats:
         array = array.cast(pa.int64())
     numbers = pc.cast(array, pa.float64(), safe=False)
     chunks = numbers.chunks if isinstance(numbers, pa.ChunkedArray) else [numbers]
-    floats: Floats = _numpy(chunks, np.float64, np.nan) / parts_of_a_second
+    floats: Floats = numpy_of(chunks, np.float64, np.nan) / parts_of_a_second
     return np.where(np.isfinite(floats), floats, np.nan)

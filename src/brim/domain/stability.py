@@ -131,6 +131,12 @@ FEATURES = (
         note="tried with NiceGUI 3.18",
     ),
     Feature(
+        name="the cluster on a terminal",
+        stability=Stability.ALPHA,
+        verbs=("top",),
+        note="keys and layout may change",
+    ),
+    Feature(
         name="simulation, replay and demos",
         stability=Stability.STABLE,
         verbs=("simulate", "demo"),

@@ -1,5 +1,6 @@
 """The model zoo: plain torch modules, usable without brim."""
 
+from brim.models.calibrated import Calibrated
 from brim.models.dcn_v2 import DCNV2
 from brim.models.deepfm import DeepFM
 from brim.models.din import DIN
@@ -14,6 +15,7 @@ __all__ = [
     "DCNV2",
     "DIN",
     "PLE",
+    "Calibrated",
     "DeepFM",
     "FinalMLP",
     "MMoE",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import ClickModel, Inputs, ItemPlaces, dense_layers, flat_inputs
+from brim.models.layers import ClickModel, Inputs, ItemPlaces, Table, dense_layers, flat_inputs
 
 
 class DCNV2(ClickModel):
@@ -22,6 +22,7 @@ class DCNV2(ClickModel):
         dropout: probability of dropping a hidden unit in training.
         crosses: layers of the cross network.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Source: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
     Learning to Rank Systems", WWW 2021, section 3: the parallel structure, with full matrices.
@@ -37,8 +38,9 @@ class DCNV2(ClickModel):
         dropout: float = 0.0,
         crosses: int = 3,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.crosses = nn.ModuleList(nn.Linear(self.width, self.width) for _ in range(crosses))
         deep = dense_layers((self.width, *hidden), dropout)
         self.deep = nn.Sequential(*deep, nn.ReLU()) if deep else None

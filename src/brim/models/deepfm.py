@@ -12,6 +12,7 @@ from brim.models.layers import (
     ItemPlaces,
     Linear,
     Perceptron,
+    Table,
     flat_inputs,
 )
 
@@ -27,6 +28,7 @@ class DeepFM(ClickModel):
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Source: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
     IJCAI 2017, equations 1 to 4.
@@ -41,9 +43,10 @@ class DeepFM(ClickModel):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
-        self.linear = Linear(vocabulary_size, numbers, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
+        self.linear = Linear(vocabulary_size, numbers, sequences, table)
         self.deep = Perceptron(self.width, hidden, dropout)
 
     def forward(self, inputs: Inputs) -> Tensor:

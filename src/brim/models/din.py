@@ -12,6 +12,7 @@ from brim.models.layers import (
     Inputs,
     ItemPlaces,
     Perceptron,
+    Table,
     flat_inputs,
     items_of,
     mean_of_items,
@@ -32,6 +33,8 @@ class DIN(ClickModel):
         attention: units of each hidden layer of the network that weighs an item.
         sequences: `dataset.sequences`. Of one with items of another column (`of=`), the items are
             weighed by that column's; of any other, the mean counts.
+        table: makes the table of ids from its dimension, in place of one of `vocabulary_size` rows:
+            `functools.partial(brim.Embedding, limit=2_000_000)`, for hashed ids.
 
     Source: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
     section 4.3: weights that are not normalised, with ReLU in place of Dice.
@@ -47,8 +50,9 @@ class DIN(ClickModel):
         dropout: float = 0.0,
         attention: Sequence[int] = (64, 32),
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.attentions = nn.ModuleList(
             nn.Identity() if places.candidate is None else Perceptron(4 * dim, attention, 0.0)
             for places in self.sequences
@@ -58,7 +62,7 @@ class DIN(ClickModel):
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, P] and, where the model has any, `numbers` [B, N]."""
         ids_BP = inputs["ids"]
-        x_BPD = self.embedding(ids_BP)
+        x_BPD = self.look_up(inputs)
         interests = [
             mean_of_items(x_BPD, ids_BP, places)
             if places.candidate is None

@@ -12,6 +12,7 @@ from brim.models.layers import (
     Inputs,
     ItemPlaces,
     Perceptron,
+    Table,
     dense_layers,
     flat_inputs,
 )
@@ -31,6 +32,7 @@ class MMoE(ClickModel):
         hidden: units of each hidden layer of a target's own perceptron.
         dropout: probability of dropping a hidden unit in training.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Source: Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
     Mixture-of-Experts", KDD 2018, section 4.2.
@@ -49,8 +51,9 @@ class MMoE(ClickModel):
         hidden: Sequence[int] = (64,),
         dropout: float = 0.0,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.experts = _experts(experts, self.width, expert, dropout)
         self.gates = nn.ModuleList(nn.Linear(self.width, experts) for _ in range(targets))
         self.towers = nn.ModuleList(Perceptron(expert[-1], hidden, dropout) for _ in range(targets))
@@ -70,8 +73,8 @@ class PLE(ClickModel):
     """Binary classifier of several targets, each of which has experts of its own besides.
 
     Args:
-        vocabulary_size, fields, numbers, targets, dim, expert, hidden, dropout, sequences: as of
-            `MMoE`.
+        vocabulary_size, fields, numbers, targets, dim, expert, hidden, dropout, sequences, table:
+            as of `MMoE`.
         shared: experts of a level that all targets share.
         own: experts of a level that each target has.
         levels: of experts and gates, one behind the other.
@@ -95,8 +98,9 @@ class PLE(ClickModel):
         hidden: Sequence[int] = (64,),
         dropout: float = 0.0,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         widths = [self.width, *[expert[-1]] * (levels - 1)]
         self.levels = nn.ModuleList(
             _Level(width, targets, shared, own, expert, dropout, is_last=level == levels - 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import ClickModel, Inputs, ItemPlaces, dense_layers, flat_inputs
+from brim.models.layers import ClickModel, Inputs, ItemPlaces, Table, dense_layers, flat_inputs
 
 
 class FinalMLP(ClickModel):
@@ -26,6 +26,7 @@ class FinalMLP(ClickModel):
         heads: parts into which the fusion divides the last layer; a divisor of its units.
         gate: units of the hidden layer that selects features.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Raises:
         ValueError: no hidden layer, or one that the heads do not divide.
@@ -46,10 +47,11 @@ class FinalMLP(ClickModel):
         heads: int = 2,
         gate: int = 64,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
         if not hidden or hidden[-1] % heads:
             raise ValueError(f"heads={heads} is no divisor of the last of hidden={tuple(hidden)}")
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.streams = nn.ModuleList(
             _Stream(self.width, dim, hidden, dropout, context, gate) for context in contexts
         )

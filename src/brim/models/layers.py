@@ -6,7 +6,7 @@ dimension, N numbers, H hidden units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from brim.errors import SpecError
+
 Inputs = Mapping[str, Tensor]
+Table = Callable[[int], nn.Module]  # from an embedding dimension to what looks up ids
 
 
 class ItemPlaces(Protocol):
@@ -53,7 +56,17 @@ class EmbeddingTable(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         if self.weight.device.type != "cpu":
             return functional.embedding(ids, self.weight)
-        rows = self.weight.index_select(0, ids.flatten())
+        try:
+            rows = self.weight.index_select(0, ids.flatten())
+        except (IndexError, RuntimeError) as problem:
+            if int(ids.min()) >= 0 and int(ids.max()) < self.num_embeddings:
+                raise
+            raise SpecError(
+                "vocabulary_size",
+                got=f"{self.num_embeddings:,}, and ids from {ids.min():,} to {ids.max():,}",
+                need="more than the largest id, and ids from 0",
+                hint="dataset('train').vocabulary_size",
+            ) from problem
         return rows.view(*ids.shape, self.embedding_dim)
 
 
@@ -66,8 +79,14 @@ class ClickModel(nn.Module):
         numbers: numeric columns per sample.
         dim: embedding dimension.
         sequences: where sequences lie among the ids; each is one field, the mean of its items.
+        table: makes the table; None makes an `EmbeddingTable` of `vocabulary_size` rows.
+
+    Raises:
+        SpecError: sequences that do not lie among the ids, and, in `forward`, inputs of other sizes.
 
     Attributes:
+        fields: ids of a sample.
+        numbers: numeric columns per sample.
         field_count: fields of a sample, each sequence one.
         width: units of `flat_inputs`.
     """
@@ -79,16 +98,51 @@ class ClickModel(nn.Module):
         numbers: int,
         dim: int,
         sequences: Sequence[ItemPlaces],
+        table: Table | None = None,
     ) -> None:
         super().__init__()
+        self.fields, self.numbers = fields, numbers
         self.sequences = tuple(sequences)
+        for places in self.sequences:
+            if not 0 <= places.start <= places.start + places.length <= fields:
+                raise SpecError(
+                    f"{type(self).__name__}(sequences=)",
+                    got=f"ids {places.start} to {places.start + places.length - 1} of a sample",
+                    need=f"places among its ids, of which fields= says that there are {fields}",
+                    hint="fields and sequences of one dataset",
+                )
         self.field_count = fields - sum(places.length - 1 for places in self.sequences)
         self.width = self.field_count * dim + numbers
-        self.embedding = EmbeddingTable(vocabulary_size, dim)
+        self.embedding = _table(vocabulary_size, dim, table)
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Embeddings [B, F, D] of inputs `ids` [B, P]."""
-        return by_field(self.embedding(inputs["ids"]), inputs["ids"], self.sequences)
+        return by_field(self.look_up(inputs), inputs["ids"], self.sequences)
+
+    def look_up(self, inputs: Inputs) -> Tensor:
+        """Embeddings [B, P, D] of inputs `ids` [B, P], each on its own.
+
+        Raises:
+            SpecError: inputs of other sizes than the model was made for.
+        """
+        for key, width, argument in (
+            ("ids", self.fields, "fields"),
+            ("numbers", self.numbers, "numbers"),
+        ):
+            found = inputs[key].shape[1] if key in inputs else 0
+            if found != width:
+                raise SpecError(
+                    f"{type(self).__name__}({argument}=)",
+                    got=f"{width}, and a batch with {found} {key} in each sample",
+                    need=f"{argument}={found}",
+                    hint=f"dataset('train').{argument}",
+                )
+        x_BPD: Tensor = self.embedding(inputs["ids"])
+        return x_BPD
+
+
+def _table(vocabulary_size: int, dim: int, table: Table | None) -> nn.Module:
+    return EmbeddingTable(vocabulary_size, dim) if table is None else table(dim)
 
 
 def by_field(x_BPD: Tensor, ids_BP: Tensor, sequences: Sequence[ItemPlaces]) -> Tensor:
@@ -131,11 +185,15 @@ class Linear(nn.Module):
     """
 
     def __init__(
-        self, vocabulary_size: int, numbers: int, sequences: Sequence[ItemPlaces] = ()
+        self,
+        vocabulary_size: int,
+        numbers: int,
+        sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
         super().__init__()
         self.sequences = tuple(sequences)
-        self.weight = EmbeddingTable(vocabulary_size, 1)
+        self.weight = _table(vocabulary_size, 1, table)
         self.numbers = nn.Linear(numbers, 1, bias=False) if numbers else None
         self.bias = nn.Parameter(torch.zeros(()))
 

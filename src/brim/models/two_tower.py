@@ -51,7 +51,8 @@ class TwoTower(nn.Module):
         counts: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.user_fields, self.temperature = user_fields, temperature
+        self.user_fields, self.item_fields = user_fields, item_fields
+        self.temperature = temperature
         self.embedding = EmbeddingTable(vocabulary_size, dim)
         self.user_tower = nn.Sequential(*dense_layers((user_fields * dim, *units), dropout))
         self.item_tower = nn.Sequential(*dense_layers((item_fields * dim, *units), dropout))

@@ -15,6 +15,7 @@ from brim.models.layers import (
     ItemPlaces,
     Linear,
     Perceptron,
+    Table,
     flat_inputs,
 )
 
@@ -30,6 +31,7 @@ class WideDeep(ClickModel):
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Source: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, section 3.
     """
@@ -43,9 +45,10 @@ class WideDeep(ClickModel):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
-        self.wide = Linear(vocabulary_size, numbers, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
+        self.wide = Linear(vocabulary_size, numbers, sequences, table)
         self.deep = Perceptron(self.width, hidden, dropout)
 
     def forward(self, inputs: Inputs) -> Tensor:

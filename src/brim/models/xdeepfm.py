@@ -13,6 +13,7 @@ from brim.models.layers import (
     ItemPlaces,
     Linear,
     Perceptron,
+    Table,
     flat_inputs,
 )
 
@@ -29,6 +30,7 @@ class XDeepFM(ClickModel):
         dropout: probability of dropping a hidden unit in training.
         cin: feature maps of each CIN layer; even, except for the last.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
+        table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
 
     Source: Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for
     Recommender Systems", KDD 2018, section 3.
@@ -44,9 +46,10 @@ class XDeepFM(ClickModel):
         dropout: float = 0.0,
         cin: Sequence[int] = (64, 64),
         sequences: Sequence[ItemPlaces] = (),
+        table: Table | None = None,
     ) -> None:
-        super().__init__(vocabulary_size, fields, numbers, dim, sequences)
-        self.linear = Linear(vocabulary_size, numbers, sequences)
+        super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
+        self.linear = Linear(vocabulary_size, numbers, sequences, table)
         self.deep = Perceptron(self.width, hidden, dropout)
         self.interactions = CompressedInteractions(self.field_count, cin)
 

@@ -10,6 +10,7 @@ from brim.data.streams import StreamMark
 from brim.domain.batch import Schedule, Span, cut
 from brim.errors import SpecError
 from brim.storage.trails import trails_of_the_dead
+from brim.train.checks.click_models import check_sizes
 from brim.train.exchange.carried import Carried
 from brim.train.job_parts import JobParts
 from brim.train.software import versions
@@ -60,6 +61,8 @@ class TrainingData:
         feed.check()
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
+        if not self._parts.spec.file:  # whose model may have a `forward` of the file
+            check_sizes(self._parts.model, data)
         self.close()
         self.feed, self._data = feed, data
         self.witness = Witness(self._parts, feed) if feed.is_stream else None

@@ -25,7 +25,7 @@ _STOP = "brim suspend RUN pauses a run, brim cancel JOB ends a job for good, bri
 _LIST = "brim jobs lists the scheduler's jobs, brim status shows a run"
 _VERBS_ELSEWHERE = {
     **dict.fromkeys(("stop", "kill", "pause", "delete", "rm"), _STOP),
-    **dict.fromkeys(("ps", "list", "ls", "top", "queue", "squeue"), _LIST),
+    **dict.fromkeys(("ps", "list", "ls", "queue", "squeue"), _LIST),
     **dict.fromkeys(
         ("start", "fit", "launch"), "brim train FILE.py, or brim run -- python loop.py"
     ),

@@ -34,6 +34,7 @@ from brim.tensors.chance import Sources, seed_host
 from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.capturing import captured_steps
 from brim.train.checks.attributes import Attributes
+from brim.train.checks.click_models import check_sizes
 from brim.train.checks.return_checks import (
     check_dataset,
     check_functions,
@@ -172,6 +173,8 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     device = device_of(spec)
     model = call(lambda: module.model())
     check_model(model)
+    if forward_of(module) is None:
+        check_sizes(model, train)
     model.to(device)
     for part in keras_parts(model):
         adopt(part)
