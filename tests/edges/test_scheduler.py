@@ -46,6 +46,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
+from brim.runs.services import service_of
 from brim.runs.verbs import submit
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
@@ -293,6 +294,17 @@ def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
     client = served.client
     with pytest.raises(SpecError, match=r"--workers: got 9:16, need .* 1 to 8"):
         client.submit(Submit(submission=submission("9:16", tenant="ads")))
+    lines = {"command": "python s.py", "port": "8000", "replicas": "9:16", "per-replica": "50"}
+    for more, words in (
+        ({}, r"^replicas: got 9, .* 1 to 8"),
+        (
+            {"replicas": "1:2", "grace": "1h"},
+            "^grace: got 1h, ",
+        ),
+    ):
+        _, spec = service_of({**lines, **more})
+        with pytest.raises(SpecError, match=words):
+            client.submit(Submit(submission=Submission(spec=spec, fingerprint="f", tenant="ads")))
     with pytest.raises(SpecError, match="did you mean 'ads'"):
         client.submit(ask(tenant="adds"))
     with pytest.raises(SpecError, match="--deadline: got a time that has passed"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +25,14 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.services import ServiceReplica, ServiceRules
 from brim.domain.submission import Submission, as_service
 from brim.domain.workload import Priority
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import SystemClock
 from brim.runs.services import service_of, service_request
 from brim.scheduler.services import Services
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
+from brim.wire.measure import measure
 from tiers import NEEDS_HAPROXY
 
 LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
@@ -222,6 +226,40 @@ def test_replica_elsewhere_gets_no_request(tmp_path: Path) -> None:
     replicas = [ServiceReplica(f"w{n}-1", host, 80, "ready") for n, host in enumerate(hosts)]
     allowed = Cluster(tmp_path).services.on_hosts(replicas)
     assert [replica.host for replica in allowed] == ["127.0.0.1", "10.0.0.9"]
+
+
+def test_replica_that_lies_leads_to_no_front_and_no_host_without_jobs(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, ServiceRules(address="127.0.0.2"))
+    cluster.take_in(service(8000))
+    hosts = ("127.0.0.1", "127.0.0.2", "10.0.0.9")
+    replicas = [
+        ServiceReplica("w1-1", host, port, "ready") for host in hosts for port in (80, 8000)
+    ]
+    hosts_allowed = [(each.host, each.port) for each in cluster.services.on_hosts(replicas)]
+    far = [("10.0.0.9", 80), ("10.0.0.9", 8000)]
+    assert hosts_allowed == [("127.0.0.1", 80), ("127.0.0.2", 80), *far], "a front is no replica"
+    del cluster.jobs.nodes["n1"]
+    hosts_allowed = [(each.host, each.port) for each in cluster.services.on_hosts(replicas)]
+    assert hosts_allowed == far, "no job runs on the scheduler's host"
+
+
+def test_load_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.wire.measure._TO_BE_READ", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                while True:
+                    connection.sendall(b"H")
+                    time.sleep(0.05)
+
+        dripping = threading.Thread(target=drip, daemon=True)
+        dripping.start()
+        with pytest.raises(EnvironmentFault, match="cannot read the load"):
+            measure(f"http://127.0.0.1:{server.getsockname()[1]}/queue")
+        dripping.join(30)
+        assert not dripping.is_alive()
 
 
 @contextmanager

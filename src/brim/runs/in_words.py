@@ -104,7 +104,7 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         f"{view.job}: {_state_of(view)}{workers}{step}{promise}",
         f"records in {view.run}",
     ]
-    if view.service is not None:
+    if view.service is not None and not view.has_ended:
         lines += describe_service(view.service)
     if history.verb == "restart":
         lines.append("level: restart, from its own checkpoints")

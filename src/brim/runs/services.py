@@ -99,7 +99,9 @@ def service_of(content: object, *, default_name: str = "service") -> tuple[str, 
     for word in content:
         if word not in KEYS:
             hint = did_you_mean(str(word), KEYS)
-            raise SpecError(str(word), got=repr(word), need=f"one of {', '.join(KEYS)}", hint=hint)
+            raise SpecError(
+                str(word)[:60], got=repr(word)[:60], need=f"one of {', '.join(KEYS)}", hint=hint
+            )
     for needed in _NEEDED:
         if needed not in content:
             raise SpecError(needed, got="nothing", need="it", hint=f"for example:\n  {_EXAMPLE}")
@@ -149,7 +151,7 @@ class _Values:
             return int(text) if whole else float(text)
         except ValueError:
             need = "a whole number" if whole else "a number"
-            raise SpecError(key, got=repr(text), need=need) from None
+            raise SpecError(key, got=repr(text[:60]), need=need) from None
 
     def seconds(self, key: str, default: float) -> float:
         if key not in self._content:

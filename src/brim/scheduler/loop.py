@@ -611,24 +611,26 @@ class Scheduler:
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
         spec, capacity = self._backend.spec, self._backend.jobs.present.capacity
+        is_service = submission.spec.service is not None  # whose file has its options
         # Where most devices come with nodes that join, more may yet come.
         if submission.spec.workers.minimum > capacity and not spec.is_open:
             raise SpecError(
-                "--workers",
+                "replicas" if is_service else "--workers",
                 got=str(submission.spec.workers),
                 need=f"at least one number that this cluster has: 1 to {capacity}",
-                hint=f"--workers 1:{capacity}",
+                hint=f"{'replicas:' if is_service else '--workers'} 1:{capacity}",
             )
         longest = force_begins(spec.grace)
-        if submission.spec.service is not None:
+        if is_service:
             longest /= 2.0  # so long for requests in flight, and so long from SIGTERM on
         if submission.spec.restart and submission.spec.grace > longest:
             raise SpecError(
-                "--grace",
+                "grace" if is_service else "--grace",
                 got=format_duration(submission.spec.grace),
                 need=f"at most {format_duration(longest)}: after {format_duration(spec.grace)} this "
                 "cluster takes devices by force",
-                hint=f"--grace {format_duration(longest)}, or a longer grace: in cluster.yaml",
+                hint=f"{'grace:' if is_service else '--grace'} {format_duration(longest)}, or a longer "
+                "grace: in cluster.yaml",
             )
         check_name(submission.tenant, field="--tenant")
         tenants_declared = [tenant.id for tenant in spec.tenants]

@@ -197,9 +197,7 @@ class Services:
             requests=counts.requests if counts is not None else 0,
             retries=counts.retries if counts is not None else 0,
             errors=counts.errors if counts is not None else 0,
-            problem="; ".join(filter(None, (served.front.problem, served.problem)))
-            if served is not None
-            else "",
+            problem=_problem(served) if served is not None else "",
         )
 
     def begin(self, job: ScheduledJob) -> None:
@@ -294,11 +292,16 @@ class Services:
 
     def on_hosts(self, replicas: Iterable[ServiceReplica]) -> list[ServiceReplica]:
         """Return the replicas on hosts of this cluster: a job's records say what its owner likes."""
-        hosts = {node.address for node in self._jobs.seen_nodes().values()}
-        hosts |= {self._own_address, self._address}
-        return [
-            replica for replica in replicas if is_loopback(replica.host) or replica.host in hosts
-        ]
+        addresses = {node.address for node in self._jobs.seen_nodes().values()}
+        own = {self._own_address, self._address}
+        fronts = {service.port for job in self._all() if (service := job.submission.spec.service)}
+
+        def is_believed(replica: ServiceReplica) -> bool:
+            if is_loopback(replica.host) or replica.host in own:  # a front is no replica of another
+                return "" in addresses and replica.port not in fronts
+            return replica.host in addresses
+
+        return list(filter(is_believed, replicas))
 
     def _load(
         self, service: Service, served: _Served, counts: Counts | None, seconds: float
@@ -344,10 +347,12 @@ class Services:
         served.past.add(time, load)
         start, total, count = served.stretch
         now = time - time % _STRETCH
-        if count and start != now:
+        if not count or start == now:
+            served.stretch = (now, total + load, count + 1)
+            return
+        served.stretch = (now, load, 1)
+        with contextlib.suppress(OSError):  # the disk is full: the present is known all the same
             add_load(served.folder / _LOADS, start, total / count)
-            start, total, count = now, 0.0, 0
-        served.stretch = (now, total + load, count + 1)
 
     def _rescale(self, job: ScheduledJob, service: Service, served: _Served) -> None:
         horizon = _notice(service, served) + _BETWEEN_LOADS
@@ -366,6 +371,12 @@ class Services:
 
 def _notice(service: Service, served: _Served | None) -> float:
     return max(served.notices) if served is not None and served.notices else service.notice
+
+
+def _problem(served: _Served) -> str:
+    """Return what is in the way of a service's front, or of its load; empty: nothing is."""
+    found = [f"its front does not answer: {served.front.problem}"] if served.front.problem else []
+    return "; ".join([*found, served.problem] if served.problem else found)
 
 
 def _words(service: Service, served: _Served, horizon: float) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
+import socket
+import threading
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from brim.errors import EnvironmentFault
 
 _TO_ANSWER = 2.0  # seconds between two bytes of an answer
+_TO_BE_READ = 10.0  # seconds for a whole answer
 _LONGEST_ANSWER = 64  # bytes of a number
 
 
@@ -24,9 +29,13 @@ def measure(url: str) -> float:
         connection = kind(parts.hostname or "", parts.port, timeout=_TO_ANSWER)
         try:
             path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-            connection.request("GET", path, headers={"Connection": "close", "User-Agent": "brim"})
-            with connection.getresponse() as answer:
-                content = answer.read(_LONGEST_ANSWER + 1)
+            connection.connect()
+            with _hung_up_after(connection.sock, _TO_BE_READ):
+                connection.request(
+                    "GET", path, headers={"Connection": "close", "User-Agent": "brim"}
+                )
+                with connection.getresponse() as answer:
+                    content = answer.read(_LONGEST_ANSWER + 1)
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -34,6 +43,23 @@ def measure(url: str) -> float:
     if answer.status != http.client.OK:
         raise EnvironmentFault(f"cannot read the load: status {answer.status}")
     return number_in(content)
+
+
+@contextlib.contextmanager
+def _hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """Shut a connection down where the block takes longer: what comes byte by byte has no other end."""
+
+    def hang_up() -> None:
+        with contextlib.suppress(OSError):  # it is closed already
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def number_in(content: bytes) -> float:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.simulator.importers.clock import LogClock
 from brim.simulator.importers.lines import LARGEST, LogFile, lines
@@ -59,7 +60,7 @@ def read_swf(path: Path, log: Log, clock: LogClock) -> None:
         if len(cells) != len(_COLUMNS):
             raise SpecError(
                 source.place(f"line {number}"),
-                got=f"{len(cells)} numbers",
+                got=counted(len(cells), "number"),
                 need=f"{len(_COLUMNS)}: {', '.join(_COLUMNS)}",
                 hint="comments begin with ;",
             )
