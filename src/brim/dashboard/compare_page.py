@@ -66,7 +66,7 @@ class _Comparison:
         self._rows: list[dict[str, Any]] = []
         self._workers: list[Steps] = [(), ()]
         columns = [
-            {"field": "name", "headerName": "", "pinned": "left", "minWidth": 130, "flex": 1},
+            {"field": "name", "headerName": "What", "pinned": "left", "minWidth": 130, "flex": 1},
             *(
                 {"field": side, "headerName": job, "minWidth": 160, "flex": 2, "tooltipField": side}
                 for side, job in zip(_SIDES, jobs, strict=True)
