@@ -280,6 +280,12 @@ def test_two_jobs_are_compared_by_keys(desk: Page, world: Served) -> None:
     world.client.cancel(other)
 
 
+def test_tenants_have_their_device_hours(crowd: Page) -> None:
+    table = crowd.go("/tenants").locator('[aria-label="Device hours, as a table"]')
+    table.locator(".ag-row", has_text="1.00").first.wait_for()
+    table.locator(".ag-row", has_text="2026-11").first.wait_for()
+
+
 def test_markup_of_users_is_shown_as_text(crowd: Page) -> None:
     job = f"ranker{MARKUP}-1"
     for path in ("/", "/jobs", "/nodes", "/tenants"):
