@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from brim.client import Client
 from brim.dashboard import charts, sentences
+from brim.dashboard.records import JobRecordReader
 from brim.dashboard.rows import (
     comparison_rows,
     job_row,
@@ -18,6 +20,7 @@ from brim.dashboard.rows import (
     service_of,
     summary_of,
     tenant_rows,
+    time_rows,
     usage_rows,
 )
 from brim.dashboard.series import (
@@ -34,6 +37,8 @@ from brim.dashboard.usage import usage_by_month
 from brim.domain.course import Change
 from brim.domain.step_records import StepRecord
 from brim.errors import SpecError
+from brim.report.run import render_report
+from brim.telemetry.history import RunReader
 from brim.wire.cluster import (
     ClusterView,
     Effect,
@@ -47,6 +52,7 @@ from brim.wire.cluster import (
     UsageRow,
     UsageView,
 )
+from recorded_run import RecordedRun, spec
 
 NO_TIMES = Times(count=1, median_ms=1.0, p99_ms=1.0)
 
@@ -206,6 +212,24 @@ def test_comparison_has_options_that_differ_and_all_facts() -> None:
     ]
     # Of a job whose records are not there, no option is known.
     assert comparison_rows({}, {}, {"seed": 1}, {}) == []
+
+
+def test_time_has_the_parts_of_the_report(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=8192)
+    run.begin()
+    run.train(4)
+    records = JobRecordReader(cast(Client, SimpleNamespace(
+        is_elsewhere=False, job=lambda _: job(run=str(tmp_path)),
+    )), "a-1")  # fmt: skip
+    assert records.look()
+    rows = time_rows(records.time_parts)
+    assert "compute: forward and backward" in [row["part"] for row in rows]
+    assert sum(row["share"] for row in rows) == pytest.approx(100.0, abs=0.5)
+    assert sum(row["seconds"] for row in rows) > 0.0
+    reader = RunReader(tmp_path)
+    reader.poll()
+    page = render_report(reader.history)
+    assert all(f"{row['seconds']:.3f}" in page for row in rows)
 
 
 def test_two_curves_share_a_chart() -> None:

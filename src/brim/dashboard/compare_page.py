@@ -27,7 +27,12 @@ def show_compare(desk: Desk, first: str, second: str) -> None:
         selects = {side: _select(desk, side, chosen) for side in _SIDES}
     if first and second:
         page = _Comparison(desk, (first, second))
-        desk.keep_showing(lambda version: (_offer(desk, selects), page.refresh(version))[-1])
+
+        def refresh(version: int) -> None:
+            _offer(desk, selects)
+            page.refresh(version)
+
+        desk.keep_showing(refresh)
         ui.timer(_LOOK, page.look)
     else:
         ui.label("Choose two jobs.").classes("faint")
@@ -61,7 +66,7 @@ class _Comparison:
         self._rows: list[dict[str, Any]] = []
         self._workers: list[Steps] = [(), ()]
         columns = [
-            {"field": "name", "headerName": "", "pinned": "left", "minWidth": 130, "flex": 1},
+            {"field": "name", "headerName": "What", "pinned": "left", "minWidth": 130, "flex": 1},
             *(
                 {"field": side, "headerName": job, "minWidth": 160, "flex": 2, "tooltipField": side}
                 for side, job in zip(_SIDES, jobs, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -17,13 +18,14 @@ from brim.dashboard.elements import (
     card,
     chart,
     facts,
+    grid,
     heading,
     lines_list,
     outlined,
     redraw,
 )
 from brim.dashboard.records import JobRecordReader
-from brim.dashboard.rows import Clock, facts_of, progress_of, state_of
+from brim.dashboard.rows import Clock, facts_of, progress_of, state_of, time_rows
 from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
@@ -34,6 +36,11 @@ _FACTS = (
     "State", "Tenant", "Workers", "Serves", "Steps", "Deadline", "Ends", "Margin", "Expected", "On",
     "Device hours", "Throughput", "Loss", "Why", "Records",
 )  # fmt: skip
+_TIME_COLUMNS = [
+    {"field": "part", "headerName": "Part", "minWidth": 180, "flex": 3, "tooltipField": "part"},
+    {"field": "seconds", "headerName": "Seconds", "minWidth": 95, "flex": 1},
+    {"field": "share", "headerName": "Percent", "minWidth": 90, "flex": 1},
+]
 _LOOK = 1.0  # seconds between two looks at records and logs
 _MOST_LINES = 1_000  # of a log
 _LOG_AT_ONCE = 200  # lines that a page takes at once
@@ -53,6 +60,7 @@ class _JobPage:
         self._records = JobRecordReader(desk.client, job)
         self._story: list[Change] = []
         self._story_of = -1
+        self._time_rows: list[dict[str, Any]] = []
         self._places = ""
         self._logs_end = False
         with outlined():
@@ -79,9 +87,11 @@ class _JobPage:
                 self._loss = chart("Loss over time", small=True)
             with card("Samples a second") as rate:
                 self._rate = chart("Samples a second over time", small=True)
+            with card("Where the time went") as times:
+                self._times = grid("Parts of the time", _TIME_COLUMNS, key="part", height="medium")
             with card("Rounds and events") as events:
                 self._events = lines_list()
-        self._recorded = (loss, rate, events)
+        self._recorded = (loss, rate, times, events)
         for part in self._recorded:
             part.set_visibility(False)
         with card("Decisions, and why"):
@@ -154,6 +164,9 @@ class _JobPage:
         course = self._records.course
         redraw(self._loss, charts.loss_chart(course))
         redraw(self._rate, charts.rate_chart(course))
+        times = time_rows(self._records.time_parts)
+        self._desk.replace_rows(self._times, "part", self._time_rows, times)
+        self._time_rows = times
         self._events([(self._desk.clock(moment), text) for moment, text in self._records.events])
 
     async def _look_at_logs(self) -> None:

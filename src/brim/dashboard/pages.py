@@ -80,7 +80,7 @@ _NODE_COLUMNS = [
     {"field": "host", "headerName": "Host", "minWidth": 130, "flex": 1},
     {"field": "problem", "headerName": "Problem", "minWidth": 180, "flex": 3},
 ]
-_USAGE_COLUMNS = [
+_USAGE_COLUMNS: list[dict[str, Any]] = [
     {"field": "month", "headerName": "Month", "pinned": "left", "minWidth": 110, "flex": 1},
     {"field": "tenant", "headerName": "Tenant", "minWidth": 110, "flex": 2},
     *(

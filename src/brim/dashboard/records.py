@@ -27,6 +27,7 @@ class JobRecordReader:
         self.events: Sequence[tuple[float, str]] = ()
         self.throughput = ""
         self.loss = ""
+        self.time_parts: dict[str, float] = {}
         self.options: dict[str, object] = {}
         self.metrics: dict[str, str] = {}
 
@@ -52,6 +53,7 @@ class JobRecordReader:
         self.course = course_of_steps(history.steps)
         last = history.steps[-1] if history.steps else None
         self.loss = f"{last.loss:.4f}" if last is not None and last.loss is not None else ""
+        self.time_parts = history.time_parts() if history.steps else {}
         self.options = history.spec
         epoch = history.epochs[max(history.epochs)] if history.epochs else None
         self.metrics = {

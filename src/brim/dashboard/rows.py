@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from brim.domain.accounting import PART_NAMES
 from brim.domain.course import deadline_kept
 from brim.domain.quantities import counted
 from brim.wire.cluster import JobView, NodeView, TenantView, UsageView
@@ -178,6 +179,19 @@ def comparison_rows(
 
 def _said(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def time_rows(parts: Mapping[str, float]) -> list[Row]:
+    """The parts of a run's time, in the order of a step, with their shares."""
+    total = sum(parts.values()) or 1.0
+    return [
+        {
+            "part": PART_NAMES[name],
+            "seconds": round(seconds, 3),
+            "share": round(100.0 * seconds / total, 1),
+        }
+        for name, seconds in parts.items()
+    ]
 
 
 def why_of(view: JobView) -> str:

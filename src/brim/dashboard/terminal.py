@@ -186,11 +186,11 @@ class ClusterTop(App[None]):
         Binding("slash", "filter", show=False),
         Binding("escape", "leave_filter", show=False),
     ]
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (_NARROW, "-wide")]
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         super().__init__(ansi_color=True)  # the terminal's own colours, be it light or dark
         self.theme = "ansi-dark"
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_NARROW, "-wide")]
         self._client, self._clock = client, clock
         self._following = Following(client, looked_at=lambda: True, refused=self.exit)
         self._tree = ClusterTree(self.sight)

@@ -199,6 +199,21 @@ def throughput(
     return [(start + (bucket + 0.5) * width, total / width) for bucket, total in enumerate(totals)]
 
 
+PART_NAMES = {
+    "start": "starting, to the first step",
+    "data": "data: reading and collating",
+    "compute": "compute: forward and backward",
+    "reduce": "reduce: adding up gradients",
+    "wait": "wait: for other workers",
+    "apply": "apply: the optimizer's step",
+    "redone": "redone: steps that were lost",
+    "re_forming": "re-forming the world",
+    "stalled": "stalled: until a loss was noticed",
+    "other": "other: evaluation, checkpoints",
+}
+"""What the parts of a run's time are, by the names of `time_breakdown`."""
+
+
 def time_breakdown(
     sessions: Sequence[Session],
     steps: Sequence[StepRecord],

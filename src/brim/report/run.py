@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from brim.domain.accounting import throughput, time_breakdown
+from brim.domain.accounting import PART_NAMES, throughput
 from brim.domain.quantities import counted, format_bytes
 from brim.domain.step_records import STEP_PHASES, Session, StepRecord, lasting
 from brim.report.drawing import (
@@ -48,19 +48,6 @@ from brim.telemetry.history import RunHistory, milliseconds, reason_in_brackets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_PHASE_NAMES = {
-    "start": "starting, to the first step",
-    "data": "data: reading and collating",
-    "compute": "compute: forward and backward",
-    "reduce": "reduce: adding up gradients",
-    "wait": "wait: for other workers",
-    "apply": "apply: the optimizer's step",
-    "redone": "redone: steps that were lost",
-    "re_forming": "re-forming the world",
-    "stalled": "stalled: until a loss was noticed",
-    "other": "other: evaluation, checkpoints",
-}
 
 
 def render_report(history: RunHistory) -> str:
@@ -174,7 +161,7 @@ def _useful_time(history: RunHistory) -> list[tuple[str, str, str]]:
     """The part of the time that went into lasting steps, with the conditions that it depends on."""
     if not history.steps:
         return []
-    parts = _time_parts(history)
+    parts = history.time_parts()
     total = sum(parts.values()) or 1.0
     useful = sum(parts[phase] for phase in STEP_PHASES) / total
     losses = sum(event.state == "lost" for event in _events_of(history, WorkerChanged))
@@ -337,17 +324,17 @@ def _flag_kind(mark: Flag) -> str:
 def _time_spent(history: RunHistory, times: _RunTime) -> str:
     if not history.steps:
         return ""
-    parts = _time_parts(history)
+    parts = history.time_parts()
     total = sum(parts.values()) or 1.0
     bar = "".join(
-        f'<span class="part {name}" title="{_PHASE_NAMES[name]}" '
+        f'<span class="part {name}" title="{PART_NAMES[name]}" '
         f'style="flex-grow:{share:.5f}"></span>'
         for name, seconds in parts.items()
         if (share := seconds / total) > 0.0005
     )
     rows = [
         (
-            f'<i class="part {name}"></i> {_PHASE_NAMES[name]}',
+            f'<i class="part {name}"></i> {PART_NAMES[name]}',
             f"{seconds:.3f}",
             f"{100 * seconds / total:.1f} %",
         )
@@ -360,31 +347,6 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         f'table">{bar}</div>'
         f'<div class="side">{shares}</div>{_phases_figure(history.steps, times)}</section>'
     )
-
-
-def _time_parts(history: RunHistory) -> dict[str, float]:
-    """Return the seconds of the run by cause."""
-    return time_breakdown(
-        history.sessions,
-        history.steps,
-        history.restores,
-        re_forming=sum(event.seconds for event in _events_of(history, WorldReFormed)),
-        rounds=[
-            event.at
-            for event in _events_of(history, RoundFormed)
-            if not _begins_life(event, history)
-        ],
-    )
-
-
-def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
-    """A round that no step of its session precedes interrupts no training."""
-    session = max(
-        (session.start for session in history.sessions if session.start <= event.at),
-        default=event.at,
-    )
-    first = bisect_left(history.steps, session, key=lambda step: step.at)
-    return first == len(history.steps) or history.steps[first].at > event.at
 
 
 def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:

@@ -5,6 +5,7 @@ The one fold of the records is shared by the live view, `brim status`, the repor
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
+from brim.domain.accounting import time_breakdown
 from brim.domain.quantities import counted
 from brim.domain.step_records import Restore, Session, StepRecord
 from brim.telemetry.events import (
@@ -205,6 +207,29 @@ class RunHistory(RunState):
     def workers(self) -> dict[str, WorkerLife]:
         """All workers that ever were, by name; of a name that was given again, the last."""
         return {**self.former, **self.crew}
+
+    def time_parts(self) -> dict[str, float]:
+        """Return the seconds of the run by cause, as `time_breakdown` has them."""
+        return time_breakdown(
+            self.sessions,
+            self.steps,
+            self.restores,
+            re_forming=sum(e.seconds for e in self.events if isinstance(e, WorldReFormed)),
+            rounds=[
+                event.at
+                for event in self.events
+                if isinstance(event, RoundFormed) and not self._begins_life(event)
+            ],
+        )
+
+    def _begins_life(self, event: RoundFormed) -> bool:
+        """A round that no step of its session precedes interrupts no training."""
+        session = max(
+            (session.start for session in self.sessions if session.start <= event.at),
+            default=event.at,
+        )
+        first = bisect_left(self.steps, session, key=lambda step: step.at)
+        return first == len(self.steps) or self.steps[first].at > event.at
 
     @property
     def planned_epochs(self) -> int:
