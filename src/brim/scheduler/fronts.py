@@ -89,10 +89,11 @@ def check_free(address: str, port: int) -> None:
         take_port(address, port).close()
     except OSError as error:
         holder = holder_of(port)
-        holder_note = f" ({holder})" if holder else ""
+        holder_note = f" (it is {holder}'s)" if holder else ""
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise SpecError(
             "port",
-            got=f"{port}, which cannot be had on {address}: {error.strerror}{holder_note}",
+            got=f"{port}, which cannot be had on {address}: {reason}{holder_note}",
             need="a port that nothing listens on",
             hint="port: another one",
         ) from None
