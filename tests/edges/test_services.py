@@ -203,7 +203,10 @@ def test_port_is_one_services_alone(tmp_path: Path) -> None:
         cluster.services.check(service(port + 1), has_tenants=True)
     jobs = list(cluster.jobs.jobs.values())
     cluster.jobs.jobs.clear()
-    with take_port("127.0.0.1", port), pytest.raises(SpecError, match=r"in use \(it is process \d+ "):
+    with (
+        take_port("127.0.0.1", port),
+        pytest.raises(SpecError, match=r"in use \(it is process \d+ "),
+    ):
         cluster.services.check(jobs[0].submission, has_tenants=True)
 
 
