@@ -172,7 +172,7 @@ def test_next_scheduler_goes_on_with_the_front(
 
         return asyncio.run(until_it_answers())
 
-    front, later = (Front(folder, service, address="127.0.0.1") for _ in range(2))
+    front, later = (Front(folder, service, address=f"127.0.0.{host}") for host in (1, 2))
     first, second = answering(), answering()
     try:
         keep(front, first)
@@ -186,6 +186,7 @@ def test_next_scheduler_goes_on_with_the_front(
         ]
         front.close()
         assert keep(later, second) >= 1  # it goes on counting
+        assert later.address == "127.0.0.1", "it listens where it did"
         assert {ask(port) for _ in range(8)} == {first.port, second.port}  # the first may come back
         keep(later, second, first._replace(state="leaving"))
         assert {ask(port) for _ in range(8)} == {second.port}

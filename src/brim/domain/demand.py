@@ -24,6 +24,7 @@ _FEWEST = 6  # buckets that make a trend
 _ERRORS = 120  # latest forecasts whose errors count
 _ERROR_SHARE = 0.9  # of these errors are no larger than what is added
 _LARGEST_FACTOR = 4.0  # that a season before can have
+_LARGEST = 1e15  # load: sums of more have no use, and too few digits
 _SEASONS_USED = 2  # the latest: what was so last month is no news
 
 
@@ -53,8 +54,8 @@ class Past:
         self._count = 0  # measurements in the newest bucket
 
     def add(self, time: float, load: float) -> None:
-        """Take in a load as it was measured; one that is not finite, or negative, is none."""
-        if not (math.isfinite(load) and load >= 0.0):
+        """Take in a load as it was measured; one that no service can have, or negative, is none."""
+        if not 0.0 <= load <= _LARGEST:
             return
         bucket, longest = int(time // self.width), _SEASONS * self.season
         newest = self._first + len(self._loads) - 1

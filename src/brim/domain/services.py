@@ -136,7 +136,7 @@ class ServiceReplica(NamedTuple):
     Attributes:
         id: its worker's name, and the number of its start there: `w2-1`.
         host, port: where it answers.
-        state: `starting`, `ready` or `leaving`.
+        state: `ready` or `leaving`.
         cpu: processors that it keeps busy, where it says so.
     """
 
@@ -217,8 +217,8 @@ def rescaled(
     (3, 2)
     """
     load = max(0.0, foreseen) if math.isfinite(foreseen) else 0.0
-    needed = math.ceil(load / service.per_replica - 1e-9) if load else 0
-    needed = min(service.maximum, max(service.minimum, needed))
+    needed = math.ceil(min(load / service.per_replica, service.maximum) - 1e-9)
+    needed = max(service.minimum, needed)
     current = min(service.maximum, max(service.minimum, scale.target))
     if needed >= current:
         return ReplicaScale(needed)

@@ -14,13 +14,14 @@ way, and ends then. A successor is started beside it, and takes over once it is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from brim.coordination.job.participant import Incoming, RoundChanged
 from brim.domain.services import CPU, Service
-from brim.errors import InternalError
+from brim.errors import EnvironmentFault, InternalError
 from brim.host.clock import monotonic
 from brim.host.gpus import VISIBLE
 from brim.host.process import processor_seconds
@@ -186,15 +187,12 @@ class _ReplicaKeeper(CommandMember):
     def _start(self) -> _Replica | None:
         """Start a process of the service; None where that is impossible."""
         self._count += 1
-        # The same port again: a front that nobody tells of another one finds the replica there.
-        host, port = self._context.host, self._port if self._failures <= 1 else 0
+        host, id = self._context.host, f"{self._context.worker}-{self._count}"
         try:
-            with take_port(host, port) as listener:
-                port = listener.getsockname()[1]
-        except OSError:
-            with take_port(host) as listener:
-                port = listener.getsockname()[1]
-        id = f"{self._context.worker}-{self._count}"
+            port = self._free_port()
+        except (OSError, EnvironmentFault) as error:  # another replica of this worker may be well
+            self._failed(id, str(error))
+            return None
         environment = {**os.environ, "HOST": host, "PORT": str(port), "BRIM_REPLICA": id}
         if self._spec.device == "cpu":
             environment[VISIBLE] = ""
@@ -208,6 +206,15 @@ class _ReplicaKeeper(CommandMember):
             self._failed(id, str(not_started(self._spec.command[0], error)))
             return None
         return _Replica(id, host, port, process)
+
+    def _free_port(self) -> int:
+        """Return a port for a replica. Raises OSError or EnvironmentFault where none is free."""
+        if self._port and self._failures <= 1:
+            # The same again: a front that nobody tells of another one finds the replica there.
+            with contextlib.suppress(OSError), take_port(self._context.host, self._port):
+                return self._port
+        with take_port(self._context.host) as listener:
+            return int(listener.getsockname()[1])
 
     def _failed(self, id: str, reason: str) -> None:
         """Note that a replica has come to nothing, and start the next one later and later."""

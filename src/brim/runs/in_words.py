@@ -108,7 +108,7 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         lines += describe_service(view.service)
     if history.verb == "restart":
         lines.append("level: restart, from its own checkpoints")
-    if view.reason:
+    if view.reason and view.service is None:  # a service comes first, and promises nothing
         lines.append(f"{view.reason}: {view.detail}")
     if view.finish is not None:
         lines.append(f"finish: {_finish_of(view)} if nothing changes")

@@ -186,15 +186,11 @@ class Counts(NamedTuple):
 
     Attributes:
         requests: that came.
-        up: replicas that answer its checks.
-        waiting: requests for which no replica was free or up.
         retries: connections that were tried again.
         errors: answers with a status from 500.
     """
 
     requests: int
-    up: int
-    waiting: int
     retries: int
     errors: int
 
@@ -202,9 +198,9 @@ class Counts(NamedTuple):
 def counts_in(answer: str) -> Counts | None:
     """Return the counts of an answer to `show stat`; None: it has none.
 
-    >>> head = "# pxname,svname,qcur,wretr,hrsp_5xx,req_tot,act,"
-    >>> counts_in(head + "\\nfront,FRONTEND,,,0,12,,\\nreplicas,BACKEND,1,2,3,12,4,\\n")
-    Counts(requests=12, up=4, waiting=1, retries=2, errors=0)
+    >>> head = "# pxname,svname,wretr,hrsp_5xx,req_tot,"
+    >>> counts_in(head + "\\nfront,FRONTEND,,0,12,\\nreplicas,BACKEND,2,3,12,\\n")
+    Counts(requests=12, retries=2, errors=0)
     """
     rows = {
         (row.get("pxname", ""), row.get("svname", "")): row
@@ -215,8 +211,6 @@ def counts_in(answer: str) -> Counts | None:
         return None
     return Counts(
         requests=_number(front, "req_tot"),
-        up=_number(replicas, "act"),
-        waiting=_number(replicas, "qcur"),
         retries=_number(replicas, "wretr"),
         errors=_number(front, "hrsp_5xx"),
     )

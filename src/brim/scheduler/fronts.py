@@ -42,7 +42,7 @@ from brim.storage.files import open_log, write_whole
 from brim.storage.removing import remove_run
 from brim.telemetry.logs import last_line
 from brim.wire.haproxy import ask_front
-from brim.wire.listening import family_of, holder_of, take_port
+from brim.wire.listening import holder_of, take_port
 
 _PROGRAM = "haproxy"
 _ACCOUNT = "haproxy"  # that its package makes
@@ -89,10 +89,11 @@ def check_free(address: str, port: int) -> None:
         take_port(address, port).close()
     except OSError as error:
         holder = holder_of(port)
-        holder_note = f" ({holder})" if holder else ""
+        holder_note = f" (it is {holder}'s)" if holder else ""
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise SpecError(
             "port",
-            got=f"{port}, which cannot be had on {address}: {error.strerror}{holder_note}",
+            got=f"{port}, which cannot be had on {address}: {reason}{holder_note}",
             need="a port that nothing listens on",
             hint="port: another one",
         ) from None
@@ -234,10 +235,10 @@ class Front:
         if descriptor is None:
             return
         listener = socket.socket(fileno=descriptor)
-        if listener.family is family_of(self._address) and listener.getsockname()[1] == (
-            self._service.port
-        ):
+        is_inet = listener.family in (socket.AF_INET, socket.AF_INET6)
+        if is_inet and listener.getsockname()[1] == self._service.port:
             self._listener = listener
+            self._address = listener.getsockname()[0]  # the rules may name another one now
         else:
             listener.close()
 

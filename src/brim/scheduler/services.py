@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -213,20 +213,24 @@ class Services:
         try:
             await self._end_left_over()
             while not self._is_over:
-                await self._forget_ended()
+                await self._go_on("what is left of a service", self._forget_ended())
                 for job in self._all():
-                    try:
-                        await self._tend(job)
-                    except StorageFault:
-                        raise
-                    except Exception:  # noqa: BLE001 - whatever it is, other services go on
-                        _log.exception("%s cannot be tended", job.id)
+                    await self._go_on(job.id, self._tend(job))
                 await asyncio.sleep(_INTERVAL)
         finally:
             for served in self._served.values():
                 served.front.close()
                 if served.measuring is not None:
                     served.measuring.cancel()
+
+    async def _go_on(self, name: str, step: Awaitable[None]) -> None:
+        """Take a step with one service; whatever comes of it, others go on."""
+        try:
+            await step
+        except StorageFault:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is
+            _log.exception("%s cannot be tended", name)
 
     async def end(self) -> None:
         """End all fronts: the scheduler goes down."""
