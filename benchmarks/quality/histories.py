@@ -40,13 +40,15 @@ def main() -> None:
             report.say(f"{model}, seed {seed}")
             for side, result in measure(arguments.path, model, seed).items():
                 results.setdefault(side, []).append(result)
-        torch_loop, one, four, inexact = results.values()
-        is_same = [a["digest"] for a in one] == [b["digest"] for b in four]
-        gaps = [abs(a["auc"] - b["auc"]) for a, b in zip(torch_loop, one, strict=True)]
+        torch_loop, lone_run, four, inexact = results.values()
+        is_same = [a["digest"] for a in lone_run] == [b["digest"] for b in four]
+        gaps = [abs(a["auc"] - b["auc"]) for a, b in zip(torch_loop, lone_run, strict=True)]
         failed |= not is_same or sum(gaps) / len(gaps) > MARGIN
         aucs = [spread([result["auc"] for result in side], digits=4) for side in results.values()]
         quality.append([model, *aucs, is_same])
-        speed.append([model, *(ratio(times(torch_loop), times(side)) for side in (one, inexact))])
+        speed.append(
+            [model, *(ratio(times(torch_loop), times(side)) for side in (lone_run, inexact))]
+        )
         data[model] = results
     report.add("## Test AUC after one epoch, median (lowest to highest) of the seeds\n")
     report.add(table(["model", *results, "1 = 4, bit for bit"], quality))

@@ -43,8 +43,8 @@ def test_death_ends_no_other_replica() -> None:
     assert named.startswith("round 2: w1 ")
     assert started == "start w3 on A"
     idle(rendezvous)
-    (still,) = tell(rendezvous, *ready(3))
-    assert still.startswith("still round 3: w1")
+    (calm,) = tell(rendezvous, *ready(3))
+    assert calm.startswith("still round 3: w1")
     assert stand(rendezvous)[0].startswith("round 4: w1 w3")
 
 
@@ -80,5 +80,5 @@ def test_leaver_stays_until_its_successor_is_ready() -> None:
     rendezvous = serving({"A": 1})
     tell(rendezvous, AgentJoined("B"))
     assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w2 on B"]
-    (still,) = tell(rendezvous, *ready(2))
-    assert still.startswith("still round 2: w1")
+    (calm,) = tell(rendezvous, *ready(2))
+    assert calm.startswith("still round 2: w1")

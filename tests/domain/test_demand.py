@@ -58,8 +58,8 @@ def test_what_came_yesterday_is_foreseen_today() -> None:
     def load(second: float) -> float:  # it triples within one look
         return 90.0 if second % day >= 600.0 else 30.0
 
-    before, today = past_of(load, 595.0, season=day), past_of(load, day + 595.0, season=day)
-    assert foresee(before, 594.0, 20.0) == pytest.approx(30.0)
+    earlier_past, today = past_of(load, 595.0, season=day), past_of(load, day + 595.0, season=day)
+    assert foresee(earlier_past, 594.0, 20.0) == pytest.approx(30.0)
     assert foresee(today, day + 594.0, 20.0) == pytest.approx(90.0)
 
 
@@ -81,9 +81,9 @@ def test_nothing_is_foreseen_of_nothing(quiet: float) -> None:
 
 def test_a_clock_that_goes_back_changes_nothing() -> None:
     past = past_of(lambda _: 10.0, 100)
-    before = list(past.buckets())
+    earlier_past = list(past.buckets())
     past.add(20.0, 1_000.0)
-    assert list(past.buckets()) == before
+    assert list(past.buckets()) == earlier_past
 
 
 @pytest.mark.parametrize("load", [math.nan, math.inf, 1e308, -1.0])
@@ -97,9 +97,9 @@ def test_a_week_is_remembered_and_no_more() -> None:
     past = Past(width=10.0, season=100.0)
     for bucket in range(1_000):
         past.add(bucket * 10.0, float(bucket))
-    kept = list(past.buckets())
-    assert kept[-1] == (9_990.0, 999.0)
-    assert 70 <= len(kept) <= 80
+    found = list(past.buckets())
+    assert found[-1] == (9_990.0, 999.0)
+    assert 70 <= len(found) <= 80
     past.add(1e9, 5.0)  # months later
     assert list(past.buckets()) == [(1e9, 5.0)]
 

@@ -76,7 +76,7 @@ def test_misspelt_load_is_suggested() -> None:
     assert "did you mean" in caught.value.hint
 
 
-def test_tiny_share_of_a_replica_is_served_by_the_most() -> None:
+def test_tiny_replicas_are_as_many_as_allowed() -> None:
     service = Service(port=8000, minimum=1, maximum=4, per_replica=1e-320)
     assert rescaled(ReplicaScale(1), service, foreseen=1.0, stay=5.0, now=0.0).target == 4
 

@@ -132,8 +132,10 @@ def test_no_port_stays_open(tmp_path: Path) -> None:
 
 def wait_for_rounds(saved: Path, run: Run) -> None:
     """Wait for rounds that count beyond those that are there."""
-    before = len(list(saved.glob("xgboost-*/rounds-*")))
-    until(lambda: len(list(saved.glob("xgboost-*/rounds-*"))) > before, "rounds that count", run)
+    prior_count = len(list(saved.glob("xgboost-*/rounds-*")))
+    until(
+        lambda: len(list(saved.glob("xgboost-*/rounds-*"))) > prior_count, "rounds that count", run
+    )
 
 
 def command_on(host: Host) -> list[int]:
@@ -224,8 +226,8 @@ def test_resizes_lose_no_round(tmp_path: Path, alone: Callable[[tuple[str, str]]
         tmp_path / "run", "run", "--restart", "--workers", "1:6", *command(MANY, tmp_path)
     ) as run:
         for size in (3, 1, 2):
-            before = kept(run)
-            until(lambda: kept(run) > before, "rounds that count", run)  # noqa: B023
+            prior_count = kept(run)
+            until(lambda: kept(run) > prior_count, "rounds that count", run)  # noqa: B023
             client.resize(run.directory, size)
             until(lambda: run.events("round")[-1]["world_size"] == size, f"{size} workers", run)  # noqa: B023
         summary = run.finish()
@@ -247,8 +249,8 @@ def test_random_deaths_change_no_bit(
         tmp_path / "run", "run", "--restart", "--workers", str(size), *command(job, tmp_path)
     ) as run:
         for _ in range(3):
-            before = kept(run)
-            until(lambda: kept(run) > before, "rounds that count", run)  # noqa: B023
+            prior_count = kept(run)
+            until(lambda: kept(run) > prior_count, "rounds that count", run)  # noqa: B023
             time.sleep(chance.uniform(0, 1))
             for victim in processes(run, chance.randrange(size)):
                 victim.kill()

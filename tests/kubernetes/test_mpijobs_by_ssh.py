@@ -228,9 +228,9 @@ def test_service_gives_all_pods_of_a_job_names() -> None:
 def test_key_is_the_jobs_own(tmp_path: Path) -> None:
     secret = ssh_secret(start_of(mpi()))
     assert secret == ssh_secret(start_of(mpi())), "an operator that comes up makes the same"
-    other = ssh_secret(start_of(mpi(), seed=b"of another object"))
-    assert other["metadata"]["name"] != secret["metadata"]["name"]
-    assert other["data"] != secret["data"]
+    second = ssh_secret(start_of(mpi(), seed=b"of another object"))
+    assert second["metadata"]["name"] != secret["metadata"]["name"]
+    assert second["data"] != secret["data"]
     (volume,) = pod(mpi(), worker(0))["spec"]["volumes"]
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]
     for item in volume["secret"]["items"]:
@@ -257,8 +257,8 @@ def test_key_is_the_jobs_own(tmp_path: Path) -> None:
 )
 def test_job_ends_with_its_launcher(rank: Rank, phase: str, failures: int, outcome: str) -> None:
     request = mpi()
-    ranks = [other for other in (LAUNCHER, worker(0), worker(1)) if other != rank]
-    pods = [*(seen(request, other) for other in ranks), seen(request, rank, phase=phase)]
+    ranks = [second for second in (LAUNCHER, worker(0), worker(1)) if second != rank]
+    pods = [*(seen(request, second) for second in ranks), seen(request, rank, phase=phase)]
     found = outcome_of(request, ranked(pods, 1, "uid 1"), failures=failures, age=0.0)
     assert found.outcome == outcome
 

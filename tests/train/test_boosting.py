@@ -136,13 +136,13 @@ def test_trees_are_as_usual(kind: str, params: dict[str, Any]) -> None:
     booster = train({**QUICK, **params}, rows, 8)
     usual_params = {"tree_method": "hist", **QUICK, **params}
     usual = xgboost.train(usual_params, usual_matrix(rows, xgboost.QuantileDMatrix), 8)
-    own, other = (b.predict(usual_matrix(rows), output_margin=True) for b in (booster, usual))
-    assert own.shape == other.shape
+    computed, other = (b.predict(usual_matrix(rows), output_margin=True) for b in (booster, usual))
+    assert computed.shape == other.shape
     if rows.qid is not None:
-        own, other = own - own.mean(), other - other.mean()  # it changes no order
+        computed, other = computed - computed.mean(), other - other.mean()  # it changes no order
     # A split that is as good as another one may be taken the other way round.
-    assert np.median(np.abs(own - other)) < 1e-4 * np.std(other)
-    assert np.corrcoef(own.ravel(), other.ravel())[0, 1] > 0.995
+    assert np.median(np.abs(computed - other)) < 1e-4 * np.std(other)
+    assert np.corrcoef(computed.ravel(), other.ravel())[0, 1] > 0.995
 
 
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -179,8 +179,8 @@ def test_file_predicts_the_margins_of_training(
     plain = xgboost.Booster(model_file=tmp_path / "model.json")
     predicted = plain.predict(usual_matrix(rows), output_margin=True)
     for boosting in (made[0], made[2]):
-        own = boosting.margins[0].T.reshape(predicted.shape)
-        assert own.tobytes() == predicted.astype(np.float32).tobytes()
+        computed = boosting.margins[0].T.reshape(predicted.shape)
+        assert computed.tobytes() == predicted.astype(np.float32).tobytes()
 
 
 def test_odd_values_are_binned_exactly() -> None:
@@ -540,9 +540,9 @@ def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr("brim.xgboost.training._BATCH", 0.0)
     train(QUICK, table("number"), 5)
-    kept = sorted(tmp_path.glob("*/rounds-*"))
-    assert [path.name[-8:] for path in kept] == [f"{round:08d}" for round in range(1, 6)]
-    assert all(len(json.loads(path.read_bytes().partition(b"\n")[2])) == 1 for path in kept)
+    stored = sorted(tmp_path.glob("*/rounds-*"))
+    assert [path.name[-8:] for path in stored] == [f"{round:08d}" for round in range(1, 6)]
+    assert all(len(json.loads(path.read_bytes().partition(b"\n")[2])) == 1 for path in stored)
 
 
 @pytest.fixture
@@ -565,8 +565,8 @@ def test_sigterm_ends_behind_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyP
         train(QUICK, rows, 6)
     assert ending.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    kept = sorted(path.name for path in tmp_path.glob("*/rounds-*"))
-    assert kept == ["rounds-00000000-00000001", "rounds-00000001-00000003"]
+    stored = sorted(path.name for path in tmp_path.glob("*/rounds-*"))
+    assert stored == ["rounds-00000000-00000001", "rounds-00000001-00000003"]
     monkeypatch.undo()
     monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path))
     assert train(QUICK, rows, 6).save_raw("json") == whole.save_raw("json")

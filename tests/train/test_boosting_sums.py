@@ -198,13 +198,13 @@ def test_gradients_are_those_of_the_loss(name: str) -> None:
                 return np.exp(m[0]) - label * m[0]
         return (m[0] - label) ** 2 / 2
 
-    own = objective.gradients(margins, label, None, None)[0]
+    computed = objective.gradients(margins, label, None, None)[0]
     for row in range(objective.margins):
         step = np.zeros((objective.margins, 1))
         step[row] = 1e-5
         wide = margins.astype(np.float64)
         slope = (loss(wide + step) - loss(wide - step)) / 2e-5
-        assert own[row] == pytest.approx(slope, abs=1e-5)
+        assert computed[row] == pytest.approx(slope, abs=1e-5)
 
 
 def test_blocks_of_rows_are_as_all_at_once() -> None:
@@ -230,9 +230,9 @@ def test_metrics_are_the_same_for_any_split(name: str) -> None:
 
     def values(workers: Collectives) -> list[float]:
         share = share_of(ROWS, workers.rank, workers.size)
-        own = slice(share.start, share.stop)
-        part = margins[:, own], label[own], weights()[own]
-        scores = objective.base_score(label[own], weights()[own], workers)
+        computed = slice(share.start, share.stop)
+        part = margins[:, computed], label[computed], weights()[computed]
+        scores = objective.base_score(label[computed], weights()[computed], workers)
         names = names_for(objective, name)
         return scores + [value_of(metric, objective, *part, workers) for metric in names]
 
@@ -306,21 +306,23 @@ def pair_by_pair(
 @pytest.mark.parametrize("options", RANKERS.values(), ids=RANKERS)
 def test_gradients_of_ranks_are_those_of_pairs(options: dict[str, Any]) -> None:
     margins, grades, _, queries = ranked_rows()
-    own = ranker(**options).gradients(margins, grades, None, queries)
+    computed = ranker(**options).gradients(margins, grades, None, queries)
     for query in range(0, 500, 9):
         rows = slice(queries.starts[query], queries.starts[query + 1])
         naive = pair_by_pair(ranker(**options), margins[0, rows], grades[rows])
         for column in range(2):
             scale = np.abs(naive[column]).max() + 1e-9
-            assert own[column][0, rows] == pytest.approx(naive[column], abs=1e-5 * scale, rel=1e-4)
+            assert computed[column][0, rows] == pytest.approx(
+                naive[column], abs=1e-5 * scale, rel=1e-4
+            )
 
 
 def test_tiny_forces_are_normalized_alike() -> None:
     """Where the sum of a query is below what 1 + x can tell from 1."""
     margins, grades = np.array([[60.0, 0.0]], np.float32), np.array([1, 0], np.float32)
-    own = ranker(by_scores=False).gradients(margins, grades, None, Queries(np.array([0, 2])))
+    computed = ranker(by_scores=False).gradients(margins, grades, None, Queries(np.array([0, 2])))
     naive = pair_by_pair(ranker(by_scores=False, normalizes=False), margins[0], grades)
-    assert own[1][0] == pytest.approx(naive[1] / math.log(2), rel=1e-5)
+    assert computed[1][0] == pytest.approx(naive[1] / math.log(2), rel=1e-5)
 
 
 @pytest.mark.parametrize("options", RANKERS.values(), ids=RANKERS)
@@ -333,8 +335,8 @@ def test_ranks_are_the_same_for_any_split(options: dict[str, Any]) -> None:
     def numbers(workers: Collectives) -> list[Any]:
         share = share_of_queries(queries, workers.rank, workers.size)
         rows, part = slice(share.start, share.stop), queries.part_of(share)
-        own = objective.weights(weight[rows], part, workers)
-        found = objective.gradients(margins[:, rows], grades[rows], own, part)
+        computed = objective.weights(weight[rows], part, workers)
+        found = objective.gradients(margins[:, rows], grades[rows], computed, part)
         pieces[workers.size, workers.rank] = found
         columns = [column.ravel().copy() for column in found]
         sums = totals_of(columns, workers)
@@ -358,7 +360,7 @@ def test_ranks_are_the_same_for_any_split(options: dict[str, Any]) -> None:
 
 def test_ndcg_is_that_of_the_order() -> None:
     margins, grades, _, queries = ranked_rows()
-    own = ndcg_of(margins[0], grades, queries, top=5, is_exponential=True, empty=0.5)
+    computed = ndcg_of(margins[0], grades, queries, top=5, is_exponential=True, empty=0.5)
     for query in range(100):
         rows = slice(queries.starts[query], queries.starts[query + 1])
         order = sorted(range(rows.stop - rows.start), key=lambda row: -margins[0, rows][row])
@@ -367,7 +369,7 @@ def test_ndcg_is_that_of_the_order() -> None:
         found, ideal = (
             sum(gain / math.log2(place + 2) for place, gain in enumerate(one[:5])) for one in gains
         )
-        assert own[query] == pytest.approx(found / ideal if ideal else 0.5, rel=1e-5)
+        assert computed[query] == pytest.approx(found / ideal if ideal else 0.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 501])
@@ -449,9 +451,9 @@ def test_bins_are_the_same_for_any_split(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def bins(workers: Collectives) -> list[Any]:
         share = share_of(ROWS, workers.rank, workers.size)
-        own = features[share.start : share.stop]
-        least, largest = ranges_of(own, workers)
-        sample = sample_of(own, share, ROWS, 3, workers)
+        computed = features[share.start : share.stop]
+        least, largest = ranges_of(computed, workers)
+        sample = sample_of(computed, share, ROWS, 3, workers)
         thresholds = [
             thresholds_of(column, float(end), 64)
             for column, end in zip(sample.T, largest, strict=True)

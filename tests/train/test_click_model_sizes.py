@@ -68,14 +68,14 @@ def sizes(dataset: data.Columnar, **changed: Any) -> dict[str, Any]:
     ],
 )
 def test_other_sizes_than_the_data_are_refused(
-    changed: dict[str, Any], said: str, path: Path
+    changed: dict[str, Any], message: str, path: Path
 ) -> None:
     dataset = read(path)
     model = models.DCNV2(**sizes(dataset, **changed), dim=4)
     for given in (dataset, DataLoader(dataset, batch_size=8)):
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=message):
             check_sizes(model, given)
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=message):
             check_sizes(models.Calibrated(model, 1.0), given)
     check_sizes(nn.Sequential(model), dataset)  # which may give it other inputs
     check_sizes(models.DCNV2(**sizes(dataset, vocabulary_size=50), dim=4), dataset)

@@ -51,24 +51,24 @@ def test_all_positives_and_a_share_of_the_negatives(in_memory: bool, path: Path)
     train, test = read(path, split="train", **thin), read(path, split="test", **thin)
     whole = places(read(path, split="train", **options))
     assert places(test) == places(read(path, split="test", **options))
-    kept = places(train)
+    sampled = places(train)
     positives = {place for place, click in whole.items() if click}
-    assert positives <= kept.keys() < whole.keys()
-    assert all(every[place] == click for place, click in kept.items())
-    negatives = len(kept) - len(positives)
+    assert positives <= sampled.keys() < whole.keys()
+    assert all(every[place] == click for place, click in sampled.items())
+    negatives = len(sampled) - len(positives)
     assert abs(negatives / (len(whole) - len(positives)) - 0.2) < 0.03
     assert train.negatives == test.negatives == 0.2
     assert train.over(path).negatives == 1
     assert len(train.over(path)) == ROWS  # to measure on, or to predict
     assert len(train.over(path, train=True)) == len(read(path, negatives=data.sample(0.2)))
     other = read(path, split="train", **options, negatives=data.sample(0.2, seed=1))
-    assert places(other).keys() != kept.keys()
+    assert places(other).keys() != sampled.keys()
 
 
 def test_negatives_of_a_user_stay_together(path: Path) -> None:
-    kept = places(read(path, negatives=data.sample(0.3, by="user")))
+    sampled = places(read(path, negatives=data.sample(0.3, by="user")))
     of_users: dict[int, int] = {}
-    for place, click in kept.items():
+    for place, click in sampled.items():
         of_users[place // 10] = of_users.get(place // 10, 0) + (not click)
     every = places(read(path))
     for user, count in of_users.items():
