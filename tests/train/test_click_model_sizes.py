@@ -59,7 +59,7 @@ def sizes(dataset: data.Columnar, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"vocabulary_size": 5}, r"DCNV2\(vocabulary_size=\): got 5, need 6, or more"),
         ({"fields": 4}, r"DCNV2\(fields=\): got 4, need 3, which its data has"),
