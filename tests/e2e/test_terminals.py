@@ -157,6 +157,7 @@ def test_job_that_is_preempted_says_so_and_ends(home: Home) -> None:
     assert shell.ends() == 1
     assert "workers 1 -> 0 (reclaimed-by-owner: tenant web held 1" in shell.seen
     assert "an interactive job does not go on: it is cancelled" in shell.seen
+    assert f"\n{shell.job}: workers 1 -> 0" in shell.seen, "a line of its own"
     until(lambda: home.job(shell.job).state == "cancelled", "the end of the job")
     until(lambda: home.job(owner).state == "done", "the owner's job")
     shell.close()

@@ -111,6 +111,8 @@ def test_port_in_use_is_refused() -> None:
             check_free("127.0.0.1", port)
         assert f"process {os.getpid()}" in caught.value.got
     check_free("127.0.0.1", port)
+    with pytest.raises(SpecError, match=r"services: address: got .* an address of this"):
+        check_free("192.0.2.1", port)
 
 
 class _Answering(http.server.BaseHTTPRequestHandler):

@@ -58,7 +58,7 @@ def stay_at_terminal(client: Client, job: str, *, notice: Callable[[str], object
 
 
 def _attend(attached: AttachedTerminal, job: str, notice: Callable[[str], object]) -> int:
-    status = _FAILED
+    status, is_within_line = _FAILED, False
     with contextlib.ExitStack() as stack:
         typing: _Typing | None = None
         raw = stack.enter_context(contextlib.ExitStack())
@@ -70,11 +70,15 @@ def _attend(attached: AttachedTerminal, job: str, notice: Callable[[str], object
                 typing.begin()
             if news.shown:
                 show(news.shown)
+                is_within_line = not news.shown.endswith(b"\n")
             if news.status is not None:
                 raw.close()
                 status = news.status if news.status >= 0 else _SIGNALLED - news.status
             if news.note:
                 raw.close()
+                if is_within_line:  # as after a prompt
+                    show(b"\n")
+                    is_within_line = False
                 notice(f"{job}: {news.note}")
     return status
 

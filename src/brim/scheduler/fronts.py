@@ -9,6 +9,7 @@ wait and are not refused.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import shutil
@@ -88,6 +89,9 @@ def check_free(address: str, port: int) -> None:
     try:
         take_port(address, port).close()
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            need = "an address of this host"
+            raise SpecError("services: address", got=repr(address), need=need) from None
         holder = holder_of(port)
         holder_note = f" (it is {holder}'s)" if holder else ""
         reason = os.strerror(error.errno) if error.errno else str(error)
