@@ -85,10 +85,19 @@ class Person:
         deadline = monotonic() + DEADLINE
         while self.process.poll() is None:
             assert monotonic() < deadline, self.seen
-            if readable([self.terminal], 0.2):
-                with contextlib.suppress(OSError):
-                    self.seen += os.read(self.terminal, 65536).decode(errors="replace")
+            self._read_on(0.2)
+        while self._read_on(0.0):  # what it has said at last
+            pass
         return self.process.returncode
+
+    def _read_on(self, timeout: float) -> bool:
+        """Read what is shown next; False: nothing within so many seconds, or never again."""
+        if readable([self.terminal], timeout):
+            with contextlib.suppress(OSError):
+                shown = os.read(self.terminal, 65536)
+                self.seen += shown.decode(errors="replace")
+                return bool(shown)
+        return False
 
     def close(self) -> None:
         if self.process.poll() is None:

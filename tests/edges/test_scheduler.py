@@ -359,7 +359,7 @@ def test_every_client_call_is_documented_in_openapi() -> None:
     assert document["openapi"] == "3.1.0"
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/v1/jobs/{job}/cancel") in calls
-    assert len(calls) == 28
+    assert len(calls) == 30
     job = document["paths"]["/v1/jobs/{job}"]["get"]
     assert {parameter["name"]: parameter["in"] for parameter in job["parameters"]} == {
         "job": "path",
