@@ -19,7 +19,6 @@ from brim.backends.processes import Launch
 from brim.backends.runs import RunProcesses
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
-from brim.storage.contact import Contact, read_contact, write_contact
 from brim.telemetry.events import RoundFormed, WorkerChanged
 from brim.wire.nodes import Begin, NodeRequest
 from submissions import submission
@@ -101,16 +100,12 @@ def test_who_is_left_without_the_home_is_ended(
     monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 0.0)
     asyncio.run(processes(tmp_path, nodes).start(launch, {"n1": 2, "n2": 1}))
     runs = processes(tmp_path, nodes)
-    contact = Contact(address="127.0.0.1:1", token="t", pid=1, keeper=1)
-    write_contact(tmp_path / "job-1", contact)  # of a master that has been killed
     nodes.end("n1")
     assert runs.look(launch).alive
     assert nodes.killed == ["n2"]
     nodes.end("n2")
-    assert read_contact(tmp_path / "job-1") == contact
     assert not runs.look(launch).alive
     assert nodes.killed == ["n2"]
-    assert read_contact(tmp_path / "job-1") is None
     asyncio.run(runs.start(launch, {"n1": 1}))
     assert runs.look(launch).agents == {"n1"}
 

@@ -33,7 +33,7 @@ from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.host.account import acting_as, environment_of, give, owns
 from brim.host.clock import SystemClock
-from brim.storage.contact import CONTACT, read_contact
+from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle
 from brim.storage.journal import set_aside_if_damaged
@@ -120,8 +120,6 @@ class RunProcesses:
         alive = alive or watch.has_more  # its last words are still to be read
         if not alive:
             del self._jobs[launch.job]  # another start reads what it needs
-            with contextlib.suppress(OSError), acting_as(launch.user):
-                (run_dir / CONTACT).unlink(missing_ok=True)  # of a master that was killed
         return watch.seen(
             alive=alive,
             workers=larger_of(watch.by_agent, self._workers_there(launch)),
