@@ -27,6 +27,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+def requests_to(cluster: Cluster) -> subprocess.Popen[str]:
+    """Send ten requests a second to the front, until standard input ends."""
+    words = [sys.executable, requesting.__file__, cluster.home.address, str(PORT), "10"]
+    return subprocess.Popen(
+        [*cluster.home.prefix, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 def test_replicas_move_with_their_hosts(cluster: Cluster) -> None:
     """A drained node, and one that gives way, lose no request; one that dies, those that it had."""
     file = cluster.home.folder / "service.yaml"
@@ -48,19 +56,7 @@ def test_replicas_move_with_their_hosts(cluster: Cluster) -> None:
         return next(f"host-{host.number}" for host in cluster.hosts if host.address == address)
 
     cluster.until(lambda: len(replicas()) == 2, "two replicas")
-    sending = subprocess.Popen(
-        [
-            *cluster.home.prefix,
-            sys.executable,
-            requesting.__file__,
-            cluster.home.address,
-            str(PORT),
-            "10",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    sending = requests_to(cluster)
     first = node_of(next(iter(replicas().values())))
     cluster.brim("drain", first)
     cluster.until(lambda: are_off(first), "replicas elsewhere")
@@ -78,19 +74,7 @@ def test_replicas_move_with_their_hosts(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.told().get(second, {}).get("state") == "up", "that it is back")
     cluster.named(third).kill()
     cluster.until(lambda: are_off(third), "replicas elsewhere")
-    with subprocess.Popen(
-        [
-            *cluster.home.prefix,
-            sys.executable,
-            requesting.__file__,
-            cluster.home.address,
-            str(PORT),
-            "10",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as again:
+    with requests_to(cluster) as again:
         output, _ = again.communicate("", timeout=100)
     assert json.loads(output)["lost"] == []
     cluster.named(third).start()
