@@ -8,7 +8,7 @@ import http.server
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,17 @@ class Cluster:
         self.jobs.jobs[job.id] = job
         return job
 
+    async def first_change(self, look: Callable[[], object] = lambda: None) -> None:
+        """Tend the services until one has another range of replicas; `look` is called meanwhile."""
+        running = asyncio.create_task(self.services.run())
+        async with asyncio.timeout(60):
+            while not self.changes:
+                look()
+                await asyncio.sleep(0.02)
+        await self.services.end()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
     def view(self, job: ScheduledJob) -> ServiceView:
         view = self.services.view(job)
         assert view is not None
@@ -297,17 +308,7 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
         job = cluster.take_in(service(free_port(), load=f"http://127.0.0.1:{port}/queue"))
         problems = set()
 
-        async def follow() -> None:
-            running = asyncio.create_task(cluster.services.run())
-            async with asyncio.timeout(60):
-                while not cluster.changes:
-                    problems.add(cluster.view(job).problem)
-                    await asyncio.sleep(0.02)
-            await cluster.services.end()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-        asyncio.run(follow())
+        asyncio.run(cluster.first_change(lambda: problems.add(cluster.view(job).problem)))
     (change,) = cluster.changes
     assert (change.workers.minimum, change.workers.maximum, change.scaled) == (1, 3, True)
     assert change.detail.startswith("load 120 now, 120 foreseen in 11 s: 3 replicas")
@@ -315,6 +316,29 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     assert any("status 302" in problem for problem in problems)
     view = cluster.view(job)
     assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)
+
+
+def test_front_that_hangs_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.wire.haproxy._TO_ANSWER", 100.0)
+    cluster = Cluster(tmp_path)
+    with numbers(["120"]) as port, socket.socket(socket.AF_UNIX) as silent:
+        hanging = cluster.take_in(service(free_port()))
+        cluster.take_in(service(free_port(), load=f"http://127.0.0.1:{port}/queue"))
+        folder = tmp_path / hanging.id
+        folder.mkdir()
+        with contextlib.chdir(folder):
+            silent.bind("front.sock")
+        silent.listen()
+
+        async def follow() -> None:
+            tending = asyncio.create_task(cluster.first_change())
+            while not cluster.changes and not tending.done():
+                await asyncio.sleep(0.02)
+            silent.close()  # what it has taken is reset, and not waited for at the end
+            await tending
+
+        asyncio.run(follow())
+    assert [change.job for change in cluster.changes] == ["web-2"]
 
 
 def test_past_loads_survive_half_a_line(tmp_path: Path) -> None:

@@ -442,6 +442,22 @@ class Endless(IterableDataset[int]):
             number += 1
 
 
+class OnePlace(IterableDataset[int]):
+    """Samples by index, and an iterator over them that is the data set itself, as litdata has it."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __iter__(self) -> OnePlace:
+        return self
+
+    def __next__(self) -> int:
+        raise StopIteration
+
+
 class Sizeless(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
@@ -567,6 +583,13 @@ class Sizeless(Dataset[int]):
             "data: got a generator, which can be read only once, need something that can be "
             "iterated again for each "
             "epoch\n  hint: a torch.utils.data.IterableDataset with __iter__",
+        ),
+        (
+            OnePlace(),
+            {},
+            "data: got a OnePlace, which can be read only once, need something that can be iterated "
+            "again for each epoch\n  hint: read it by index: torch.utils.data.Subset(dataset, "
+            "range(len(dataset)))",
         ),
         (
             {"train": Numbers(), "test": Numbers()},

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import Dataset
 
 from brim.data.feed import Feed
@@ -263,3 +264,15 @@ def test_dataset_with_open_archive_has_no_generators(tmp_path: Path, keep: ExitS
     archive_of_numpy(tmp_path, keep)
     with np.load(tmp_path / "rows.npz") as opened:
         assert own_generators({"archive": opened}) == []
+
+
+class Irreducible(tuple[Any, ...]):
+    """A tuple that says its length to nobody, as Irreps of e3nn."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_parts_of_a_tuple_without_length_are_seen() -> None:
+    generator = torch.Generator()
+    assert own_generators({"parts": Irreducible((1, generator))}) == [generator]

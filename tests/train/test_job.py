@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections import Counter
@@ -268,3 +269,32 @@ def test_scripts_do_not_know_world_size() -> None:
     model = torch.nn.Linear(2, 1)
     with pytest.raises(SpecError, match="brim run --workers 1:4 --micro-batches auto"):
         join(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batches="auto")  # type: ignore[arg-type]
+
+
+class AverageWithModel(torch.nn.Module):
+    """An average of a model's weights whose state has the model, too, as EMA of ema-pytorch."""
+
+    count: torch.Tensor
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model, self.average = model, copy.deepcopy(model)
+        self.register_buffer("count", torch.tensor(0))
+
+    def update(self) -> None:
+        self.count += 1
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                mean.lerp_(now, 0.5)
+
+
+def test_state_with_the_model_in_it_is_registered() -> None:
+    """An audited micro-batch puts registered state back, and so writes the weights themselves."""
+    job, listener = new_job()
+    average = AverageWithModel(job.model)
+    job.register_state("average", average)
+    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+        loss = (job.model(batch.inputs) - batch.target).square().mean()
+        if job.step(loss) is not None:
+            average.update()
+    assert (len(listener.reports), int(average.count)) == (4, 4)

@@ -152,3 +152,12 @@ def test_another_optimizers_scheduler_is_still_watched() -> None:
     )
     with pytest.raises(SpecError, match="no scheduler="):
         train(job, in_epoch=schedulers[1].step)
+
+
+def test_average_in_place_of_a_schedule_is_named() -> None:
+    model = nn.Linear(2, 1)
+    average = nn.Module()
+    average.register_buffer("step", torch.tensor(0))  # as ema-pytorch counts
+    with pytest.raises(SpecError, match="got an object of Module, need a scheduler") as raised:
+        new_job(sgd(model), model, average)
+    assert 'job.register_state("average", average)' in raised.value.hint

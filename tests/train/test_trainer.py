@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, DataLoader
 
 import brim
 from brim.domain.job import WorkerRange
@@ -166,6 +167,22 @@ def test_output_directory_has_adapters_alone(tmp_path: Path) -> None:
     assert brim.weights_sha256(loaded) == brim.weights_sha256(trainer.model)
 
 
+def test_plain_batches_of_a_sampler_are_read(tmp_path: Path) -> None:
+    """As sentence-transformers' Trainer gives them."""
+
+    class ByBatches(brim.transformers.Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            loader = super().get_train_dataloader()
+            batches = BatchSampler(loader.sampler, loader.batch_size, drop_last=False)
+            return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn)
+
+    digests = {
+        brim.weights_sha256(trained(kind, arguments(tmp_path, max_steps=2))[0].model)
+        for kind in (brim.transformers.Trainer, ByBatches)
+    }
+    assert len(digests) == 1
+
+
 def test_second_training_is_refused(tmp_path: Path) -> None:
     trainer, _, _ = trained(brim.transformers.Trainer, arguments(tmp_path, max_steps=2))
     assert "brim_totals" not in dict(trainer.model.named_buffers())
@@ -253,7 +270,11 @@ def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     class OwnLoader(brim.transformers.Trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
-            return torch.utils.data.DataLoader(self.train_dataset, batch_size=4)
+            return DataLoader(self.train_dataset, batch_size=4)
+
+    class ChosenBatches(brim.transformers.Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(self.train_dataset, batch_sampler=[[0] * 16, [1] * 16])
 
     def refusal(kind: Any, *, callbacks: Any = None, **call: Any) -> str:
         trainer = kind(
@@ -269,6 +290,7 @@ def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "need control.should_training_stop" in refusal(ours, callbacks=[EpochStops()])
     assert "OwnLoop.get_batch_samples: got a method of your own" in refusal(OwnLoop)
     assert "got batches of 4, need 16 samples" in refusal(OwnLoader)
+    assert "got batches of None, need 16 samples" in refusal(ChosenBatches)
 
 
 @pytest.mark.parametrize(

@@ -352,7 +352,7 @@ def main(start: StartProcess = start_anew) -> None:
         command = [str(run_dir), "--local", local, "--keeper", str(os.getpid()), *arguments.master]
         keep = [] if arguments.listener is None else [arguments.listener]
         command += [word for descriptor in keep for word in ("--listener", str(descriptor))]
-        keeper = Keeper(command, run_dir / "logs" / "master.log", start, keep)
+        keeper = Keeper(command, run_dir, start, keep)
         work = _serve_and_keep(settings, keeper, template, dial)
     try:
         sys.exit(asyncio.run(work))

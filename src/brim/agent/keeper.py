@@ -6,6 +6,8 @@ The keeper starts a master, and another one whenever the master dies before the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from brim.agent.births import Process, StartProcess, start_anew
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
 from brim.host.process import work_of
+from brim.storage.contact import remove_contact
 from brim.storage.files import open_log
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
@@ -27,7 +30,7 @@ class Keeper:
 
     Args:
         arguments: of `python -m brim.master`; the same for every life.
-        log: the file that its output goes to.
+        run_dir: of the job; the output of each life goes to a log in it.
         start: how its first life is started; this process may fork no more once it runs an event
             loop.
         keep: descriptors that each life has.
@@ -36,11 +39,12 @@ class Keeper:
     def __init__(
         self,
         arguments: list[str],
-        log: Path,
+        run_dir: Path,
         start: StartProcess = start_anew,
         keep: Sequence[int] = (),
     ) -> None:
-        self._arguments, self._log, self._keep_descriptors = arguments, log, keep
+        self._arguments, self._keep_descriptors = arguments, keep
+        self._run_dir, self._log = run_dir, run_dir / "logs" / "master.log"
         self._begin(start)
         self._deaths = 0
         self._ending = False
@@ -68,6 +72,8 @@ class Keeper:
         try:
             await self._keep()
         finally:
+            with contextlib.suppress(OSError):  # one that was killed at its end has left it
+                remove_contact(self._run_dir, keeper=os.getpid())
             self.ended.set()
 
     async def _keep(self) -> None:

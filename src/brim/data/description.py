@@ -324,13 +324,17 @@ def _order_of_a_stream(
             need="a map-style dataset (__len__ and __getitem__), or a stream that shuffles itself",
         )
     if hasattr(data, "__next__"):
+        if type(data).__module__.startswith("torchdata.nodes."):
+            hint = "torchdata.nodes.Loader(node)"
+        elif hasattr(data, "__getitem__") and _length(data):  # litdata's
+            hint = "read it by index: torch.utils.data.Subset(dataset, range(len(dataset)))"
+        else:
+            hint = "a torch.utils.data.IterableDataset with __iter__"
         raise SpecError(
             "data",
             got=f"a {type(data).__name__}, which can be read only once",
             need="something that can be iterated again for each epoch",
-            hint="torchdata.nodes.Loader(node)"
-            if type(data).__module__.startswith("torchdata.nodes.")
-            else "a torch.utils.data.IterableDataset with __iter__",
+            hint=hint,
         )
     count = samples if samples is not None else _length(data)
     if count is None:

@@ -49,7 +49,8 @@ def is_same(first: Any, second: Any) -> bool:
             )
         case Mapping():
             return first.keys() == second.keys() and all(
-                is_same(first[key], second[key]) for key in first
+                is_same(first[key], second[key])
+                for key in first.keys()  # noqa: SIM118 - as below
             )
         case list() | tuple():
             return len(first) == len(second) and all(map(is_same, first, second))
@@ -96,7 +97,7 @@ def hash_of(sample: Any, *, seed: int = 0) -> int:
                 elif part.dtype.kind in "OUS":
                     take(part.tolist())
             case Mapping():
-                for key in part:
+                for key in part.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
                     if not (isinstance(key, str) and key.startswith("__")):
                         take(key)
                         take(part[key])

@@ -32,6 +32,7 @@ from brim.domain.schedule import (
     Standing,
     Verdict,
 )
+from brim.domain.workload import Priority
 from brim.policies.allotment import MARGIN, Plans, allot
 from brim.policies.joint import BY_DEADLINE, PlanCandidate, plan_jointly
 from brim.policies.paces import Paces, is_measured, joined_by, slower
@@ -309,7 +310,8 @@ class _Cycle:
         """Return the verdict of a job that has no deadline, or cannot meet it."""
         job = self.states[name].job
         if job.deadline is None:
-            text = "runs on what promised jobs leave"
+            is_service = job.priority is Priority.ONLINE
+            text = "comes before training" if is_service else "runs on what promised jobs leave"
             return Admitted(job=name, reason=Reason.NO_DEADLINE, detail=text, promises=False)
         bare = self._candidate(self.states[name], doubt=self.snapshot.overheads.doubt).bare
         earliest = bare.finish(bare.ceiling)

@@ -209,15 +209,25 @@ class Services:
     # Running --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tend all services until cancelled; their fronts go on."""
+        """Tend all services until cancelled; their fronts go on.
+
+        Each has a task of its own, so that a front that hangs delays no other.
+        """
+        tending: dict[str, asyncio.Task[None]] = {}
         try:
             await self._end_left_over()
             while not self._is_over:
                 await self._go_on("what is left of a service", self._forget_ended())
+                for id in [id for id, task in tending.items() if task.done()]:
+                    tending.pop(id).result()
                 for job in self._all():
-                    await self._go_on(job.id, self._tend(job))
+                    if job.id not in tending:
+                        step = self._go_on(job.id, self._tend(job))
+                        tending[job.id] = asyncio.create_task(step)
                 await asyncio.sleep(_INTERVAL)
         finally:
+            for task in tending.values():
+                task.cancel()
             for served in self._served.values():
                 served.front.close()
                 if served.measuring is not None:

@@ -57,6 +57,16 @@ def read_contact(run_dir: Path) -> Contact | None:
     return _read(run_dir / CONTACT, Contact)
 
 
+def remove_contact(run_dir: Path, *, keeper: int) -> None:
+    """Remove the contact of this process's masters; another keeper's contact stays.
+
+    Raises OSError where it cannot be removed.
+    """
+    contact = read_contact(run_dir)
+    if contact is not None and contact.keeper == keeper:
+        (run_dir / CONTACT).unlink(missing_ok=True)
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process of this number is alive on this host.
 

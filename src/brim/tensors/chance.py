@@ -68,9 +68,10 @@ def _parts(thing: Any) -> Iterator[Any]:
         case Tensor() | np.ndarray() | nn.Module() | ModuleType() | type() | str() | bytes() | None:
             return
         case dict():  # not each mapping: some read a file for their values
-            yield from thing.values() if len(thing) <= _SHORT else ()
-        case list() | tuple() | set():
-            yield from thing if len(thing) <= _SHORT else ()
+            yield from dict.values(thing) if dict.__len__(thing) <= _SHORT else ()
+        case list() | tuple() | set():  # what a class of others makes of its length is its own
+            kind: Any = next(kind for kind in (list, tuple, set) if isinstance(thing, kind))
+            yield from kind.__iter__(thing) if kind.__len__(thing) <= _SHORT else ()
         case functools.partial():
             yield from (thing.func, *thing.args, *thing.keywords.values())
         case MethodType() | BuiltinMethodType():

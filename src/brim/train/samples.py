@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,7 @@ def to_device(value: Any, device: torch.device) -> Any:
             return type(value)(*(to_device(item, device) for item in value))
         case tuple() | list():
             return type(value)(to_device(item, device) for item in value)
-        case Mapping() if hasattr(value, "to"):  # what tokenizers give
+        case _ if hasattr(value, "to"):  # what tokenizers give, or a batch of graphs
             return value.to(device)
     return value
 

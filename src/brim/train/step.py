@@ -280,6 +280,7 @@ class Steps:
             if read.request.is_audit:
                 with parts.state.registered_kept():
                     yield from self._lend(round, step, read)
+                parts.contributions.overlook()
             else:
                 yield from self._lend(round, step, read)
         if parts.state.committed == number:

@@ -277,6 +277,10 @@ class Contributions:
             self._fingerprints = [*map(_fingerprint, self._looked_at.values())]
         self._is_first_step = False
 
+    def overlook(self) -> None:
+        """Take parameters as they are now: what was put back may hold the network's own, too."""
+        self._versions = [parameter._version for parameter in self._all]
+
     def check_unchanged(self) -> None:
         """Check that no parameter changed since `watch`.
 

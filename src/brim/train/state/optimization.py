@@ -477,17 +477,22 @@ def _interval_of(scheduler: Any, interval: str | None) -> str:
     if interval is not None and interval not in INTERVALS:
         raise SpecError("scheduler_interval", got=repr(interval), need="'step' or 'epoch'")
     step: Callable[..., Any] | None = getattr(scheduler, "step", None)
-    is_other = isinstance(scheduler, torch.optim.Optimizer)
-    if step is None or not hasattr(scheduler, "state_dict") or is_other:
+    is_module = isinstance(scheduler, nn.Module)
+    is_other = is_module or isinstance(scheduler, torch.optim.Optimizer)
+    if not callable(step) or not hasattr(scheduler, "state_dict") or is_other:
         raise SpecError(
             "scheduler",
-            got=f"a {type(scheduler).__name__}",
+            got=f"an object of {type(scheduler).__name__}",
             need="a scheduler of torch.optim.lr_scheduler",
+            hint='job.register_state("average", average) for an average of the weights, and other '
+            "models in a list with the first: brim.join([model, other], optimizer)"
+            if is_module
+            else "",
         )
     if _needs_epoch(step):
         raise SpecError(
             "scheduler",
-            got=f"a {type(scheduler).__name__}, whose step() takes the epoch",
+            got=f"an object of {type(scheduler).__name__}, whose step() takes the epoch",
             need="one whose step() takes nothing, as those of torch.optim.lr_scheduler",
             hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
             "first line of `for epoch in job.epochs(N):`",

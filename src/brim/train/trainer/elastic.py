@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import (
     EvalLoopOutput,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-_PACKAGES = frozenset({"brim", "transformers", "trl"})
+_PACKAGES = frozenset({"brim", "transformers", "trl", "sentence_transformers"})
 # Methods of transformers' own loop, which brim's loop replaces.
 _NOT_CALLED = (
     "_inner_training_loop", "_load_best_model", "_prepare_for_training", "_run_epoch", "_save_checkpoint",
@@ -228,7 +228,7 @@ class Elastic(_Trainer):  # type: ignore[misc]
     def _training_loader(self) -> DataLoader[Any]:
         """Return the DataLoader of the training split, whose batches are whole steps."""
         size = self._train_batch_size = global_batch_size_of(self.args)
-        found = self.get_train_dataloader()
+        found = _by_samples(self.get_train_dataloader())
         if getattr(found, "batch_size", None) != size:
             raise SpecError(
                 "get_train_dataloader()",
@@ -577,6 +577,29 @@ def _plan(args: Any, loader: DataLoader[Any]) -> _Plan:
     samples = min(len(loader.sampler), per_epoch * (loader.batch_size or 1))  # type: ignore[arg-type]
     batches = -(-samples // args.per_device_train_batch_size)
     return _Plan(steps, per_epoch, epochs, batches, per_step)
+
+
+def _by_samples(loader: Any) -> Any:
+    """Return a DataLoader that draws samples, in place of one whose sampler puts them in batches.
+
+    A sampler of batches that chooses which samples meet in one is left as it is.
+    """
+    sampler = getattr(loader, "batch_sampler", None)
+    if (
+        getattr(loader, "batch_size", None) is not None
+        or not isinstance(sampler, BatchSampler)
+        or type(sampler).__iter__ is not BatchSampler.__iter__
+    ):
+        return loader
+    return DataLoader(
+        loader.dataset,
+        batch_size=sampler.batch_size,
+        sampler=sampler.sampler,
+        drop_last=sampler.drop_last,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+    )
 
 
 def _check_methods(kind: type) -> None:
