@@ -280,6 +280,17 @@ def test_two_jobs_are_compared_by_keys(desk: Page, world: Served) -> None:
     world.client.cancel(other)
 
 
+def test_job_to_compare_is_found_by_typing(crowd: Page) -> None:
+    page = crowd.go("/compare")
+    page.get_by_label("second job").focus()
+    page.keyboard.press("ArrowDown")
+    options = page.get_by_role("option")
+    options.nth(20).wait_for(state="attached")
+    page.keyboard.type("-12")
+    options.nth(1).wait_for(state="detached")
+    assert [text.endswith("-12") for text in options.all_inner_texts()] == [True]
+
+
 def test_tenants_have_their_device_hours(crowd: Page) -> None:
     table = crowd.go("/tenants").locator('[aria-label="Device hours, as a table"]')
     table.locator(".ag-row", has_text="1.00").first.wait_for()
