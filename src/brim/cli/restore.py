@@ -63,7 +63,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
         return EXIT_DONE
     written = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
     click.echo(
-        f"restored {counted(manifest.jobs, 'job')} as of {written} in {state}; brim up goes on",
+        f"restored {counted(manifest.jobs, 'job')} as of {written} in {state}; brim up continues them",
         err=True,
     )
     if state_kept:
