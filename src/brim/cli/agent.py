@@ -35,15 +35,15 @@ _ROOM = whole(minimum=1, hint="--workers 4")
 @click.option(
     "--patience",
     type=Value(DURATION),
-    help="Wait this long for the run's master, at first and where it is gone. [default: 20s at "
+    help="Wait this long for the run's master, at first and after it is gone. [default: 20s at "
     "first, then 1m]",
 )
 @option(
     "--machine",
     default="",
     metavar="NAME",
-    help="Name the machine that this agent is on, where others of the run are on it, too, and "
-    "cannot share memory with it. [default: it is alone]",
+    help="Name this machine, if other agents of the run are on it and share no memory with this "
+    "one. [default: there are no others]",
 )
 @NOTICE
 @HEARTBEAT
@@ -62,12 +62,12 @@ def agent(
     Give the run's token, which `brim train --listen` prints, in the environment variable BRIM_TOKEN
     or in a file: other users of this host could read it on a command line.
 
-    Give several addresses, with commas between them, where the master may go on at another (see
-    brim master); they are called in turn. Names are looked up for each call: the name of a service
-    may lead to the next master.
+    If the master may move to another address (see brim master), give all of them, separated by
+    commas: they are tried in turn. Names are looked up for each call: the name of a service may lead
+    to the next master.
 
-    Where several agents of a run are on one machine, say one in each pod, give all of them its name
-    (--machine or BRIM_MACHINE): gradients meet there first, and cross the network once.
+    If several agents of a run are on one machine, say one in each pod, give all of them its name
+    (--machine or BRIM_MACHINE): gradients are added up there first, and cross the network once.
 
     SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
     others start on hosts that have room.

@@ -68,8 +68,8 @@ def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     if history.verb == "restart":
         raise SpecError(
             str(run_dir),
-            got="a command, which writes checkpoints of its own",
-            need="a run that brim writes them for",
+            got="a command, which writes its own checkpoints",
+            need="a run whose checkpoints brim writes",
             hint=f"ls {run_dir / SAVED}",
         )
     spec = history.spec

@@ -46,11 +46,11 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
     brim dashboard --no-browser --port 8080     (for ssh -L 8080:localhost:8080 HOST)
     brim --server https://10.0.0.7:4000 dashboard
 
-    It is a client of the scheduler with your token, on this host's loopback alone: a tenant sees
-    its own jobs, and the scheduler keeps nothing for it. The address that it prints opens it once,
-    in one browser; press Enter for another. Jobs are submitted from files in this folder.
+    It shows what your token may see: a tenant sees its own jobs. It listens only on this host's
+    loopback. The printed address opens it once, in one browser; press Enter for another address.
+    Jobs are submitted from files in this folder.
 
-    Ctrl-C or SIGTERM ends it, and with it all its pages.
+    Ctrl-C or SIGTERM ends it with all its pages.
     """
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         need, hint = "the extra 'dashboard'", command_for("dashboard")

@@ -79,8 +79,8 @@ def install(
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
     The cluster is that of your kubeconfig, as for kubectl: $KUBECONFIG, or ~/.kube/config. You need
-    the rights of its administrator. Typed again, with another image or other options, it changes
-    what is there; jobs train on meanwhile.
+    the rights of its administrator. The same command with another image or other options updates
+    the existing objects; jobs train on meanwhile.
 
     \b
     brim install --image images/brim:1 --slot cpu=4 --slot memory=16Gi --slot nvidia.com/gpu=1
@@ -201,7 +201,7 @@ def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) ->
 
 def _warn_of_kinds() -> None:
     click.echo(
-        "leave out the definitions of kubeflow.org that the cluster has: kubectl get crds. Deleted "
-        "with the rest, they take the jobs of all operators along",
+        "leave out the definitions of kubeflow.org that the cluster already has (kubectl get crds): "
+        "deleting them deletes the jobs of all operators",
         err=True,
     )

@@ -47,13 +47,13 @@ _OF_A_JOB = {*_WITHOUT_FILE, "file", "auto_resume", "rejoin_timeout"}
     type=Value(DURATION),
     default="10m",
     show_default=True,
-    help="Wait this long for an agent, at first and where all are gone.",
+    help="Wait this long for an agent, at first and after all are gone.",
 )
 @option(
     "--auto-resume",
     is_flag=True,
-    help="Begin the run, or go on with it where it was begun: from --run-dir, from its agents' "
-    "copies, or from its newest checkpoint.",
+    help="Begin the run, or continue it if it has begun: from --run-dir, from its agents' copies, or "
+    "from its newest checkpoint.",
 )
 @option(
     "--rejoin-timeout",
@@ -88,16 +88,16 @@ def master(
     """Lead a run, with no workers on this host.
 
     With FILE it begins a run, with the options of brim train; hosts join it with brim agent. Without
-    FILE it goes on with a run whose master, or its host, is gone: its agents keep copies of all that
-    the master wrote, and call here once this is one of their addresses. Make sure that the other
-    master is gone: where it only cannot be reached, two masters would lead two runs.
+    FILE it continues a run whose master, or its host, is gone: the agents keep copies of all that
+    the master wrote, and call here if this is one of their addresses. Make sure that the other
+    master is really gone: if it merely cannot be reached, two masters would lead two runs.
 
     With --auto-resume the same command does either, for a service or a pod that is started again
-    after its host died. FILE may then be the job.json of a job, with its code.tar beside it. All of
-    one start of a run have one token: give another to the next start.
+    after its host died. FILE may then be the job.json of a job, with its code.tar beside it. All
+    processes of one start of a run have the same token: give another to the next start.
 
-    SIGTERM hands the run over: it exits with status 0, workers go on as far as they can, and wait for
-    the next brim master. brim suspend pauses the run.
+    SIGTERM hands the run over: it exits with status 0, and the workers continue as far as they can
+    and wait for the next brim master. brim suspend pauses the run.
 
     \b
     brim master flights.py --listen 10.0.0.7:4000 --workers 8 --agents 3

@@ -42,7 +42,7 @@ from brim.runs.values import Value
     "--switch",
     type=Value(whole(minimum=0, maximum=MOST_DEVICES, hint="--switch 1")),
     default=0,
-    help="Say below which switch the host is: workers of a job are kept below one where possible.",
+    help="Give the number of this host's switch: a job's workers stay on one switch where possible.",
 )
 @option(
     "--env",
@@ -77,8 +77,8 @@ def node(
     environment variable BRIM_TOKEN or in a file: other users of this host could read it on a command
     line.
 
-    Give several addresses, with commas between them, where the scheduler may go on at another: they
-    are called in turn.
+    If the scheduler may move to another address, give all of them, separated by commas: they are
+    tried in turn.
 
     SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
     others start where there is room. A node that cannot reach its scheduler's host for 2.5 s ends

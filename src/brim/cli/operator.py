@@ -78,12 +78,12 @@ def operator(
 ) -> int:
     """Run the ElasticJobs of a cluster of Kubernetes, until SIGTERM: that leaves them training.
 
-    brim install puts it into the cluster, where it runs in a pod, as the account of that. By hand it
-    finds the cluster by a kubeconfig, as kubectl does: $KUBECONFIG, or ~/.kube/config.
+    brim install puts it into the cluster, where it runs in a pod with its own account. Started by
+    hand, it finds the cluster by a kubeconfig, as kubectl does: $KUBECONFIG, or ~/.kube/config.
 
     Several may run: the one that holds the Lease brim-operator decides, the others wait to take
-    over. What it keeps on disk are copies, which may be lost. --log-level info, before the verb,
-    has it say what it does.
+    over. On disk it keeps only copies, which may be lost. With --log-level info, before the verb, it
+    logs its actions.
 
     \b
     brim operator --image images/brim:1 --slot cpu=4 --slot memory=16Gi --slot nvidia.com/gpu=1

@@ -24,5 +24,5 @@ def restart(service: str, state: Path | None) -> int:
     brim restart web-1
     """
     client_of(state).restart(service)
-    click.echo(f"{service}: each replica is replaced: brim status {service}", err=True)
+    click.echo(f"{service}: replacing each replica; brim status {service} shows them", err=True)
     return EXIT_DONE

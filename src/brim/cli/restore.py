@@ -63,7 +63,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
         return EXIT_DONE
     written = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
     click.echo(
-        f"restored {counted(manifest.jobs, 'job')} as of {written} in {state}; brim up goes on",
+        f"restored {counted(manifest.jobs, 'job')} as of {written} in {state}; brim up continues them",
         err=True,
     )
     if state_kept:
@@ -76,7 +76,10 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
         if jobs:
             click.echo(f"{fate}: {', '.join(jobs)}", err=True)
     if manifest.state != str(state):
-        warn(f"it was written in {manifest.state}; brim up --cluster FILE describes another host")
+        warn(
+            f"the backup is of {manifest.state}; on another host, describe the cluster again: "
+            "brim up --cluster FILE"
+        )
     return EXIT_DONE
 
 

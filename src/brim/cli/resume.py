@@ -30,8 +30,8 @@ from brim.runs.options import ADDRESS, JSON, PORTS, STATE, job_option, option
 @click.option(
     "--any-kind",
     is_flag=True,
-    help="Let an exact job go on on nodes of another kind than it began on: its weights depend on "
-    "them then.",
+    help="Let an exact job continue on nodes of another kind than those it began on. Its weights then "
+    "depend on the step at which it changed.",
 )
 @JSON
 @STATE

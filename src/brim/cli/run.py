@@ -36,7 +36,7 @@ def run(
     Put brim's options before the command. Without brim the same loop runs as: python loop.py
 
     A loop that calls brim.join is at the exact level. Any other command is at the restart level: at
-    each change of its workers it is started again, and goes on from its own checkpoints.
+    each change of its workers it is started again, and continues from its own checkpoints.
     """
     ready = make_ready(values, options_given(ctx), command=command)
     return follow(ready, as_json=as_json, prints=prints)

@@ -214,8 +214,8 @@ def simulate(
     replicas = [name for name in names if is_replica(name)]
     if has_options and replicas:
         err.print(
-            f"{', '.join(replicas)}: a replica keeps the published world: overheads, faults and "
-            "tenants do not reach it"
+            f"{', '.join(replicas)}: replicas of published schedulers ignore overheads, faults and "
+            "tenants"
         )
     check_fit(work.jobs, work.cluster.devices, option="--trace" if log is None else "--from")
     settings = Settings(

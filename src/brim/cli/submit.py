@@ -52,8 +52,8 @@ class _Submit(SectionedCommand):
     metavar="FILE",
     type=click.Path(path_type=Path),
     envvar=None,
-    help="Hand in the online service that this file describes: its replicas come before training, and "
-    "follow its load.",
+    help="Submit the online service that this file describes. Its replicas come before training, and "
+    "their number follows the load.",
 )
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @option(
@@ -71,31 +71,31 @@ class _Submit(SectionedCommand):
     metavar="URL",
     expose_value=False,
     callback=_check_server,
-    help="Hand the job to this scheduler, as brim --server: kubernetes://NAMESPACE, or "
+    help="Hand the job to this scheduler, as with brim --server: kubernetes://NAMESPACE, or "
     "https://HOST:PORT.",
 )
 @option(
     "--image",
     metavar="IMAGE",
-    help="Run the workers in this image; for Kubernetes alone. [default: as brim install says]",
+    help="Run the workers in this image; only for Kubernetes. [default: that of brim install]",
 )
 @option(
     "--mode",
     type=click.Choice(MODES),
     help="Let brim choose the nodes of the workers (planned), or the scheduler that binds pods "
-    "(opportunistic); for Kubernetes alone. [default: planned]",
+    "(opportunistic); only for Kubernetes. [default: planned]",
 )
 @option(
     "--gang",
     is_flag=True,
-    help="Have the fewest workers bound together, or none; for Kubernetes alone.",
+    help="Bind the minimum number of workers together, or none of them; only for Kubernetes.",
 )
 @option(
     "--processes-per-worker",
     type=click.IntRange(1, MOST_PROCESSES),
     metavar="N",
     help="Train with N processes in the pod of each worker, which share its slot, such as one for "
-    "each of its GPUs; for Kubernetes alone. [default: 1]",
+    "each of its GPUs; only for Kubernetes. [default: 1]",
 )
 @STATE
 @click.pass_context
@@ -129,8 +129,8 @@ def submit(
     brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)
 
     A command that calls brim.join is at the exact level. Any other is at the restart level: at each
-    change of its workers it is started again, and goes on from its own checkpoints. The first words
-    printed say which.
+    change of its workers it is started again, and continues from its own checkpoints. The first line
+    printed says which.
 
     Exit code 3: the scheduler does not promise the deadline.
     """
@@ -210,7 +210,7 @@ def _check_alone(ctx: click.Context) -> None:
         from brim.errors import SpecError
 
         name = "FILE" if given[0] == "file" else given[0]
-        need = "the file alone: what a service is stands in it"
+        need = "the file alone, which has all options of a service"
         raise SpecError("--service", got=f"it beside {name}", need=need, hint=f"leave {name} out")
 
 
@@ -221,7 +221,7 @@ def _check_attended(others: Mapping[str, bool]) -> None:
 
     for name, is_given in others.items():
         if is_given:
-            need = "nothing beside the program at the terminal"
+            need = "--tty alone: the program has the terminal"
             raise SpecError("--tty", got=f"it beside {name}", need=need, hint=f"leave out {name}")
     check_terminal_here()
 
@@ -255,7 +255,7 @@ def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None
         from brim.errors import SpecError
 
         name, value = next(iter(values.items()))
-        need = "none: jobs of this scheduler have no pods, and run in the Python that it was started with"
+        need = "no such option: jobs of this scheduler run without pods, in its own Python"
         actual = "the option" if value is True else repr(value)
         raise SpecError(
             f"--{name.replace('_', '-')}", got=actual, need=need, hint="--to kubernetes"

@@ -38,7 +38,7 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
     client = client_of(state)
     if revoke:
         client.revoke_token(tenant)
-        click.echo(f"tenant {tenant} has no token any more", err=True)
+        click.echo(f"revoked the token of tenant {tenant}", err=True)
     elif output is None:
         click.echo(client.give_token(tenant))
     else:
@@ -62,4 +62,4 @@ def _make(output: Path) -> None:
         os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         actual = f"{str(output)!r} ({error.strerror})"
-        raise SpecError("--output", got=actual, need="a file that is not there yet") from None
+        raise SpecError("--output", got=actual, need="a new file") from None

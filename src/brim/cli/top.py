@@ -24,7 +24,7 @@ def top(state: Path | None) -> int:
     brim top
     brim --server https://10.0.0.7:4000 top
 
-    The tree is on the left; on the right is what is known of its chosen line: progress, deadline,
+    The tree is on the left; on the right are the details of the chosen line: progress, deadline,
     expected end, what a job waits for, and every decision on it. Both follow the scheduler.
 
     \b
@@ -36,7 +36,7 @@ def top(state: Path | None) -> int:
     e                                 with ended jobs or without
     q, Ctrl-C                         quit
 
-    It is a client of the scheduler with your token: a tenant sees its own jobs. NO_COLOR is kept to.
+    It shows what your token may see: a tenant sees its own jobs. NO_COLOR is honoured.
     """
     if importlib.util.find_spec("textual") is None:
         need, hint = "the extra 'top'", command_for("top")

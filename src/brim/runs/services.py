@@ -104,7 +104,9 @@ def service_of(content: object, *, default_name: str = "service") -> tuple[str, 
             )
     for needed in _NEEDED:
         if needed not in content:
-            raise SpecError(needed, got="nothing", need="it", hint=f"for example:\n  {_EXAMPLE}")
+            raise SpecError(
+                needed, got="nothing", need="this key", hint=f"for example:\n  {_EXAMPLE}"
+            )
     values = _Values(content)
     name = values.text("name", default_name)
     check_name(name, field="name", hint="name: web")

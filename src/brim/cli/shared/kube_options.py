@@ -114,8 +114,8 @@ _OF_OPERATORS = (
         metavar="KEY",
         multiple=True,
         envvar=None,
-        help="Use nodes with a taint of this key for all jobs; those of a job's own template are known. "
-        "May be repeated.",
+        help="Use nodes with a taint of this key for all jobs, in addition to the tolerations of a job's "
+        "own template. May be repeated.",
     ),
     option(
         "--policy",
@@ -137,17 +137,15 @@ _OF_OPERATORS = (
         default=format_duration(USUAL_GRACE),
         show_default=True,
         callback=_grace,
-        help="Give a worker that is to leave this long; a pod that has not ended shortly before is ended "
-        "by force.",
+        help="Give a worker this long to leave; shortly before that, its pod is ended by force.",
     ),
     option(
         "--volume-size",
         metavar="SIZE",
         default="",
         callback=_volume_size,
-        help="Keep the run of each job that names no place for it on a volume of this size, of the "
-        "cluster's usual StorageClass: 10Gi. Without one, such a job starts from scratch after it "
-        "was suspended.",
+        help="Keep the runs of jobs that name no other place on volumes of this size, of the cluster's "
+        "default StorageClass: 10Gi. Without it, such a job starts from scratch after a suspension.",
     ),
 )
 
@@ -158,8 +156,8 @@ PLACEHOLDERS = option(
     type=Value(whole(minimum=0, maximum=_MOST_PLACEHOLDERS, hint="--placeholders 10")),
     default=0,
     show_default=True,
-    help="Show a cluster autoscaler what jobs wait for: make pending pods that stand for the fewest "
-    "workers of up to N jobs that find no room.",
+    help="Let a cluster autoscaler see what jobs wait for: create pending pods in place of the minimum "
+    "number of workers, for up to N jobs that find no room.",
 )
 
 
@@ -176,8 +174,8 @@ KUBECTL = option(
 GANGS = option(
     "--gangs",
     is_flag=True,
-    help="Have the fewest workers of a job bound together, or none, where it asks for that (spec.gang; "
-    "schedulingPolicy of Kubeflow's jobs), by PodGroups of the server or of Volcano.",
+    help="Bind the minimum number of a job's workers together, or none of them, if the job asks for it "
+    "(spec.gang; schedulingPolicy of Kubeflow's jobs), by PodGroups of the server or of Volcano.",
 )
 
 

@@ -10,9 +10,9 @@ NOTICE = option(
     "--notice",
     metavar="aws|gcp|azure|URL|FILE|COMMAND",
     envvar=None,
-    help="Leave at the next step boundary once there is a notice that this host is taken back: from "
-    "the metadata server of a cloud, at a URL that then answers 200 with a text, by a file that is "
-    "there then, or from a command of several words that then ends with status 0.",
+    help="Leave at the next step boundary once this host is about to be taken back, as said by the "
+    "metadata server of a cloud, a URL that then answers 200 with a text, a file that then exists, "
+    "or a command of several words that then exits with status 0.",
 )
 
 
