@@ -1,0 +1,257 @@
+"""The pods of a TrainJob as processes: the runtime's own command, and the variables that pods get.
+
+What the trainer, JobSet and the controller of Jobs do is done here: a pod that is killed ends with all
+of its processes, and one of its name is started in its place, without its files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.kubernetes.install.training_runtime import RUNS, TERMINATION_LOG, training_runtime
+from brim.launch.progress import ProgressServer
+from brim.loggers import trainjob
+from brim_lab.driver import Driver
+from e2e.running import DEADLINE, DIGITS, JOB, lines, undisturbed, until
+
+pytestmark = pytest.mark.e2e
+VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+NAME, UID = "flights", "5d1c"
+
+
+class TrainJob:
+    """A TrainJob of so many nodes, whose pods are on this host.
+
+    Args:
+        args: of its trainer.
+        variables: that the trainer gives containers beside those of its policy.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, *args: str, address: str = "127.0.0.1", **variables: str
+    ) -> None:
+        self.folder, self.nodes, self.args = folder, nodes, args
+        self.address, self.variables, self.uid = address, variables, UID
+        with socket.create_server((address, 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.starts = 0
+        self.pods: dict[int, Pod] = {}
+
+    def start(self, index: int, *, failures: int = 0) -> Pod:
+        """Start the pod of an index, as the controller of Jobs does."""
+        self.starts += 1
+        self.pods[index] = Pod(self, index, failures)
+        return self.pods[index]
+
+    def container(self, index: int, failures: int) -> tuple[list[str], dict[str, str]]:
+        """The command and the environment of a pod's container."""
+        runtime = training_runtime(image="brim:1")
+        (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+        facts = {
+            "metadata.labels['batch.kubernetes.io/controller-uid']": self.uid,
+            "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "9f2e",
+            "metadata.annotations['batch.kubernetes.io/job-index-failure-count']": str(failures),
+            "spec.nodeName": f"n{index}",
+        }
+        environment: dict[str, str] = {}
+        for variable in container["env"]:
+            environment[variable["name"]] = value_of(variable, facts, environment)
+        environment |= {
+            **self.variables,
+            "PET_NNODES": str(self.nodes),
+            "PET_NPROC_PER_NODE": "1",
+            "PET_NODE_RANK": str(index),
+            "PET_MASTER_ADDR": self.address,
+            "PET_MASTER_PORT": "29400",
+            "JOB_COMPLETION_INDEX": str(index),
+        }
+        words = [expanded(word, environment) for word in [*container["command"], *self.args]]
+        return words[words.index("pod") :], environment
+
+
+class Pod:
+    """A pod of it; its files are its own."""
+
+    def __init__(self, job: TrainJob, index: int, failures: int) -> None:
+        words, environment = job.container(index, failures)
+        self.folder = job.folder / f"pod-{index}-{job.starts}"
+        self.folder.mkdir()
+        self.log = self.folder / "log"
+        places = {RUNS: str(self.folder / "brim"), TERMINATION_LOG: str(self.folder / "end")}
+        for place, own in places.items():
+            words = [word.replace(place, own) for word in words]
+        words = [word.replace(":4000", f":{job.port}") for word in words]
+        self.end = self.folder / "end"
+        self.end.touch()
+        self.driver = Driver(self.folder, **environment)
+        with self.log.open("w") as log:
+            self.process = self.driver.start(*words, stdout=log, stderr=subprocess.STDOUT)
+
+    @property
+    def run(self) -> Path:
+        """The directory of the run, in the first pod."""
+        return self.folder / "brim" / "9f2e"
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return [event for event in lines(self.run / "events.jsonl") if event["kind"] == "round"]
+
+    def kill(self) -> None:
+        """End it with all of its processes, as an OOM killer or a lost node does."""
+        self.process.kill()
+        self.driver.end()
+        self.process.wait(timeout=DEADLINE)
+
+    def status(self) -> int:
+        return self.process.wait(timeout=DEADLINE)
+
+
+def value_of(variable: dict[str, Any], facts: dict[str, str], before: dict[str, str]) -> str:
+    source = variable.get("valueFrom", {})
+    if "secretKeyRef" in source:
+        return "of-the-namespace"
+    if "fieldRef" in source:
+        return facts[source["fieldRef"]["fieldPath"]]
+    return expanded(variable["value"], before)
+
+
+def expanded(text: str, variables: dict[str, str]) -> str:
+    """Expand `$(NAME)` as kubelets do: an unknown name stays as it is."""
+    return VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def trainjob_of(stack: ExitStack, folder: Path, nodes: int, *args: str, **variables: str) -> TrainJob:
+    job = TrainJob(folder, nodes, *args, **variables)
+    stack.callback(lambda: [pod.kill() for pod in job.pods.values()])
+    return job
+
+
+def trains_on_all(job: TrainJob, *, beyond: int = 0) -> int:
+    """Wait until all pods train together, and a step is done; the step."""
+    first = job.pods[0]
+
+    def steps() -> list[dict[str, Any]]:
+        return lines(first.run / "steps.jsonl")
+
+    def is_so() -> bool:
+        assert first.process.poll() is None, first.log.read_text()
+        rounds = first.rounds()
+        return (
+            bool(rounds)
+            and len(rounds[-1]["workers"]) == job.nodes
+            and bool(steps())
+            and steps()[-1]["round"] == rounds[-1]["round"]
+            and steps()[-1]["step"] > beyond
+        )
+
+    until(is_so, f"a step of {job.nodes} pods")
+    return int(steps()[-1]["step"])
+
+
+def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack) -> None:
+    server = ProgressServer()
+    stack.callback(server.close)
+    reports = {name: server.variables(1)[name] for name in trainjob.VARIABLES}
+    hurry = tmp_path / "hurry"
+    slow = ("--set", "pause=0.1", "--set", f"hurry={hurry}")
+    job = trainjob_of(stack, tmp_path, 3, *JOB, *slow, **reports)
+    for index in range(3):
+        job.start(index)
+    step = trains_on_all(job)
+    job.pods[2].kill()
+    job.start(2, failures=1)
+    step = trains_on_all(job, beyond=step)
+    job.pods[0].kill()  # with the master and its records
+    job.start(0, failures=1)
+    trains_on_all(job, beyond=step)
+    hurry.touch()
+    assert [job.pods[index].status() for index in range(3)] == [0, 0, 0], job.pods[0].log.read_text()
+    summary = json.loads(job.pods[0].end.read_text())
+    assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
+    assert summary["steps_redone"] <= 2
+    last = server.fresh(1)[-1]
+    assert (last.step, last.total) == (summary["steps"], summary["steps"])
+    assert last.values["accuracy"] == pytest.approx(summary["metrics"]["accuracy"])
+
+
+def test_failure_of_the_run_needs_no_other_pod(tmp_path: Path, stack: ExitStack) -> None:
+    file = tmp_path / "bad.py"
+    text = Path(DIGITS).read_text().replace("def loss(output, target):", "def loss(output, target):\n    1 / 0", 1)
+    file.write_text(text)
+    job = trainjob_of(stack, tmp_path, 1, str(file))
+    pod = job.start(0)
+    assert pod.status() == 1, pod.log.read_text()
+    assert json.loads(pod.end.read_text())["exit"] == "failed"
+    assert "ZeroDivisionError" in pod.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "FILE: got nothing"),
+        (("nowhere.py",), "nowhere.py"),
+        ((DIGITS, "--", "python", "loop.py"), "a command"),
+        ((DIGITS, "--workers", "none"), "--workers"),
+    ],
+)
+def test_wrong_args_need_no_other_pod(
+    tmp_path: Path, stack: ExitStack, args: tuple[str, ...], words: str
+) -> None:
+    pod = trainjob_of(stack, tmp_path, 2, *args).start(0)
+    assert pod.status() == 2, pod.log.read_text()
+    assert words in pod.log.read_text()
+
+
+def test_asked_to_leave_is_no_success(tmp_path: Path, stack: ExitStack) -> None:
+    job = trainjob_of(stack, tmp_path, 1, *JOB, "--set", "pause=0.1")
+    pod = job.start(0)
+    trains_on_all(job)
+    pod.process.terminate()
+    assert pod.status() == 143, pod.log.read_text()
+    assert list((pod.run / "checkpoints").glob("step-*")), "the last worker has written one"
+    assert not pod.end.read_text()
+
+
+def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitStack) -> None:
+    job = trainjob_of(stack, tmp_path, 1, *JOB)
+    pod = job.start(0)
+    until((pod.run / "master.json").exists, "the master")
+    os.kill(json.loads((pod.run / "master.json").read_text())["pid"], 9)
+    assert pod.status() == 0, pod.log.read_text()
+    assert "the master was killed, and is started again" in pod.log.read_text()
+    summary = json.loads(pod.end.read_text())
+    assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
+
+
+def test_pods_of_another_job_are_not_let_in(tmp_path: Path, stack: ExitStack) -> None:
+    job = trainjob_of(stack, tmp_path, 1, *JOB, "--set", "pause=0.1")
+    job.start(0)
+    trains_on_all(job)
+    job.uid = "of another Job at this address"
+    stranger = job.start(1)
+    until(lambda: "token" in stranger.log.read_text(), "a refusal")
+    assert len(job.pods[0].rounds()[-1]["workers"]) == 1
+
+
+def test_command_runs_at_its_level(tmp_path: Path, stack: ExitStack) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("echo rank $RANK of $WORLD_SIZE in $PET_NNODES\n")
+    pod = trainjob_of(stack, tmp_path, 1, "--", "sh", str(script)).start(0)
+    assert pod.status() == 0, pod.log.read_text()
+    assert "level: restart" in pod.log.read_text()
