@@ -23,6 +23,7 @@ from brim.launch.progress import ProgressServer
 from brim.loggers import trainjob
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, DIGITS, JOB, lines, undisturbed, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -136,7 +137,9 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def trainjob_of(stack: ExitStack, folder: Path, nodes: int, *args: str, **variables: str) -> TrainJob:
+def trainjob_of(
+    stack: ExitStack, folder: Path, nodes: int, *args: str, **variables: str
+) -> TrainJob:
     job = TrainJob(folder, nodes, *args, **variables)
     stack.callback(lambda: [pod.kill() for pod in job.pods.values()])
     return job
@@ -164,24 +167,26 @@ def trains_on_all(job: TrainJob, *, beyond: int = 0) -> int:
     return int(steps()[-1]["step"])
 
 
-def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.parametrize("nodes", long_after(1, [2, 4]))
+def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack, nodes: int) -> None:
     server = ProgressServer()
     stack.callback(server.close)
     reports = {name: server.variables(1)[name] for name in trainjob.VARIABLES}
     hurry = tmp_path / "hurry"
     slow = ("--set", "pause=0.1", "--set", f"hurry={hurry}")
-    job = trainjob_of(stack, tmp_path, 3, *JOB, *slow, **reports)
-    for index in range(3):
+    job = trainjob_of(stack, tmp_path, nodes, *JOB, *slow, **reports)
+    for index in range(nodes):
         job.start(index)
     step = trains_on_all(job)
-    job.pods[2].kill()
-    job.start(2, failures=1)
+    job.pods[nodes - 1].kill()
+    job.start(nodes - 1, failures=1)
     step = trains_on_all(job, beyond=step)
     job.pods[0].kill()  # with the master and its records
     job.start(0, failures=1)
     trains_on_all(job, beyond=step)
     hurry.touch()
-    assert [job.pods[index].status() for index in range(3)] == [0, 0, 0], job.pods[0].log.read_text()
+    statuses = [job.pods[index].status() for index in range(nodes)]
+    assert statuses == [0] * nodes, job.pods[0].log.read_text()
     summary = json.loads(job.pods[0].end.read_text())
     assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
     assert summary["steps_redone"] <= 2
@@ -192,7 +197,11 @@ def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack) -> None:
 
 def test_failure_of_the_run_needs_no_other_pod(tmp_path: Path, stack: ExitStack) -> None:
     file = tmp_path / "bad.py"
-    text = Path(DIGITS).read_text().replace("def loss(output, target):", "def loss(output, target):\n    1 / 0", 1)
+    text = (
+        Path(DIGITS)
+        .read_text()
+        .replace("def loss(output, target):", "def loss(output, target):\n    1 / 0", 1)
+    )
     file.write_text(text)
     job = trainjob_of(stack, tmp_path, 1, str(file))
     pod = job.start(0)

@@ -10,11 +10,6 @@ import pytest
 from brim.kubernetes.install.training_runtime import training_runtime
 from brim_lab.kubernetes.control_plane import ControlPlane
 
-models: Any = pytest.importorskip(
-    "kubeflow_trainer_api.models", reason="pip install -e '.[dev]'", exc_type=ImportError
-)
-
-
 def job_of(runtime: dict[str, Any]) -> dict[str, Any]:
     """The Job that JobSet makes of a TrainJob of three nodes."""
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
@@ -43,6 +38,7 @@ def same(read: Any, written: Any, place: str = "") -> None:
 
 @pytest.mark.parametrize("namespace", ["", "team"])
 def test_models_of_kubeflow_take_it_whole(namespace: str) -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install -e '.[dev]'")
     runtime = training_runtime(image="brim:1", namespace=namespace)
     model = getattr(models, f"TrainerV1alpha1{runtime['kind']}")
     read = model.from_json(json.dumps(runtime))

@@ -43,7 +43,7 @@ def training_runtime(*, image: str, namespace: str = "") -> Manifest:
         "metadata": {"name": NAME, **place, "labels": {f"{GROUP}/framework": "torch"}},
         "spec": {
             # By this policy pods are told of their number, and of the first one's name.
-            "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": 1}},
+            "mlPolicy": {"numNodes": 1, "torch": {}},
             "template": {"spec": {"replicatedJobs": [_job(image)]}},
         },
     }
@@ -91,7 +91,8 @@ def _container(image: str) -> Manifest:
             {"name": "BRIM_TOKEN", "value": "$(RUN_SECRET).$(JOB_UID)"},
             _of_pod("JOBSET_UID", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"),
             _of_pod(
-                "POD_FAILURES", "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+                "POD_FAILURES",
+                "metadata.annotations['batch.kubernetes.io/job-index-failure-count']",
             ),
             _of_pod("BRIM_MACHINE", "spec.nodeName"),
         ],
