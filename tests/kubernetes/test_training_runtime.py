@@ -10,6 +10,7 @@ import pytest
 from brim.kubernetes.install.training_runtime import training_runtime
 from brim_lab.kubernetes.control_plane import ControlPlane
 
+
 def job_of(runtime: dict[str, Any]) -> dict[str, Any]:
     """The Job that JobSet makes of a TrainJob of three nodes."""
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
