@@ -32,10 +32,10 @@ def measure(source: Path, base: Path, *, jobs: int, copies: bool) -> tuple[list[
         place = Path(folder)
         (place / "meeting").mkdir()
         words = [SCRIPT, "tune", str(base), str(place / "meeting"), str(jobs)]
+        run = [sys.executable, "-m", "brim", "run", "--json", *OPTIONS, "--run-dir"]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "brim", "run", "--json", *OPTIONS]
-                + ["--run-dir", str(place / f"run-{number}"), "--", sys.executable, *words],
+                [*run, str(place / f"run-{number}"), "--", sys.executable, *words],
                 env=environment(source, copies=copies),
                 cwd=place,
                 stdout=subprocess.PIPE,

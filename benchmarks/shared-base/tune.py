@@ -85,7 +85,7 @@ def tune(folder: str, meeting: str, jobs: int) -> None:
     chance = torch.Generator().manual_seed(0)
     words = torch.randint(WORDS, (STEPS * BATCH, LENGTH), generator=chance)
     arguments = TrainingArguments(
-        output_dir=os.devnull,
+        output_dir=str(Path(meeting, "out")),
         per_device_train_batch_size=BATCH,
         max_steps=STEPS,
         learning_rate=1e-3,
