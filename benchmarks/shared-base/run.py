@@ -46,17 +46,17 @@ def measure(source: Path, base: Path, *, jobs: int, copies: bool) -> tuple[list[
         ]
         weights: set[str] = set()
         for process in processes:
-            output, words_of_it = process.communicate()
+            output, problems = process.communicate()
             if process.returncode:
-                raise RuntimeError(words_of_it[-2000:])
+                raise RuntimeError(problems[-2000:])
             weights.add(json.loads(output)["weights_sha256"])
-        found = [json.loads(path.read_text()) for path in (place / "meeting").glob("*.measured")]
-    return found, weights
+        shares = [json.loads(path.read_text()) for path in (place / "meeting").glob("*.measured")]
+    return shares, weights
 
 
-def row(name: str, found: list[Memory]) -> tuple[str, ...]:
+def row(name: str, shares: list[Memory]) -> tuple[str, ...]:
     def mb(field: str) -> str:
-        return f"{sum(memory[field] for memory in found) / 1000:,.0f}"
+        return f"{sum(memory[field] for memory in shares) / 1000:,.0f}"
 
     return name, mb("pss"), mb("base_pss"), mb("base_own")
 
@@ -68,22 +68,24 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one way alone")
     options = parser.parse_args()
     report = Report(HERE, "Several adapters on one base: memory of a host", seed=0)
-    own = repository() / "src"
-    ways = {"now": (own, False)}
+    source = repository() / "src"
+    ways = {"now": (source, False)}
     if not options.quick:
-        before = {"before": (options.before.resolve(), False)} if options.before else {}
-        ways = {"a base that each job has copied": (own, True), **before, **ways}
+        earlier = {"before": (options.before.resolve(), False)} if options.before else {}
+        ways = {"a base that each job has copied": (source, True), **earlier, **ways}
     rows, weights, data = [], set[str](), dict[str, list[Memory]]()
     with tempfile.TemporaryDirectory(prefix="brim-base-") as base:
         subprocess.run(
-            [sys.executable, SCRIPT, "make", base], env=environment(own, copies=False), check=True
+            [sys.executable, SCRIPT, "make", base],
+            env=environment(source, copies=False),
+            check=True,
         )
         size = (Path(base) / "model.safetensors").stat().st_size
-        for name, (source, copies) in ways.items():
-            found, digests = measure(source, Path(base), jobs=options.jobs, copies=copies)
+        for name, (way, copies) in ways.items():
+            shares, digests = measure(way, Path(base), jobs=options.jobs, copies=copies)
             weights |= digests
-            rows.append(row(name, found))
-            data[name] = found
+            rows.append(row(name, shares))
+            data[name] = shares
             report.say(" ".join(rows[-1]))
     if len(weights) > 1:
         raise RuntimeError("the jobs end with different weights")

@@ -40,15 +40,15 @@ def memory() -> dict[str, int]:
     """This process's memory in kB: its share of all pages, and of those of the base's file."""
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     whole = {name: int(value.split()[0]) for name, value in (line.split(":") for line in rollup)}
-    found = {"pss": whole["Pss"], "base_pss": 0, "base_own": 0}
+    shares = {"pss": whole["Pss"], "base_pss": 0, "base_own": 0}
     is_base = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         head, *rest = line.split()
         if not head.endswith(":"):
             is_base = line.endswith("model.safetensors")
         elif is_base and head in ("Pss:", "Anonymous:"):
-            found["base_pss" if head == "Pss:" else "base_own"] += int(rest[0])
-    return found
+            shares["base_pss" if head == "Pss:" else "base_own"] += int(rest[0])
+    return shares
 
 
 class Meeting(TrainerCallback):  # type: ignore[misc]

@@ -54,6 +54,10 @@ class TrainJob:
         self.pods[index] = Pod(self, index, failures)
         return self.pods[index]
 
+    def end(self) -> None:
+        for pod in self.pods.values():
+            pod.kill()
+
     def container(self, index: int, failures: int) -> tuple[list[str], dict[str, str]]:
         """The command and the environment of a pod's container."""
         runtime = training_runtime(image="brim:1")
@@ -96,7 +100,7 @@ class Pod:
         self.end = self.folder / "end"
         self.end.touch()
         self.driver = Driver(self.folder, **environment)
-        with self.log.open("w") as log:
+        with self.log.open("wb") as log:
             self.process = self.driver.start(*words, stdout=log, stderr=subprocess.STDOUT)
 
     @property
@@ -141,7 +145,7 @@ def trainjob_of(
     stack: ExitStack, folder: Path, nodes: int, *args: str, **variables: str
 ) -> TrainJob:
     job = TrainJob(folder, nodes, *args, **variables)
-    stack.callback(lambda: [pod.kill() for pod in job.pods.values()])
+    stack.callback(job.end)
     return job
 
 

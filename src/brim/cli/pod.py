@@ -1,4 +1,4 @@
-"""`brim pod`: take part in a run as a pod of an indexed Job."""
+"""`brim pod`: lead or join a run as a pod of an indexed Job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _WORKERS = whole(minimum=1, maximum=_MOST_WORKERS)
 def _read_workers(text: str, option: str) -> int:
     if text == _AUTOMATIC:
         return max(1, len(visible_gpus(os.environ)))
-    return _WORKERS.read(text, option)
+    workers: int = _WORKERS.read(text, option)
+    return workers
 
 
 def _read_failures(text: str, option: str) -> int | None:
@@ -106,7 +107,7 @@ def pod(
     summary_file: Path | None,
     **values: Any,
 ) -> int:
-    """Take part in a run as a pod of an indexed Job, whose pods all have this command.
+    """Lead or join a run as a pod of an indexed Job, whose pods all have this command.
 
     The first pod leads the run, and has FILE or COMMAND with the code; the others get it from there.
     The run has as many workers as pods are there. It is for templates of Jobs, such as the runtime

@@ -171,8 +171,8 @@ async def _keeping(beginning: Began, records: Records, run_dir: Path) -> AsyncIt
             await keeping
 
 
-class _Words:
-    """What is said of a run beside its records, on this process's standard error."""
+class _Remarks:
+    """Remarks on a run, on this process's standard error."""
 
     def note(self, text: str) -> None:
         _say(text)
@@ -181,12 +181,12 @@ class _Words:
 @contextlib.asynccontextmanager
 async def _followed(run_dir: Path) -> AsyncIterator[None]:
     """Have the processes of the run's loggers, if it has some, for as long as this leads it."""
-    followers, words = Followers(run_dir), _Words()
+    followers, remarks = Followers(run_dir), _Remarks()
 
     async def tend() -> None:
         while True:
             with contextlib.suppress(OSError):  # no disk or memory is left: later, perhaps
-                followers.tend(words)
+                followers.tend(remarks)
             await asyncio.sleep(_POLL_INTERVAL)
 
     tending = asyncio.create_task(tend())

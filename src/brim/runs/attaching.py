@@ -64,7 +64,7 @@ def hand_over(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and programs would, too
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvpe(command[0], command, {**os.environ, **of_job, **variables})
+        os.execvpe(command[0], list(command), {**os.environ, **of_job, **variables})
     except OSError as error:
         raise SpecError(
             "COMMAND",

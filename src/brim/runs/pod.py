@@ -1,7 +1,7 @@
 """A pod of an indexed Job as a host of a run: its agent, and in the first pod the run's master, too.
 
-All pods are started by one command. A process that is killed is started again here; a pod that ends
-before the run is done ends with a status that has the Job put another in its place.
+All pods have one command. A process is started again here after a kill; a pod that ends before the
+run has a status by which the Job puts another in its place.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def write_work(
         values: of options of a job.
         file: the training file; empty where there is a command.
         most: workers that the pods have in all, for a job that names no number.
-        warn: is told what the job visibly needs and is not sent with it.
+        warn: hears of visible needs of the job beside its code.
 
     Raises:
         SpecError: it cannot be run as asked.
@@ -128,7 +128,7 @@ def take_part(place: PodPlace, *, job: Path | None, summary: Path | None) -> int
         ended.touch()
         commands[_MASTER] = master
     commands[_AGENT] = agent
-    status = _Pod(commands, ended).stay()
+    status = _PodProcesses(commands, ended).stay()
     if summary is not None and ended is not None and (content := ended.read_bytes()):
         with contextlib.suppress(OSError):  # the records have it, too
             write_in_place(summary, content)
@@ -136,12 +136,12 @@ def take_part(place: PodPlace, *, job: Path | None, summary: Path | None) -> int
 
 
 @dataclass(slots=True)
-class _Pod:
-    """The processes of a pod, of which this one is the parent, and the first in its container.
+class _PodProcesses:
+    """The processes of a pod; their parent is the first process of the container.
 
     Args:
         commands: of brim, by role.
-        ended: the file in which the master says how the run ended; None: it is in another pod.
+        ended: the file for the master's summary of the run; None: it is in another pod.
     """
 
     commands: Mapping[str, Sequence[str]]

@@ -1,4 +1,4 @@
-"""The status server of Kubeflow Trainer, which shows the progress of a TrainJob in its status.
+"""The status server of Kubeflow Trainer, for the progress in the status of a TrainJob.
 
 Source: `trainer.kubeflow.org/v1alpha1`, `UpdateTrainJobStatusRequest`.
 """
@@ -23,11 +23,11 @@ def post_status(url: str, body: bytes, *, token: Path, authority: Path) -> None:
     """Post a status, by no proxy, and without going where an answer points to.
 
     Args:
-        token: the file of it, which is read anew: its content changes every hour.
-        authority: the file of the certificate that the server's is signed by.
+        token: the file of it, read for each status: its content changes every hour.
+        authority: the file of the certificate behind the server's.
 
     Raises:
-        EnvironmentFault: the server did not take it, or nobody knows.
+        EnvironmentFault: the server did not take it, or did not answer.
     """
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:

@@ -1,7 +1,7 @@
 """Files that weights lie in: mapped by libraries of safetensors, and in memory once a host.
 
-A mapping is private, so that no process changes a file by its weights. But whoever writes to the file
-changes weights that were not written to since.
+A mapping is private, so that no process changes a file by its weights. But a program that writes to
+the file changes weights here, but for pages that this process has written to.
 """
 
 from __future__ import annotations
