@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ import pytest
 from brim.kubernetes.install.training_runtime import RUNS, TERMINATION_LOG, training_runtime
 from brim.launch.progress import ProgressServer
 from brim.loggers import trainjob
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, DIGITS, JOB, lines, undisturbed, until
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
-NAME, UID = "flights", "5d1c"
+UID = "5d1c"
 
 
 class TrainJob:
@@ -35,15 +36,22 @@ class TrainJob:
 
     Args:
         args: of its trainer.
+        hosts: one for each pod; none: all are on this one.
         variables: that the trainer gives containers beside those of its policy.
     """
 
     def __init__(
-        self, folder: Path, nodes: int, *args: str, address: str = "127.0.0.1", **variables: str
+        self,
+        folder: Path,
+        nodes: int,
+        *args: str,
+        hosts: Sequence[Host] = (),
+        **variables: str,
     ) -> None:
-        self.folder, self.nodes, self.args = folder, nodes, args
-        self.address, self.variables, self.uid = address, variables, UID
-        with socket.create_server((address, 0)) as listener:
+        self.folder, self.nodes, self.args, self.hosts = folder, nodes, args, hosts
+        self.address = hosts[0].address if hosts else "127.0.0.1"
+        self.variables, self.uid = variables, UID
+        with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
         self.starts = 0
         self.pods: dict[int, Pod] = {}
@@ -90,7 +98,8 @@ class Pod:
 
     def __init__(self, job: TrainJob, index: int, failures: int) -> None:
         words, environment = job.container(index, failures)
-        self.folder = job.folder / f"pod-{index}-{job.starts}"
+        host = job.hosts[index] if job.hosts else None
+        self.folder = (host.folder if host else job.folder) / f"pod-{index}-{job.starts}"
         self.folder.mkdir()
         self.log = self.folder / "log"
         places = {RUNS: str(self.folder / "brim"), TERMINATION_LOG: str(self.folder / "end")}
@@ -99,7 +108,7 @@ class Pod:
         words = [word.replace(":4000", f":{job.port}") for word in words]
         self.end = self.folder / "end"
         self.end.touch()
-        self.driver = Driver(self.folder, **environment)
+        self.driver = Driver(self.folder, **environment).with_prefix(host.prefix if host else ())
         with self.log.open("wb") as log:
             self.process = self.driver.start(*words, stdout=log, stderr=subprocess.STDOUT)
 
@@ -142,9 +151,14 @@ def stack() -> Iterator[ExitStack]:
 
 
 def trainjob_of(
-    stack: ExitStack, folder: Path, nodes: int, *args: str, **variables: str
+    stack: ExitStack,
+    folder: Path,
+    nodes: int,
+    *args: str,
+    hosts: Sequence[Host] = (),
+    **variables: str,
 ) -> TrainJob:
-    job = TrainJob(folder, nodes, *args, **variables)
+    job = TrainJob(folder, nodes, *args, hosts=hosts, **variables)
     stack.callback(job.end)
     return job
 
@@ -199,6 +213,24 @@ def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack, nodes: int
     assert last.values["accuracy"] == pytest.approx(summary["metrics"]["accuracy"])
 
 
+@pytest.mark.long
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_pods_on_hosts_of_their_own(tmp_path: Path, stack: ExitStack) -> None:
+    hosts = stack.enter_context(hosts_in(tmp_path, 2))
+    job = trainjob_of(stack, tmp_path, 2, *JOB, "--set", "pause=0.1", hosts=hosts)
+    for index in range(2):
+        job.start(index)
+    step = trains_on_all(job)
+    for index in (1, 0):
+        job.pods[index].kill()
+        job.start(index, failures=1)
+        step = trains_on_all(job, beyond=step)
+    assert [job.pods[index].status() for index in range(2)] == [0, 0], job.pods[0].log.read_text()
+    summary = json.loads(job.pods[0].end.read_text())
+    assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
+
+
 def test_failure_of_the_run_needs_no_other_pod(tmp_path: Path, stack: ExitStack) -> None:
     file = tmp_path / "bad.py"
     text = (
@@ -231,14 +263,28 @@ def test_wrong_args_need_no_other_pod(
     assert words in pod.log.read_text()
 
 
-def test_asked_to_leave_is_no_success(tmp_path: Path, stack: ExitStack) -> None:
-    job = trainjob_of(stack, tmp_path, 1, *JOB, "--set", "pause=0.1")
-    pod = job.start(0)
-    trains_on_all(job)
-    pod.process.terminate()
-    assert pod.status() == 143, pod.log.read_text()
-    assert list((pod.run / "checkpoints").glob("step-*")), "the last worker has written one"
-    assert not pod.end.read_text()
+@pytest.mark.parametrize("nodes", long_after(1, [1, 2]))
+def test_suspended_job_continues_from_its_checkpoint(
+    tmp_path: Path, stack: ExitStack, nodes: int
+) -> None:
+    hurry, kept = tmp_path / "hurry", tmp_path / "kept"
+    words = ("--set", "pause=0.1", "--set", f"hurry={hurry}", "--checkpoints", str(kept))
+    job = trainjob_of(stack, tmp_path, nodes, *JOB, *words)
+    for index in range(nodes):
+        job.start(index)
+    step = trains_on_all(job)
+    pods = list(job.pods.values())
+    for pod in pods:
+        pod.process.terminate()
+    assert [pod.status() for pod in pods] == [143] * nodes, "to a Job, 0 would be complete"
+    assert not pods[0].end.read_text()
+    hurry.touch()
+    for index in range(nodes):
+        job.start(index)
+    assert [pod.status() for pod in job.pods.values()] == [0] * nodes
+    summary = json.loads(job.pods[0].end.read_text())
+    assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
+    assert lines(job.pods[0].run / "steps.jsonl")[0]["step"] > step
 
 
 def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitStack) -> None:
