@@ -287,6 +287,7 @@ def test_suspended_job_continues_from_its_checkpoint(
     assert lines(job.pods[0].run / "steps.jsonl")[0]["step"] > step
 
 
+@pytest.mark.long
 def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitStack) -> None:
     job = trainjob_of(stack, tmp_path, 1, *JOB)
     pod = job.start(0)
@@ -298,6 +299,7 @@ def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitSt
     assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
 
 
+@pytest.mark.long
 def test_pods_of_another_job_are_not_let_in(tmp_path: Path, stack: ExitStack) -> None:
     job = trainjob_of(stack, tmp_path, 1, *JOB, "--set", "pause=0.1")
     job.start(0)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from brim.kubernetes.install.training_runtime import training_runtime
+from brim.kubernetes.install.training_runtime import RUNS, training_runtime
 from brim_lab.kubernetes.control_plane import ControlPlane
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "kubeflow-trainer.md"
 
 
 def job_of(runtime: dict[str, Any]) -> dict[str, Any]:
@@ -54,3 +59,13 @@ def test_server_takes_its_job(api_server: ControlPlane) -> None:
         stdin=json.dumps(job),
     )
     same(json.loads(text)["spec"], job["spec"])
+
+
+def test_models_of_kubeflow_take_the_guides_jobs() -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install -e '.[dev]'")
+    blocks = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    job, with_volume = (yaml.safe_load(block) for block in blocks)
+    job["spec"] |= with_volume["spec"]
+    read = models.TrainerV1alpha1TrainJob.from_json(json.dumps(job))
+    same(json.loads(read.to_json()), job)
+    assert f"mountPath: {RUNS}" in blocks[1]

@@ -110,9 +110,9 @@ def pod(
     """Lead or join a run as a pod of an indexed Job, whose pods all have this command.
 
     The first pod leads the run, and has FILE or COMMAND with the code; the others get it from there.
-    The run has as many workers as pods are there. It is for templates of Jobs, such as the runtime
-    brim of Kubeflow Trainer, which adds the arguments of a TrainJob: FILE, and options of brim train.
-    The pods' token is in BRIM_TOKEN.
+    Unless --workers says otherwise, it has as many workers as all of its pods together. The token of
+    the pods is in BRIM_TOKEN. It is for templates of Jobs, such as the runtime brim of Kubeflow
+    Trainer, which adds the arguments of a TrainJob: FILE, and options of brim train.
 
     Exit code 0 where the run is done, 1 where it has failed, 2 where it cannot be run as asked; with
     any other one, another pod should take this one's place.
