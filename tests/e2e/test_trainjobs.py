@@ -189,7 +189,7 @@ def trains_on_all(job: TrainJob, *, beyond: int = 0) -> int:
 def test_pods_are_lost_and_replaced(tmp_path: Path, stack: ExitStack, nodes: int) -> None:
     server = ProgressServer()
     stack.callback(server.close)
-    reports = {name: server.variables(1)[name] for name in trainjob.VARIABLES}
+    reports: dict[str, Any] = {name: server.variables(1)[name] for name in trainjob.VARIABLES}
     hurry = tmp_path / "hurry"
     slow = ("--set", "pause=0.1", "--set", f"hurry={hurry}")
     job = trainjob_of(stack, tmp_path, nodes, *JOB, *slow, **reports)
