@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from brim.kubernetes.install.training_runtime import RUNS, TERMINATION_LOG, training_runtime
@@ -296,6 +298,24 @@ def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitSt
     assert pod.status() == 0, pod.log.read_text()
     assert "the master was killed, and is started again" in pod.log.read_text()
     summary = json.loads(pod.end.read_text())
+    assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
+
+
+@pytest.mark.long
+def test_first_pod_leads_without_a_worker_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
+    hurry = tmp_path / "hurry"
+    job = trainjob_of(stack, tmp_path, 2, *JOB, "--set", "pause=0.1", "--set", f"hurry={hurry}")
+    for index in range(2):
+        job.start(index)
+    trains_on_all(job)
+    inside = {p.pid for p in psutil.Process(job.pods[0].process.pid).children(recursive=True)}
+    workers = {e["pid"] for e in lines(job.pods[0].run / "events.jsonl") if e["kind"] == "worker"}
+    (own,) = inside & workers
+    os.kill(own, signal.SIGTERM)
+    until(lambda: len(job.pods[0].rounds()[-1]["workers"]) == 1, "a round without it")
+    hurry.touch()
+    assert [pod.status() for pod in job.pods.values()] == [0, 0], job.pods[0].log.read_text()
+    summary = json.loads(job.pods[0].end.read_text())
     assert summary["weights_sha256"] == undisturbed(*JOB)["weights_sha256"]
 
 

@@ -177,6 +177,8 @@ class _PodProcesses:
         self._codes[role] = code
         if self._is_leaving or self._is_ending:
             return
+        if role == _AGENT and code == 0 and _MASTER in self.commands:
+            return  # by the end of the run, or by a resize: the master ends this pod
         self._is_ending = True
         if role == _MASTER and not self._outcome():  # the agent is told of no end
             self._send(signal.SIGTERM)
