@@ -1,4 +1,4 @@
-"""Makes deploy/kustomize and deploy/helm from the objects that `brim install` applies."""
+"""Makes the files of deploy/ from the objects that `brim install` applies, and from the runtime of TrainJobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import brim
 from brim.kubernetes.install.manifests import Installation, Manifest, foreign_definitions, manifests
+from brim.kubernetes.install.training_runtime import training_runtime
 from brim.kubernetes.objects.schemas import in_yaml
 
 FOLDER = Path(__file__).parent
@@ -32,12 +33,20 @@ _COMPONENTS: dict[str, dict[str, Any]] = {
 
 def render() -> dict[str, str]:
     """The text of each file, by its path."""
-    return dict((*_kustomize(), *_helm(), ("kubeflow-kinds.yaml", _kinds_of_kubeflow())))
+    kinds = ("kubeflow-kinds.yaml", _kinds_of_kubeflow())
+    return dict((*_kustomize(), *_helm(), *_runtimes(), kinds))
 
 
 def _kinds_of_kubeflow() -> str:
     """The definitions of Kubeflow's kinds, apart: they are made where they are absent, or not at all."""
     return _HEAD + _documents(foreign_definitions())
+
+
+def _runtimes() -> Iterable[tuple[str, str]]:
+    """The runtime of TrainJobs, for all namespaces and for one."""
+    for name, namespace in (("cluster-training-runtime", ""), ("training-runtime", TEAM)):
+        runtime = training_runtime(image=IMAGE, namespace=namespace)
+        yield f"kubeflow-trainer/{name}.yaml", _HEAD + in_yaml(runtime)
 
 
 # Kustomize ----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "Administrator": [
             "docs/many-jobs",
             *(f"docs/guides/{page}" for page in ("cluster", "services", "dashboard", "watching")),
-            *(f"docs/guides/{page}" for page in ("several-hosts", "kubernetes", "slurm", "chaos")),
+            *(f"docs/guides/{page}" for page in ("several-hosts", "kubernetes", "kubeflow-trainer", "slurm", "chaos")),
             "deploy/README",
             "SECURITY",
         ],

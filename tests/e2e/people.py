@@ -21,11 +21,12 @@ BASH = ("--grace", "2s", "--name", "shell", "--", "bash", "--norc", "--noprofile
 
 
 class Person:
-    """Somebody who submits an interactive job at a terminal of their own.
+    """Somebody who submits an interactive job at a terminal of their own, or runs it there.
 
     Args:
         driver: of the commands that they type.
         words: behind `brim submit --tty`.
+        verb: `run` in its place.
         variables: of the environment.
 
     Attributes:
@@ -33,12 +34,18 @@ class Person:
     """
 
     def __init__(
-        self, driver: Driver, *words: str, rows: int = 24, columns: int = 80, **variables: str
+        self,
+        driver: Driver,
+        *words: str,
+        verb: str = "submit",
+        rows: int = 24,
+        columns: int = 80,
+        **variables: str,
     ) -> None:
         self.terminal, program_end = pty.openpty()
         self.resize(rows, columns)
         self.process = subprocess.Popen(
-            driver.command("submit", "--tty", *words),
+            driver.command(verb, "--tty", *words),
             stdin=program_end,
             stdout=program_end,
             stderr=program_end,

@@ -48,7 +48,7 @@ def test_help_by_word_or_option_is_the_same(verb: str) -> None:
     }  # fmt: skip
 
 
-SECTIONED = ("train", "run", "master", "submit")
+SECTIONED = ("train", "run", "master", "submit", "pod")
 
 
 def command_of(verb: str) -> click.Command:

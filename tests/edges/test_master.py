@@ -426,6 +426,8 @@ def test_micro_batches_of_a_script_bound_its_workers(tmp_path: Path) -> None:
         assert (await desk.master.answer(wire.Ask(verb="resize", workers=12))).ok
 
     play(desk, story)
+    (started,) = (event for event in desk.records(EVENTS) if event["kind"] == "run_started")
+    assert started["spec"]["micro_batches"] == 16, "as a resumed run has them"
 
 
 def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
     ("command", "options", "left_out"),
     [
         (cli_train.train, RunOptions, {"json"}),
-        (cli_run.run, RunOptions, {"json", "prints"}),
+        (cli_run.run, RunOptions, {"json", "prints", "tty"}),
         (
             cli_submit.submit,
             SubmitOptions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Callable, Sequence
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from brim.domain.checkpointing import Interval
 from brim.domain.frozen_parts import FrozenPart
 from brim.domain.table_parts import StoredFile
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Directory
 from brim.storage.kept_runs import files_of, read_file
@@ -511,3 +513,104 @@ def test_lines_before_the_batches_change_no_inherited_weight(
     (change or (lambda net: None))(taker.net)
     taker.job.parts.state.put_again()
     assert taker.job.parts.state.digests() == giver.job.parts.state.digests()
+
+
+# Files that weights are mapped from ---------------------------------------------------------------
+
+
+def mapped_from(path: Path) -> type[Adapted]:
+    """The network with its frozen layer in a file, as libraries of safetensors have it."""
+    if not path.exists():
+        save_file({"weight": Adapted(WIDTH).base.weight.detach()}, path)
+
+    class Mapped(Adapted):
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+            self.base.weight.data = load_file(path)["weight"]
+
+    return Mapped
+
+
+def own_pages(tensor: Tensor) -> int:
+    """The kilobytes of the mapping around a tensor that are this process's alone, by writes."""
+    is_inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, _, value = line.partition(" ")
+        if "-" in head and not head.endswith(":"):
+            start, end = (int(address, 16) for address in head.split("-"))
+            is_inside = start <= tensor.data_ptr() < end
+        elif is_inside and head == "Anonymous:":
+            return int(value.split()[0])
+    raise AssertionError("a tensor outside of all memory")
+
+
+@pytest.mark.parametrize("has_lines_between", [False, True])
+def test_newcomers_share_the_pages_of_a_file(
+    has_lines_between: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = mapped_from(tmp_path / "base")
+    giver, taker = (World(tmp_path / name, kind=kind) for name in ("giver", "taker"))
+    giver.train(2, until=1)
+    state = taker.job.parts.state
+    state.has_lines_between = has_lines_between
+    state.put(Counted(monkeypatch).hand_over(giver, taker))
+    state.schedule = giver.job.parts.state.schedule
+    state.put_again()
+    assert state.digests() == giver.job.parts.state.digests()
+    assert own_pages(taker.net.base.weight) == own_pages(giver.net.base.weight) == 0
+
+
+def test_restored_weights_share_the_pages_of_a_file(tmp_path: Path) -> None:
+    kind = mapped_from(tmp_path / "base")
+    first = World(tmp_path / "run", kind=kind)
+    first.train(2)
+    second = World(tmp_path / "run", kind=kind, writer="w2")
+    second.job.parts.state.put(state_of(first.store.load(2)))
+    assert second.job.parts.state.digests() == first.job.parts.state.digests()
+    assert own_pages(second.net.base.weight) == 0
+
+
+def overwritten(path: Path) -> Change:
+    """Write other weights into the file, as programs do that open it anew."""
+
+    def change(_: nn.Module) -> None:
+        with path.open("r+b") as file:
+            file.seek(-FROZEN // 2, os.SEEK_END)
+            file.write(bytes(1024))
+
+    return change
+
+
+def replaced(path: Path) -> Change:
+    """Put another file in its place, as programs do that write files whole."""
+
+    def change(_: nn.Module) -> None:
+        new = path.with_suffix(".new")
+        save_file({"weight": torch.zeros(WIDTH, WIDTH)}, new)
+        new.replace(path)
+
+    return change
+
+
+def touched(path: Path) -> Change:
+    return lambda _: os.utime(path)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_file_written_to_ends_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "base"
+    world = World(tmp_path / "run", kind=mapped_from(path), keep=6)
+    with pytest.raises(SpecError, match="written to while this job trains from it"):
+        world.train(6, {3: overwritten(path)})
+    assert world.store.steps() == [1, 2, 3], "what came of other weights is no checkpoint"
+    world.check()
+
+
+@pytest.mark.parametrize("kind_of_change", [replaced, touched])
+def test_file_that_keeps_its_content_may_go(
+    kind_of_change: Callable[[Path], Change], tmp_path: Path
+) -> None:
+    path = tmp_path / "base"
+    world = World(tmp_path / "run", kind=mapped_from(path), keep=6)
+    world.train(6, {3: kind_of_change(path)})
+    world.check()

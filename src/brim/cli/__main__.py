@@ -63,6 +63,7 @@ _VERBS: dict[str, dict[str, str]] = {
     "Share a cluster of Kubernetes": {
         "install": "Add brim to a cluster of Kubernetes.",
         "operator": "Run the ElasticJobs of a cluster of Kubernetes.",
+        "pod": "Lead or join a run as a pod of an indexed Job.",
     },
     "Try it out": {
         "demo": "Run a demo with real jobs on this machine.",

@@ -12,12 +12,12 @@ import click
 from click.core import ParameterSource
 
 from brim.cli.shared.handles import ask_server, client_of
-from brim.cli.shared.sections import SectionedCommand
+from brim.cli.shared.sections import CommandVerb
 from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
-from brim.runs.options import STATE, option
+from brim.runs.options import COMMAND, STATE, option
 from brim.runs.services import service_request
-from brim.runs.submitting import COMMAND, hand_in, request_of, submission
+from brim.runs.submitting import hand_in, request_of, submission
 
 if TYPE_CHECKING:
     from brim.client import Client
@@ -34,18 +34,7 @@ def _check_server(ctx: click.Context, _: click.Parameter, server: str | None) ->
         ask_server(server, field="--to")
 
 
-class _Submit(SectionedCommand):
-    """The verb, whose words behind `--` are a command, also where it is a single word."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            place = args.index("--")
-            ctx.meta[COMMAND] = tuple(args[place + 1 :])
-            args = args[:place]
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Submit)
+@click.command(cls=CommandVerb)
 @submission
 @option(
     "--service",

@@ -212,6 +212,12 @@ FEATURES = (
         note="`kubeflow.org/v1`, which Kubeflow develops no further; `MPIJob` of `v2beta1`, too",
     ),
     Feature(
+        name="TrainJobs of Kubeflow Trainer",
+        stability=Stability.ALPHA,
+        verbs=("pod",),
+        note="`trainer.kubeflow.org/v1alpha1`; tried without its controllers",
+    ),
+    Feature(
         name="nodes chosen by another scheduler",
         stability=Stability.ALPHA,
         options=("--mode",),

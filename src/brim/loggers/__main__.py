@@ -17,6 +17,7 @@ from pathlib import Path
 from brim.errors import BrimError, UserCodeError
 from brim.host.clock import local_time, wall
 from brim.host.process import be_called, die_with_parent, print_by_line, readable
+from brim.loggers import trainjob
 from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
 
@@ -41,7 +42,7 @@ def _left_alone(patience: float) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.loggers", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("logger", help="tensorboard, mlflow, wandb or FILE.py:NAME")
+    parser.add_argument("logger", help="tensorboard, mlflow, wandb, FILE.py:NAME, or trainjob")
     parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
@@ -51,7 +52,10 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(10)  # training comes first
     try:
-        follow(arguments.run_dir, arguments.logger)
+        if arguments.logger == trainjob.NAME:
+            trainjob.report(arguments.run_dir, _left_alone)
+        else:
+            follow(arguments.run_dir, arguments.logger)
     except UserCodeError as error:
         sys.exit(error.trace)
     except BrimError as error:

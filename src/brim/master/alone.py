@@ -27,6 +27,7 @@ from brim.master.entries import Before, Began, TookOver
 from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
+from brim.runs.followers import Followers
 from brim.runs.invite import invitation
 from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact
@@ -141,7 +142,7 @@ async def _serve(settings: LoneMaster) -> int:
             return 0
         master, records = beginning.result()
         leads.set()
-        async with _keeping(master.began, records, run_dir):
+        async with _followed(run_dir), _keeping(master.began, records, run_dir):
             status = await _lead(master, leaving, patience=settings.patience)
             if master.ended.is_set() and settings.summary is not None:
                 _write_summary(settings.summary, master.summary)
@@ -168,6 +169,34 @@ async def _keeping(beginning: Began, records: Records, run_dir: Path) -> AsyncIt
         closed.set()
         if keeping is not None:
             await keeping
+
+
+class _Remarks:
+    """Remarks on a run, on this process's standard error."""
+
+    def note(self, text: str) -> None:
+        _say(text)
+
+
+@contextlib.asynccontextmanager
+async def _followed(run_dir: Path) -> AsyncIterator[None]:
+    """Have the processes of the run's loggers, if it has some, for as long as this leads it."""
+    followers, remarks = Followers(run_dir), _Remarks()
+
+    async def tend() -> None:
+        while True:
+            with contextlib.suppress(OSError):  # no disk or memory is left: later, perhaps
+                followers.tend(remarks)
+            await asyncio.sleep(_POLL_INTERVAL)
+
+    tending = asyncio.create_task(tend())
+    try:
+        yield
+    finally:
+        tending.cancel()
+        with contextlib.suppress(OSError):
+            for note in await asyncio.to_thread(followers.finish):
+                _say(note)
 
 
 def encode_summary(summary: dict[str, Any]) -> bytes:

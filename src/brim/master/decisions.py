@@ -934,6 +934,8 @@ class Decisions:
             name: getattr(facts, name)
             for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
         }
+        if self._rendezvous.parts:  # a resumed run is checked by these
+            said_by_loop["micro_batches"] = self._rendezvous.parts
         self._event(
             "run_started",
             run=self.progress.run,

@@ -1,4 +1,7 @@
-"""A person at the terminal of an interactive job, from its submission to its end."""
+"""A person at the terminal of an interactive job, from its submission to its end.
+
+On this host a command needs no job for that: it is given the terminal itself.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,23 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from brim.client import AttachedTerminal, Client
+from brim.coordination.job.launches import Seat, variables_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.process import readable
 from brim.host.raw_terminal import is_at_terminal, raw_terminal, show, window
 from brim.wire.cluster import MOST_TYPED, Input, Window
+from brim.wire.listening import joined_address, take_port
 
 _SIGN_OF_LIFE = 5.0  # seconds between two words to the scheduler at least
 _TO_STOP = 1.0  # seconds for a word that is on its way in the end
 _SIGNALLED = 128  # and the number of the signal: the exit status of a program that one has ended
 _FAILED = 1
+_HOST = "127.0.0.1"
+_ALONE = Seat(rank=0, size=1, local_rank=0, local_size=1, group_rank=0, groups=1)
 
 
 def check_terminal_here() -> None:
@@ -29,6 +37,41 @@ def check_terminal_here() -> None:
             need="a terminal, at which the program is used",
             hint="leave --tty out, or type the command at a terminal",
         )
+
+
+def hand_over(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Become a command that has this process's terminal, as the only one of a job.
+
+    So its windows, signals and exit status are the terminal's, and nothing of brim is between them.
+
+    Args:
+        variables: of its environment, beside this process's and those that torchrun sets.
+
+    Raises:
+        SpecError: it cannot be started.
+    """
+    with take_port(_HOST) as listener:  # closed as the command begins: the port is its own then
+        port = listener.getsockname()[1]
+        of_job = variables_of(
+            _ALONE,
+            [joined_address(_HOST, port)],
+            host=_HOST,
+            port=port,
+            start=0,
+            maximum=1,
+            run="terminal",
+        )
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and programs would, too
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), {**os.environ, **of_job, **variables})
+    except OSError as error:
+        raise SpecError(
+            "COMMAND",
+            got=f"{command[0]!r}, which cannot be started ({error.strerror})",
+            need="a program that can be run",
+            hint="brim run --tty -- bash",
+        ) from error
 
 
 def stay_at_terminal(client: Client, job: str, *, notice: Callable[[str], object]) -> int:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from brim.host.clock import monotonic
 from brim.host.process import run_module
+from brim.loggers import trainjob
 from brim.loggers.follower import place_of, recorded_loggers
 from brim.storage.files import open_log
 from brim.telemetry.logs import last_line
@@ -44,14 +45,15 @@ class Followers:
     Args:
         run_dir: of the run.
         loggers: names, as another process understands them, besides those of the loggers that the
-            run had before.
+            run had before, and of what reports progress where this is a pod of a TrainJob.
         directory: that the run was started in: theirs as well, so that relative addresses mean the
             same again.
     """
 
     def __init__(self, run_dir: Path, loggers: Iterable[str] = (), directory: str = "") -> None:
         self._run_dir, self._directory = run_dir.resolve(), directory or None
-        names = dict.fromkeys([*recorded_loggers(run_dir), *loggers])
+        of_pod = [trainjob.NAME] if trainjob.is_wanted() else []
+        names = dict.fromkeys([*recorded_loggers(run_dir), *loggers, *of_pod])
         logs = self._run_dir / "logs"
         self._all = [
             _Follower(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names

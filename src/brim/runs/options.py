@@ -176,6 +176,7 @@ HEARTBEAT = option(
     metavar="F",
     help="Touch this file once a second, for supervisors of this process; it says ready or waiting.",
 )
+COMMAND = "brim.command"  # of a context: the words of a command, where they were named otherwise
 STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(
     "--state",

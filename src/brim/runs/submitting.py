@@ -29,7 +29,7 @@ from brim.domain.submission import (
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.levels import level_of, leveled
-from brim.runs.options import build_spec, option, scheduled_options
+from brim.runs.options import COMMAND, build_spec, option, scheduled_options
 from brim.runs.starting import (
     bundle_of,
     name_of,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-COMMAND, _FILE = "brim.command", "brim.file"  # of a context: where the work was named otherwise
+_FILE = "brim.file"  # of a context, as COMMAND: the training file that a job.yaml names
 _TO_JUDGE = 3.0  # seconds to hear whether a deadline is promised
 
 

@@ -15,10 +15,10 @@ from brim.client import Client
 from brim.errors import SpecError
 from brim.runs.following import follow_to_a_good_end
 from brim.runs.keywords import context_of, in_python
-from brim.runs.options import options_given, run_options
+from brim.runs.options import COMMAND, options_given, run_options
 from brim.runs.run import Run
 from brim.runs.starting import make_ready
-from brim.runs.submitting import COMMAND, hand_in, request_of, submission
+from brim.runs.submitting import hand_in, request_of, submission
 
 
 class JobOptions(TypedDict, total=False):

@@ -10,11 +10,16 @@ from torch import Tensor
 ALIGNMENT = 64  # bytes: a cache line, and what vector kernels want
 
 
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of a contiguous tensor, not a copy."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
 def memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the host, not a copy."""
     if not tensor.numel():
         return memoryview(b"")
-    array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    array: Any = bytes_of(tensor).numpy()
     return memoryview(array)
 
 

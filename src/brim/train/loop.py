@@ -168,7 +168,8 @@ class Loop:
         The others would else wait for it in that round.
         """
         parts = self._parts
-        make_own([*parts.model.parameters(), *parts.model.buffers()])
+        trained = [part for part in parts.model.parameters() if part.requires_grad]
+        make_own([*trained, *parts.model.buffers()])  # frozen pages stay shared
         parts.sources.seed(0)
         if self._data.feed is not None and self._data.feed.is_computed:
             self._data.feed.indices(0, self._data.schedule.span(0))

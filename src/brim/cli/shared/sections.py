@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import click
 
+from brim.runs.options import COMMAND
+
 _WIDTH = 24  # columns of an option with its value; a longer one gets a line of its own
 
 # A verb shows the options that it has. A new option of these verbs fails a test until it is here.
@@ -36,6 +38,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--faults",
     ),
     "Output": ("--json", "--prints", "--log-limit"),
+    "The pod": (
+        "--index", "--pods", "--first", "--workers-per-pod", "--failures",
+    ),
     "Several hosts": (
         "--listen", "--agents", "--workers-here", "--ports", "--transport", "--insecure",
     ),
@@ -58,6 +63,17 @@ class SectionedCommand(click.Command):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(_aligned(rows), col_max=_WIDTH)
+
+
+class CommandVerb(SectionedCommand):
+    """A verb whose words behind `--` are a command, also where it is a single word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[COMMAND] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

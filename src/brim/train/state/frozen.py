@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from brim.domain.frozen_parts import FrozenPart, parts_of, well_used
 from brim.domain.table_parts import StoredFile
+from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.tensors.file_layout import Bytes, copy_to, lay_out
-from brim.tensors.raw import memory_of
+from brim.tensors.raw import bytes_of, memory_of
+from brim.train.state.mapped import MappedFile, files_behind
 
 _LEAST_TENSOR = 64  # bytes: a manifest needs about as many to say where a tensor is
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
@@ -54,12 +56,54 @@ def shares_memory(first: Tensor, second: Tensor) -> bool:
     )
 
 
+def is_frozen_as(tensor: Tensor, value: Tensor) -> bool:
+    """Return whether a tensor without a gradient has the bytes of another one, on the host.
+
+    Its pages need not be written to, and stay those of other processes: of forks of the template, or
+    of all that have mapped the file that it comes from.
+    """
+    return (
+        not tensor.requires_grad
+        and type(tensor) in _PLAIN
+        and tensor.layout is value.layout is torch.strided
+        and (tensor.dtype, tensor.shape) == (value.dtype, value.shape)
+        and all(
+            part.is_cpu and part.is_contiguous() and not part.is_conj() and not part.is_neg()
+            for part in (tensor, value)
+        )
+        and torch.equal(bytes_of(tensor), bytes_of(value))
+    )
+
+
 class FrozenTensors:
     """Knowledge of one worker about frozen tensors: files of the last checkpoint, and digests."""
 
     def __init__(self) -> None:
         self.files: dict[str, StoredFile] = {}  # of the last checkpoint, by digest
         self._seen: dict[str, str] = {}  # the digest that each had in it, by name
+        self._mapped: dict[str, MappedFile] | None = None  # by name; None: nobody has looked
+
+    def check_files(self, digests: Mapping[str, str], candidates: Mapping[str, Tensor]) -> None:
+        """Check that no tensor has changed since somebody wrote to the file that it is mapped from.
+
+        Args:
+            digests: of the candidates, by name.
+            candidates: as `seem_frozen` is asked about them next.
+
+        Raises:
+            SpecError: one has.
+        """
+        if self._mapped is None:
+            self._mapped = files_behind(candidates)
+        for name, digest in digests.items():
+            file = self._mapped.get(name)
+            if file and self._seen.get(name, digest) != digest and file.has_changed:
+                raise SpecError(
+                    file.path,
+                    got=f"a file that was written to while this job trains from it ({name} lies in it)",
+                    need="a file that stays as it is, or that another one takes the place of",
+                    hint="write to another path, and mv; brim resume continues from the last checkpoint",
+                )
 
     def know(self, parts: Iterable[FrozenPart]) -> None:
         """Note the files of the last checkpoint."""
@@ -125,6 +169,7 @@ class FrozenCopy:
         """
         digests = {name: content_digest(tensor) for name, tensor in tensors.items()}
         parameters = {n for n, part in self._candidates.items() if isinstance(part, nn.Parameter)}
+        self._known.check_files(digests, self._candidates)
         frozen = self._known.seem_frozen(digests, parameters)
         sizes = {digests[name]: tensor.nbytes for name, tensor in tensors.items()}
         self._files = well_used(self._known.files, sizes)

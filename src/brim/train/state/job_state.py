@@ -24,7 +24,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.train.checks.attributes import Attributes
 from brim.train.state.digests import Digests, digests_of
 from brim.train.state.flattening import copy_of, flatten, keeps_strides
-from brim.train.state.frozen import candidates_of, shares_memory
+from brim.train.state.frozen import candidates_of, is_frozen_as, shares_memory
 from brim.train.state.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.state.optimization import Optimization
 
@@ -419,7 +419,7 @@ def _take_over(tensor: Tensor, value: Tensor, *, laid_out: bool) -> None:
         and tensor.stride() != value.stride()
     ):
         tensor.data = copy_of(value, tensor.device)
-    elif not shares_memory(tensor, value):  # its pages stay those of the template, for all forks
+    elif not (shares_memory(tensor, value) or is_frozen_as(tensor, value)):
         tensor.copy_(value)
 
 
