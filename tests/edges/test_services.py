@@ -311,7 +311,7 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     (change,) = cluster.changes
     assert (change.workers.minimum, change.workers.maximum, change.scaled) == (1, 3, True)
     assert change.detail.startswith("load 120 now, 120 foreseen in 11 s: 3 replicas")
-    assert any("'many', and should be a number" in problem for problem in problems)
+    assert any("neither a number from 0" in problem for problem in problems)
     assert any("status 302" in problem for problem in problems)
     view = cluster.view(job)
     assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)

@@ -66,7 +66,7 @@ FEATURES = (
         name="online services as jobs",
         stability=Stability.ALPHA,
         verbs=("restart",),
-        options=("--service",),
+        options=("--service", "--service-url"),
     ),
     Feature(
         name="jobs behind others, at a time, in arrays",

@@ -8,6 +8,7 @@ from pathlib import Path
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.kubernetes.client.kube_types import Amounts
 from brim.kubernetes.nodes.node_selection import node_requirements
+from brim.kubernetes.objects.scaled_services import check_service_url
 from brim.kubernetes.pods.manifests import USUAL_GRACE
 
 MASTERS = "(masters)"  # no node of Kubernetes can have that name
@@ -33,9 +34,10 @@ class OperatorSettings:
         volume_size: of the volume on which a job's master keeps the run, where the job names no place
             for it; empty: it has none, and starts from scratch after it was suspended.
         placeholders: jobs that wait for places and have placeholders, at most.
+        service_urls: how the URLs of services' loads may begin; none: no service is scaled.
 
     Raises:
-        SpecError: the nodes are no selector.
+        SpecError: the nodes are no selector, or a URL names no host.
     """
 
     directory: Path
@@ -54,9 +56,12 @@ class OperatorSettings:
     grace: float = USUAL_GRACE
     volume_size: str = ""
     placeholders: int = 0
+    service_urls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         node_requirements(self.node_labels)
+        for url in self.service_urls:
+            check_service_url(url)
 
     @property
     def spec(self) -> ClusterSpec:

@@ -163,6 +163,17 @@ PLACEHOLDERS = option(
 )
 
 
+SERVICE_URLS = option(
+    "--service-url",
+    "service_urls",
+    metavar="PREFIX",
+    multiple=True,
+    envvar=None,
+    help="Scale Deployments and StatefulSets with annotations of brim by the load that is foreseen. "
+    "The URLs of their loads have to begin like this. May be repeated. [default: none is scaled]",
+)
+
+
 KUBECTL = option(
     "--kubectl-image",
     "kubectl",
