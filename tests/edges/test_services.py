@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
 from brim.wire.measure import measure
+from number_server import numbers
 from tiers import NEEDS_HAPROXY
 
 LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
@@ -263,30 +262,6 @@ def test_slow_answer_of_a_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             measure(f"http://127.0.0.1:{server.getsockname()[1]}/queue")
         dripping.join(30)
         assert not dripping.is_alive()
-
-
-@contextmanager
-def numbers(answers: list[str]) -> Iterator[int]:
-    """Serve the first of these at a port; all later ones are the last."""
-
-    class Numbers(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = answers.pop(0) if len(answers) > 1 else answers[0]
-            self.send_response(int(text) if text == "302" else 200)
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Numbers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @NEEDS_HAPROXY
