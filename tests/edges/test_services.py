@@ -30,7 +30,7 @@ from brim.scheduler.services import Services
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
-from brim.wire.measure import measure
+from brim.wire.measure import measure, number_in
 from number_server import numbers
 from tiers import NEEDS_HAPROXY
 
@@ -290,6 +290,34 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     assert any("status 302" in problem for problem in problems)
     view = cluster.view(job)
     assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("secret", "neither a number from 0"),
+        ("-1", "neither"),
+        ("1" + " " * 64, "neither"),
+        ('{"data": {"result": []}}', "finds 0 series"),
+        ('{"data": {"result": [{"value": [1, "2"]}, {"value": [1, "3"]}]}}', "finds 2 series"),
+        ('{"data": {"result": [{"value": [1, "NaN"]}]}}', "neither"),
+        ('{"data": {"result": [{"value": [1, "2"]}]}' + " " * 20_000 + "}", "neither"),
+        ('{"secret": 1}', "neither"),
+        ("[" * 10_000, "neither"),
+    ],
+)
+def test_answer_without_a_number_is_not_quoted(answer: str, words: str) -> None:
+    with pytest.raises(EnvironmentFault, match=words) as caught:
+        number_in(answer.encode())
+    assert "secret" not in str(caught.value)
+
+
+def test_prometheus_answers_are_read() -> None:
+    series = '[{"metric": {"a": "b"}, "value": [1.5, "2.5"]}]'
+    found = f'{{"status": "success", "data": {{"resultType": "vector", "result": {series}}}}}'
+    scalar = '{"data": {"resultType": "scalar", "result": [1.5, "3"]}}'
+    with numbers([found, scalar]) as port:
+        assert [measure(f"http://127.0.0.1:{port}/") for _ in range(2)] == [2.5, 3.0]
 
 
 def test_past_loads_survive_half_a_line(tmp_path: Path) -> None:
