@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
+import yaml
 
 from brim.domain.demand import DAY
 from brim.errors import EnvironmentFault, SpecError
@@ -64,6 +68,18 @@ def test_wrong_annotation_is_named(name: str) -> None:
 def test_no_url_is_allowed_by_default() -> None:
     with pytest.raises(SpecError, match="--service-url"):
         read_service(Annotations(**GOOD), prefixes=[])
+
+
+def test_example_of_the_guide_is_a_service(api_server: ControlPlane, namespace: str) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/services.md").read_text()
+    (text,) = (part for part in re.findall(r"```yaml\n(.*?)```", guide, re.S) if "brim.dev" in part)
+    things = list(yaml.safe_load_all(text))
+    annotations = msgspec.convert(things[1]["metadata"]["annotations"], Annotations)
+    service = read_service(annotations, prefixes=["http://prometheus.monitoring.svc:9090/"])
+    assert (service.scaling.minimum, service.scaling.maximum) == (1, 8)
+    api_server.api.ask("/api/v1/namespaces", method="POST", body={"metadata": {"name": namespace}})
+    words = ["apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-"]
+    assert api_server.kubectl(*words, stdin=text).count("created") == 2
 
 
 def test_kept_loads_are_those_of_two_days() -> None:
@@ -224,12 +240,14 @@ def test_replicas_come_before_the_load(services: Services) -> None:
                 await services.until(lambda: services.replicas("web") == 3)
                 (figures,) = scaling.figures()
                 assert (figures.load, figures.wanted, figures.ready) == (10.0, 3, 0)
+                words = ["describe", "deployment", "web", "-n", services.namespace]
+                assert " brim " in services.plane.kubectl(*words).partition("Events:")[2]
                 # They come at once: it is enough to foresee a second.
                 services.change("web", {"status": {"replicas": 3, "readyReplicas": 3}}, "/status")
                 assert await services.until(lambda: services.replicas("web") == 1) > 4.0
-            words = [event for event in services.events("web") if event.startswith("Scaled: ")]
-            assert len(words) == 2
-            assert any("load 10 now, 30 foreseen in 121 s: 3 replicas" in each for each in words)
+            events = services.events("web")
+            assert len(events) == 2
+            assert "Scaled: load 10 now, 30 foreseen in 121 s: 3 replicas" in events
             kept = services.plane.api.ask(
                 f"/api/v1/namespaces/{services.namespace}/configmaps/{LOADS}"
             )

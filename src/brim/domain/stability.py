@@ -66,7 +66,7 @@ FEATURES = (
         name="online services as jobs",
         stability=Stability.ALPHA,
         verbs=("restart",),
-        options=("--service", "--service-url"),
+        options=("--service",),
     ),
     Feature(
         name="jobs behind others, at a time, in arrays",
@@ -232,6 +232,11 @@ FEATURES = (
         name="placeholders for a cluster autoscaler",
         stability=Stability.ALPHA,
         options=("--placeholders",),
+    ),
+    Feature(
+        name="services on Kubernetes, scaled by foresight",
+        stability=Stability.ALPHA,
+        options=("--service-url",),
     ),
 )  # fmt: skip
 

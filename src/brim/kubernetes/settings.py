@@ -8,7 +8,6 @@ from pathlib import Path
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.kubernetes.client.kube_types import Amounts
 from brim.kubernetes.nodes.node_selection import node_requirements
-from brim.kubernetes.objects.scaled_services import check_service_url
 from brim.kubernetes.pods.manifests import USUAL_GRACE
 
 MASTERS = "(masters)"  # no node of Kubernetes can have that name
@@ -37,7 +36,7 @@ class OperatorSettings:
         service_urls: how the URLs of services' loads may begin; none: no service is scaled.
 
     Raises:
-        SpecError: the nodes are no selector, or a URL names no host.
+        SpecError: the nodes are no selector.
     """
 
     directory: Path
@@ -60,8 +59,6 @@ class OperatorSettings:
 
     def __post_init__(self) -> None:
         node_requirements(self.node_labels)
-        for url in self.service_urls:
-            check_service_url(url)
 
     @property
     def spec(self) -> ClusterSpec:

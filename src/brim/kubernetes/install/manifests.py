@@ -20,7 +20,6 @@ from brim.kubernetes.objects.scaled_services import (
     APPS,
     AUTOSCALING,
     SCALED_KINDS,
-    check_service_url,
 )
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.objects.tenants import TENANTS
@@ -99,8 +98,6 @@ class Installation:
             if image and not re.fullmatch(_IMAGE, image):
                 need = "the name of an image, as a pod has it"
                 raise SpecError(option, got=repr(image), need=need, hint=f"{option} images/brim:1")
-        for url in self.service_urls:
-            check_service_url(url)
         if self.of == self.namespace:
             raise SpecError(
                 "--watch",

@@ -14,7 +14,7 @@ import msgspec
 
 from brim.domain.demand import DAY
 from brim.domain.quantities import parse_duration
-from brim.domain.services import NOTICE, Scaling, check_url_prefix, is_allowed
+from brim.domain.services import NOTICE, Scaling, is_allowed
 from brim.errors import SpecError
 from brim.kubernetes.client.kube_types import ObjectFields
 from brim.kubernetes.client.reading import quoted
@@ -118,12 +118,6 @@ class ScaledService:
 
     scaling: Scaling
     url: str
-
-
-def check_service_url(prefix: str) -> None:
-    """Raises SpecError where an administrator's `--service-url` is not the beginning of URLs."""
-    field = "--service-url"
-    check_url_prefix(prefix, field=field, hint=f"{field} http://prometheus.monitoring.svc:9090/")
 
 
 def read_service(annotations: Annotations, *, prefixes: Collection[str]) -> ScaledService:
