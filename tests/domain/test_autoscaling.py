@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from brim.domain.autoscaling import Autoscaler
 from brim.domain.demand import Past
-from brim.domain.services import Scaling, check_url_prefix, is_allowed
+from brim.domain.services import ReplicaRule, check_url_prefix, is_allowed
 from brim.errors import SpecError
 
-SCALING = Scaling(minimum=1, maximum=4, per_replica=10.0, notice=1.0, day=600.0)
+RULE = ReplicaRule(minimum=1, maximum=4, per_replica=10.0, notice=1.0, day=600.0)
 
 # by name: (the load at each second, replicas wanted at each); fewer after five seconds
-COURSES: dict[str, tuple[list[float], list[int]]] = {
+COURSES: dict[str, tuple[Sequence[float], list[int]]] = {
     "more at once": ([5, 25], [1, 2]),
     "the mean of three": ([5, 5, 35, 35], [1, 1, 2, 3]),
     "no more than the most": ([400], [4]),
@@ -23,16 +25,16 @@ COURSES: dict[str, tuple[list[float], list[int]]] = {
 @pytest.mark.parametrize("name", COURSES)
 def test_replicas_follow_from_loads(name: str) -> None:
     loads, expected = COURSES[name]
-    autoscaler, found = Autoscaler(Past(season=SCALING.day), replicas=1), []
+    autoscaler, found = Autoscaler(Past(season=RULE.day), replicas=1), []
     for second, load in enumerate(loads):
         autoscaler.measured(load, wall=float(second))
-        found.append(autoscaler.rescale(SCALING, now=float(second), wall=float(second)))
+        found.append(autoscaler.decide(RULE, now=float(second), wall=float(second)))
     assert found == expected
 
 
 def test_notice_is_the_longest_of_the_latest_five() -> None:
     autoscaler = Autoscaler(Past(), replicas=1, notices=[9.0])
-    assert autoscaler.notice(SCALING) == 9.0
+    assert autoscaler.notice(RULE) == 9.0
     for number, seconds in enumerate([2.0, 4.0, 3.0, 2.0, 2.0]):
         start = 1000.0 * number
         autoscaler.resized(1, 3, start)
@@ -40,7 +42,7 @@ def test_notice_is_the_longest_of_the_latest_five() -> None:
         autoscaler.ready(3, start + seconds)
         autoscaler.ready(3, start + 50.0)  # nothing is waited for
     assert autoscaler.notices == (2.0, 4.0, 3.0, 2.0, 2.0)
-    assert autoscaler.horizon(SCALING) == 5.0
+    assert autoscaler.horizon(RULE) == 5.0
 
 
 def test_replicas_that_never_come_teach_nothing() -> None:
@@ -50,15 +52,15 @@ def test_replicas_that_never_come_teach_nothing() -> None:
     autoscaler.resized(3, 1, 1000.0)  # fewer are not waited for
     autoscaler.ready(3, 1001.0)
     assert autoscaler.notices == ()
-    assert autoscaler.notice(SCALING) == 1.0
+    assert autoscaler.notice(RULE) == 1.0
 
 
 def test_words_have_the_numbers() -> None:
     autoscaler = Autoscaler(Past(), replicas=1)
     autoscaler.measured(24.6, wall=0.0)
-    autoscaler.rescale(SCALING, now=0.0, wall=0.0)
+    autoscaler.decide(RULE, now=0.0, wall=0.0)
     words = "load 24.6/s now, 24.6/s foreseen in 2 s: 3 replicas"
-    assert autoscaler.words(SCALING, unit="/s") == words
+    assert autoscaler.words(RULE, unit="/s") == words
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ async def live_with_services(house: House, url: str) -> None:
     assert house.present is not None
     figures = house.present.figures()
     assert figures is not None
-    assert {(each.kind, each.wanted) for each in figures.services} == {
+    assert {(service.kind, service.wanted) for service in figures.services} == {
         ("Deployment", 3), ("StatefulSet", 3),
     }  # fmt: skip
     loads = f"/api/v1/namespaces/{OPERATORS_NAMESPACE}/configmaps/{LOADS}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from brim.domain.demand import Past, foresee
 from brim.domain.quantities import counted
-from brim.domain.services import ReplicaScale, Scaling, rescaled, stay_of
+from brim.domain.services import ReplicaRule, ReplicaScale, rescaled, stay_of
 
 BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
 _LONGEST_NOTICE = 300.0  # seconds of one that counts: else others did not give way at all
@@ -34,7 +34,7 @@ class Autoscaler:
 
     >>> web = Autoscaler(Past(), replicas=1)
     >>> web.measured(25.0, wall=0.0)
-    >>> web.rescale(Scaling(maximum=4, per_replica=10.0), now=0.0, wall=0.0)
+    >>> web.decide(ReplicaRule(maximum=4, per_replica=10.0), now=0.0, wall=0.0)
     3
     """
 
@@ -56,13 +56,13 @@ class Autoscaler:
         """The seconds that replicas took to come lately."""
         return tuple(self._notices)
 
-    def notice(self, scaling: Scaling) -> float:
+    def notice(self, rule: ReplicaRule) -> float:
         """Return the seconds that another replica takes to come, as far as is known."""
-        return max(self._notices, default=scaling.notice)
+        return max(self._notices, default=rule.notice)
 
-    def horizon(self, scaling: Scaling) -> float:
+    def horizon(self, rule: ReplicaRule) -> float:
         """Return the seconds for which a load is foreseen: until a later wish could be fulfilled."""
-        return self.notice(scaling) + BETWEEN_LOADS
+        return self.notice(rule) + BETWEEN_LOADS
 
     def measured(self, load: float, *, wall: float) -> None:
         """Take in a load.
@@ -74,7 +74,7 @@ class Autoscaler:
         self.load = sum(self._latest) / len(self._latest)
         self.past.add(wall, load)
 
-    def rescale(self, scaling: Scaling, *, now: float, wall: float) -> int:
+    def decide(self, rule: ReplicaRule, *, now: float, wall: float) -> int:
         """Return how many replicas the service is to have, by the loads that were measured.
 
         Args:
@@ -82,10 +82,10 @@ class Autoscaler:
             wall: seconds since 1970.
         """
         load = self.load or 0.0
-        expected = foresee(self.past, wall, self.horizon(scaling))
+        expected = foresee(self.past, wall, self.horizon(rule))
         self.foreseen = max(load, expected if expected is not None else load)
-        stay = stay_of(self.notice(scaling))
-        self._scale = rescaled(self._scale, scaling, foreseen=self.foreseen, stay=stay, now=now)
+        stay = stay_of(self.notice(rule))
+        self._scale = rescaled(self._scale, rule, foreseen=self.foreseen, stay=stay, now=now)
         return self._scale.target
 
     def resized(self, before: int, after: int, now: float) -> None:
@@ -99,7 +99,7 @@ class Autoscaler:
                 self._notices.append(now - self._growth[0])
             self._growth = None
 
-    def words(self, scaling: Scaling, *, unit: str = "") -> str:
+    def words(self, rule: ReplicaRule, *, unit: str = "") -> str:
         """Return why the service has the replicas of `target`.
 
         Args:
@@ -107,5 +107,5 @@ class Autoscaler:
         """
         return (
             f"load {self.load or 0.0:.3g}{unit} now, {self.foreseen or 0.0:.3g}{unit} foreseen in "
-            f"{self.horizon(scaling):.0f} s: {counted(self.target, 'replica')}"
+            f"{self.horizon(rule):.0f} s: {counted(self.target, 'replica')}"
         )

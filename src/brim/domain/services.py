@@ -36,7 +36,7 @@ _STAY, _SHORTEST_STAY, _LONGEST_STAY = 3.0, 5.0, 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class ReplicaRule:
     """The bounds of a service's replicas, and what follows from its load between them.
 
     Args:
@@ -73,7 +73,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service(Scaling):
+class Service(ReplicaRule):
     """An online service as a job: the bounds of its replicas, and how they answer.
 
     Args:
@@ -92,7 +92,7 @@ class Service(Scaling):
     health: str = ""
 
     def __post_init__(self) -> None:
-        Scaling.__post_init__(self)
+        ReplicaRule.__post_init__(self)
         if not FIRST_PORT <= self.port <= LAST_PORT:
             need = f"a port from {FIRST_PORT:,} to {LAST_PORT:,}"
             raise SpecError("port", got=str(self.port), need=need, hint="port: 8000")
@@ -243,7 +243,7 @@ def stay_of(notice: float) -> float:
 
 
 def rescaled(
-    scale: ReplicaScale, service: Scaling, *, foreseen: float, stay: float, now: float
+    scale: ReplicaScale, service: ReplicaRule, *, foreseen: float, stay: float, now: float
 ) -> ReplicaScale:
     """Return how many replicas a service is to have: more at once, fewer only after a while.
 

@@ -86,7 +86,7 @@ class _Scaler:
         wall: float,
     ) -> None:
         self.uid, self.annotations, self.service = uid, annotations, service
-        url, day = service.url, service.scaling.day
+        url, day = service.url, service.rule.day
         past, self._coarse = remembered(kept, url=url, day=day, wall=wall)
         notices = kept.notices if kept is not None else ()
         self.autoscaler = Autoscaler(past, replicas=replicas, notices=notices)
@@ -96,7 +96,7 @@ class _Scaler:
 
     def kept(self) -> KeptLoads:
         """Return what the next operator is to know."""
-        url, day = self.service.url, self.service.scaling.day
+        url, day = self.service.url, self.service.rule.day
         return keep_loads(self._coarse, url=url, day=day, notices=self.autoscaler.notices)
 
     def read(self, readers: ThreadPoolExecutor, wall: float) -> bool:
@@ -243,7 +243,7 @@ class ServiceScaling:
                 return scaler
             service = read_service(annotations, prefixes=self._prefixes)
             before = scaler.service
-            if (service.url, service.scaling.day) == (before.url, before.scaling.day):
+            if (service.url, service.rule.day) == (before.url, before.rule.day):
                 scaler.annotations, scaler.service = annotations, service
                 return scaler
         service = read_service(annotations, prefixes=self._prefixes)
@@ -264,10 +264,10 @@ class ServiceScaling:
 
         A number that somebody else has chosen within the range stays until another one follows.
         """
-        scaling, now = scaler.service.scaling, self._clock.now()
-        target = scaler.autoscaler.rescale(scaling, now=now, wall=self._wall())
+        rule, now = scaler.service.rule, self._clock.now()
+        target = scaler.autoscaler.decide(rule, now=now, wall=self._wall())
         current = thing.spec.replicas
-        is_in_range = scaling.minimum <= current <= scaling.maximum
+        is_in_range = rule.minimum <= current <= rule.maximum
         if target == current or (target == scaler.asked and is_in_range):
             scaler.asked = target
             return
@@ -287,7 +287,7 @@ class ServiceScaling:
             return
         scaler.asked = target
         scaler.autoscaler.resized(current, target, now)
-        await self._tell(key, meta.uid, SCALED, scaler.autoscaler.words(scaling), is_warning=False)
+        await self._tell(key, meta.uid, SCALED, scaler.autoscaler.words(rule), is_warning=False)
 
     # What is told ---------------------------------------------------------------------------------
 

@@ -337,7 +337,7 @@ class Services:
 
     def _rescale(self, job: ScheduledJob, service: Service, served: _Served) -> None:
         now, autoscaler = self._clock.now(), served.autoscaler
-        target = autoscaler.rescale(service, now=now, wall=self._clock.wall())
+        target = autoscaler.decide(service, now=now, wall=self._clock.wall())
         current = job.submission.spec.workers.maximum
         if target == current or not job.life.may_run:
             return

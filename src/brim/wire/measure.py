@@ -51,7 +51,7 @@ def measure(url: str) -> float:
 
 @contextlib.contextmanager
 def _hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """Shut a connection down where the block takes longer: what comes byte by byte has no other end."""
+    """Shut a connection down where the block takes longer: an answer byte by byte has no other end."""
 
     def hang_up() -> None:
         with contextlib.suppress(OSError):  # it is closed already
@@ -75,16 +75,16 @@ class _Found(msgspec.Struct, rename="camel"):
     result_type: str = "vector"
 
 
-class _Answer(msgspec.Struct):
+class _PrometheusAnswer(msgspec.Struct):
     """An instant query of Prometheus, as far as it is read: one series, or a scalar."""
 
     data: _Found
 
 
 def number_in(content: bytes) -> float:
-    """Return the number that an answer consists of, or that Prometheus has found.
+    """Return the number of an answer, plain or as Prometheus gives it.
 
-    No error quotes an answer: it may be read by somebody who cannot ask there.
+    No error quotes the answer: a reader of the error may not be allowed to read the URL.
 
     Raises:
         EnvironmentFault: it is no number from 0, or there are several.
@@ -107,7 +107,7 @@ def number_in(content: bytes) -> float:
 
 
 def _found(content: bytes) -> float:
-    found = msgspec.json.decode(content, type=_Answer).data
+    found = msgspec.json.decode(content, type=_PrometheusAnswer).data
     if found.result_type == "scalar":
         return float(msgspec.json.decode(found.result, type=tuple[float, str])[1])
     series = msgspec.json.decode(found.result, type=list[_Series])

@@ -14,7 +14,7 @@ import msgspec
 
 from brim.domain.demand import DAY
 from brim.domain.quantities import parse_duration
-from brim.domain.services import NOTICE, Scaling, is_allowed
+from brim.domain.services import NOTICE, ReplicaRule, is_allowed
 from brim.errors import SpecError
 from brim.kubernetes.client.kube_types import ObjectFields
 from brim.kubernetes.client.reading import quoted
@@ -112,11 +112,11 @@ class ScaledService:
     """The wishes of a service.
 
     Args:
-        scaling: its replicas by its load.
+        rule: its replicas by its load.
         url: at which its load is read.
     """
 
-    scaling: Scaling
+    rule: ReplicaRule
     url: str
 
 
@@ -131,7 +131,7 @@ def read_service(annotations: Annotations, *, prefixes: Collection[str]) -> Scal
         SpecError: one is missing, or wrong.
 
     >>> asked = Annotations(replicas="1:8", per_replica="50", load="http://metrics:9090/web")
-    >>> read_service(asked, prefixes=["http://metrics:9090/"]).scaling.maximum
+    >>> read_service(asked, prefixes=["http://metrics:9090/"]).rule.maximum
     8
     """
     minimum, maximum = _range(_needed(annotations.replicas, "replicas", "1:8"))
@@ -145,7 +145,7 @@ def read_service(annotations: Annotations, *, prefixes: Collection[str]) -> Scal
         need = "a URL that begins as the operator's --service-url allows"
         raise _wrong("load", url, need, f"{min(prefixes, default='')}…")
     try:
-        scaling = Scaling(
+        rule = ReplicaRule(
             minimum=minimum,
             maximum=maximum,
             per_replica=per_replica,
@@ -155,7 +155,7 @@ def read_service(annotations: Annotations, *, prefixes: Collection[str]) -> Scal
     except SpecError as wrong:
         field, hint = f"{GROUP}/{wrong.field}", f"{GROUP}/{wrong.hint}"
         raise SpecError(field, got=wrong.got, need=wrong.need, hint=hint) from None
-    return ScaledService(scaling, url)
+    return ScaledService(rule, url)
 
 
 def _needed(text: str | None, name: str, example: str) -> str:
