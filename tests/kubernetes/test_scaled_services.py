@@ -229,8 +229,9 @@ def keep_yesterday(services: Services, name: str, url: str) -> None:
     services.plane.api.ask(path, method="POST", body=body)
 
 
-def test_replicas_come_before_the_load(services: Services) -> None:
+def test_replicas_come_before_the_load(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the past that an earlier operator kept; they leave once they have been too many for a while."""
+    monkeypatch.setattr("brim.kubernetes.services.MOST_SERVICES", 1)
     with numbers(["10"]) as port:
         prefix = f"http://127.0.0.1:{port}/"
         keep_yesterday(services, "web", f"{prefix}web")
@@ -239,6 +240,7 @@ def test_replicas_come_before_the_load(services: Services) -> None:
             services.make(
                 "web", 1, replicas="1:8", per_replica="11", load=f"{prefix}web", notice="2m"
             )
+            services.make("young", 1, replicas="2:8", per_replica="1", load=f"{prefix}web")
             async with services.scaled(prefix) as scaling:
                 await services.until(lambda: services.replicas("web") == 3)
                 (figures,) = scaling.figures()
@@ -251,6 +253,9 @@ def test_replicas_come_before_the_load(services: Services) -> None:
             events = services.events("web")
             assert "Scaled: load 10 now, 30 foreseen in 121 s: 3 replicas" in events
             assert any(event.endswith(": 1 replica") for event in events)
+            (refusal,) = services.events("young")
+            assert refusal.startswith("TooManyServices: 1 other service")
+            assert services.replicas("young") == 1
             config_map = services.plane.api.ask(
                 f"/api/v1/namespaces/{services.namespace}/configmaps/{LOADS}"
             )

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from brim.domain.autoscaling import BETWEEN_LOADS, Autoscaler
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.interfaces import Clock
 from brim.kubernetes.client.api_server import ApiServer
@@ -90,7 +91,7 @@ class _Scaler:
         past, self._coarse = remembered(kept, url=url, day=day, wall=wall)
         notices = kept.notices if kept is not None else ()
         self.autoscaler = Autoscaler(past, replicas=replicas, notices=notices)
-        self.asked = replicas  # of its scale, by this operator, or as they were found
+        self.asked = replicas  # that its scale was last given by this operator, or had at first
         self.ready = 0
         self._reading: Future[float] | None = None
 
@@ -100,7 +101,10 @@ class _Scaler:
         return keep_loads(self._coarse, url=url, day=day, notices=self.autoscaler.notices)
 
     def read(self, readers: ThreadPoolExecutor, wall: float) -> bool:
-        """Take in the load that was read, and read it again; whether there was one.
+        """Take in the load that was read, and read it again.
+
+        Returns:
+            Whether a load was read.
 
         Raises:
             EnvironmentFault: it could not be read.
@@ -216,7 +220,8 @@ class ServiceScaling:
             await self._say(key, thing, INVALID, str(wrong))
             return
         if scaler is None:
-            words = f"{MOST_SERVICES} other services are scaled, and this operator takes no more"
+            others = counted(MOST_SERVICES, "other service")
+            words = f"{others} scaled by this operator, which takes no more"
             await self._say(key, thing, TOO_MANY, words)
             return
         scaler.ready = thing.status.ready_replicas

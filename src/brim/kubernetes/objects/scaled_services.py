@@ -52,7 +52,7 @@ class ScaledMeta(ObjectFields, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     annotations: Annotations | None = None
 
@@ -233,7 +233,7 @@ def event_of(
 def oldest_first(things: Iterable[tuple[ServiceKey, ScaledObject]]) -> list[ServiceKey]:
     """Return the names of the services among objects, oldest first."""
     found = [
-        (thing.metadata.creation_timestamp, key)
+        (thing.metadata.creation_timestamp or "", key)
         for key, thing in things
         if thing.annotations.is_service and thing.metadata.deletion_timestamp is None
     ]
