@@ -23,11 +23,18 @@ _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-ow
 _SWITCHES = {"kubeflow": "foreign_kinds", "gangs": "gangs", "evictions": "evictions"}
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
 _PLACEHOLDERS = 98
-_USUAL_PLACEHOLDERS = 10  # of the component, which has to have a number
+_SERVICE_URL = "http://value-service-url/"
+_RIGHTS: dict[str, dict[str, Any]] = {  # values that more rights follow from
+    **{switch: {field: True} for switch, field in _SWITCHES.items()},
+    "serviceUrls": {"service_urls": (_SERVICE_URL,)},
+}
+# Of the components, which have to have a number and a URL.
+_USUAL_PLACEHOLDERS, _USUAL_URL = 10, "http://prometheus.monitoring.svc:9090/"
 _COMPONENTS: dict[str, dict[str, Any]] = {
     "gangs": {"gangs": True},
     "evictions": {"evictions": True},
     "placeholders": {"placeholders": _USUAL_PLACEHOLDERS},
+    "services": {"service_urls": (_USUAL_URL,)},
 }
 
 
@@ -176,16 +183,17 @@ def _helm() -> Iterable[tuple[str, str]]:
     in_one = manifests(Installation(**chosen, of=_WATCHED))
     pairs = {
         switch: [
-            *_pairs(in_one, manifests(Installation(**chosen, of=_WATCHED, **{field: True}))),
-            *_pairs(everywhere, manifests(Installation(**chosen, **{field: True}))),
+            *_pairs(in_one, manifests(Installation(**chosen, of=_WATCHED, **more))),
+            *_pairs(everywhere, manifests(Installation(**chosen, **more))),
         ]
-        for switch, field in _SWITCHES.items()
+        for switch, more in _RIGHTS.items()
     }
     with_all = manifests(
         Installation(
             **chosen,
             of=_WATCHED,
             placeholders=_PLACEHOLDERS,
+            service_urls=(_SERVICE_URL,),
             **dict.fromkeys(_SWITCHES.values(), True),
         )
     )
@@ -216,7 +224,8 @@ def _helm() -> Iterable[tuple[str, str]]:
     usual = Installation(image=IMAGE)
     values = {
         "image": "", "jobImage": "", "watch": "", **dict.fromkeys(_SWITCHES, False), "placeholders": 0,
-        "slot": dict(usual.slot), "arguments": [], "replicas": usual.replicas, "resources": dict(usual.resources),
+        "serviceUrls": [], "slot": dict(usual.slot), "arguments": [],
+        "replicas": usual.replicas, "resources": dict(usual.resources),
     }  # fmt: skip
     yield "helm/brim/values.yaml", _HEAD + in_yaml(values)
     yield "helm/brim/values.schema.json", json.dumps(_schema(values), indent=2) + "\n"
@@ -261,6 +270,8 @@ def _operator(text: str) -> str:
         "- --evictions": "{{- if .Values.evictions }}\n- --evictions\n{{- end }}",
         f"- --placeholders={_PLACEHOLDERS}": "{{- if .Values.placeholders }}\n"
         "- --placeholders={{ .Values.placeholders }}\n{{- end }}",
+        f"- --service-url={_SERVICE_URL}": "{{- range .Values.serviceUrls }}\n"
+        '- {{ printf "--service-url=%s" . | quote }}\n{{- end }}',
         "args:": None,
         f"- {_ARGUMENT}": "{{- with .Values.arguments }}\nargs: {{ toJson . }}\n{{- end }}",
         f"image: {_IMAGE}": 'image: {{ required "image" .Values.image | quote }}',
@@ -287,6 +298,10 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "watch": {"type": "string", "pattern": name},
         **{switch: {"type": "boolean"} for switch in _SWITCHES},
         "placeholders": {"type": "integer", "minimum": 0},
+        "serviceUrls": {
+            "type": "array",
+            "items": {"type": "string", "pattern": "^https?://[^/]+/"},
+        },
         "slot": {
             "type": "object",
             "minProperties": 1,
@@ -305,6 +320,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "gangs": "Jobs may have their fewest workers bound together: it may write PodGroups.",
         "evictions": "It answers EvictionRequests for jobs' pods, where the server has them.",
         "placeholders": "Jobs that wait for places and show pending pods to a cluster autoscaler, at most.",
+        "serviceUrls": "How the URLs of services' loads may begin. Empty: no service is scaled.",
         "slot": "What a worker gets, by resource.",
         "arguments": "More options of brim operator, such as --headroom=2.",
         "replicas": "One decides; the others wait to take over.",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.server
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,8 @@ from brim.scheduler.services import Services
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
-from brim.wire.measure import measure
+from brim.wire.measure import measure, number_in
+from number_server import numbers
 from tiers import NEEDS_HAPROXY
 
 LINES = {"command": "python s.py --x 'a b'", "port": "8000", "replicas": "1:4", "per-replica": "50"}
@@ -276,30 +275,6 @@ def test_slow_answer_of_a_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         assert not dripping.is_alive()
 
 
-@contextmanager
-def numbers(answers: list[str]) -> Iterator[int]:
-    """Serve the first of these at a port; all later ones are the last."""
-
-    class Numbers(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = answers.pop(0) if len(answers) > 1 else answers[0]
-            self.send_response(int(text) if text == "302" else 200)
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Numbers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @NEEDS_HAPROXY
 def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     """A number counts, an answer that is none is shown, and the past is there for the next scheduler."""
@@ -312,7 +287,7 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     (change,) = cluster.changes
     assert (change.workers.minimum, change.workers.maximum, change.scaled) == (1, 3, True)
     assert change.detail.startswith("load 120 now, 120 foreseen in 11 s: 3 replicas")
-    assert any("'many', and should be a number" in problem for problem in problems)
+    assert any("neither a number from 0" in problem for problem in problems)
     assert any("status 302" in problem for problem in problems)
     view = cluster.view(job)
     assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)
@@ -339,6 +314,34 @@ def test_front_that_hangs_delays_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
         asyncio.run(follow())
     assert [change.job for change in cluster.changes] == ["web-2"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("secret", "neither a number from 0"),
+        ("-1", "neither"),
+        ("1" + " " * 64, "neither"),
+        ('{"data": {"result": []}}', "finds 0 series"),
+        ('{"data": {"result": [{"value": [1, "2"]}, {"value": [1, "3"]}]}}', "finds 2 series"),
+        ('{"data": {"result": [{"value": [1, "NaN"]}]}}', "neither"),
+        ('{"data": {"result": [{"value": [1, "2"]}]}' + " " * 20_000 + "}", "neither"),
+        ('{"secret": 1}', "neither"),
+        ("[" * 10_000, "neither"),
+    ],
+)
+def test_answer_without_a_number_is_not_quoted(answer: str, words: str) -> None:
+    with pytest.raises(EnvironmentFault, match=words) as caught:
+        number_in(answer.encode())
+    assert "secret" not in str(caught.value)
+
+
+def test_prometheus_answers_are_read() -> None:
+    series = '[{"metric": {"a": "b"}, "value": [1.5, "2.5"]}]'
+    found = f'{{"status": "success", "data": {{"resultType": "vector", "result": {series}}}}}'
+    scalar = '{"data": {"resultType": "scalar", "result": [1.5, "3"]}}'
+    with numbers([found, scalar]) as port:
+        assert [measure(f"http://127.0.0.1:{port}/") for _ in range(2)] == [2.5, 3.0]
 
 
 def test_past_loads_survive_half_a_line(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
         {"gangs": True},
         {"evictions": True},
         {"placeholders": 10},
+        {"service_urls": ("http://prometheus.monitoring.svc:9090/",)},
         {"gangs": True, "evictions": True, "placeholders": 10},
     ],
     ids=lambda chosen: "+".join(chosen),
@@ -127,7 +128,9 @@ def test_components_match_brim_install(
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"../kustomize/{overlay}"],
-        "components": [f"../kustomize/components/{overlay}/{name}" for name in chosen],
+        "components": [
+            f"../kustomize/components/{overlay}/{name}" for name in map(component_of_field, chosen)
+        ],
     }
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "kustomization.yaml").write_text(json.dumps(own_manifests))
@@ -141,6 +144,11 @@ def test_components_match_brim_install(
     assert [options(manifest) for manifest in in_order(yaml.safe_load_all(done.stdout))] == [
         options(manifest) for manifest in expected
     ]
+
+
+def component_of_field(field: str) -> str:
+    """The component that stands for a field of an installation."""
+    return "services" if field == "service_urls" else field
 
 
 def options(thing: Manifest) -> list[str]:
@@ -214,9 +222,10 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
             {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
              "resources": {"requests": {"cpu": "1"}}, "kubeflow": True, "gangs": True, "evictions": True,
-             "placeholders": 3},
+             "placeholders": 3, "serviceUrls": ["http://metrics:9090/", "https://queue.example/a/"]},
             {"image": "images/brim:1", "of": "team", "foreign_kinds": True, "gangs": True, "evictions": True,
-             "placeholders": 3, "job_image": "images/job:2", "replicas": 2,
+             "placeholders": 3, "service_urls": ("http://metrics:9090/", "https://queue.example/a/"),
+             "job_image": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
              "resources": {"requests": {"cpu": "1"}}},
         ),

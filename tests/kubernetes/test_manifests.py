@@ -10,7 +10,14 @@ import pytest
 import yaml
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, deployment, manifests
+from brim.kubernetes.install.manifests import (
+    LOADS,
+    MEMORY,
+    NAME,
+    Installation,
+    deployment,
+    manifests,
+)
 from brim.kubernetes.kubeflow.request import KINDS, KUBEFLOW
 from brim.kubernetes.objects.identities import GROUP, SERVICE, KubeJob
 from brim.kubernetes.objects.schemas import in_yaml
@@ -30,6 +37,7 @@ WITH_NEIGHBOURS = Installation(
     gangs=True,
     evictions=True,
     placeholders=3,
+    service_urls=("http://metrics:9090/",),
 )
 ALL = {
     "everywhere": FOR_ALL_NAMESPACES,
@@ -130,6 +138,14 @@ RUNS_FOR_EVICTIONS = {
     ("", "lifecycle.k8s.io", "evictions", "list watch"),
     ("", "lifecycle.k8s.io", "evictions/status", "patch"),
 }
+RUNS_FOR_SERVICES = {
+    ("", "apps", "deployments", "list watch"),
+    ("", "apps", "statefulsets", "list watch"),
+    ("", "apps", "deployments/scale", "patch"),
+    ("", "apps", "statefulsets/scale", "patch"),
+    ("", "autoscaling", "horizontalpodautoscalers", "list watch"),
+    ("", "", "events", "create patch"),
+}
 KEEPS = {
     ("coordination.k8s.io", "leases", "", "create"),
     ("coordination.k8s.io", "leases", NAME, "get update"),
@@ -217,6 +233,7 @@ def test_the_operator_has_these_rights_and_no_others(
     run |= expected(RUNS_FOR_KUBEFLOW) if installed.foreign_kinds else set()
     run |= expected(RUNS_FOR_GANGS) if installed.gangs else set()
     run |= expected(RUNS_FOR_EVICTIONS) if installed.evictions else set()
+    run |= expected(RUNS_FOR_SERVICES) if installed.service_urls else set()
     creations = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
     expected_everywhere = seen if installed.of else seen | run
     for namespace, own in (
@@ -231,6 +248,11 @@ def test_the_operator_has_these_rights_and_no_others(
             attributes = {"namespace": installed.namespace, "group": group, "resource": resource}
             attributes |= {"name": name} if name else {}
             assert is_allowed(api_server, user, verb=verb, **attributes), (resource, name, verb)
+    loads = {"namespace": installed.namespace, "group": "", "resource": "configmaps", "name": LOADS}
+    for verb in ("get", "patch"):
+        assert is_allowed(api_server, user, verb=verb, **loads) == (
+            bool(installed.service_urls) or (verb == "get" and not installed.of)
+        )
     for name in (SERVICE, "theirs"):  # of Services, it deletes the one that its jobs share
         attributes = {"namespace": "team", "group": "", "resource": "services", "name": name}
         assert is_allowed(api_server, user, verb="delete", **attributes) == (name == SERVICE)

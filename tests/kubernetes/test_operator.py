@@ -182,6 +182,7 @@ class House:
         placeholders: int = 0,
     ) -> None:
         self.evictions, self.placeholders = evictions, placeholders
+        self.service_urls: tuple[str, ...] = ()
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.slot = {"cpu": "1", "memory": "1Gi"}
         self.kubelets = Kubelets(plane, namespace, first=first_node)
@@ -218,6 +219,7 @@ class House:
             watched=self.scheduled,
             evictions=self.evictions,
             placeholders=self.placeholders,
+            service_urls=self.service_urls,
             grace=10.0,
         )
 

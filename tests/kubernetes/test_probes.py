@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from brim.kubernetes.metrics import ClusterFigures, JobFigures, Requests, metrics_of
+from brim.kubernetes.metrics import ClusterFigures, JobFigures, Requests, ServiceFigures, metrics_of
 from brim.kubernetes.objects.status import STALLS, stalled_jobs
 from brim.kubernetes.probes import Signs, application
 from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, in_text
@@ -115,6 +115,10 @@ def figures(seconds: Callable[[], Histogram] = lambda: Histogram((0.1, 1.0))) ->
             JobFigures("team.flights", 3, 12.5, 2.5),
             JobFigures("team.imagenet.v2.pytorchjob", 2, None, None),
         ],
+        services=[
+            ServiceFigures("team", "web", "Deployment", load=24.5, wanted=3, ready=2),
+            ServiceFigures("team", "new", "StatefulSet", load=None, wanted=1, ready=0),
+        ],
     )
 
 
@@ -127,7 +131,9 @@ def test_metrics_of_an_operator() -> None:
         cluster.cycles.observe(seconds)
     text = in_text(metrics_of(holds=True, requests=requests.counts, cluster=cluster))
     flights = '{namespace="team",name="flights",kind="ElasticJob"}'
+    web = '{namespace="team",name="web",kind="Deployment"}'
     found = values(text)
+    assert sum(name.startswith("brim_service_load") for name in found) == 1  # the other is unknown
     assert (
         found.items()
         >= {
@@ -145,6 +151,9 @@ def test_metrics_of_an_operator() -> None:
             "brim_cycle_seconds_sum": 3.6,
             "brim_cycle_seconds_count": 3,
             "brim_look_seconds_count": 0,
+            f"brim_service_load{web}": 24.5,
+            f"brim_service_replicas_wanted{web}": 3,
+            f"brim_service_replicas_ready{web}": 2,
             f"brim_job_workers{flights}": 3,
             f"brim_job_steps_per_second{flights}": 12.5,
             f"brim_job_marginal_steps_per_second{flights}": 2.5,

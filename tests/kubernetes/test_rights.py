@@ -23,7 +23,7 @@ from brim.errors import EnvironmentFault
 from brim.kubernetes.client.access import find_access
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.holder import LeaseHolder
-from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, manifests
+from brim.kubernetes.install.manifests import LOADS, MEMORY, NAME, Installation, manifests
 from brim.kubernetes.objects.identities import GROUP, SERVICE
 from brim.kubernetes.objects.schemas import in_yaml
 from brim.storage.bundles import pack
@@ -41,6 +41,7 @@ from brim_lab.kubernetes.jobs import until
 from clusters import need
 from kubernetes.test_evictions import Evicting
 from kubernetes.test_operator import OPERATORS_NAMESPACE, House, run
+from number_server import numbers
 
 OPERATOR = f"system:serviceaccount:{OPERATORS_NAMESPACE}:{NAME}"
 CODE = pack({"flights.py": b""})
@@ -221,6 +222,7 @@ def installed(
             of=watched,
             gangs=with_neighbours,
             evictions=with_neighbours,
+            service_urls=("http://metrics:9090/",) if with_neighbours else (),
         )
     )
     text = "---\n".join(
@@ -237,6 +239,7 @@ def installed(
         f"lease/{NAME}",
         f"secret/{NAME}",
         f"configmap/{MEMORY}",
+        f"configmap/{LOADS}",
     )  # which the next one makes
     plane.kubectl("delete", "-n", OPERATORS_NAMESPACE, "--ignore-not-found", *leftovers)
 
@@ -294,9 +297,16 @@ def make_code(house: House) -> dict[str, str]:
 
 
 async def live_beside_neighbours(house: House) -> None:
-    """Jobs begin whose workers are bound together, by kube-scheduler and Volcano; a pod is evicted."""
+    """Jobs begin whose workers are bound together, by kube-scheduler and Volcano; a pod is evicted.
+
+    Services are scaled.
+    """
     template = {"spec": {"schedulerName": "volcano", "containers": [{"name": "worker"}]}}
-    async with operator(house, "three"):
+    with numbers(["25"]) as port:
+        house.service_urls = (f"http://127.0.0.1:{port}/",)
+        async with operator(house, "three"):
+            await live_with_services(house, f"{house.service_urls[0]}web")
+    async with operator(house, "four"):
         house.submit("first", gang=True)
         house.submit("second", gang=True, template=template)
         for name in ("first", "second"):
@@ -306,6 +316,40 @@ async def live_beside_neighbours(house: House) -> None:
             await house.until(evicting.is_complete)
             house.delete(name)
         await house.until(lambda: not house.kubelets.pods())
+
+
+async def live_with_services(house: House, url: str) -> None:
+    """A Deployment and a StatefulSet have replicas by a load, and these become ready."""
+    apps = f"/apis/apps/v1/namespaces/{house.namespace}"
+    annotations = {"replicas": "1:8", "per-replica": "10", "load": url, "day": "30s"}
+    labels = {"app": "web"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "w", "image": "w:1"}]}}
+    for plural in ("deployments", "statefulsets"):
+        meta = {"annotations": {f"{GROUP}/{name}": text for name, text in annotations.items()}}
+        labels["app"] = plural
+        spec = {"selector": {"matchLabels": labels}, "template": pod}
+        body = {"metadata": {**meta, "name": "web"}, "spec": spec}
+        house.plane.api.ask(f"{apps}/{plural}", method="POST", body=body)
+
+    def are_ready() -> bool:
+        things = [
+            house.plane.api.ask(f"{apps}/{plural}/web")
+            for plural in ("deployments", "statefulsets")
+        ]
+        return all(thing["status"].get("readyReplicas") == 3 for thing in things)
+
+    await house.until(are_ready)
+    assert house.present is not None
+    figures = house.present.figures()
+    assert figures is not None
+    assert {(service.kind, service.wanted) for service in figures.services} == {
+        ("Deployment", 3), ("StatefulSet", 3),
+    }  # fmt: skip
+    loads = f"/api/v1/namespaces/{OPERATORS_NAMESPACE}/configmaps/{LOADS}"
+    assert house.plane.api.ask(loads)["binaryData"]
+    for plural in ("deployments", "statefulsets"):
+        house.plane.api.ask(f"{apps}/{plural}/web", method="DELETE")
+    await house.until(lambda: not house.kubelets.pods())
 
 
 async def live_through_everything(house: House) -> None:

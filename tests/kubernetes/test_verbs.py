@@ -70,6 +70,10 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
             ["--image", IMAGE, "--grace", "30s"],
             "--grace: got 30s, need at least 34s: a pod has 30s",
         ),
+        (
+            ["--image", IMAGE, "--service-url", "http://metrics:9090"],
+            "--service-url: got 'http://metrics:9090', need the beginning of a URL",
+        ),
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
@@ -181,6 +185,10 @@ def test_a_manual_operator_holds_the_lease(
         (["--image", IMAGE, "--replicas", "0"], "--replicas: got '0'"),
         (["--image", IMAGE, "--slot", "cpu=-1"], "--slot: got cpu: -1"),
         (["--image", IMAGE, "--grace", "20s"], "--grace: got 20s, need at least 34s"),
+        (
+            ["--image", IMAGE, "--service-url", "http://metrics:9090"],
+            "--service-url: got 'http://metrics:9090', need the beginning of a URL",
+        ),
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )

@@ -14,6 +14,7 @@ from brim.cli.shared.kube_options import (
     GANGS,
     KUBECTL,
     PLACEHOLDERS,
+    SERVICE_URLS,
     of_operators,
     require_kubernetes_extra,
 )
@@ -69,12 +70,13 @@ _MOST_REPLICAS = 100
 @GANGS
 @EVICTIONS
 @PLACEHOLDERS
+@SERVICE_URLS
 @KUBECTL
 @option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def install(
     image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, gangs: bool,
-    evictions: bool, placeholders: int, dry_run: bool, as_json: bool, **scheduling: Any,
+    evictions: bool, placeholders: int, service_urls: tuple[str, ...], dry_run: bool, as_json: bool, **scheduling: Any,
 ) -> int:  # fmt: skip
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
@@ -102,6 +104,7 @@ def install(
         gangs=gangs,
         evictions=evictions,
         placeholders=placeholders,
+        service_urls=service_urls,
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )

@@ -14,6 +14,7 @@ from brim.cli.shared.kube_options import (
     GANGS,
     KUBECTL,
     PLACEHOLDERS,
+    SERVICE_URLS,
     of_operators,
     require_kubernetes_extra,
 )
@@ -38,6 +39,7 @@ from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 @GANGS
 @EVICTIONS
 @PLACEHOLDERS
+@SERVICE_URLS
 @KUBECTL
 @option(
     "--listen",
@@ -71,6 +73,7 @@ def operator(
     gangs: bool,
     evictions: bool,
     placeholders: int,
+    service_urls: tuple[str, ...],
     listen: str | None,
     kubectl: str,
     identity: str | None,
@@ -114,6 +117,7 @@ def operator(
         gangs=gangs,
         evictions=evictions,
         placeholders=placeholders,
+        service_urls=service_urls,
         policy=policy,
         headroom=headroom,
         grace=grace,

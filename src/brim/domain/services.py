@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -25,66 +26,110 @@ _SHORTEST_DAY = 30.0  # seconds: of a demo
 # What haproxy's file and a request's first line can have, without a space, a quote or a sign of theirs.
 _PATH = re.compile(r"/[A-Za-z0-9._~/%?&=+:@,;-]{0,199}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~/%?&=+:@,;\[\]-]{1,400}")
-_SLASHES = 3  # of a URL that names a host and the beginning of a path
+_DOT, _SLASH = r"(\.|%2e)", r"(/|\\|%2f|%5c)"
+_LEAVES = re.compile(
+    rf"{_SLASH}{_DOT}{{1,2}}({_SLASH}|[?;]|$)", re.IGNORECASE
+)  # a path's beginning
 _ADDRESS = re.compile(r"(?P<host>[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[0-9]{1,5})")
 # times as long as a replica takes to come, and seconds, for which fewer would do before one goes
 _STAY, _SHORTEST_STAY, _LONGEST_STAY = 3.0, 5.0, 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """An online service.
+class ReplicaRule:
+    """The bounds of a service's replicas, and what follows from its load between them.
 
     Args:
-        port: where its front listens.
         minimum, maximum: replicas.
-        load: `requests` a second at its front, `cpu` (processors that its replicas keep busy), or a
-            URL that returns a number.
         per_replica: the load that one replica takes.
-        health: the path that a healthy replica answers with a status from 200 to 399; empty: one is
-            healthy that takes a connection.
         notice: seconds from the wish for another replica until it is ready, until that was measured.
         day: seconds after which the load is expected to repeat itself.
 
     Raises:
-        SpecError: it can never be served.
+        SpecError: no number of replicas could follow.
     """
 
-    port: int
     minimum: int = 1
     maximum: int = 1
-    load: str = REQUESTS
     per_replica: float = 1.0
-    health: str = ""
     notice: float = NOTICE
     day: float = DAY
 
     def __post_init__(self) -> None:
-        if not FIRST_PORT <= self.port <= LAST_PORT:
-            need = f"a port from {FIRST_PORT:,} to {LAST_PORT:,}"
-            raise SpecError("port", got=str(self.port), need=need, hint="port: 8000")
         if not 1 <= self.minimum <= self.maximum <= MOST_REPLICAS:
             need = f"1 <= MIN <= MAX <= {MOST_REPLICAS:,}"
             actual = f"{self.minimum}:{self.maximum}"
             raise SpecError("replicas", got=repr(actual), need=need, hint="replicas: 1:4")
-        if self.load not in LOADS and not _URL.fullmatch(self.load):
-            need = "requests, cpu, or the http(s) URL of a number"
-            hint = did_you_mean(self.load, LOADS) or "load: requests"
-            raise SpecError("load", got=repr(self.load[:60]), need=need, hint=hint)
         if not (self.per_replica > 0.0 and math.isfinite(self.per_replica)):
             need = "a number above 0: the load that one replica takes"
             hint = "per-replica: 50"
             raise SpecError("per-replica", got=str(self.per_replica), need=need, hint=hint)
-        if self.health and not _PATH.fullmatch(self.health):
-            need = "a path that begins with /, of letters, digits and ._~/%?&=+:@,;-"
-            hint = "health: /healthz"
-            raise SpecError("health", got=repr(self.health[:60]), need=need, hint=hint)
         if not 0.0 <= self.notice <= _LONGEST_NOTICE:
             need = f"0 to {_LONGEST_NOTICE:.0f} seconds"
             raise SpecError("notice", got=f"{self.notice:g} s", need=need, hint="notice: 10s")
         if not _SHORTEST_DAY <= self.day <= DAY:
             need = f"{_SHORTEST_DAY:.0f} s to 24 h"
             raise SpecError("day", got=f"{self.day:g} s", need=need, hint="day: 24h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service(ReplicaRule):
+    """An online service as a job: the bounds of its replicas, and how they answer.
+
+    Args:
+        port: where its front listens.
+        load: `requests` a second at its front, `cpu` (processors that its replicas keep busy), or a
+            URL that returns a number.
+        health: the path that a healthy replica answers with a status from 200 to 399; empty: one is
+            healthy that takes a connection.
+
+    Raises:
+        SpecError: it can never be served.
+    """
+
+    port: int
+    load: str = REQUESTS
+    health: str = ""
+
+    def __post_init__(self) -> None:
+        ReplicaRule.__post_init__(self)
+        if not FIRST_PORT <= self.port <= LAST_PORT:
+            need = f"a port from {FIRST_PORT:,} to {LAST_PORT:,}"
+            raise SpecError("port", got=str(self.port), need=need, hint="port: 8000")
+        if self.load not in LOADS and not is_load_url(self.load):
+            need = "requests, cpu, or the http(s) URL of a number"
+            hint = did_you_mean(self.load, LOADS) or "load: requests"
+            raise SpecError("load", got=repr(self.load[:60]), need=need, hint=hint)
+        if self.health and not _PATH.fullmatch(self.health):
+            need = "a path that begins with /, of letters, digits and ._~/%?&=+:@,;-"
+            hint = "health: /healthz"
+            raise SpecError("health", got=repr(self.health[:60]), need=need, hint=hint)
+
+
+def is_load_url(text: str) -> bool:
+    """Return whether a text is the URL of a load: at most 400 characters that need no quotes."""
+    return _URL.fullmatch(text) is not None
+
+
+def check_url_prefix(prefix: str, *, field: str, hint: str) -> None:
+    """Raises SpecError where a text is not the beginning of URLs of one host."""
+    _, _, rest = prefix.partition("://")
+    host, slash, path = rest.partition("/")
+    if not (is_load_url(prefix) and host and slash and not _LEAVES.search(f"/{path}")):
+        need = "the beginning of a URL, with all of its host and a slash"
+        raise SpecError(field, got=repr(prefix[:60]), need=need, hint=hint)
+
+
+def is_allowed(url: str, prefixes: Collection[str]) -> bool:
+    """Return whether a URL begins with one of these prefixes, and does not leave it by its path.
+
+    >>> is_allowed("http://metrics:9090/a?b", ["http://metrics:9090/"])
+    True
+    >>> is_allowed("http://metrics:9090/a/%2e%2e/b", ["http://metrics:9090/a/"])
+    False
+    """
+    path = url.partition("?")[0]
+    return is_load_url(url) and url.startswith(tuple(prefixes)) and not _LEAVES.search(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +162,8 @@ class ServiceRules:
             raise SpecError("services: address", got=actual, need=need, hint="address: 10.0.0.7")
 
         for url in self.urls:
-            if not _URL.fullmatch(url) or url.count("/") < _SLASHES:
-                need = "the beginning of a URL, with all of its host and a slash"
-                hint = "urls: [http://10.0.0.9:9090/]"
-                raise SpecError("services: urls", got=repr(url[:60]), need=need, hint=hint)
+            hint = "urls: [http://10.0.0.9:9090/]"
+            check_url_prefix(url, field="services: urls", hint=hint)
 
     def allows(self, port: int) -> bool:
         """Return whether a front may have this port."""
@@ -200,7 +243,7 @@ def stay_of(notice: float) -> float:
 
 
 def rescaled(
-    scale: ReplicaScale, service: Service, *, foreseen: float, stay: float, now: float
+    scale: ReplicaScale, service: ReplicaRule, *, foreseen: float, stay: float, now: float
 ) -> ReplicaScale:
     """Return how many replicas a service is to have: more at once, fewer only after a while.
 

@@ -239,6 +239,11 @@ FEATURES = (
         stability=Stability.ALPHA,
         options=("--placeholders",),
     ),
+    Feature(
+        name="services on Kubernetes, scaled by foresight",
+        stability=Stability.ALPHA,
+        options=("--service-url",),
+    ),
 )  # fmt: skip
 
 _OF_VERBS = {verb: feature.stability for feature in FEATURES for verb in feature.verbs}

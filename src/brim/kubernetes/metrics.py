@@ -27,6 +27,23 @@ class JobFigures(NamedTuple):
     gain: float | None
 
 
+class ServiceFigures(NamedTuple):
+    """The figures of a service that is scaled.
+
+    Attributes:
+        load: now; None: it was not measured yet.
+        wanted: replicas that follow from the load that is foreseen.
+        ready: replicas.
+    """
+
+    namespace: str
+    name: str
+    kind: str
+    load: float | None
+    wanted: int
+    ready: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFigures:
     """The figures of a cluster's scheduler.
@@ -38,6 +55,7 @@ class ClusterFigures:
         held: that workers hold.
         cycles, looks: seconds that each took.
         jobs: those that run.
+        services: that are scaled.
     """
 
     states: Mapping[str, int]
@@ -47,6 +65,7 @@ class ClusterFigures:
     cycles: Histogram
     looks: Histogram
     jobs: Sequence[JobFigures]
+    services: Sequence[ServiceFigures] = ()
 
 
 @dataclass(slots=True)
@@ -119,6 +138,33 @@ def metrics_of(
             for labels, figures in rows
             if figures.gain is not None
         ],
+    )
+    yield from _of_services(cluster.services)
+
+
+def _of_services(services: Sequence[ServiceFigures]) -> Iterator[MetricFamily]:
+    """Yield the metrics of services, by the names that those of a scheduler have."""
+    rows = [
+        ({"namespace": each.namespace, "name": each.name, "kind": each.kind}, each)
+        for each in services
+    ]
+    yield MetricFamily(
+        "brim_service_load",
+        "gauge",
+        "Load of a service, in the unit of what it is measured by.",
+        [MetricSample(each.load, labels) for labels, each in rows if each.load is not None],
+    )
+    yield MetricFamily(
+        "brim_service_replicas_wanted",
+        "gauge",
+        "Replicas that a service is to have, by the load that is foreseen.",
+        [MetricSample(each.wanted, labels) for labels, each in rows],
+    )
+    yield MetricFamily(
+        "brim_service_replicas_ready",
+        "gauge",
+        "Replicas of a service that take requests.",
+        [MetricSample(each.ready, labels) for labels, each in rows],
     )
 
 

@@ -59,6 +59,7 @@ from brim.kubernetes.record import (
     RecordKeeper,
     open_book,
 )
+from brim.kubernetes.services import ServiceScaling
 from brim.kubernetes.settings import OperatorSettings
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
@@ -136,6 +137,15 @@ class Operator:
             self._evictions = EvictionResponder(
                 server, watched=watched, pods=self._pods, clock=clock
             )
+        self._services: ServiceScaling | None = None
+        if settings.service_urls:
+            self._services = ServiceScaling(
+                server,
+                watched=watched,
+                namespace=settings.namespace,
+                prefixes=settings.service_urls,
+                clock=self._seen_clock,
+            )
         self._life: _OperatorLife | None = None
         self._created = clock.now()
         self._news: set[str] = set()  # ids of jobs whose objects have changed
@@ -158,6 +168,7 @@ class Operator:
                     self._tenants,
                     *(watch for objects in self._families for watch in objects.watches),
                     *([self._evictions.watch] if self._evictions is not None else []),
+                    *(self._services.watches if self._services is not None else []),
                 )
                 for reflector in reflectors:
                     tasks.create_task(reflector.run())
@@ -173,6 +184,8 @@ class Operator:
                 tasks.create_task(life.keeper.run())
                 if self._evictions is not None:
                     tasks.create_task(self._evictions.run())
+                if self._services is not None:
+                    tasks.create_task(self._services.run())
                 await life.scheduler.run()
         finally:
             if self._life is not None:
@@ -206,6 +219,7 @@ class Operator:
             cycles=backend.cycle_seconds,
             looks=backend.look_seconds,
             jobs=[JobFigures(job.id, job.target, *backend.jobs.speed(job)) for job in running],
+            services=self._services.figures() if self._services is not None else (),
         )
 
     async def _begin(self) -> _OperatorLife:

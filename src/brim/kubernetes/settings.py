@@ -33,6 +33,7 @@ class OperatorSettings:
         volume_size: of the volume on which a job's master keeps the run, where the job names no place
             for it; empty: it has none, and starts from scratch after it was suspended.
         placeholders: jobs that wait for places and have placeholders, at most.
+        service_urls: how the URLs of services' loads may begin; none: no service is scaled.
 
     Raises:
         SpecError: the nodes are no selector.
@@ -54,6 +55,7 @@ class OperatorSettings:
     grace: float = USUAL_GRACE
     volume_size: str = ""
     placeholders: int = 0
+    service_urls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         node_requirements(self.node_labels)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,19 +18,17 @@ from typing import Protocol
 
 from brim.coordination.cluster.scheduled_jobs import RangeChanged
 from brim.coordination.cluster.sightings import NodeSeen
-from brim.domain.demand import Past, foresee
+from brim.domain.autoscaling import BETWEEN_LOADS, Autoscaler
+from brim.domain.demand import Past
 from brim.domain.job import WorkerRange
-from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.services import (
     CPU,
     REQUESTS,
-    ReplicaScale,
     Service,
     ServiceReplica,
     ServiceRules,
-    rescaled,
-    stay_of,
+    is_allowed,
 )
 from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault
@@ -44,12 +41,9 @@ from brim.wire.listening import is_loopback, joined_address
 from brim.wire.measure import measure
 
 _INTERVAL = 0.2  # seconds between two looks at replicas
-_BETWEEN_LOADS = 1.0  # seconds between two measurements of a load
-_LONGEST_NOTICE = 300.0  # seconds of one that counts: else others did not give way at all
-_SMOOTHED = 3  # measurements of a load whose mean is the load now
-_NOTICES = 5  # measurements of how long a replica takes to come; the longest of them counts
 _STRETCH = 5.0  # seconds of the past that are one line of its file
 _LOADS = "loads"
+_UNITS = {REQUESTS: "/s", CPU: " processors"}  # of loads
 _log = logging.getLogger(__name__)
 
 
@@ -73,11 +67,7 @@ class _Served:
 
     front: Front
     folder: Path
-    past: Past
-    scale: ReplicaScale
-    latest: deque[float] = field(default_factory=lambda: deque(maxlen=_SMOOTHED))
-    load: float | None = None
-    foreseen: float | None = None
+    autoscaler: Autoscaler
     counts: Counts | None = None
     looked: float = -math.inf  # when its load was measured last
     replicas: list[ServiceReplica] = field(default_factory=list)  # that its front knows
@@ -86,8 +76,6 @@ class _Served:
         0.0,
         0,
     )  # its beginning, the sum of its loads, and their count
-    grown: tuple[float, int] | None = None  # since when so many replicas are waited for
-    notices: deque[float] = field(default_factory=lambda: deque(maxlen=_NOTICES))
     measuring: asyncio.Task[float] | None = None
     problem: str = ""
 
@@ -140,11 +128,7 @@ class Services:
             hint = f"port: {rules.first_port}"
             raise SpecError("port", got=str(service.port), need=need, hint=hint)
         is_measured_here = service.load in (REQUESTS, CPU)
-        if (
-            has_tenants
-            and not is_measured_here
-            and not service.load.startswith(rules.urls or (" ",))
-        ):
+        if has_tenants and not is_measured_here and not is_allowed(service.load, rules.urls):
             need = "requests or cpu, or a URL that begins as services: urls: in cluster.yaml allow"
             raise SpecError("load", got=repr(service.load), need=need, hint="load: requests")
         for job in self._all():
@@ -173,6 +157,7 @@ class Services:
         served = self._served.get(job.id)
         replicas = self._jobs.replicas_of(job) if job.running else ()
         counts = served.counts if served is not None else None
+        autoscaler = served.autoscaler if served is not None else None
         return ServiceView(
             address=joined_address(
                 served.front.address if served is not None else self._address, service.port
@@ -181,9 +166,9 @@ class Services:
             per_replica=service.per_replica,
             minimum=service.minimum,
             maximum=service.maximum,
-            current=served.load if served is not None else None,
-            foreseen=served.foreseen if served is not None else None,
-            notice=_notice(service, served),
+            current=autoscaler.load if autoscaler is not None else None,
+            foreseen=autoscaler.foreseen if autoscaler is not None else None,
+            notice=autoscaler.notice(service) if autoscaler is not None else service.notice,
             wanted=job.submission.spec.workers.maximum,
             ready=sum(replica.is_ready for replica in replicas),
             replicas=[
@@ -279,29 +264,29 @@ class Services:
                 past.add(time, load)
             keep_loads(folder / _LOADS, past.buckets())
             front = Front(folder, service, address=self._address)
-            scale = ReplicaScale(job.submission.spec.workers.maximum)
-            served = self._served[job.id] = _Served(front, folder, past, scale)
+            autoscaler = Autoscaler(past, replicas=job.submission.spec.workers.maximum)
+            served = self._served[job.id] = _Served(front, folder, autoscaler)
         return served
 
     async def _tend(self, job: ScheduledJob) -> None:
         service, served, now = job.submission.spec.service, self._state_of(job), self._clock.now()
         assert service is not None
         replicas = self.on_hosts(self._jobs.replicas_of(job) if job.running else ())
-        is_due = now - served.looked >= _BETWEEN_LOADS
+        is_due = now - served.looked >= BETWEEN_LOADS
         if not (is_due or replicas != served.replicas or served.front.has_died):
             return
         counts = await served.front.keep(replicas)
         if counts is not None:
             served.replicas = replicas
-            self._note_growth(served, sum(replica.is_ready for replica in replicas), now)
+            served.autoscaler.ready(sum(replica.is_ready for replica in replicas), now)
         if not is_due:
             return
         load = self._load(service, served, counts, now - served.looked)
         served.looked, served.counts = now, counts or served.counts
         if load is not None:
-            served.latest.append(load)
-            served.load = sum(served.latest) / len(served.latest)
-            self._keep_load(served, self._clock.wall(), load)
+            wall = self._clock.wall()
+            served.autoscaler.measured(load, wall=wall)
+            self._keep_load(served, wall, load)
             self._rescale(job, service, served)
 
     def on_hosts(self, replicas: Iterable[ServiceReplica]) -> list[ServiceReplica]:
@@ -349,16 +334,8 @@ class Services:
         served.measuring = asyncio.create_task(asyncio.to_thread(measure, service.load))
         return load
 
-    def _note_growth(self, served: _Served, ready: int, now: float) -> None:
-        """Learn how long replicas take to come, with the time for which others give way."""
-        if served.grown is not None and ready >= served.grown[1]:
-            if now - served.grown[0] <= _LONGEST_NOTICE:
-                served.notices.append(now - served.grown[0])
-            served.grown = None
-
     def _keep_load(self, served: _Served, time: float, load: float) -> None:
-        """Add a load to the past; what is over of it is written down."""
-        served.past.add(time, load)
+        """Write down the past, a stretch of it once that is over."""
         start, total, count = served.stretch
         now = time - time % _STRETCH
         if not count or start == now:
@@ -369,34 +346,18 @@ class Services:
             add_load(served.folder / _LOADS, start, total / count)
 
     def _rescale(self, job: ScheduledJob, service: Service, served: _Served) -> None:
-        horizon = _notice(service, served) + _BETWEEN_LOADS
-        now, load = self._clock.now(), served.load or 0.0
-        expected = foresee(served.past, self._clock.wall(), horizon)
-        served.foreseen = max(load, expected if expected is not None else load)
-        stay = stay_of(_notice(service, served))
-        served.scale = rescaled(served.scale, service, foreseen=served.foreseen, stay=stay, now=now)
-        target, current = served.scale.target, job.submission.spec.workers.maximum
+        now, autoscaler = self._clock.now(), served.autoscaler
+        target = autoscaler.decide(service, now=now, wall=self._clock.wall())
+        current = job.submission.spec.workers.maximum
         if target == current or not job.life.may_run:
             return
-        served.grown = (now, target) if target > current else None
+        autoscaler.resized(current, target, now)
         workers = WorkerRange(minimum=service.minimum, maximum=target)
-        self._handle(RangeChanged(job.id, workers, _words(service, served, horizon), scaled=True))
-
-
-def _notice(service: Service, served: _Served | None) -> float:
-    return max(served.notices) if served is not None and served.notices else service.notice
+        words = autoscaler.words(service, unit=_UNITS.get(service.load, ""))
+        self._handle(RangeChanged(job.id, workers, words, scaled=True))
 
 
 def _problem(served: _Served) -> str:
     """Return what is in the way of a service's front, or of its load; empty: nothing is."""
     found = [f"its front does not answer: {served.front.problem}"] if served.front.problem else []
     return "; ".join([*found, served.problem] if served.problem else found)
-
-
-def _words(service: Service, served: _Served, horizon: float) -> str:
-    """Return why a service has other replicas than before."""
-    unit = {REQUESTS: "/s", CPU: " processors"}.get(service.load, "")
-    return (
-        f"load {served.load or 0.0:.3g}{unit} now, {served.foreseen or 0.0:.3g}{unit} foreseen in "
-        f"{horizon:.0f} s: {counted(served.scale.target, 'replica')}"
-    )

@@ -1,4 +1,4 @@
-"""Reads the load of a service from a URL that its owner names."""
+"""Reads the load of a service from a URL that its owner names: a number, or Prometheus' answer with one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import msgspec
+
+from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 
 _TO_ANSWER = 2.0  # seconds between two bytes of an answer
 _TO_BE_READ = 10.0  # seconds for a whole answer
-_LONGEST_ANSWER = 64  # bytes of a number
+_LONGEST_ANSWER = 16_384  # bytes
+_LONGEST_NUMBER = 64  # bytes
 
 
 def measure(url: str) -> float:
@@ -47,7 +51,7 @@ def measure(url: str) -> float:
 
 @contextlib.contextmanager
 def _hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """Shut a connection down where the block takes longer: what comes byte by byte has no other end."""
+    """Shut a connection down where the block takes longer: an answer byte by byte has no other end."""
 
     def hang_up() -> None:
         with contextlib.suppress(OSError):  # it is closed already
@@ -62,20 +66,53 @@ def _hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
+class _Series(msgspec.Struct):
+    value: tuple[float, str]  # when, and how much
+
+
+class _Found(msgspec.Struct, rename="camel"):
+    result: msgspec.Raw
+    result_type: str = "vector"
+
+
+class _PrometheusAnswer(msgspec.Struct):
+    """An instant query of Prometheus, as far as it is read: one series, or a scalar."""
+
+    data: _Found
+
+
 def number_in(content: bytes) -> float:
-    """Return the number that an answer consists of.
+    """Return the number of an answer, plain or as Prometheus gives it.
+
+    No error quotes the answer: a reader of the error may not be allowed to read the URL.
 
     Raises:
-        EnvironmentFault: it is no number from 0.
+        EnvironmentFault: it is no number from 0, or there are several.
 
     >>> number_in(b" 12.5\\n")
     12.5
+    >>> number_in(b'{"data": {"result": [{"metric": {}, "value": [1435781451.781, "12.5"]}]}}')
+    12.5
     """
     try:
-        number = float(content)
-    except ValueError:
+        number = _found(content) if content.lstrip()[:1] == b"{" else float(content)
+    except UNDECODABLE:
         number = math.nan
-    if len(content) > _LONGEST_ANSWER or not (math.isfinite(number) and number >= 0.0):
-        shown = content[:20].decode(errors="replace")
-        raise EnvironmentFault(f"the load is {shown!r}, and should be a number from 0")
+    longest = _LONGEST_ANSWER if content.lstrip()[:1] == b"{" else _LONGEST_NUMBER
+    if len(content) > longest or not (math.isfinite(number) and number >= 0.0):
+        raise EnvironmentFault(
+            "the load is neither a number from 0 nor Prometheus' answer with one"
+        )
     return number
+
+
+def _found(content: bytes) -> float:
+    found = msgspec.json.decode(content, type=_PrometheusAnswer).data
+    if found.result_type == "scalar":
+        return float(msgspec.json.decode(found.result, type=tuple[float, str])[1])
+    series = msgspec.json.decode(found.result, type=list[_Series])
+    if len(series) != 1:
+        raise EnvironmentFault(
+            f"the query finds {len(series):,} series, and should find one: sum(…)"
+        )
+    return float(series[0].value[1])

@@ -10,6 +10,7 @@ import click
 
 from brim.domain.options import DURATION, whole
 from brim.domain.quantities import format_duration
+from brim.domain.services import check_url_prefix
 from brim.errors import SpecError
 from brim.host.installation import command_for
 from brim.kubernetes.objects.templates import check_size
@@ -79,6 +80,13 @@ def _volume_size(_: click.Context, __: click.Parameter, size: str) -> str:
     if size:
         check_size(size, field="--volume-size")
     return size
+
+
+def _service_urls(_: click.Context, __: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    field = "--service-url"
+    for url in urls:
+        check_url_prefix(url, field=field, hint=f"{field} http://prometheus.monitoring.svc:9090/")
+    return urls
 
 
 SLOT = option(
@@ -158,6 +166,18 @@ PLACEHOLDERS = option(
     show_default=True,
     help="Let a cluster autoscaler see what jobs wait for: create pending pods in place of the minimum "
     "number of workers, for up to N jobs that find no room.",
+)
+
+
+SERVICE_URLS = option(
+    "--service-url",
+    "service_urls",
+    metavar="PREFIX",
+    multiple=True,
+    envvar=None,
+    callback=_service_urls,
+    help="Scale Deployments and StatefulSets with annotations of brim by the load that is foreseen. "
+    "The URLs of their loads have to begin like this. May be repeated. [default: none is scaled]",
 )
 
 

@@ -16,6 +16,11 @@ from brim.host.process import run_module
 from brim.kubernetes.kinds import foreign_families
 from brim.kubernetes.objects.elastic_jobs import JOBS
 from brim.kubernetes.objects.identities import GROUP, MANAGED_BY, SERVICE
+from brim.kubernetes.objects.scaled_services import (
+    APPS,
+    AUTOSCALING,
+    SCALED_KINDS,
+)
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.objects.tenants import TENANTS
 from brim.kubernetes.pods.evictions import LIFECYCLE
@@ -26,6 +31,7 @@ Manifest = dict[str, Any]
 
 NAME = "brim-operator"  # the name of all that is its own
 MEMORY = f"{NAME}-memory"  # the ConfigMap of what a cycle leaves to the next
+LOADS = f"{NAME}-loads"  # the ConfigMap of what services' loads were
 STATE = "/var/lib/brim"
 _TEMPORARY = "/tmp"
 _USER = 1000  # no image has to name one
@@ -53,6 +59,7 @@ class Installation:
         gangs: jobs may ask for gangs.
         evictions: it answers evictions of jobs' pods.
         placeholders: jobs that wait for places and have placeholders, at most.
+        service_urls: how the URLs of services' loads may begin; none: it scales no service.
         arguments: of `brim operator`, beside those that follow from the above.
         replicas: one of them decides; the others wait to take over.
         resources: of each, as a container has them.
@@ -69,6 +76,7 @@ class Installation:
     gangs: bool = False
     evictions: bool = False
     placeholders: int = 0
+    service_urls: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     replicas: int = 1
     resources: Mapping[str, Any] = field(
@@ -155,6 +163,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         *(_for_foreign_kinds() if chosen.foreign_kinds else ()),
         *(_for_gangs() if chosen.gangs else ()),
         *(_for_evictions() if chosen.evictions else ()),
+        *(_for_services() if chosen.service_urls else ()),
     ]
     own_rules = [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -162,6 +171,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule("", ["configmaps", "secrets"], ["create"]),
         _rule("", ["configmaps"], ["get", "patch"], [MEMORY]),
         _rule("", ["secrets"], ["get"], [NAME]),
+        *([_rule("", ["configmaps"], ["get", "patch"], [LOADS])] if chosen.service_urls else ()),
     ]
     # Names of what has no namespace are the whole cluster's: several operators may be there.
     name = f"{NAME}-{chosen.namespace}"
@@ -188,6 +198,17 @@ def _for_evictions() -> list[Manifest]:
     return [
         _rule(LIFECYCLE, ["evictions"], ["list", "watch"]),
         _rule(LIFECYCLE, ["evictions/status"], ["patch"]),
+    ]
+
+
+def _for_services() -> list[Manifest]:
+    """The operator's rights to scale services: their scale alone, and words about them."""
+    scales = [f"{plural}/scale" for plural in SCALED_KINDS]
+    return [
+        _rule(APPS, [*SCALED_KINDS], ["list", "watch"]),
+        _rule(APPS, scales, ["patch"]),
+        _rule(AUTOSCALING, ["horizontalpodautoscalers"], ["list", "watch"]),
+        _rule("", ["events"], ["create", "patch"]),
     ]
 
 
@@ -279,6 +300,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += ["--gangs"] if chosen.gangs else []
     command += ["--evictions"] if chosen.evictions else []
     command += [f"--placeholders={chosen.placeholders}"] if chosen.placeholders else []
+    command += [f"--service-url={url}" for url in chosen.service_urls]
     # With the version that a server adds: who applies this by another manager changes nothing then.
     pod_name = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
     container = {
