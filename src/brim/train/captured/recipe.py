@@ -14,7 +14,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from brim.storage.files import write_whole
 
 # First words of arguments that are no plain values.
 RESULT, INPUT, DRAWN, CONSTANT, KIND = "result", "input", "drawn", "constant", "kind"
+# A call in place of those that add the gradients of lookups to a table of zeros: see `TableCall`.
+TABLE = "brim::table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,37 @@ class PassRecipe:
         content = io.BytesIO()
         torch.save(asdict(self), content)
         write_whole(path, content.getvalue())
+
+
+class TableCall(NamedTuple):
+    """The arguments of a call that gives the gradient of an embedding table.
+
+    Attributes:
+        rows: gradients of lookups, as an argument; of shape [lookups, width], or with further
+            dimensions ahead.
+        ids: of the lookups, as an argument.
+        lookups: their number.
+        size, width: of the table.
+        padding: the id whose row has no gradient, or -1.
+        is_early: whether the ids may be computed before everything else.
+    """
+
+    rows: Any
+    ids: Any
+    lookups: int
+    size: int
+    width: int
+    padding: int
+    is_early: bool
+
+
+def tables_of(recipe: PassRecipe) -> dict[int, TableCall]:
+    """Return the gradients of tables that a recipe gives, by their places."""
+    found = {}
+    for place, (kind, number, _) in enumerate(recipe.gives):
+        if kind == RESULT and recipe.calls[number][0] == TABLE:
+            found[place] = TableCall(*recipe.calls[number][2])
+    return found
 
 
 def load(path: Path) -> PassRecipe:

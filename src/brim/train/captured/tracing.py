@@ -25,10 +25,12 @@ from brim.train.captured.recipe import (
     INPUT,
     KIND,
     RESULT,
+    TABLE,
     Draw,
     LookupRecipe,
     NotCapturable,
     PassRecipe,
+    TableCall,
     in_one_line,
     leaves_of,
     with_leaves,
@@ -175,12 +177,15 @@ def _keep_calls_of_outputs(graph: fx.GraphModule) -> None:
     for node in reversed(nodes):
         if node.op != "call_function":
             continue
-        target = node.target
-        is_changing = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-        if is_changing and _owner_of(node) in owners:
+        if _is_changing(node) and _owner_of(node) in owners:
             raise NotCapturable("the ids of a lookup are changed in place")
         if node not in needed:
             graph.graph.erase_node(node)
+
+
+def _is_changing(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _owner_of(node: fx.Node) -> fx.Node:
@@ -243,11 +248,15 @@ class _Noted:
         self._calls: list[tuple[str, str, list[Any]]] = []
         self._lists: set[fx.Node] = set()  # calls that give one list of tensors
         self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
+        self._tables: dict[fx.Node, TableCall] = {}  # gradients of embedding tables, of nodes
+        self._zeros: set[fx.Node] = set()  # that they are added to
 
     def recipe(
         self, form: str, loss: Tensor, used: list[bool], lookups: LookupRecipe
     ) -> PassRecipe:
         self._find_draws()  # also of numbers that nobody uses: eager passes draw them
+        self._graph.graph.eliminate_dead_code()
+        self._find_tables(len(used))
         gives = self._own(self._outputs())
         return PassRecipe(
             samples=form,
@@ -335,9 +344,35 @@ class _Noted:
         self._drawn[node] = len(self._draws)
         self._draws.append(draw)
 
+    def _find_tables(self, gradients: int) -> None:
+        """Find gradients of embedding tables that nothing else is made of, nor added to.
+
+        Args:
+            gradients: how many of the outputs are some, the first ones.
+        """
+        nodes = list(self._graph.graph.nodes)
+        output = nodes[-1]
+        outputs = list(output.args[0])
+        changed = {_owner_of(node) for node in nodes if _is_changing(node)}
+        for node in outputs[:gradients]:
+            if list(node.users) != [output] or outputs.count(node) > 1:
+                continue
+            table, zeros = _table_of(node)
+            if table is not None:
+                is_early = not changed & set(map(_owner_of, _sources_of(table.ids)))
+                self._tables[node] = table._replace(is_early=is_early)
+                self._zeros |= zeros
+
     def _note(self, node: fx.Node) -> None:
+        if node in self._zeros:
+            return
         if node in self._drawn:
             self._values[node] = [DRAWN, self._drawn[node], 0]
+            return
+        if node in self._tables:
+            self._values[node] = [RESULT, len(self._calls), 0]
+            self._fresh.add((len(self._calls), 0))
+            self._calls.append((TABLE, "", [self._argument(each) for each in self._tables[node]]))
             return
         if node.target is operator.getitem:
             of, place = node.args
@@ -401,6 +436,45 @@ class _Noted:
             seen.add(key)
             gives.append(value)
         return gives
+
+
+def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
+    """Return the gradient of a table, if a node is one; and the zeros that it is added to."""
+    aten = torch.ops.aten
+    match node.target:
+        case aten.embedding_dense_backward.default:
+            rows, ids, size, padding, is_scaled = node.args
+            zeros: set[fx.Node] = set()
+        case aten.index_add.default | aten.index_add_.default:
+            start, dim, ids, rows = node.args
+            is_scaled = node.kwargs.get("alpha", 1) != 1 or dim != 0 or not _is_own_zero(start)
+            size, padding, zeros = node.meta["tensor_meta"].shape[0], -1, {start}
+        case _:
+            return None, set()
+    metas = [each.meta.get("tensor_meta") for each in (node, rows, ids)]
+    if is_scaled or None in metas:
+        return None, set()
+    table, of_rows, of_ids = metas
+    if len(table.shape) != 2 or not table.dtype == of_rows.dtype in (torch.float32, torch.float64):
+        return None, set()
+    lookups, width = of_ids.shape.numel(), table.shape[1]
+    return TableCall(rows, ids, lookups, size, width, padding, is_early=False), zeros
+
+
+def _is_own_zero(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.new_zeros.default and len(node.users) == 1
+
+
+def _sources_of(node: fx.Node) -> set[fx.Node]:
+    """Return a node, and all that it is made of."""
+    found: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending += current.all_input_nodes
+    return found
 
 
 def _references(arguments: list[Any]) -> Iterator[list[Any]]:
