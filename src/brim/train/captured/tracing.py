@@ -42,6 +42,20 @@ Pass = Callable[[Any], Tensor]  # samples to their loss
 _TO_PYTHON = {"numpy", "tolist", "__array__", "item", "data_ptr", "__dlpack__"}
 _EMPTY = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
 _EMPTY |= {"aten::new_empty_strided"}
+_ATEN = torch.ops.aten
+_RESHAPES = {  # calls that give all elements of what they take, each once, in the same memory
+    _ATEN.alias.default,
+    _ATEN.detach.default,
+    _ATEN.permute.default,
+    _ATEN.squeeze.default,
+    _ATEN.squeeze.dim,
+    _ATEN.squeeze.dims,
+    _ATEN.t.default,
+    _ATEN.transpose.int,
+    _ATEN.unsqueeze.default,
+    _ATEN.view.default,
+    _ATEN._unsafe_view.default,
+}
 
 
 class _NoPython(TorchFunctionMode):
@@ -196,6 +210,13 @@ def _owner_of(node: fx.Node) -> fx.Node:
             result.alias_info is not None for result in target._schema.returns
         ):
             return node
+        node = node.args[0]
+    return node
+
+
+def _whole_of(node: fx.Node) -> fx.Node:
+    """Return the node whose whole memory a node has, in whatever shape."""
+    while node.op == "call_function" and node.target in _RESHAPES:
         node = node.args[0]
     return node
 
@@ -417,35 +438,27 @@ class _Noted:
         raise NotCapturable(f"a call with a {type(value).__name__}")
 
     def _own(self, outputs: tuple[Any, ...]) -> list[Any]:
-        """Results that nobody else has: they are added to in place."""
+        """Results that nobody else has: they are added to in place, behind all calls of the pass."""
         gives: list[Any] = []
-        seen: set[tuple[int, int]] = set()
-        views = {
-            (argument[1], argument[2])
-            for name, _, arguments in self._calls
-            for argument in _references(arguments)
-            if argument[0] == RESULT and not _is_fresh_call(name)
-        }
+        seen: set[fx.Node] = set()
         for node in outputs:
-            value = self._values[node]
-            key = (value[1], value[2])
-            is_own = value[0] == RESULT and key in self._fresh and key not in seen | views
-            if not is_own:
+            value, owner = self._values[node], _whole_of(node)
+            is_own = tuple(self._values[owner][1:]) in self._fresh and owner not in seen
+            if self._values[owner][0] != RESULT or not is_own:
                 self._calls.append(("aten::clone", "", [value, None]))
                 value = [RESULT, len(self._calls) - 1, 0]
-            seen.add(key)
+            seen.add(owner)
             gives.append(value)
         return gives
 
 
 def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
     """Return the gradient of a table, if a node is one; and the zeros that it is added to."""
-    aten = torch.ops.aten
     match node.target:
-        case aten.embedding_dense_backward.default:
+        case _ATEN.embedding_dense_backward.default:
             rows, ids, size, padding, is_scaled = node.args
             zeros: set[fx.Node] = set()
-        case aten.index_add.default | aten.index_add_.default:
+        case _ATEN.index_add.default | _ATEN.index_add_.default:
             start, dim, ids, rows = node.args
             is_scaled = node.kwargs.get("alpha", 1) != 1 or dim != 0 or not _is_own_zero(start)
             size, padding, zeros = node.meta["tensor_meta"].shape[0], -1, {start}
@@ -462,7 +475,7 @@ def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
 
 
 def _is_own_zero(node: fx.Node) -> bool:
-    return node.target is torch.ops.aten.new_zeros.default and len(node.users) == 1
+    return node.target is _ATEN.new_zeros.default and len(node.users) == 1
 
 
 def _sources_of(node: fx.Node) -> set[fx.Node]:
@@ -484,15 +497,6 @@ def _references(arguments: list[Any]) -> Iterator[list[Any]]:
                 yield argument
             elif argument[0] != KIND:
                 yield from _references(argument)
-
-
-def _is_fresh_call(name: str) -> bool:
-    """Return whether no overload of a call gives a view of what it takes, or that itself."""
-    return all(
-        result.alias_info is None
-        for schema in torch._C._jit_get_schemas_for_operator(name)
-        for result in schema.returns
-    )
 
 
 def _is_empty(node: fx.Node) -> bool:
