@@ -184,7 +184,8 @@ def program_sums(
         draws = [draw.draw() for draw in recipe.draws]
         weight = torch.full((1,), 0.25, dtype=torch.float64)
         gradient = torch.full(recipe.loss[1], 0.25, dtype=recipe.loss[0])
-        inputs.append(MicroInputs(gradient, weight, leaves_of(pair)[0], [], draws))
+        weights = (gradient, weight, weight.reshape(()))
+        inputs.append(MicroInputs(weights, leaves_of(pair)[0], [], draws))
     sums, _, losses = program(network_of(model, contributions), inputs)
     assert losses.shape == (len(pairs),)
     return [contributions.of_program(part, recipe.used, stop=False, due=False) for part in sums]

@@ -29,10 +29,16 @@ _MOST_CALLS = 20_000  # of a program: TorchScript takes some 30 µs to read each
 
 
 class MicroInputs(NamedTuple):
-    """The inputs of a program for one micro-batch: see `recipe`."""
+    """The inputs of a program for one micro-batch: see `recipe`.
 
-    gradient: Tensor
-    weight: Tensor
+    Attributes:
+        weights: the gradient of the loss, and the weight of shapes [1] and [].
+        samples: tensors.
+        rows: of lookups.
+        draws: random numbers.
+    """
+
+    weights: Sequence[Tensor]
     samples: Sequence[Tensor]
     rows: Sequence[Tensor]
     draws: Sequence[Tensor]
@@ -99,7 +105,7 @@ class StepProgram:
         """
         arguments = [*network, *self._constants]
         for micro in micro_batches:
-            arguments += (micro.gradient, micro.weight, micro.weight.reshape(()), *micro.samples)
+            arguments += (*micro.weights, *micro.samples)
             arguments += (*(rows.detach() for rows in micro.rows), *micro.draws)
         *results, losses = self._script(arguments)
         remaining = iter(results)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,7 +183,7 @@ def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
     match value:
         case Tensor() if value.layout is torch.strided and value.device.type == "cpu":
             leaves.append(value)
-            yield f"{value.dtype}{tuple(value.shape)}{value.stride()};"
+            yield _form_of_tensor(value.dtype, value.shape, value.stride())
         case dict() if type(value) is dict:
             for key, item in value.items():
                 yield f"{key!r}:"
@@ -197,6 +198,11 @@ def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
             yield f"{value!r};"
         case _:
             raise NotCapturable(f"samples with a {type(value).__name__}")
+
+
+@lru_cache(maxsize=1024)  # entries; a step has the same forms as the one before
+def _form_of_tensor(dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...]) -> str:
+    return f"{dtype}{tuple(shape)}{stride};"
 
 
 def with_leaves(samples: Any, leaves: Iterator[Tensor]) -> Any:
