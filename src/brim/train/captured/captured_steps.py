@@ -288,7 +288,7 @@ class CapturedSteps:
         """
         started = monotonic()
         try:
-            inputs = [self._inputs_of(read, span, batch) for read in reads]
+            inputs = [self._inputs_of(read, len(span), batch) for read in reads]
             sums, gradients, losses = program(self._network(), inputs)
         except NotCapturable:
             return None
@@ -307,18 +307,18 @@ class CapturedSteps:
         rows, now = [rows for rows, _ in taken], monotonic()
         return ReplayedPart(program, contributions, losses, rows, now - started, now)
 
-    def _inputs_of(self, read: Read, span: Span, batch: int) -> MicroInputs:
-        recipe = self._recipes[len(read.request.span)]
+    def _inputs_of(self, read: Read, samples: int, batch: int) -> MicroInputs:
+        size = len(read.request.span)
+        recipe = self._recipes[size]
         leaves, form = leaves_of(read.sample)
         if form != recipe.samples:
             raise NotCapturable("samples of another form")
-        weight = len(read.request.span) / len(span)
         draws: list[Tensor] = []
         if recipe.draws:
             torch.default_generator.manual_seed(mix(self._seed, batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
         rows = self._lookups.look_up(recipe.lookups, leaves)
-        return MicroInputs(self._weights_of(weight, recipe), leaves, rows, draws)
+        return MicroInputs(self._weights_of(size / samples, recipe), leaves, rows, draws)
 
     def _weights_of(self, weight: float, recipe: PassRecipe) -> tuple[Tensor, Tensor, Tensor]:
         key = weight, id(recipe)

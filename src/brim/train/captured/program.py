@@ -206,9 +206,7 @@ class _Pass:
         values: what the pass takes, by kinds of arguments.
     """
 
-    def __init__(
-        self, script: Script, recipe: PassRecipe, values: dict[str, list[Value]]
-    ) -> None:
+    def __init__(self, script: Script, recipe: PassRecipe, values: dict[str, list[Value]]) -> None:
         self.recipe = recipe
         self.as_written = WrittenPass(recipe, self._value_of)
         self._script, self._values = script, values

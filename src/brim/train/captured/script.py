@@ -99,6 +99,10 @@ class Script:
                 self._transposed[self._views[key][0].unique()] = inputs[0]
         return self._views[key]
 
+    def constant(self, tensor: Tensor) -> Value:
+        """Return a tensor that is the same whenever the function runs."""
+        return self._graph.insertConstant(tensor)
+
     def tensors(self, items: Sequence[Value], *, is_optional: bool = False) -> Value:
         """Return a list of tensors."""
         tensor = torch._C.TensorType.get()

@@ -8,9 +8,11 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import torch
 
 from brim.train.captured.recipe import KIND, PassRecipe, TableCall, tables_of
 from brim.train.captured.script import Script, Value
@@ -66,9 +68,7 @@ class BlockTables:
             calls = [tables[place] for tables in self._tables if place in tables]
             if len(calls) < len(passes) or not _is_worth_it(calls):
                 continue
-            ids = [
-                self._ids_of(each, call) for each, call in zip(passes, calls, strict=True)
-            ]
+            ids = [self._ids_of(each, call) for each, call in zip(passes, calls, strict=True)]
             key = first.size, *(value.unique() for value in ids)
             if key not in found:
                 found[key] = self._distinct_of(ids, calls)
@@ -125,7 +125,7 @@ class BlockTables:
         for call in calls:
             bounds.append(bounds[-1] + call.lookups)
         (lookups,) = self._call("cat", "", self._script.tensors(ids), 0)
-        (numbers,) = self._call("arange", "", bounds[-1], *options)
+        numbers = self._script.constant(torch.arange(bounds[-1]))
         (last,) = self._call("new_empty", "", lookups, [calls[0].size], *options)
         self._call("scatter_", "src", last, 0, lookups, numbers)
         (representative,) = self._call("index_select", "", last, 0, lookups)
