@@ -34,7 +34,6 @@ _NUMBERS = {
     "torch.preserve_format": 1,
     "torch.channels_last": 2,
 }
-_SAME = {"aten::detach", "aten::alias"}  # give what they take, where there is no autograd
 
 
 class Script:
@@ -57,7 +56,6 @@ class Script:
         self._schemas: dict[tuple[str, str], Any] = {}
         self._views_last = views_last
         self._views: dict[tuple[Any, ...], list[Value]] = {}
-        self._transposed: dict[int, Value] = {}  # by the number of its transpose
         self._function: Callable[..., Any] | None = None
         self.call_count = 0
 
@@ -88,15 +86,9 @@ class Script:
         ]
         if not (self._views_last and _is_view(schema)):
             return self._new_call(name, inputs, schema)
-        if name in _SAME:
-            return inputs[:1]
-        if name == "aten::t" and inputs[0].unique() in self._transposed:
-            return [self._transposed[inputs[0].unique()]]
         key = (name, overload, *(value.unique() for value in inputs))
         if key not in self._views:
             self._views[key] = self._new_call(name, inputs, schema)
-            if name == "aten::t":
-                self._transposed[self._views[key][0].unique()] = inputs[0]
         return self._views[key]
 
     def constant(self, tensor: Tensor) -> Value:

@@ -276,7 +276,7 @@ class _Noted:
         self, form: str, loss: Tensor, used: list[bool], lookups: LookupRecipe
     ) -> PassRecipe:
         self._find_draws()  # also of numbers that nobody uses: eager passes draw them
-        self._graph.graph.eliminate_dead_code()
+        self._simplify()
         self._find_tables(len(used))
         gives = self._own(self._outputs())
         return PassRecipe(
@@ -365,6 +365,18 @@ class _Noted:
         self._drawn[node] = len(self._draws)
         self._draws.append(draw)
 
+    def _simplify(self) -> None:
+        """Leave out calls that give what they take, or what another call could give at once."""
+        if not any(map(_changes_shape, self._graph.graph.nodes)):
+            for node in self._graph.graph.nodes:
+                same = _same_as(node)
+                arguments = _unflattened(node)
+                if same is not None:
+                    node.replace_all_uses_with(same)
+                elif arguments is not None:
+                    node.target, node.args = _ATEN.sum.dim_IntList, arguments
+        self._graph.graph.eliminate_dead_code()
+
     def _find_tables(self, gradients: int) -> None:
         """Find gradients of embedding tables that nothing else is made of, nor added to.
 
@@ -450,6 +462,40 @@ class _Noted:
             seen.add(owner)
             gives.append(value)
         return gives
+
+
+def _changes_shape(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.inplace_view in target.tags
+
+
+def _same_as(node: fx.Node) -> fx.Node | None:
+    """Return the node that has the same tensor, where there is no autograd; None if none has."""
+    same: Any = None
+    if node.target in (_ATEN.detach.default, _ATEN.alias.default):
+        (same,) = node.args
+    elif node.target is _ATEN.t.default and node.all_input_nodes[0].target is _ATEN.t.default:
+        (same,) = node.all_input_nodes[0].args
+    return same if isinstance(same, fx.Node) else None
+
+
+def _unflattened(node: fx.Node) -> tuple[Any, ...] | None:
+    """Return the arguments of a sum without the dimensions of size 1 that a view takes away.
+
+    None where a node is no such view.
+    """
+    if node.target is not _ATEN.view.default:
+        return None
+    total = node.all_input_nodes[0]
+    if total.target is not _ATEN.sum.dim_IntList or len(total.args) != 3 or total.kwargs:
+        return None
+    start, dims, _ = total.args
+    if not isinstance(start, fx.Node) or not isinstance(dims, list) or not dims:
+        return None
+    shape = start.meta["tensor_meta"].shape
+    summed = {dim % len(shape) for dim in dims}
+    left = [size for dim, size in enumerate(shape) if dim not in summed]
+    return (start, dims) if node.args[1] == left else None
 
 
 def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
