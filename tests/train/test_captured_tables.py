@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,9 +36,9 @@ class Lookups(nn.Module):
         self.plain = nn.Embedding(ROWS + 5, 2)
         self.last = nn.Linear(PLACES * 8, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         parts = [self.deep(ids), self.plain(ids + 5)]
-        logits: Tensor = self.last(torch.cat(parts, 2).flatten(1))
+        logits = self.last(torch.cat(parts, 2).flatten(1))
         return logits + self.wide(ids).sum(1)
 
 
@@ -48,8 +49,8 @@ class Padded(nn.Module):
         super().__init__()
         self.table, self.last = nn.Embedding(ROWS, 4, padding_idx=0), nn.Linear(4, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.last(self.table(ids.int()).sum(1))
+    def forward(self, ids: Tensor) -> Any:
+        logits = self.last(self.table(ids.int()).sum(1))
         return logits
 
 
@@ -60,9 +61,9 @@ class Zeros(nn.Module):
         super().__init__()
         self.table, self.last = nn.Embedding(ROWS, 4).double(), nn.Linear(4, 3).double()
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         factor = torch.tensor([-0.0, -0.0, torch.inf, -0.0], dtype=torch.float64)
-        logits: Tensor = self.last((self.table(ids) * factor).sum(1))
+        logits = self.last((self.table(ids) * factor).sum(1))
         return logits
 
 
@@ -73,9 +74,9 @@ class Twice(nn.Module):
         super().__init__()
         self.twice, self.tied = nn.Embedding(ROWS, 3), nn.Embedding(ROWS, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         hidden = self.twice(ids[:, 0]) * self.twice(ids[:, 1]) + self.tied(ids[:, 2])
-        logits: Tensor = hidden @ self.tied.weight.T
+        logits = hidden @ self.tied.weight.T
         return logits
 
 
@@ -87,7 +88,7 @@ class Scaled(nn.Module):
         self.scaled = nn.Embedding(ROWS, 3, scale_grad_by_freq=True)
         self.short = nn.Embedding(ROWS, 3).bfloat16()
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         return self.scaled(ids[:, 0]) + self.short(ids[:, 1]).float()
 
 
@@ -98,7 +99,7 @@ class Moved(nn.Module):
         super().__init__()
         self.table = EmbeddingTable(ROWS, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         moved = ids.clone()
         moved.add_(1).clamp_(max=ROWS - 1)
         return self.table(moved).sum(1)
@@ -111,7 +112,7 @@ class Small(nn.Module):
         super().__init__()
         self.table = EmbeddingTable(20, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         return self.table(ids % 20).sum(1)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -75,7 +76,7 @@ class BlockTables:
             self._distinct[place] = found[key]
         self.by_rows = len(self._distinct)
 
-    def of_pass(self, number: int, call: Sequence[object]) -> Value:
+    def of_pass(self, number: int, call: Sequence[Any]) -> Value:
         """Return the gradient that a pass gives a table.
 
         Args:

@@ -217,7 +217,7 @@ def _owner_of(node: fx.Node) -> fx.Node:
 def _whole_of(node: fx.Node) -> fx.Node:
     """Return the node whose whole memory a node has, in whatever shape."""
     while node.op == "call_function" and node.target in _RESHAPES:
-        node = node.args[0]
+        node = node.all_input_nodes[0]
     return node
 
 
@@ -500,23 +500,25 @@ def _unflattened(node: fx.Node) -> tuple[Any, ...] | None:
 
 def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
     """Return the gradient of a table, if a node is one; and the zeros that it is added to."""
-    match node.target:
-        case _ATEN.embedding_dense_backward.default:
-            rows, ids, size, padding, is_scaled = node.args
-            zeros: set[fx.Node] = set()
-        case _ATEN.index_add.default | _ATEN.index_add_.default:
-            start, dim, ids, rows = node.args
-            is_scaled = node.kwargs.get("alpha", 1) != 1 or dim != 0 or not _is_own_zero(start)
-            size, padding, zeros = node.meta["tensor_meta"].shape[0], -1, {start}
-        case _:
-            return None, set()
-    metas = [each.meta.get("tensor_meta") for each in (node, rows, ids)]
-    if is_scaled or None in metas:
+    arguments: Any = node.args
+    zeros: set[fx.Node] = set()
+    padding = -1
+    if node.target is _ATEN.embedding_dense_backward.default:
+        rows, ids, _, padding, is_scaled = arguments
+    elif node.target in (_ATEN.index_add.default, _ATEN.index_add_.default):
+        start, dim, ids, rows = arguments
+        is_scaled = node.kwargs.get("alpha", 1) != 1 or dim != 0 or not _is_own_zero(start)
+        zeros = {start}
+    else:
         return None, set()
-    table, of_rows, of_ids = metas
-    if len(table.shape) != 2 or not table.dtype == of_rows.dtype in (torch.float32, torch.float64):
+    table, of_rows, of_ids = (each.meta.get("tensor_meta") for each in (node, rows, ids))
+    if is_scaled or table is None or of_rows is None or of_ids is None:
         return None, set()
-    lookups, width = of_ids.shape.numel(), table.shape[1]
+    is_plain = len(table.shape) == 2 and table.dtype == of_rows.dtype
+    if not is_plain or table.dtype not in (torch.float32, torch.float64):
+        return None, set()
+    size, width = table.shape
+    lookups = of_ids.shape.numel()
     return TableCall(rows, ids, lookups, size, width, padding, is_early=False), zeros
 
 
