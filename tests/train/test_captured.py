@@ -96,7 +96,7 @@ class Turned(nn.Module):
         hidden = self.first(inputs)
         turned, other = hidden.t(), hidden.t()
         turned.t_()
-        return self.last(turned) * self.last(other.t())
+        return self.last(turned) * self.last(other.transpose(0, 1))
 
 
 def numbers(*shape: int) -> Callable[[torch.Generator], Any]:
