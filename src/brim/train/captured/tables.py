@@ -97,7 +97,7 @@ class BlockTables:
     def whole(self, sums: Sequence[Value]) -> list[Value]:
         """Return the sums of the block with whole tables among them."""
         whole = list(sums)
-        for place, table in self._tables[0].items():
+        for place, table in {p: t for tables in self._tables for p, t in tables.items()}.items():
             total = whole[place]
             if place in self._distinct:
                 size = [table.size, table.width]
@@ -117,9 +117,10 @@ class BlockTables:
         return self._call("to", "dtype", flat, _INT64, False, False, None)[0]
 
     def _distinct_of(self, ids: Sequence[Value], calls: Sequence[TableCall]) -> _Distinct:
-        """Write the calls that find distinct ids: of equal ones the last is kept, in no time.
+        """Write the calls that find distinct ids, without sorting them.
 
-        Each lookup writes its number to the place of its id, and reads which number is there.
+        Each lookup writes its number to the place of its id, and reads which number is there: that
+        of one lookup for each id, whichever it is.
         """
         options = (None, None, None, None)
         bounds = [0]
