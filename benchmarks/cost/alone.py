@@ -104,7 +104,7 @@ class Case:
 
 
 def _ratio(peer: Sequence[float], side: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(peer, side, strict=True))
+    return statistics.median(a / b for a, b in zip(peer, side, strict=True) if b)
 
 
 # Sides --------------------------------------------------------------------------------------------
