@@ -102,14 +102,14 @@ class Program:
         ticks = 0
         for process in Path("/proc").iterdir():
             try:
-                if process.name.isdigit() and self._has(process):
+                if process.name.isdigit() and self._owns(process):
                     fields = (process / "stat").read_text().rpartition(")")[2].split()
                     ticks += int(fields[11]) + int(fields[12])  # in user mode, in the kernel
             except OSError:  # it is gone
                 continue
         return ticks * _TICK
 
-    def _has(self, process: Path) -> bool:
+    def _owns(self, process: Path) -> bool:
         if self._mark in (process / "environ").read_bytes().split(b"\0"):
             return True
         folder = f"{self._output.parent}/"

@@ -142,9 +142,7 @@ FAMILIES: dict[Callable[[], nn.Module], tuple[int, int]] = {
 
 
 @pytest.mark.parametrize("build", FAMILIES)
-def test_rows_of_tables_have_the_bits_of_whole_tables(
-    build: Callable[[], nn.Module], tmp_path: Path
-) -> None:
+def test_rows_of_tables_have_eager_bits(build: Callable[[], nn.Module], tmp_path: Path) -> None:
     found, by_rows = FAMILIES[build]
     steps = samples()
     recipe_of(build, steps[0][0]).save(tmp_path / "recipe.pt")

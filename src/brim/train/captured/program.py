@@ -84,7 +84,7 @@ class StepProgram:
         try:
             views_last = not any(map(_changes_shapes, distinct))
             self._script = Script(views_last=views_last)
-            writer = _Writer(self._script, distinct, shared, counted)
+            writer = _StepWriter(self._script, distinct, shared, counted)
             writer.write(recipes, blocks, parts)
         except Exception as error:  # private functions may raise anything
             raise NotCapturable(in_one_line(error)) from error
@@ -130,7 +130,7 @@ def _changes_shapes(recipe: PassRecipe) -> bool:
     return False
 
 
-class _Writer:
+class _StepWriter:
     """Writes passes, and the additions of their results.
 
     Args:
